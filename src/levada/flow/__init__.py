@@ -1,0 +1,47 @@
+"""The flow: an algorithm as plain data. Nodes, channels, checks, bounds and drawings; no torch, no processes.
+
+>>> from levada.flow import Flow, Queue
+>>> flow = Flow("empty")
+>>> [problem.code for problem in flow.problems()]
+['LV100']
+"""
+
+from levada.flow.bounds import Bound
+from levada.flow.channels import Latest, Queue, Replay
+from levada.flow.deployment import Deployment, Run
+from levada.flow.errors import (
+    ChannelError,
+    FlowError,
+    LevadaError,
+    LevadaInternalError,
+    NameInUseError,
+    Problem,
+    StreamError,
+)
+from levada.flow.graph import Flow
+from levada.flow.nodes import Edge, Input, Node, Stream, Updates
+from levada.flow.payload import Episode, Experience, Header, Item, Shard, derive_seed
+from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Update, close
+from levada.flow.watch import (
+    ChannelStatistics,
+    Consumed,
+    Dropped,
+    Event,
+    Fired,
+    Instrument,
+    LagStatistics,
+    Ledger,
+    NodeStatistics,
+    Published,
+    Report,
+    Reported,
+    Statistics,
+)
+
+__all__ = [
+    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "Dropped", "Edge", "Episode", "Event",
+    "Experience", "Fired", "Flow", "FlowError", "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest",
+    "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
+    "NodeStatistics", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "Shard", "Source",
+    "Statistics", "Stream", "StreamError", "Update", "Updates", "close", "derive_seed",
+]  # fmt: skip

@@ -1,0 +1,49 @@
+"""What each queue promises, as data and in words; the argument is in `levada.flow.derive`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from levada.flow.derive import Channel, derive
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The promise of one queue."""
+
+    channel: str
+    policy: str | None
+    """Whose versions the lag counts."""
+    tickets: int | None
+    """Items in existence at most."""
+    per_update: int | None
+    """Items that one update consumes."""
+    window: int
+    max_lag: int | None
+    """Largest lag at consumption, in updates; None: no bound."""
+
+    def __str__(self) -> str:
+        tickets = "tickets not derivable" if self.tickets is None else _plural(self.tickets, "ticket")
+        per_update = "" if self.per_update is None else f", {self.per_update} per update"
+        window = f", window {self.window}" if self.window > 1 else ""
+        lag = "any lag" if self.max_lag is None else f"lag <= {self.max_lag}"
+        whose = f" of {self.policy}" if self.policy else ""
+        return f"{self.channel}: {tickets}{per_update}{window}, {lag}{whose}"
+
+
+def find_bounds(flow: Flow) -> list[Bound]:
+    """The bound of each queue, in the order in which the flow was built."""
+    return [bound_of(channel) for channel in derive(flow).channels]
+
+
+def bound_of(channel: Channel) -> Bound:
+    """The bound of one channel."""
+    return Bound(channel.name, channel.policy, channel.tickets, channel.per_update, channel.window, channel.lag_bound)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

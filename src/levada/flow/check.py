@@ -1,0 +1,327 @@
+"""Check before run: every problem of a flow, with a code, what was got and expected, and the likely mistake.
+
+Each code has a section in docs/checks.md. `find_problems` never raises for a malformed flow; `Flow.check` does.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from levada.flow.derive import Channel, Topology, consumers, derive
+from levada.flow.errors import Problem
+from levada.flow.nodes import Node
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    flow: Flow
+    topology: Topology
+
+
+def find_problems(flow: Flow, *, reproducible: bool = False, crosses_processes: bool = False) -> list[Problem]:
+    """Every problem of a flow, errors before warnings.
+
+    Args:
+        flow: to look at.
+        reproducible: also refuse what makes the result depend on timing.
+        crosses_processes: also refuse work that cannot be sent to another process.
+
+    """
+    subject = _Subject(flow, derive(flow))
+    rules: list[Callable[[_Subject], Iterator[Problem]]] = [
+        _connected, _registers, _replays, _places, _queues, _staleness,
+    ]  # fmt: skip
+    if reproducible:
+        rules.append(_reproducible)
+    if crosses_processes:
+        rules.append(_picklable)
+    problems = [problem for rule in rules for problem in rule(subject)]
+    return sorted(problems, key=lambda problem: problem.severity != "error")
+
+
+def _connected(s: _Subject) -> Iterator[Problem]:
+    flow = s.flow
+    if not any(node.kind in ("source", "sample") for node in flow.nodes.values()):
+        yield Problem("LV100", flow.name, "no source", "at least one source", "Add flow.source(...).")
+    read = {edge.node for node in flow.nodes.values() for edge in node.inputs}
+    read |= {edge.source.node for edge in flow.edges}
+    for node in flow.nodes.values():
+        if node.kind != "report" and node.name not in read:
+            yield Problem(
+                "LV101", node.name, "nothing reads its output", "a node, a channel or flow.report(...) that does",
+                "Remove the node, or connect it.",
+            )  # fmt: skip
+        if node.kind == "split":
+            ports = {edge.port for _, edge in consumers(flow, node.name)}
+            ports |= {edge.source.port for edge in flow.edges if edge.source.node == node.name}
+            for key in node.keys:
+                if key not in ports:
+                    yield Problem(
+                        "LV101", f"{node.name}.{key}", "nothing reads this part", "a reader for each key",
+                        "Connect it, or leave the key out of keys=[...].",
+                    )  # fmt: skip
+
+
+def _registers(s: _Subject) -> Iterator[Problem]:
+    flow = s.flow
+    learner_of: dict[str, str] = {}
+    for node in flow.nodes.values():
+        if node.kind == "learn":
+            policy = node.work.policy_name
+            if policy in learner_of:
+                yield Problem(
+                    "LV102", node.name, f"updates policy {policy!r}, which {learner_of[policy]!r} updates too",
+                    "one learner per policy", "Versions belong to a policy: give each policy a name of its own.",
+                )  # fmt: skip
+            learner_of.setdefault(policy, node.name)
+    for edge in flow.edges:
+        if edge.kind == "publish":
+            node, register = flow.nodes[edge.source.node], flow.registers[edge.target]
+            if node.kind != "learn" or edge.source.port != "weights" or edge.source.queue is not None:
+                yield Problem(
+                    "LV103", edge.target, f"is published from {edge.source.label}", "the weights of a learner, directly",
+                    "Write flow.publish(update.weights, to=...), without via(...).",
+                )  # fmt: skip
+            elif node.work.policy_name != register.policy:
+                yield Problem(
+                    "LV104", edge.target, f"holds weights of {register.policy!r} but gets those of {node.work.policy_name!r}",
+                    "one policy per register", "Did you publish the other learner's weights?",
+                )  # fmt: skip
+    for register in flow.registers.values():
+        if not any(edge.kind == "publish" and edge.target == register.name for edge in flow.edges):
+            yield Problem(
+                "LV105", register.name, "nothing writes it", "a publish edge from the learner",
+                "Add flow.publish(update.weights, to=...).",
+            )  # fmt: skip
+        if not any(name == register.name for node in flow.nodes.values() for _, name in node.reads):
+            yield Problem(
+                "LV106",
+                register.name,
+                "nothing reads it",
+                "a source with reads=...",
+                "Remove it, or read it.",
+                "warning",
+            )
+
+
+def _replays(s: _Subject) -> Iterator[Problem]:
+    flow = s.flow
+    for replay in flow.replays.values():
+        stores = [edge.source.node for edge in flow.edges if edge.kind == "store" and edge.target == replay.name]
+        samples = [node.name for node in flow.nodes.values() if node.replay == replay.name]
+        if not stores:
+            yield Problem(
+                "LV201",
+                replay.name,
+                "nothing is stored in it",
+                "flow.store(..., to=...)",
+                "Store the rollouts in it.",
+            )
+        if not samples:
+            yield Problem(
+                "LV202",
+                replay.name,
+                "nothing is sampled from it",
+                "flow.sample(...)",
+                "Sample from it, or remove it.",
+            )
+        if replay.min_size > replay.capacity:
+            yield Problem(
+                "LV203", replay.name, f"min_size {replay.min_size:,} > capacity {replay.capacity:,}",
+                "min_size <= capacity", "Sampling could never begin: raise capacity or lower min_size.",
+            )  # fmt: skip
+        if stores and all(_passes(flow, store, samples) for store in stores):
+            cycle = " -> ".join([replay.name, *samples, *stores, replay.name])
+            yield Problem(
+                "LV204", replay.name, f"the cycle {cycle} cannot start: it stores only what was sampled from it",
+                "another node that stores first", "Store the items of a source in it.",
+            )  # fmt: skip
+        if replay.sampler == "uniform" and any(
+            e.kind == "reprioritise" and e.target == replay.name for e in flow.edges
+        ):
+            yield Problem(
+                "LV205", replay.name, "priorities are sent to a uniform replay, where they have no effect",
+                "sampler='prioritised'", "Choose the prioritised sampler, or drop the edge.", "warning",
+            )  # fmt: skip
+
+
+def _passes(flow: Flow, name: str, through: list[str]) -> bool:
+    """Whether everything that reaches a node has passed one of `through`."""
+    if name in through:
+        return True
+    inputs = flow.nodes[name].inputs
+    return bool(inputs) and all(_passes(flow, edge.node, through) for edge in inputs)
+
+
+def _places(s: _Subject) -> Iterator[Problem]:
+    flow, sharded = s.flow, s.topology.sharded
+    for node in flow.nodes.values():
+        for edge in node.inputs:
+            if edge.queue is None and edge.node in sharded and node.name not in sharded:
+                yield Problem(
+                    "LV301", node.name, f"takes the sharded stream {edge.label} without a queue", "a bounded channel",
+                    f"Say how stale it may get: {edge.label}.via(Queue(max_lag=0)).",
+                )  # fmt: skip
+        if node.kind == "batch" and node.at == "shard" and node.name not in sharded:
+            yield Problem(
+                "LV302", node.name, "batches at the shard, but its input is not sharded", "a direct, sharded input",
+                "Move via(Queue(...)) behind it, or leave out at='shard'.",
+            )  # fmt: skip
+    for feedback in flow.edges:
+        if feedback.source.queue is not None and feedback.kind != "publish":
+            yield Problem(
+                "LV303", feedback.target, f"{feedback.kind} takes {feedback.source.label} through a queue", "a direct edge",
+                "A replay holds items itself: leave out via(...).",
+            )  # fmt: skip
+
+
+def _queues(s: _Subject) -> Iterator[Problem]:
+    flow = s.flow
+    queued = {channel.consumer for channel in s.topology.channels}
+    for channel in s.topology.channels:
+        if any(name in queued for name in _ancestors(flow, channel.input.node)):
+            yield Problem(
+                "LV311", channel.name, "lies behind another queue", "one queue on each path from a source to a learner",
+                "Keep the queue that ends the sharding; the nodes behind it hand items over directly.",
+            )  # fmt: skip
+            continue
+        if channel.queue.blocks:
+            yield from _blocking(s, channel)
+        elif channel.tickets is None:
+            yield Problem(
+                "LV312", channel.name, "its capacity cannot be derived", "Queue(..., capacity=...)",
+                "The items that one update consumes are not known from the graph; give a capacity.",
+            )  # fmt: skip
+        need = channel.per_update or flow.nodes[channel.consumer].size
+        if channel.tickets is not None and channel.tickets < need:
+            yield _cannot_start(flow, channel, f"{channel.tickets} tickets for the {need} items of the first update")
+        if channel.queue.on_stale == "drop" and channel.queue.max_lag == 0:
+            yield Problem(
+                "LV313", channel.name, "max_lag=0 with on_stale='drop' discards whatever was begun before an update",
+                "on_stale='block'", "For on-policy training withhold tickets instead.", "warning",
+            )  # fmt: skip
+        node = flow.nodes[channel.input.node]
+        if node.kind == "union" and node.weights is not None and channel.proportions is None:
+            yield Problem(
+                "LV314", channel.name, "the proportions of the union cannot be dealt to its sources",
+                "each input of a weighted, sharded union from one source of its own", "Leave out weights=..., or split the union.",
+            )  # fmt: skip
+    yield from _shard_batches(s)
+
+
+def _blocking(s: _Subject, channel: Channel) -> Iterator[Problem]:
+    flow, queue = s.flow, channel.queue
+    if len(channel.learners) != 1 or channel.per_update is None:
+        reason = {
+            0: "no learner is behind it",
+            1: "items pass a filter, flat_map or union, or reach it twice",
+        }.get(len(channel.learners), f"several learners are behind it: {', '.join(channel.learners)}")
+        yield Problem(
+            "LV321", channel.name, f"how many items one update consumes cannot be derived: {reason}",
+            "one learner, reached through map and batch only",
+            "Give each learner a queue of its own, or use Queue(max_lag=..., on_stale='drop') or max_lag=None with a capacity.",
+        )  # fmt: skip
+        return
+    learner = channel.learners[0]
+    if channel.publish_every is None or channel.policy is None:
+        missing = (
+            "publishes nothing" if channel.publish_every is None else f"is not read by {', '.join(channel.sources)}"
+        )
+        yield Problem(
+            "LV322", channel.name, f"bounds the lag, but the policy of {learner!r} {missing}", "a weight edge",
+            "Add weights = flow.latest(..., of=learner), reads=weights, and flow.publish(update.weights, to=weights).",
+        )  # fmt: skip
+    elif (queue.max_lag or 0) < channel.publish_every - 1:
+        yield _cannot_start(
+            flow,
+            channel,
+            f"tickets for {(queue.max_lag or 0) + 1} updates, but weights come after {channel.publish_every}",
+        )
+
+
+def _cannot_start(flow: Flow, channel: Channel, why: str) -> Problem:
+    registers = [register for name in channel.sources for _, register in flow.nodes[name].reads]
+    cycle = " -> ".join([*channel.sources, channel.consumer, *channel.learners, *registers[:1], *channel.sources[:1]])
+    return Problem(
+        "LV323", channel.name, f"the cycle {cycle} cannot start: {why}", "tickets that cover the first firing of each node",
+        "Raise max_lag or capacity, or lower the batch size, the window or publish(every=...).",
+    )  # fmt: skip
+
+
+def _shard_batches(s: _Subject) -> Iterator[Problem]:
+    for stage in s.topology.shard_stages:
+        sizes = {
+            channel.name: _shard_batch(s.flow, channel.input.node)
+            for channel in s.topology.channels
+            if stage.source in channel.sources
+        }
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+            yield Problem(
+                "LV324", stage.source, f"its queues batch different numbers of its items at the shard ({listed})",
+                "the same for all queues of a source", "Batch behind the queue instead of at the shard.",
+            )  # fmt: skip
+
+
+def _shard_batch(flow: Flow, name: str) -> int:
+    node = flow.nodes[name]
+    size = node.size if node.kind == "batch" and node.at == "shard" else 1
+    return size * (_shard_batch(flow, node.inputs[0].node) if node.inputs else 1)
+
+
+def _ancestors(flow: Flow, name: str) -> Iterator[str]:
+    yield name
+    for edge in flow.nodes[name].inputs:
+        yield from _ancestors(flow, edge.node)
+
+
+def _staleness(s: _Subject) -> Iterator[Problem]:
+    for channel in s.topology.channels:
+        for learner in channel.learners:
+            work = s.flow.nodes[learner].work
+            if channel.lag_bound is None and channel.policy and not getattr(work, "corrects_staleness", False):
+                yield Problem(
+                    "LV401", channel.name, f"has no bound on lag, and the loss of {learner!r} does not correct for staleness",
+                    "Queue(max_lag=...), or a loss with V-trace or importance weights", "State how stale a sample may be.",
+                    "warning",
+                )  # fmt: skip
+
+
+def _reproducible(s: _Subject) -> Iterator[Problem]:
+    for channel in s.topology.channels:
+        if channel.queue.consumption == "arrival":
+            yield Problem(
+                "LV402", channel.name, "items are consumed as they arrive, so the result depends on timing",
+                "order='admission' in a reproducible run", "Use Queue(max_lag=...) with order='admission'.",
+            )  # fmt: skip
+    for replay in s.flow.replays.values():
+        if replay.samples_per_insert is None or replay.tolerance != 0:
+            yield Problem(
+                "LV402", replay.name, "inserting and sampling interleave as they come, so the result depends on timing",
+                "samples_per_insert with tolerance=0 in a reproducible run", "Give the ratio, and no tolerance.",
+            )  # fmt: skip
+
+
+def _picklable(s: _Subject) -> Iterator[Problem]:
+    for node in s.flow.nodes.values():
+        if node.name in s.topology.sharded and node.work is not None:
+            reason = _why_not_picklable(node)
+            if reason:
+                yield Problem(
+                    "LV403", node.name, f"its work cannot be sent to another process ({reason})", "a module-level function or class",
+                    "Move a lambda or nested function to the top of a module.",
+                )  # fmt: skip
+
+
+def _why_not_picklable(node: Node) -> str | None:
+    try:
+        pickle.dumps(node.work)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,52 @@
+"""The seam between the graph and the machines: a deployment opens a flow and gives back a run.
+
+`Inline()` is one; processes and clusters are others. The flow never changes with them, nor does its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from levada.flow.watch import Instrument, Report, Statistics
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
+
+
+class Run(Protocol):
+    """A flow that is being executed."""
+
+    @property
+    def flow(self) -> Flow:
+        """What is being executed."""
+        ...
+
+    def __iter__(self) -> Iterator[Report]:
+        """Go on, and yield each report."""
+        ...
+
+    def statistics(self) -> Statistics:
+        """The run at this moment, as plain data."""
+        ...
+
+    def node_state(self, node: str) -> Any:
+        """The live actor of a node: the learner of a learn node."""
+        ...
+
+    def close(self) -> None:
+        """Stop, and give the resources back."""
+        ...
+
+
+class Deployment(Protocol):
+    """Where nodes run."""
+
+    def open(self, flow: Flow, *, seed: int = 0, instruments: Sequence[Instrument] = ()) -> Run:
+        """Check the flow, start what carries it, and return the run, which has done nothing yet.
+
+        Raises:
+            FlowError: the flow is not well formed.
+
+        """
+        ...

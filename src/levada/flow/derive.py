@@ -1,0 +1,249 @@
+"""What follows from a graph: stages, and for each queue who feeds it, who learns from it, and how many tickets exist.
+
+A *stage* is what one place executes in sequence: a source with the nodes that run beside it at the shard, or the
+consumer nodes that hand items to each other directly. Queues, registers and replays lie between stages.
+
+**Tickets and lag.** Let P be the items of a queue that one update consumes, and B the tickets in existence. A ticket
+comes back when the version made from its item is published.
+
+*Claim*: if items overtake the oldest outstanding ticket by at most W - 1 numbers, then lag <= (B + W - 2) // P.
+*Proof*: take an item at the moment when its ticket is issued. At most B - 1 other tickets are outstanding then. Until the
+item is consumed, what is consumed before it is among those, or was admitted later and overtook it: at most W - 1. So at
+most B + W - 2 items are consumed between its admission and itself, which fills at most (B + W - 2) // P updates; and the
+version that it was made with is at least the one published when the ticket was issued. □
+
+Hence B is the largest number with (B + W - 2) // P <= K, which is B = (K + 1) * P + 1 - W; W = 1 in admission order.
+B >= P is needed for the first update, thus W <= K * P + 1. If only each n-th version is published, K >= n - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from levada.flow.channels import Queue
+from levada.flow.nodes import Input, Node
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
+
+PER_ITEM = ("source", "map", "filter", "flat_map", "split", "union")
+"""Kinds that run at the shard when their input is sharded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStage:
+    """A source and what runs beside it; there is one for each shard."""
+
+    source: str
+    nodes: tuple[str, ...]
+    """The source first, then in the order in which items pass."""
+    shards: int
+    firings_per_ticket: int
+    """More than one where items are batched at the shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStage:
+    """Consumer nodes that hand items to each other directly."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A queue in its place in the graph, with what follows from it. None: cannot be derived, `check` says why."""
+
+    name: str
+    queue: Queue
+    input: Input
+    consumer: str
+    input_index: int
+    sources: tuple[str, ...]
+    """Where its items come from."""
+    proportions: tuple[float, ...] | None
+    """How tickets are dealt to the sources, where a weighted union says so."""
+    learners: tuple[str, ...]
+    """Learn nodes that its items reach."""
+    policy: str | None
+    """Whose lag is bounded and measured: that of its learner."""
+    per_update: int | None
+    """P: items that one update consumes."""
+    publish_every: int | None
+    """None: its learner publishes nothing."""
+
+    @property
+    def window(self) -> int:
+        """W: an item may overtake the oldest outstanding ticket by W - 1 numbers."""
+        if not self.queue.blocks or self.queue.consumption == "admission":
+            return 1
+        return self.queue.window or 1 + (self.queue.max_lag or 0) * (self.per_update or 1) // 2
+
+    @property
+    def tickets(self) -> int | None:
+        """B: tickets in existence; what `drop` keeps waiting at most."""
+        if self.queue.capacity is not None:
+            return self.queue.capacity
+        if self.queue.max_lag is None or self.per_update is None:
+            return None
+        return (self.queue.max_lag + 1) * self.per_update + 1 - self.window
+
+    @property
+    def lag_bound(self) -> int | None:
+        """The largest lag at consumption; None: no bound."""
+        if not self.queue.blocks:
+            return self.queue.max_lag
+        if self.per_update is None or self.tickets is None:
+            return None
+        return (self.tickets + self.window - 2) // self.per_update
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Everything that is derived from a flow."""
+
+    shard_stages: tuple[ShardStage, ...]
+    consumer_stages: tuple[ConsumerStage, ...]
+    channels: tuple[Channel, ...]
+    sharded: frozenset[str]
+    """Nodes that run at the shards."""
+
+
+def derive(flow: Flow) -> Topology:
+    """Derive stages and channels; malformed flows too, with None where something cannot be derived."""
+    sharded = _sharded(flow)
+    shard_stages = tuple(_shard_stage(flow, node, sharded) for node in flow.nodes.values() if node.kind == "source")
+    channels = tuple(
+        _channel(flow, node, index, sharded)
+        for node in flow.nodes.values()
+        for index, edge in enumerate(node.inputs)
+        if edge.queue is not None
+    )
+    return Topology(shard_stages, _consumer_stages(flow, sharded), channels, sharded)
+
+
+def consumers(flow: Flow, name: str) -> Iterator[tuple[Node, Input]]:
+    """The nodes that take items of `name`, with the edge by which they do."""
+    for node in flow.nodes.values():
+        for edge in node.inputs:
+            if edge.node == name:
+                yield node, edge
+
+
+def upstream_sources(flow: Flow, name: str) -> tuple[str, ...]:
+    """The sources whose items reach a node, in the order of its inputs."""
+    found: dict[str, None] = {}
+    pending, seen = [name], set[str]()
+    while pending:
+        node = flow.nodes[pending.pop(0)]
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.kind == "source":
+            found[node.name] = None
+        pending += [edge.node for edge in node.inputs]
+    return tuple(found)
+
+
+def _sharded(flow: Flow) -> frozenset[str]:
+    found: set[str] = set()
+    for node in flow.nodes.values():  # nodes can only be made after their inputs, so one pass is enough
+        direct = bool(node.inputs) and all(edge.queue is None and edge.node in found for edge in node.inputs)
+        if node.kind == "source" or (
+            direct and (node.kind in PER_ITEM or (node.kind == "batch" and node.at == "shard"))
+        ):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def _shard_stage(flow: Flow, source: Node, sharded: frozenset[str]) -> ShardStage:
+    nodes = [source.name]
+    for node in flow.nodes.values():
+        if node.name in sharded and any(edge.node in nodes for edge in node.inputs):
+            nodes.append(node.name)
+    firings = 1
+    if not any(flow.nodes[name].kind in ("filter", "flat_map") for name in nodes):
+        for name in nodes:
+            if flow.nodes[name].kind == "batch":
+                firings *= flow.nodes[name].size
+    return ShardStage(source.name, tuple(nodes), source.shards, firings)
+
+
+def _consumer_stages(flow: Flow, sharded: frozenset[str]) -> tuple[ConsumerStage, ...]:
+    stage_of: dict[str, list[str]] = {}
+    for node in flow.nodes.values():
+        if node.name in sharded:
+            continue
+        joined = [node.name]
+        for edge in node.inputs:
+            other = stage_of.get(edge.node)
+            if edge.queue is None and other is not None and other is not joined:
+                joined = other + [name for name in joined if name not in other]
+        for name in joined:
+            stage_of[name] = joined
+    order = list(flow.nodes)
+    stages = {id(nodes): nodes for nodes in stage_of.values()}
+    return tuple(ConsumerStage(tuple(sorted(nodes, key=order.index))) for nodes in stages.values())
+
+
+def _channel(flow: Flow, consumer: Node, index: int, sharded: frozenset[str]) -> Channel:
+    edge = consumer.inputs[index]
+    assert edge.queue is not None
+    sources = upstream_sources(flow, edge.node)
+    reached = list(_learners(flow, consumer, 1))
+    learners = tuple(dict.fromkeys(name for name, _ in reached))
+    policy = per_update = every = None
+    if len(learners) == 1 and len(reached) == 1:
+        per_update = reached[0][1] if _one_item_per_ticket(flow, edge.node, sharded) else None
+        policy = _policy_read(flow, learners[0], sources)
+        every = min(
+            (e.every for e in flow.edges if e.kind == "publish" and e.source.node == learners[0]),
+            default=None,
+        )
+    name = f"{edge.label}->{consumer.name}"
+    return Channel(
+        name, edge.queue, edge, consumer.name, index, sources, _proportions(flow, edge.node, sources),
+        learners, policy, per_update, every,
+    )  # fmt: skip
+
+
+def _learners(flow: Flow, node: Node, items: int | None) -> Iterator[tuple[str, int | None]]:
+    """Learn nodes reached by direct edges, each with the number of items that one update consumes."""
+    if node.kind == "learn":
+        yield node.name, items
+        return
+    if node.kind in ("filter", "flat_map", "union"):
+        items = None
+    elif node.kind == "batch":
+        items = items and items * node.size
+    for following, edge in consumers(flow, node.name):
+        if edge.queue is None:
+            yield from _learners(flow, following, items)
+
+
+def _one_item_per_ticket(flow: Flow, name: str, sharded: frozenset[str]) -> bool:
+    """Whether each ticket yields exactly one item on its way to a queue."""
+    node = flow.nodes[name]
+    if name not in sharded or node.kind in ("filter", "flat_map"):
+        return False
+    return all(_one_item_per_ticket(flow, edge.node, sharded) for edge in node.inputs)
+
+
+def _policy_read(flow: Flow, learner: str, sources: tuple[str, ...]) -> str | None:
+    policy: str = flow.nodes[learner].work.policy_name
+    read = {flow.registers[register].policy for name in sources for _, register in flow.nodes[name].reads}
+    return policy if policy in read else None
+
+
+def _proportions(flow: Flow, name: str, sources: tuple[str, ...]) -> tuple[float, ...] | None:
+    """Proportions of a union's inputs, where each input is one source."""
+    node = flow.nodes[name]
+    while node.kind in ("map", "split", "batch", "filter", "flat_map"):
+        node = flow.nodes[node.inputs[0].node]
+    if node.kind != "union" or node.weights is None:
+        return None
+    by_input = [upstream_sources(flow, edge.node) for edge in node.inputs]
+    if [s for group in by_input for s in group] != list(sources) or any(len(group) != 1 for group in by_input):
+        return None
+    return node.weights

@@ -1,0 +1,350 @@
+"""Flow: the graph of one training job, built by ordinary typed Python; no work is done while it is built.
+
+>>> def count(shard: Shard) -> Callable[[int], int]:
+...     return lambda weights: weights + 1
+>>> flow = Flow("toy")
+>>> numbers = flow.source("count", count, shards=2)
+>>> pairs = flow.batch("pair", numbers.via(Queue(max_lag=None, capacity=4)), size=2)
+>>> flow.report(flow.map("sum", total, pairs))
+>>> print(flow)
+flow toy: 4 nodes, 2 shards
+  count x2 (source)
+  count --[any lag, capacity 4, arrival order]--> pair (batch of 2)
+  pair --> sum (map)
+  sum --> report (report)
+  bound  count->pair: 4 tickets, any lag
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from levada.flow.channels import Latest, Replay
+from levada.flow.errors import ChannelError, FlowError, NameInUseError, Problem, StreamError
+from levada.flow.nodes import Edge, Input, Node, NodeKind, Stream, Updates
+from levada.flow.protocols import LearnerRecipe, Source
+
+if TYPE_CHECKING:
+    from levada.flow.bounds import Bound
+    from levada.flow.deployment import Deployment
+    from levada.flow.watch import Instrument, Report
+
+T = TypeVar("T")
+U = TypeVar("U")
+W = TypeVar("W")
+In = TypeVar("In")
+K = TypeVar("K", bound=str)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+class Flow:
+    """The graph of one training job: plain data that can be printed, drawn, checked, hashed and run.
+
+    Raises:
+        NameInUseError, StreamError, ChannelError, ValueError: by the methods that add to it, at once, for what can be
+            seen locally; `check` finds what only shows in the whole.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked_name(name, "Flow")
+        self.nodes: dict[str, Node] = {}
+        self.registers: dict[str, Latest[Any]] = {}
+        self.replays: dict[str, Replay[Any]] = {}
+        self.edges: list[Edge] = []
+        self._scope: tuple[str, ...] = ()
+
+    # ---- nodes
+
+    @overload
+    def source(self, name: str, make: Source[None, T], *, reads: None = None, shards: int = 1) -> Stream[T]: ...
+    @overload
+    def source(self, name: str, make: Source[W, T], *, reads: Latest[W], shards: int = 1) -> Stream[T]: ...
+    @overload
+    def source(
+        self, name: str, make: Source[Mapping[str, W], T], *, reads: Mapping[str, Latest[W]], shards: int = 1
+    ) -> Stream[T]: ...
+    def source(self, name: str, make: Any, *, reads: Any = None, shards: int = 1) -> Stream[Any]:
+        """Where items begin: `make(shard)` is called once per shard and returns what is called with weights.
+
+        Args:
+            name: of the node.
+            make: a recipe that can be pickled; it gets a `Shard`.
+            reads: the register whose weights each firing gets, or a mapping of them; None: it gets None.
+            shards: logical copies. It belongs to the algorithm; how many processes carry them is the deployment's.
+
+        """
+        read: tuple[tuple[str | None, str], ...] = ()
+        if isinstance(reads, Latest):
+            read = ((None, self._mine(reads)),)
+        elif isinstance(reads, Mapping):
+            read = tuple((key, self._mine(register)) for key, register in reads.items())
+        elif reads is not None:
+            msg = f"source {name!r}: reads={reads!r}; expected what flow.latest(...) returned, or a mapping of such"
+            raise StreamError(msg)
+        return self._add(name, "source", _callable(make, name), reads=read, shards=_count(shards, name, "shards"))
+
+    def map(self, name: str, function: Callable[[T], U], items: Stream[T]) -> Stream[U]:
+        """Apply a function to each item. On a sharded stream it runs at the shard, beside the producer."""
+        return self._add(name, "map", _callable(function, name), (items,))
+
+    def filter(self, name: str, predicate: Callable[[T], bool], items: Stream[T]) -> Stream[T]:
+        """Keep the items for which `predicate` holds; the others are dropped and counted, their tickets come back."""
+        return self._add(name, "filter", _callable(predicate, name), (items,))
+
+    def flat_map(self, name: str, function: Callable[[T], Iterable[U]], items: Stream[T]) -> Stream[U]:
+        """Make several items, or none, from each."""
+        return self._add(name, "flat_map", _callable(function, name), (items,))
+
+    def batch(
+        self, name: str, items: Stream[T], *, size: int, at: Literal["shard", "consumer"] = "consumer"
+    ) -> Stream[Sequence[T]]:
+        """Collect `size` items. At the consumer it ends the sharding; `at="shard"` collects at the producer."""
+        if at not in ("shard", "consumer"):
+            msg = f"batch {name!r}: at={at!r}; expected 'shard' or 'consumer'"
+            raise ValueError(msg)
+        return self._add(name, "batch", None, (items,), size=_count(size, name, "size"), at=at)
+
+    def split(self, name: str, items: Stream[Mapping[K, T]], *, keys: Sequence[K]) -> dict[K, Stream[T]]:
+        """Give each part of an item to a stream of its own: one per policy, for example."""
+        if not keys or len(set(keys)) != len(keys):
+            msg = f"split {name!r}: keys={keys!r}; expected at least one key, and each once"
+            raise ValueError(msg)
+        whole: Stream[Any] = self._add(name, "split", None, (items,), keys=tuple(keys))
+        return {key: Stream(Input(whole.input.node, key), self) for key in keys}
+
+    def union(self, name: str, *streams: Stream[T], weights: Sequence[float] | None = None) -> Stream[T]:
+        """Several streams as one: as items come, or by `weights`, exactly (3, 1: of four items three are of the first)."""
+        if len(streams) < 2:
+            msg = f"union {name!r} got {len(streams)} stream(s); expected at least two"
+            raise ValueError(msg)
+        if weights is not None:
+            if len(weights) != len(streams):
+                msg = f"union {name!r}: {len(weights)} weights for {len(streams)} streams"
+                raise ValueError(msg)
+            if not all(0 < weight < float("inf") for weight in weights):
+                msg = f"union {name!r}: weights={weights!r}; expected numbers > 0"
+                raise ValueError(msg)
+            weights = tuple(float(weight) for weight in weights)
+        return self._add(name, "union", None, streams, weights=weights)
+
+    def learn(self, name: str, learner: LearnerRecipe[In, W], batch: Stream[In]) -> Updates[W]:
+        """Update a policy from each item: one firing is one update, and one version more."""
+        if not hasattr(learner, "open") or not hasattr(learner, "policy_name"):
+            msg = f"learn {name!r} got {learner!r}; expected a learner recipe, with policy_name and open(seed)"
+            raise StreamError(msg)
+        node = self._add(name, "learn", learner, (batch,)).input.node
+        return Updates(*(Stream(Input(node, port), self) for port in ("weights", "stats", "priorities")))
+
+    def sample(self, name: str, replay: Replay[T], *, size: int) -> Stream[Sequence[T]]:
+        """Draw batches from a replay, as its balance allows."""
+        return self._add(name, "sample", None, replay=self._mine(replay), size=_count(size, name, "size"))
+
+    def report(self, stats: Stream[Mapping[str, float]], *, name: str = "report") -> None:
+        """Hand each item to the user's loop: `for report in flow.run(...)`. Due by updates, never by wall-clock."""
+        self._add(name, "report", None, (stats,))
+
+    # ---- named channels and the edges into them
+
+    def latest(self, name: str, *, of: LearnerRecipe[Any, W]) -> Latest[W]:
+        """A register for the weights of a learner. It begins with the learner's initial weights, version 0."""
+        policy = getattr(of, "policy_name", None)
+        if not isinstance(policy, str):
+            msg = f"latest {name!r}: of={of!r}; expected the learner recipe whose weights it holds"
+            raise StreamError(msg)
+        register: Latest[W] = Latest(self._free(name), policy)
+        self.registers[register.name] = register
+        return register
+
+    def replay(
+        self,
+        name: str,
+        *,
+        of: type[T],
+        capacity: int,
+        min_size: int,
+        samples_per_insert: float | None,
+        tolerance: float = 0.0,
+        sampler: Literal["uniform", "prioritised"] = "uniform",
+    ) -> Replay[T]:
+        """A table that is sampled; see `Replay` for what the numbers mean."""
+        _count(capacity, name, "capacity")
+        _count(min_size, name, "min_size")
+        if samples_per_insert is not None and not 0 < samples_per_insert < float("inf"):
+            msg = f"replay {name!r}: samples_per_insert={samples_per_insert}; expected a number > 0, or None for free-running"
+            raise ChannelError(msg)
+        if not 0 <= tolerance < float("inf"):
+            msg = f"replay {name!r}: tolerance={tolerance}; expected a number of samples >= 0"
+            raise ChannelError(msg)
+        if sampler not in ("uniform", "prioritised"):
+            msg = f"replay {name!r}: sampler={sampler!r}; expected 'uniform' or 'prioritised'"
+            raise ChannelError(msg)
+        table: Replay[T] = Replay(self._free(name), capacity, min_size, samples_per_insert, tolerance, sampler)
+        self.replays[table.name] = table
+        return table
+
+    def publish(self, weights: Stream[W], *, to: Latest[W], every: int = 1) -> None:
+        """Send new weights to a register after each (`every`-th) update: the feedback edge, visible."""
+        self._edge("publish", weights, self._mine(to), _count(every, to.name, "every"))
+
+    def store(self, items: Stream[T], *, to: Replay[T]) -> None:
+        """Insert each item into a replay."""
+        self._edge("store", items, self._mine(to))
+
+    def reprioritise(self, priorities: Stream[list[float]], *, of: Replay[Any]) -> None:
+        """Send new priorities of sampled items back to their replay."""
+        self._edge("reprioritise", priorities, self._mine(of))
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Prefix the names of what is added inside, so that a sub-flow can be used twice."""
+        outer = self._scope
+        self._scope = (*outer, _checked_name(name, "scope"))
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    # ---- looking
+
+    def problems(self, *, reproducible: bool = False) -> list[Problem]:
+        """Everything that is wrong with the flow, warnings included; see docs/checks.md for the codes."""
+        from levada.flow.check import find_problems
+
+        return find_problems(self, reproducible=reproducible)
+
+    def check(self, *, reproducible: bool = False) -> list[Problem]:
+        """Raise `FlowError` with every error of the flow; return the warnings."""
+        problems = self.problems(reproducible=reproducible)
+        if any(problem.severity == "error" for problem in problems):
+            raise FlowError(self.name, problems)
+        return problems
+
+    def bounds(self) -> list[Bound]:
+        """What each queue promises: tickets in existence, and the largest lag."""
+        from levada.flow.bounds import find_bounds
+
+        return find_bounds(self)
+
+    def learners(self) -> dict[str, Any]:
+        """Learner recipes by node name."""
+        return {node.name: node.work for node in self.nodes.values() if node.kind == "learn"}
+
+    def to_json(self) -> dict[str, Any]:
+        """The graph as JSON: the same in every process."""
+        from levada.flow.describe import flow_to_json
+
+        return flow_to_json(self)
+
+    def hash(self) -> str:
+        """SHA-256 of the JSON form: equal flows have equal hashes, in every process and under every deployment."""
+        from levada.flow.describe import flow_hash
+
+        return flow_hash(self)
+
+    def mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        from levada.flow.mermaid import to_mermaid
+
+        return to_mermaid(self)
+
+    def svg(self) -> str:
+        """The graph as a drawing."""
+        from levada.flow.svg import to_svg
+
+        return to_svg(self)
+
+    def __str__(self) -> str:
+        from levada.flow.text import to_text
+
+        return to_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name!r}: {len(self.nodes)} nodes>"
+
+    # ---- running
+
+    def run(self, *, on: Deployment, seed: int = 0, instruments: Sequence[Instrument] = ()) -> Iterator[Report]:
+        """Run the flow and yield each report: `for report in flow.run(on=Inline()): ...`. Ends when the loop does."""
+        run = on.open(self, seed=seed, instruments=instruments)
+        try:
+            yield from run
+        finally:
+            run.close()
+
+    # ---- inside
+
+    def _add(
+        self, name: str, kind: NodeKind, work: Any, streams: Sequence[Stream[Any]] = (), **options: Any
+    ) -> Stream[Any]:
+        inputs = tuple(self._stream(stream, f"{kind} {name!r}") for stream in streams)
+        node = Node(self._free(name), kind, work, inputs, **options)
+        self.nodes[node.name] = node
+        return Stream(Input(node.name), self)
+
+    def _edge(
+        self, kind: Literal["publish", "store", "reprioritise"], stream: Stream[Any], to: str, every: int = 1
+    ) -> None:
+        self.edges.append(Edge(kind, self._stream(stream, f"{kind} to {to!r}"), to, every))
+
+    def _stream(self, stream: Any, where: str) -> Input:
+        if not isinstance(stream, Stream):
+            hint = ""
+            if isinstance(stream, Updates):
+                hint = "; did you mean .weights, .stats or .priorities of it?"
+            elif isinstance(stream, Mapping):
+                hint = "; did you forget to pick one of the streams of a split?"
+            msg = f"{where} of flow {self.name!r} got a {type(stream).__name__}; expected a Stream{hint}"
+            raise StreamError(msg)
+        if stream.flow is not self:
+            msg = f"{where} of flow {self.name!r} got stream {stream} of another flow, {stream.flow.name!r}"
+            raise StreamError(msg)
+        return stream.input
+
+    def _mine(self, channel: Any) -> str:
+        known: dict[str, Any] = {**self.registers, **self.replays}
+        name = getattr(channel, "name", None)
+        if name is None or known.get(name) is not channel:
+            near = difflib.get_close_matches(str(name or channel), known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; make it by flow.latest(...) or flow.replay(...)"
+            msg = f"flow {self.name!r} has no register or replay {name or channel!r}{hint}"
+            raise StreamError(msg)
+        return str(name)
+
+    def _free(self, name: str) -> str:
+        full = "/".join((*self._scope, _checked_name(name, "node or channel")))
+        if full in self.nodes or full in self.registers or full in self.replays:
+            msg = f"flow {self.name!r} already has a {full!r}; did you mean to use flow.scope(...)?"
+            raise NameInUseError(msg)
+        return full
+
+
+def total(numbers: Sequence[float]) -> dict[str, float]:
+    """Sum of a batch, as a report; used in examples."""
+    return {"sum": float(sum(numbers))}
+
+
+def _checked_name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        msg = f"{what} name {name!r}: expected letters, digits, '_', '-' and '.', beginning with a letter (scopes add the '/')"
+        raise ValueError(msg)
+    return name
+
+
+def _count(value: Any, name: str, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        msg = f"{name!r}: {what}={value!r}; expected an integer >= 1"
+        raise ValueError(msg)
+    return value
+
+
+def _callable(work: Any, name: str) -> Any:
+    if not callable(work):
+        msg = f"node {name!r} got {work!r} as its work; expected a callable"
+        raise StreamError(msg)
+    return work

@@ -1,0 +1,88 @@
+"""What travels through a flow beside the value itself: who made it, with which versions, and what it counts for.
+
+>>> header = Header(versions={"policy": 3}, source="rollout", shard=0, ticket=12, num_env_steps=256, episodes=())
+>>> Item(value="any object", headers=(header,)).num_env_steps
+256
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A finished episode."""
+
+    episode_return: float
+    """Undiscounted sum of the raw rewards."""
+    length: int
+    """Number of env steps."""
+
+
+@runtime_checkable
+class Experience(Protocol):
+    """What the item of a source may offer, so that env steps and episodes are counted."""
+
+    @property
+    def num_env_steps(self) -> int:
+        """Env steps that were taken to make the item."""
+        ...
+
+    @property
+    def episodes(self) -> tuple[Episode, ...]:
+        """Episodes that ended while the item was made, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Given to the factory of a source when the run starts: which of the logical copies it is."""
+
+    node: str
+    """Name of the source."""
+    index: int
+    """Number of this shard, from 0."""
+    num_shards: int
+    """How many shards the source has. It belongs to the algorithm, not to the deployment."""
+    seed: int
+    """Seed for everything random in this shard; it depends on the run's seed, the node and the index alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Travels with an item from its source to the update that consumes it."""
+
+    versions: Mapping[str, int]
+    """Policy -> version of the weights that the item was made with."""
+    source: str
+    shard: int
+    ticket: int
+    """Number of the ticket, counted per source from 0."""
+    num_env_steps: int
+    episodes: tuple[Episode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value and the headers of everything it was made from (a batch of 8 rollouts has 8 headers)."""
+
+    value: Any
+    headers: tuple[Header, ...]
+
+    @property
+    def num_env_steps(self) -> int:
+        """Env steps behind the value."""
+        return sum(header.num_env_steps for header in self.headers)
+
+
+def derive_seed(seed: int, node: str, index: int = 0) -> int:
+    """A seed of its own for each node and shard, below 2**31, the same in every process.
+
+    >>> derive_seed(1, "rollout", 0) == derive_seed(1, "rollout", 0) != derive_seed(1, "rollout", 1)
+    True
+    """
+    return int.from_bytes(sha256(f"{seed}/{node}/{index}".encode()).digest()[:4], "big") >> 1

@@ -1,0 +1,83 @@
+"""What the work of a node looks like to the flow: recipes that are opened when the run starts, and what they make.
+
+A recipe is plain data that can be pickled, compared and printed. The runner opens it where the work is done:
+
+    produce = source(Shard(...))            # once per shard, in the worker
+    item = produce(weights)                 # once per firing
+
+    learner = recipe.open(seed)             # once, where the learner lives
+    update = learner.update(batch)          # once per firing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from levada.flow.payload import Shard
+
+W = TypeVar("W")
+T = TypeVar("T")
+W_co = TypeVar("W_co", covariant=True)
+In_contra = TypeVar("In_contra", contravariant=True)
+
+Source = Callable[[Shard], Callable[[W], T]]
+"""A factory: given the shard it returns the function that makes one item from weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Generic[W_co]):
+    """What one firing of a learner gives."""
+
+    weights: W_co
+    """The new weights, not changed by later updates."""
+    stats: Mapping[str, float]
+    """What is worth reporting, by metric name."""
+    priorities: Sequence[float] | None = None
+    """New priorities of the sampled items, from learners that prioritise a replay."""
+
+
+class LearnerState(Protocol[In_contra, W_co]):
+    """A live learner."""
+
+    def update(self, batch: In_contra) -> Update[W_co]:
+        """Learn from one batch."""
+        ...
+
+    def weights(self) -> W_co:
+        """The present weights."""
+        ...
+
+
+class LearnerRecipe(Protocol[In_contra, W_co]):
+    """Makes a learner when the run starts."""
+
+    @property
+    def policy_name(self) -> str:
+        """The policy whose version each update advances."""
+        ...
+
+    @property
+    def corrects_staleness(self) -> bool:
+        """Whether the loss corrects for samples of an older policy without bound (V-trace, importance weights)."""
+        ...
+
+    def open(self, seed: int) -> LearnerState[In_contra, W_co]:
+        """Start the learner."""
+        ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """Work that holds resources (an environment) is closed when the run ends."""
+
+    def close(self) -> None:
+        """Give the resources back."""
+        ...
+
+
+def close(work: Any) -> None:
+    """Close `work` if it can be closed."""
+    if isinstance(work, Closable):
+        work.close()

@@ -1,0 +1,49 @@
+"""`print(flow)`: each node with the edges into it, then the feedback, then what the queues promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada.flow.bounds import find_bounds
+from levada.flow.nodes import Node
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
+
+
+def describe_node(node: Node) -> str:
+    """Name, shards and kind of a node."""
+    times = f" x{node.shards}" if node.shards > 1 else ""
+    detail: str = node.kind
+    if node.kind == "batch":
+        detail = f"batch of {node.size}" + (" at the shard" if node.at == "shard" else "")
+    elif node.kind == "sample":
+        detail = f"sample of {node.size}"
+    elif node.kind == "split":
+        detail = f"split by {', '.join(node.keys)}"
+    elif node.kind == "union" and node.weights:
+        detail = "union " + " : ".join(f"{weight:g}" for weight in node.weights)
+    return f"{node.name}{times} ({detail})"
+
+
+def to_text(flow: Flow) -> str:
+    """The flow in words; one line per node, channel, feedback edge and bound."""
+    shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
+    nodes, noun = len(flow.nodes), "shard" if shards == 1 else "shards"
+    lines = [f"flow {flow.name}: {nodes} node{'s' if nodes != 1 else ''}, {shards} {noun}"]
+    lines += [f"  [{register.name}] latest of {register.policy}" for register in flow.registers.values()]
+    lines += [f"  [{replay.name}] replay: {replay}" for replay in flow.replays.values()]
+    for node in flow.nodes.values():
+        reads = [f"[{name}]{f' as {key}' if key else ''} ~~>" for key, name in node.reads]
+        if node.replay:
+            reads.append(f"[{node.replay}] -->")
+        if not node.inputs:
+            lines.append("  " + " ".join([*reads, describe_node(node)]))
+        for edge in node.inputs:
+            arrow = "-->" if edge.queue is None else f"--[{edge.queue}]-->"
+            lines.append(f"  {edge.label} {arrow} {describe_node(node)}")
+    for feedback in flow.edges:
+        every = f" every {feedback.every}" if feedback.every > 1 else ""
+        lines.append(f"  {feedback.source.label} =={feedback.kind}{every}==> [{feedback.target}]")
+    lines += [f"  bound  {bound}" for bound in find_bounds(flow)]
+    return "\n".join(lines)

@@ -1,0 +1,179 @@
+"""What can be seen of a run: events for instruments, reports for the user's loop, statistics for displays.
+
+An instrument sees every event and changes nothing:
+
+>>> class CountUpdates:
+...     updates = 0
+...     def on_event(self, event: Event) -> None:
+...         if isinstance(event, Published):
+...             self.updates += 1
+>>> counter = CountUpdates()
+>>> counter.on_event(Published(register="weights", version=1))
+>>> counter.updates
+1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from levada.flow.payload import Header
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `for report in flow.run(...)` yields."""
+
+    node: str
+    """The node whose stream is reported."""
+    firing: int
+    """How many times it has fired, from 1: for a learner the number of its updates."""
+    versions: Mapping[str, int]
+    """Policy -> number of updates it has had."""
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A node finished a firing. Times are seconds of `time.perf_counter`."""
+
+    node: str
+    shard: int | None
+    firing: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """An item left a queue to be used by its consumer."""
+
+    channel: str
+    header: Header
+    lag: Mapping[str, int]
+    """Policy -> updates between the version that the item was made with and the consumer's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """An item was discarded: `stale`, `full` or `filtered`."""
+
+    channel: str
+    header: Header
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """New weights are in a register."""
+
+    register: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report is handed to the user's loop."""
+
+    report: Report
+
+
+Event: TypeAlias = Fired | Consumed | Dropped | Published | Reported
+
+
+class Instrument(Protocol):
+    """The only way to watch a run: sees events, changes nothing."""
+
+    def on_event(self, event: Event) -> None:
+        """Called in the runner's thread after each event; be quick."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """Where a node's time went. Mean over its shards; busy, idle and blocked sum to the wall time."""
+
+    firings: int
+    busy_s: float
+    idle_s: float
+    """Waiting for something to work on, or for the processor."""
+    blocked_s: float
+    """Could work, but may not yet."""
+    blocked_by: str | None
+    """The channel that held it back last."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagStatistics:
+    """Lag as it was measured, beside the bound that the schedule promises."""
+
+    max: int
+    mean: float
+    bound: int | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What became of every item: produced = consumed + dropped + lost + in flight."""
+
+    produced: int
+    """Tickets issued."""
+    consumed: int
+    dropped: Mapping[str, int]
+    """By reason."""
+    lost: int
+    """Lost with the worker that was making them; their tickets were issued again."""
+    in_flight: int
+    """In the making or waiting in the channel."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the account adds up."""
+        return self.produced == self.consumed + sum(self.dropped.values()) + self.lost + self.in_flight
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """State of a queue."""
+
+    fill: int
+    """Items that are made or in the making."""
+    capacity: int
+    """Tickets in existence."""
+    lag: Mapping[str, LagStatistics]
+    """By policy."""
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A run at one moment, as plain data: displays, tests and loggers read the same object."""
+
+    wall_s: float
+    nodes: Mapping[str, NodeStatistics]
+    channels: Mapping[str, ChannelStatistics]
+    versions: Mapping[str, int]
+
+    def bottleneck(self) -> str:
+        """In words: which node the others wait for.
+
+        >>> busy = NodeStatistics(firings=3, busy_s=7.0, idle_s=3.0, blocked_s=0.0, blocked_by=None)
+        >>> idle = NodeStatistics(firings=3, busy_s=2.0, idle_s=1.0, blocked_s=7.0, blocked_by="gae->batch")
+        >>> Statistics(10.0, {"rollout": idle, "learn": busy}, {}, {}).bottleneck()
+        'learn is busy 70% of the time; rollout waits for gae->batch 70%'
+        """
+        if not self.nodes or self.wall_s <= 0:
+            return "nothing has run yet"
+        shares = {name: (node.busy_s, node.busy_s + node.idle_s + node.blocked_s) for name, node in self.nodes.items()}
+        busiest = max(shares, key=lambda name: shares[name][0] / (shares[name][1] or 1.0))
+        busy, total = shares[busiest]
+        text = f"{busiest} is busy {busy / (total or 1.0):.0%} of the time"
+        held = {n: s for n, s in self.nodes.items() if s.blocked_s > 0 and s.blocked_by and n != busiest}
+        if held:
+            name = max(held, key=lambda n: held[n].blocked_s)
+            share = held[name].blocked_s / (shares[name][1] or 1.0)
+            text += f"; {name} waits for {held[name].blocked_by} {share:.0%}"
+        return text

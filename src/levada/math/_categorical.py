@@ -1,0 +1,224 @@
+"""Distributions over finite sets of actions.
+
+>>> Categorical(torch.zeros(4), mask=torch.tensor([True, False, True, False])).log_probs.exp().tolist()
+[0.5, 0.0, 0.5, 0.0]
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ._checks import (
+    TORCH_FLAGS,
+    TORCH_FLOATS,
+    TORCH_INTEGERS,
+    ShapeError,
+    check_dtype,
+    check_event,
+    check_same_class,
+    check_shape,
+)
+from ._wide import widened
+
+# exp() of it is exactly 0, yet sums and differences of it stay finite: no -inf, so no NaN in
+# entropies and ratios.
+_MASKED_LOGIT = -1e9
+
+
+@final
+class Categorical:
+    """Choose one of A actions; a mask forbids some of them.
+
+    A masked action has probability exactly 0, and a log-probability near -1e9 rather than -inf. Its logit
+    gets no gradient. At least one action of each row must be allowed: with none, all are equally likely.
+
+    Args:
+        logits: floating ``[*batch, A]``, unnormalised log-probabilities.
+        mask: bool ``[*batch, A]``, True where the action is allowed (Gymnasium's ``action_mask`` as bool).
+
+    Raises:
+        ShapeError, KindError: an argument is not as above.
+
+    Source: masking as in Huang and Ontañón 2020 (arXiv 2006.14171).
+
+    >>> policy = Categorical(torch.tensor([[0.0, 0.0, 5.0]]), mask=torch.tensor([[True, True, False]]))
+    >>> policy.log_probs.exp().tolist(), policy.mode().tolist()
+    ([[0.5, 0.5, 0.0]], [0])
+
+    """
+
+    __slots__ = ("log_probs",)
+
+    log_probs: Tensor
+    """Normalised log-probabilities, ``[*batch, A]``."""
+
+    def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
+        check_dtype("Categorical", "logits", logits, TORCH_FLOATS)
+        check_event("Categorical", "logits", logits, "A")
+        logits = widened(logits)
+        if mask is not None:
+            check_dtype("Categorical", "mask", mask, TORCH_FLAGS)
+            check_shape("Categorical", "mask", mask, logits.shape, "logits")
+            logits = logits.masked_fill(mask.logical_not(), _MASKED_LOGIT)
+        self.log_probs = functional.log_softmax(logits, dim=-1)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions, int64 ``[*batch]``.
+
+        By the Gumbel-max trick: argmax(log p - log E) with E exponential is distributed as p, and E is never 0
+        in torch. It takes any batch shape, and half the time of `torch.multinomial` for small batches.
+
+        >>> Categorical(torch.tensor([[0.0, 99.0]])).sample().tolist()
+        [1]
+        """
+        log_probs = self.log_probs.detach()
+        noise = torch.empty_like(log_probs).exponential_(generator=generator)
+        return (log_probs - noise.log()).argmax(dim=-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Give the log-probability of `action`, an integer tensor ``[*batch]``.
+
+        Raises:
+            ShapeError, KindError: `action` is not so.
+
+        >>> Categorical(torch.zeros(1, 4)).log_prob(torch.tensor([2])).exp().tolist()
+        [0.25]
+
+        """
+        check_dtype("Categorical.log_prob", "action", action, TORCH_INTEGERS)
+        check_shape("Categorical.log_prob", "action", action, self.log_probs.shape[:-1], "the batch of logits")
+        return self.log_probs.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """Give the entropy in nats, ``[*batch]``.
+
+        >>> Categorical(torch.zeros(1, 4)).entropy().exp().round(decimals=4).tolist()
+        [4.0]
+        """
+        return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
+
+    def mode(self) -> Tensor:
+        """Give the likeliest action, int64 ``[*batch]``.
+
+        >>> Categorical(torch.tensor([[0.0, 2.0, 1.0]])).mode().tolist()
+        [1]
+        """
+        return self.log_probs.argmax(dim=-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """Give KL(self || other) in nats, ``[*batch]``; about 1e9 where `other` forbids what self allows.
+
+        Raises:
+            ShapeError, KindError: `other` is of another shape or class.
+
+        >>> Categorical(torch.zeros(1, 4)).kl(Categorical(torch.ones(1, 4))).tolist()
+        [0.0]
+
+        """
+        check_same_class("Categorical.kl", self, other)
+        check_shape("Categorical.kl", "other", other.log_probs, self.log_probs.shape, "self")
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(dim=-1)
+
+
+@final
+class MultiCategorical:
+    """Choose one action in each of several independent sets, of `sizes` actions each.
+
+    Args:
+        logits: floating ``[*batch, sum(sizes)]``, the sets one after another.
+        sizes: number of actions in each set.
+        mask: bool ``[*batch, sum(sizes)]``, True where the action is allowed, see `Categorical`.
+
+    Raises:
+        ShapeError, KindError: an argument is not as above.
+
+    >>> policy = MultiCategorical(torch.tensor([[0.0, 1.0, 5.0, 0.0, 0.0]]), sizes=(2, 3))
+    >>> policy.mode().tolist()
+    [[1, 0]]
+
+    """
+
+    __slots__ = ("parts",)
+
+    parts: tuple[Categorical, ...]
+    """The sets, in order."""
+
+    def __init__(self, logits: Tensor, sizes: tuple[int, ...], mask: Tensor | None = None) -> None:
+        check_dtype("MultiCategorical", "logits", logits, TORCH_FLOATS)
+        check_event("MultiCategorical", "logits", logits, "sum(sizes)")
+        if min(sizes, default=0) < 1 or logits.shape[-1] != sum(sizes):
+            msg = (
+                f"MultiCategorical: logits has shape {tuple(logits.shape)}, expected a last dimension of "
+                f"{sum(sizes)} for sizes {tuple(sizes)}, each at least 1; does the policy's last layer have "
+                f"sum(sizes) outputs?"
+            )
+            raise ShapeError(msg)
+        if mask is None:
+            self.parts = tuple(Categorical(part) for part in torch.split(logits, list(sizes), dim=-1))
+            return
+        check_dtype("MultiCategorical", "mask", mask, TORCH_FLAGS)
+        check_shape("MultiCategorical", "mask", mask, logits.shape, "logits")
+        splits = torch.split(logits, list(sizes), dim=-1), torch.split(mask, list(sizes), dim=-1)
+        self.parts = tuple(Categorical(part, allowed) for part, allowed in zip(*splits, strict=True))
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions, int64 ``[*batch, len(sizes)]``.
+
+        >>> MultiCategorical(torch.tensor([[0.0, 99.0, 99.0, 0.0]]), (2, 2)).sample().tolist()
+        [[1, 0]]
+        """
+        return torch.stack([part.sample(generator) for part in self.parts], dim=-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Give the log-probability ``[*batch]`` of `action`, an integer tensor ``[*batch, len(sizes)]``.
+
+        Raises:
+            ShapeError, KindError: `action` is not so.
+
+        >>> MultiCategorical(torch.zeros(1, 6), (2, 4)).log_prob(torch.tensor([[1, 3]])).exp().tolist()
+        [0.125]
+
+        """
+        check_dtype("MultiCategorical.log_prob", "action", action, TORCH_INTEGERS)
+        shape = (*self.parts[0].log_probs.shape[:-1], len(self.parts))
+        check_shape("MultiCategorical.log_prob", "action", action, shape, "(*batch, len(sizes))")
+        pairs = zip(self.parts, action.unbind(dim=-1), strict=True)
+        return torch.stack([part.log_prob(chosen) for part, chosen in pairs]).sum(dim=0)
+
+    def entropy(self) -> Tensor:
+        """Give the entropy in nats, ``[*batch]``: the sum over the sets.
+
+        >>> MultiCategorical(torch.zeros(1, 6), (2, 4)).entropy().exp().round(decimals=4).tolist()
+        [8.0]
+        """
+        return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
+
+    def mode(self) -> Tensor:
+        """Give the likeliest action of each set, int64 ``[*batch, len(sizes)]``.
+
+        >>> MultiCategorical(torch.tensor([[0.0, 1.0, 1.0, 0.0]]), (2, 2)).mode().tolist()
+        [[1, 0]]
+        """
+        return torch.stack([part.mode() for part in self.parts], dim=-1)
+
+    def kl(self, other: MultiCategorical) -> Tensor:
+        """Give KL(self || other) in nats, ``[*batch]``: the sum over the sets.
+
+        Raises:
+            ShapeError, KindError: `other` is of another shape or class, or has other sizes.
+
+        >>> policy = MultiCategorical(torch.zeros(1, 4), (2, 2))
+        >>> policy.kl(MultiCategorical(torch.ones(1, 4), (2, 2))).tolist()
+        [0.0]
+
+        """
+        check_same_class("MultiCategorical.kl", self, other)
+        if len(self.parts) != len(other.parts):
+            msg = f"MultiCategorical.kl: other has {len(other.parts)} sets, expected {len(self.parts)} as self"
+            raise ShapeError(msg)
+        pairs = zip(self.parts, other.parts, strict=True)
+        return torch.stack([part.kl(other_part) for part, other_part in pairs]).sum(dim=0)

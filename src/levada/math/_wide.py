@@ -1,0 +1,17 @@
+"""Widening of half-precision network outputs.
+
+>>> widened(torch.ones(2, dtype=torch.bfloat16)).dtype
+torch.float32
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def widened(x: Tensor) -> Tensor:
+    """Give `x` in float32 if it is in half precision, and as it is otherwise."""
+    return x.float() if x.dtype in _HALF else x

@@ -1,0 +1,217 @@
+"""Reads what environments return: checked against the declared space, in canonical form, in memory of our own.
+
+A reader is made once for a space and a number of rows, and used at every step:
+
+    >>> import numpy as np
+    >>> from gymnasium.spaces import Box
+    >>> reader = make_reader(Box(-1.0, 1.0, (2,), np.float64), num_rows=2)
+    >>> reader.read(np.array([[0.1, 0.2], [0.3, 0.4]]))
+    array([[0.1, 0.2],
+           [0.3, 0.4]], dtype=float32)
+    >>> reader.read(np.array([[0.1, 0.2], [np.nan, 0.4]]))
+    Traceback (most recent call last):
+    levada.rl._observations.Violation: observation has NaN or infinity in [nan 0.4]
+
+Every result is a fresh, C-contiguous copy: an environment may go on using the arrays it returned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from levada.rl.spaces import canonical_observation_space
+
+if TYPE_CHECKING:
+    from levada.rl.spaces import Array, Nest
+
+_isfinite = np.isfinite  # called at every step
+
+
+class Violation(Exception):
+    """An environment broke its promise; becomes an `EnvError` where environment and step are known."""
+
+    def __init__(self, what: str, env_index: int | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.env_index = env_index
+
+
+class Reader(Protocol):
+    """Reads the observations of `num_rows` environments."""
+
+    def allocate(self) -> Any:
+        """Uninitialised rows in the environment's own dtypes, to be filled by `put` and read by `read`."""
+
+    def put(self, rows: Any, row: int, obs: Any) -> None:
+        """Write one environment's observation into `rows`, having checked its structure, shape and dtype."""
+
+    def read(self, rows: Any) -> Nest:
+        """A canonical copy of a batch of observations, having checked structure, shape, dtype and contents."""
+
+
+def make_reader(space: Space[Any], num_rows: int, path: str = "observation") -> Reader:
+    """The reader for a space that `check_observation_space` has accepted."""
+    if isinstance(space, spaces.Dict):
+        return _DictReader({k: make_reader(v, num_rows, f"{path}[{k!r}]") for k, v in space.spaces.items()}, path)
+    if isinstance(space, spaces.Tuple):
+        return _TupleReader([make_reader(v, num_rows, f"{path}[{i}]") for i, v in enumerate(space.spaces)], path)
+    return _LeafReader(space, num_rows, path)
+
+
+class _LeafReader:
+    __slots__ = ("_batch_shape", "_dtype", "_finite", "_narrows", "_num_values", "_path", "_raw_dtype", "_shape", "_start")
+
+    def __init__(self, space: Space[Any], num_rows: int, path: str) -> None:
+        canonical = canonical_observation_space(space)
+        assert space.shape is not None
+        assert space.dtype is not None
+        assert canonical.dtype is not None
+        self._path = path
+        self._shape = space.shape
+        self._batch_shape = (num_rows, *space.shape)
+        self._raw_dtype = space.dtype
+        self._dtype = canonical.dtype
+        self._finite = space.dtype.kind == "f"  # integers have no NaN, so images cost nothing
+        self._narrows = space.dtype == np.float64
+        self._start: Array | None = None
+        self._num_values: Array | None = None
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            self._num_values = np.array(space.n if isinstance(space, spaces.Discrete) else space.nvec, np.uint64)
+            self._start = np.array(space.start, np.int64)
+
+    def allocate(self) -> Array:
+        return np.empty(self._batch_shape, self._raw_dtype)
+
+    def put(self, rows: Array, row: int, obs: Any) -> None:
+        if type(obs) is not np.ndarray or obs.dtype != self._raw_dtype or obs.shape != self._shape:
+            obs = self._checked(obs, self._shape, row)
+        rows[row] = obs
+
+    def read(self, rows: Any) -> Array:
+        if type(rows) is not np.ndarray or rows.dtype != self._raw_dtype or rows.shape != self._batch_shape:
+            rows = self._checked(rows, self._batch_shape, None)
+        if self._finite:
+            if self._narrows:
+                with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, which is refused below
+                    copy = rows.astype(self._dtype, "C")
+            else:
+                copy = rows.astype(self._dtype, "C")
+            if 0 in _isfinite(copy).tobytes():  # a third of what `.all()` costs on a small array
+                bad = int(np.flatnonzero(~np.isfinite(copy.reshape(len(copy), -1)).all(axis=1))[0])
+                raise Violation(f"{self._path} has NaN or infinity in {_shorten(rows[bad])}", bad)
+            return copy
+        copy = rows.astype(self._dtype, "C")
+        if self._num_values is not None:
+            copy -= self._start
+            wrong = copy.view(np.uint64) >= self._num_values  # as unsigned numbers the negative ones are huge
+            if 1 in wrong.tobytes():
+                bad = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
+                raise Violation(
+                    f"{self._path} is {_shorten(rows[bad])}, outside the declared space: expected values from {self._start} and fewer "
+                    f"than {self._num_values} of them",
+                    bad,
+                )
+        return copy
+
+    def _checked(self, obs: Any, shape: tuple[int, ...], env_index: int | None) -> Array:
+        try:
+            array = np.asarray(obs)
+        except ValueError:  # ragged
+            array = np.empty((), object)
+        if array.dtype.kind not in "biuf":
+            raise Violation(
+                f"{self._path} is {_describe(obs)}, expected an array of {self._raw_dtype}; "
+                "do reset() and step() return what observation_space declares?",
+                env_index,
+            )
+        if array.shape != shape:
+            raise Violation(
+                f"{self._path} has shape {array.shape}, expected {shape} as declared; {_shape_hint(array.shape, shape)}",
+                env_index,
+            )
+        is_integer_space = self._num_values is not None and array.dtype.kind in "iu"
+        if not is_integer_space and not np.can_cast(array.dtype, self._raw_dtype, "same_kind"):
+            raise Violation(
+                f"{self._path} has dtype {array.dtype}, expected {self._raw_dtype} as declared, and casting would change the values; "
+                f"declare dtype={array.dtype} in the space, or cast in the environment",
+                env_index,
+            )
+        return array
+
+
+class _DictReader:
+    __slots__ = ("_children", "_keys", "_path")
+
+    def __init__(self, children: dict[str, Reader], path: str) -> None:
+        self._children = tuple(children.items())
+        self._keys = children.keys()
+        self._path = path
+
+    def allocate(self) -> dict[str, Any]:
+        return {key: child.allocate() for key, child in self._children}
+
+    def put(self, rows: dict[str, Any], row: int, obs: Any) -> None:
+        self._check(obs, row)
+        for key, child in self._children:
+            child.put(rows[key], row, obs[key])
+
+    def read(self, rows: Any) -> dict[str, Nest]:
+        self._check(rows, None)
+        return {key: child.read(rows[key]) for key, child in self._children}
+
+    def _check(self, obs: Any, env_index: int | None) -> None:
+        if not isinstance(obs, dict):
+            raise Violation(f"{self._path} is {_describe(obs)}, expected a dict of {sorted(self._keys)}", env_index)
+        if obs.keys() != self._keys:
+            missing, extra = sorted(self._keys - obs.keys()), sorted(map(str, obs.keys() - self._keys))
+            raise Violation(
+                f"{self._path} is a dict of {sorted(map(str, obs))}, expected {sorted(self._keys)}"
+                + (f"; missing: {missing}" if missing else "")
+                + (f"; not declared: {extra}" if extra else ""),
+                env_index,
+            )
+
+
+class _TupleReader:
+    __slots__ = ("_children", "_path")
+
+    def __init__(self, children: list[Reader], path: str) -> None:
+        self._children = tuple(children)
+        self._path = path
+
+    def allocate(self) -> tuple[Any, ...]:
+        return tuple(child.allocate() for child in self._children)
+
+    def put(self, rows: tuple[Any, ...], row: int, obs: Any) -> None:
+        self._check(obs, row)
+        for child, child_rows, item in zip(self._children, rows, obs, strict=True):
+            child.put(child_rows, row, item)
+
+    def read(self, rows: Any) -> tuple[Nest, ...]:
+        self._check(rows, None)
+        return tuple(child.read(item) for child, item in zip(self._children, rows, strict=True))
+
+    def _check(self, obs: Any, env_index: int | None) -> None:
+        if not isinstance(obs, tuple | list) or len(obs) != len(self._children):
+            raise Violation(f"{self._path} is {_describe(obs)}, expected a tuple of {len(self._children)}", env_index)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with shape {value.shape}"
+    return f"{value!r} ({type(value).__name__})" if value is None or isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _shorten(value: Any) -> str:
+    return np.array2string(np.asarray(value), threshold=8, edgeitems=3, precision=6)
+
+
+def _shape_hint(got: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    if int(np.prod(got)) == int(np.prod(expected)):
+        return f"the same number of elements: did you forget .reshape{expected}?"
+    return "does the observation_space describe what reset() and step() return?"

@@ -1,0 +1,158 @@
+"""Several single environments stepped one after the other: a vector environment without the overhead of `SyncVectorEnv`.
+
+It resets an ended environment in the same step (`AutoresetMode.SAME_STEP`), writes each observation straight into its row, and
+knows which environment failed. `EnvBatch` checks and copies what comes out of it, like what any vector environment returns.
+
+    >>> import gymnasium
+    >>> envs = SerialVectorEnv([gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(2)])
+    >>> obs, _ = envs.reset(seed=[1, 2])
+    >>> obs.shape
+    (2, 4)
+    >>> envs.close()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from levada.rl._observations import Violation, make_reader
+from levada.rl.spaces import check_action_space, check_observation_space, map_nest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import gymnasium
+
+    from levada.rl.spaces import Array
+
+_LARGEST = float(np.finfo(np.float32).max)
+_STEP_TUPLE = "(obs, reward, terminated, truncated, info)"
+
+
+class SerialVectorEnv(VectorEnv[Any, Any, Any]):
+    """Steps `envs` in order; `failed` is the index of the environment that raised last."""
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        self.envs = tuple(envs)
+        self.num_envs = len(self.envs)
+        self.failed: int | None = None
+        first = self.envs[0]
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = first.render_mode
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        check_observation_space(first.observation_space, first.action_space)
+        check_action_space(first.action_space)
+        self.observation_space = batch_space(first.observation_space, self.num_envs)
+        self.action_space = batch_space(first.action_space, self.num_envs)
+        for index, env in enumerate(self.envs):
+            for kind in ("observation_space", "action_space"):
+                got, expected = getattr(env, kind), getattr(first, kind)
+                if got != expected:
+                    raise Violation(f"{kind} is {got}, but that of environment 0 is {expected}", index)
+        self._reader = make_reader(first.observation_space, self.num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset every environment; an int seeds them with seed, seed + 1, ..."""
+        if seed is None or isinstance(seed, int):
+            seeds: Sequence[int | None] = [None if seed is None else seed + i for i in range(self.num_envs)]
+        else:
+            seeds = seed
+        rows = self._reader.allocate()
+        for index, env in enumerate(self.envs):
+            self._reader.put(rows, index, self._reset_one(env, index, seeds[index], options))
+        return rows, {}
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step every environment; `info["final_obs"][i]` is the true last observation of an environment that ended."""
+        put, rows = self._reader.put, self._reader.allocate()
+        reward = np.empty(self.num_envs, np.float32)
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        final_obs: Array | None = None
+        index = 0
+        for env, action in zip(self.envs, actions, strict=True):
+            try:
+                result = env.step(action)
+            except Exception:
+                self.failed = index
+                raise
+            if type(result) is not tuple or len(result) != 5:
+                raise Violation(_wrong_step(result), index)
+            obs, r, has_terminated, has_truncated, _ = result
+            put(rows, index, obs)
+            reward[index] = r if isinstance(r, float) and -_LARGEST <= r <= _LARGEST else _number(r, index)
+            if has_terminated is not False or has_truncated is not False:
+                terminated[index] = _flag("terminated", has_terminated, index)
+                truncated[index] = _flag("truncated", has_truncated, index)
+                if has_terminated or has_truncated:
+                    if final_obs is None:
+                        final_obs = np.full(self.num_envs, None, object)
+                    # Copied before the reset, for an environment may return the same array every time.
+                    final_obs[index] = map_nest(lambda leaf, row=index: leaf[row].copy(), rows)
+                    put(rows, index, self._reset_one(env, index, None, None))
+            index += 1
+        return rows, reward, terminated, truncated, {} if final_obs is None else {"final_obs": final_obs}
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close every environment, even if closing one of them fails: the first failure is raised at the end."""
+        failure: Exception | None = None
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _reset_one(
+        self, env: gymnasium.Env[Any, Any], index: int, seed: int | None, options: dict[str, Any] | None
+    ) -> Any:
+        try:
+            result = env.reset(seed=seed, options=options)
+        except Exception:
+            self.failed = index
+            raise
+        if type(result) is not tuple or len(result) != 2:
+            raise Violation(f"reset() returned {_name(result)}, expected a tuple (obs, info)", index)
+        return result[0]
+
+
+def _wrong_step(result: Any) -> str:
+    old = isinstance(result, tuple) and len(result) == 4
+    hint = "; the 4 of the old gym API: split `done` into terminated and truncated" if old else ""
+    return f"step() returned {_name(result)}, expected a tuple of 5 {_STEP_TUPLE}{hint}"
+
+
+def _name(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
+def _number(reward: Any, index: int) -> float:
+    shape = getattr(reward, "shape", ())
+    if shape != ():
+        raise Violation(
+            f"reward has shape {tuple(shape)}, expected one number; did you forget .item() or a sum?", index
+        )
+    try:
+        if isinstance(reward, str | bytes):
+            raise TypeError
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise Violation(f"reward is {reward!r} ({type(reward).__name__}), expected a number", index) from None
+    if not -_LARGEST <= number <= _LARGEST:
+        raise Violation(f"reward is {number}, expected a finite number of float32", index)
+    return number
+
+
+def _flag(name: str, value: Any, index: int) -> bool:
+    if isinstance(value, bool | np.bool_ | int | np.integer) or (
+        isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "biu"
+    ):
+        return bool(value)
+    raise Violation(f"{name} is {value!r} ({type(value).__name__}), expected a bool", index)

@@ -1,0 +1,336 @@
+"""Many environments stepped together, whatever kind of vector environment they are.
+
+Vector environments differ in what happens after an episode's end (`gymnasium.vector.AutoresetMode`); a rollout that ignores
+this learns from transitions that never were. `EnvBatch` gives one account of it:
+
+    obs = batch.reset(seed)                           # once
+    while True:
+        result = batch.step(policy(obs))
+        obs = result.obs                              # always: what to act on next
+
+| mode | row i of `obs` where episode i ended in this step | `final_obs` | the next step of that row |
+|---|---|---|---|
+| NEXT_STEP | its true final observation | None | `is_reset`: no transition; the action given was ignored |
+| SAME_STEP, DISABLED | the next episode's first observation | (indices, rows): the true final observations | ordinary |
+
+So the transition of row i is (previous `obs`, action, `reward`, next) with next = `final_obs` if given for i, else `obs`,
+and there is none where `is_reset`.
+
+    >>> import gymnasium, numpy as np
+    >>> with EnvBatch(gymnasium.make_vec("CartPole-v1", num_envs=2)) as batch:
+    ...     obs = batch.reset(seed=7)
+    ...     result = batch.step(np.array([0, 1]))
+    >>> result.obs.shape, result.reward, result.is_reset
+    ((2, 4), array([1., 1.], dtype=float32), array([False, False]))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from levada.flow.errors import LevadaError
+from levada.rl._actions import make_encoder
+from levada.rl._observations import Violation, make_reader
+from levada.rl._serial import SerialVectorEnv
+from levada.rl.spaces import (
+    ACTION_MASK,
+    canonical_action_space,
+    canonical_observation_space,
+    check_action_space,
+    check_observation_space,
+    has_action_mask,
+    map_nest,
+    mask_sizes,
+    write,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+    from levada.rl._observations import Reader
+    from levada.rl.spaces import Array, Nest
+
+_BOOL = np.dtype(np.bool_)
+_FLOAT32 = np.dtype(np.float32)
+_isfinite = np.isfinite  # called at every step
+
+
+class EnvError(LevadaError, RuntimeError):
+    """An environment broke the Gymnasium contract: NaN, a wrong shape or dtype, a reward that is no number, ...
+
+    An exception that the environment itself raises keeps its type and traceback; a note says where it was.
+    """
+
+
+class StepResult(NamedTuple):
+    """What a step gave, a row for each environment. Keep the arrays as long as you like: no later step changes them.
+
+    Write to none of the three boolean ones: where no episode ended they are one array of False, made once.
+    """
+
+    obs: Nest
+    """[B, ...] the observation to act on next."""
+    reward: npt.NDArray[np.float32]
+    """[B]"""
+    terminated: npt.NDArray[np.bool_]
+    """[B] the episode ended by itself: nothing comes after."""
+    truncated: npt.NDArray[np.bool_]
+    """[B] the episode was cut off, for instance by a time limit: bootstrap from its final observation."""
+    is_reset: npt.NDArray[np.bool_]
+    """[B] this row is no transition but a reset, whose action was ignored (NEXT_STEP, the step after an end). Read only."""
+    final_obs: tuple[npt.NDArray[np.intp], Nest] | None
+    """Indices of the episodes that ended in this step, and the rows of their true final observations; None if none ended,
+    and in NEXT_STEP mode, where `obs` itself holds them."""
+
+
+class EnvBatch:
+    """A vector environment with one reset rule, checked observations and rewards, and canonical spaces.
+
+    - `env` belongs to the batch from now on: `close()` closes it. It must say its autoreset mode in its metadata.
+    - Actions are given as the policy made them: Discrete and MultiDiscrete count from 0 (a `start` is added here), Box actions
+      are clipped to the bounds here, so the policy's log-probability is that of the unclipped action.
+    - Observations come in canonical form (see `levada.rl.spaces`): float32, counting from 0.
+    - A mask that allows nothing is refused, except at an episode's end, where it is opened: no action follows from it.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], *, name: str | None = None) -> None:
+        self._env = env
+        self.name = name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        self.num_envs: int = env.num_envs
+        self._num_steps = 0
+        self._seed: int | None = None
+        self._env_seeds: list[int] | None = None
+        self._closed = False
+        try:
+            raw_space, raw_action_space = env.single_observation_space, env.single_action_space
+            check_observation_space(raw_space, raw_action_space)
+            check_action_space(raw_action_space)
+            self.autoreset_mode = self._declared_mode()
+        except BaseException:
+            self.close()
+            raise
+        self.observation_space = canonical_observation_space(raw_space)
+        self.action_space = canonical_action_space(raw_action_space)
+        self._raw_space = raw_space
+        self._read = make_reader(raw_space, self.num_envs).read
+        self._row_readers: dict[int, Reader] = {}
+        self._encode = make_encoder(raw_action_space, self.num_envs)
+        masked = has_action_mask(raw_space)
+        self._mask_starts = np.cumsum((0, *mask_sizes(raw_action_space)[:-1])) if masked else None
+        self._shape = (self.num_envs,)
+        self._none = np.zeros(self.num_envs, _BOOL)  # stands for "no row" in every result
+        self._none.flags.writeable = False
+        self._done = self._none  # which rows the next step only resets
+        self._is_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
+
+    def reset(self, seed: int | None = None) -> Nest:
+        """Start every episode anew; returns the first observations, [B, ...].
+
+        The seed is hashed before use, one hash for each environment that can be seeded by itself: batches with seeds 0 and 1
+        share no episode, as they would if environment i were seeded with seed + i.
+        """
+        self._seed, self._env_seeds, self._num_steps = seed, None, 0
+        self._done = self._none
+        try:
+            result = self._env.reset(seed=self._derived_seeds(seed))
+        except Violation as violation:
+            raise self._error(violation) from None
+        except Exception as error:
+            error.add_note(self._where(getattr(self._env, "failed", None)))
+            raise
+        try:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise Violation("reset() did not return a tuple (obs, info)")
+            obs = self._read(result[0])
+            if self._mask_starts is not None:
+                self._check_mask(obs, self._none)
+        except Violation as violation:
+            raise self._error(violation) from None
+        self._num_steps = 1
+        return obs
+
+    def step(self, actions: Any) -> StepResult:
+        """Give each environment its action, [B, ...]."""
+        if not self._num_steps:
+            raise RuntimeError(f"environment {self.name!r}: step() before reset(); call reset(seed) first")
+        encoded = self._encode(actions)
+        try:
+            rows, reward, terminated, truncated, info = self._env.step(encoded)
+        except Violation as violation:
+            raise self._error(violation) from None
+        except Exception as error:
+            error.add_note(self._where(getattr(self._env, "failed", None)))
+            raise
+        try:
+            obs = self._read(rows)
+            reward = self._read_reward(reward)
+            terminated = self._read_flags("terminated", terminated)
+            truncated = self._read_flags("truncated", truncated)
+            is_reset, self._done, final_obs = self._done, self._none, None
+            if terminated is not self._none or truncated is not self._none:
+                done = terminated | truncated
+                if self._is_next_step:
+                    self._done = done
+                else:
+                    final_obs = self._end(obs, info, done)
+            if is_reset is not self._none:
+                self._check_resets(is_reset, terminated | truncated)
+                reward[is_reset] = 0.0  # some environments repeat the last one
+            if self._mask_starts is not None:
+                self._check_mask(obs, self._done)
+        except Violation as violation:
+            raise self._error(violation) from None
+        self._num_steps += 1
+        return StepResult(obs, reward, terminated, truncated, is_reset, final_obs)
+
+    def close(self) -> None:
+        """Close the environments; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"EnvBatch({self.name!r}, num_envs={self.num_envs}, {self.autoreset_mode.name})"
+
+    def _declared_mode(self) -> AutoresetMode:
+        mode = self._env.metadata.get("autoreset_mode")
+        try:
+            return AutoresetMode(mode)
+        except ValueError:
+            raise EnvError(
+                f"environment {self.name!r}: metadata['autoreset_mode'] is {mode!r}, expected one of "
+                f"{', '.join(str(known) for known in AutoresetMode)}; it says what happens after an episode's end, and a wrong "
+                "guess would silently spoil the data: set it in the class's metadata"
+            ) from None
+
+    def _derived_seeds(self, seed: int | None) -> Any:
+        if seed is None:
+            return None
+        # 31 bits, for some environments keep their seed in an int32.
+        words = [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(self.num_envs)]
+        if isinstance(self._env.unwrapped, SerialVectorEnv | SyncVectorEnv | AsyncVectorEnv):
+            self._env_seeds = words
+            return words
+        return words[0]
+
+    def _read_reward(self, reward: Any) -> npt.NDArray[np.float32]:
+        if type(reward) is not np.ndarray or reward.dtype is not _FLOAT32 or reward.shape != self._shape:
+            reward = self._checked_reward(reward)
+        copy: npt.NDArray[np.float32] = reward.copy()
+        if 0 in _isfinite(copy).tobytes():
+            bad = int(np.flatnonzero(~np.isfinite(copy))[0])
+            raise Violation(f"reward is {copy[bad]}, expected a finite number of float32", bad)
+        return copy
+
+    def _checked_reward(self, reward: Any) -> npt.NDArray[np.float32]:
+        reward = np.asarray(reward)
+        if reward.dtype.kind not in "fiub":
+            raise Violation(f"reward is {reward.tolist()!r}, expected numbers")
+        if reward.shape != self._shape:
+            raise Violation(f"reward has shape {reward.shape}, expected {self._shape}: one number for each environment")
+        with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, which is refused
+            narrow: npt.NDArray[np.float32] = reward.astype(_FLOAT32)
+        return narrow
+
+    def _read_flags(self, name: str, flags: Any) -> npt.NDArray[np.bool_]:
+        if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != self._shape:
+            flags = np.asarray(flags)
+            if flags.dtype.kind not in "biu":
+                raise Violation(f"{name} has dtype {flags.dtype}, expected bool")
+            if flags.shape != self._shape:
+                raise Violation(f"{name} has shape {flags.shape}, expected {self._shape}: one bool for each environment")
+            flags = flags.astype(_BOOL)
+        copy: npt.NDArray[np.bool_] = flags.copy() if 1 in flags.tobytes() else self._none
+        return copy
+
+    def _end(self, obs: Nest, info: Any, done: Array) -> tuple[npt.NDArray[np.intp], Nest]:
+        """The true final observations where episodes ended; puts the next episodes' first ones into `obs` if need be."""
+        indices = np.flatnonzero(done)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            final = self._read_final(info, indices)
+        else:
+            final = map_nest(lambda leaf: leaf[indices], obs)
+            self._reset_done(obs, done, indices)
+        if self._mask_starts is not None:
+            self._check_mask(final, np.ones(len(indices), _BOOL))
+        return indices, final
+
+    def _check_resets(self, is_reset: Array, done: Array) -> None:
+        both = is_reset & done
+        if both.any():
+            raise Violation(
+                "an episode ended in the step that should only have reset it; the environment declares AutoresetMode.NEXT_STEP, "
+                "but does it reset in the same step?",
+                int(np.flatnonzero(both)[0]),
+            )
+
+    def _read_final(self, info: Any, indices: Array) -> Nest:
+        final = info.get("final_obs") if isinstance(info, dict) else None
+        if final is None:
+            raise Violation(
+                "an episode ended, but info has no 'final_obs'; an environment that declares AutoresetMode.SAME_STEP must give the "
+                "true final observations there",
+                int(indices[0]),
+            )
+        num_rows = len(indices)
+        if num_rows not in self._row_readers:
+            self._row_readers[num_rows] = make_reader(self._raw_space, num_rows, "final_obs")
+        reader = self._row_readers[num_rows]
+        try:
+            if isinstance(final, np.ndarray) and final.dtype == object:  # one observation for each environment, None if not ended
+                rows = reader.allocate()
+                for row, index in enumerate(indices):
+                    reader.put(rows, row, final[index])
+            else:  # batched like obs
+                rows = map_nest(lambda leaf: np.asarray(leaf)[indices], final)
+            return reader.read(rows)
+        except Violation as violation:
+            row_index = violation.env_index
+            raise Violation(violation.what, None if row_index is None else int(indices[row_index])) from None
+
+    def _reset_done(self, obs: Nest, done: Array, indices: Array) -> None:
+        try:
+            fresh, _ = self._env.reset(options={"reset_mask": done.copy()})
+        except Exception as error:
+            error.add_note(self._where(getattr(self._env, "failed", None)))
+            raise
+        write(obs, indices, map_nest(lambda leaf: leaf[indices], self._read(fresh)))
+
+    def _check_mask(self, obs: Nest, ended: Array) -> None:
+        assert isinstance(obs, dict)
+        mask = obs[ACTION_MASK]
+        assert isinstance(mask, np.ndarray)
+        allowed = np.add.reduceat(mask != 0, self._mask_starts, axis=1, dtype=np.intp)
+        if np.count_nonzero(allowed) == allowed.size:
+            return
+        stuck = (allowed == 0).any(axis=1)
+        mask[stuck & ended] = 1
+        stuck &= ~ended
+        if stuck.any():
+            index = int(np.flatnonzero(stuck)[0])
+            raise Violation(f"the action mask allows no action, but the episode goes on: {mask[index].tolist()}", index)
+
+    def _where(self, env_index: int | None) -> str:
+        which = f"env {env_index} of {self.num_envs}" if env_index is not None else f"{self.num_envs} envs"
+        when = f"step {self._num_steps}" if self._num_steps else "reset"
+        seed = self._seed
+        if env_index is not None and self._env_seeds is not None:
+            return f"environment {self.name!r}, {which}, {when}, seed {seed} (this env: reset(seed={self._env_seeds[env_index]}))"
+        return f"environment {self.name!r}, {which}, {when}, seed {seed}"
+
+    def _error(self, violation: Violation) -> EnvError:
+        return EnvError(f"{self._where(violation.env_index)}: {violation.what}")

@@ -1,0 +1,175 @@
+"""Running statistics for normalising observations and rewards, made so that shards can be summed up without order.
+
+A sampler sends raw observations and the moments of its batch; the learner merges them into the policy's buffers, and the
+next version of the weights carries the result to all samplers. Nothing is shared and nothing is counted twice:
+
+    >>> first, second = moments(np.array([[1.0], [3.0]])), moments(np.array([[5.0]]))
+    >>> total = merge(first, second)
+    >>> total.count, float(total.mean), round(float(total.var), 4)
+    (3.0, 3.0, 2.6667)
+
+Rewards are scaled by the standard deviation of the discounted return so far, as `DiscountedReturn` tracks it, and not
+shifted, for a shift would change which policy is best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from levada.rl.spaces import OBS, Array, Nest, has_action_mask, leaf_spaces, named_leaves
+
+__all__ = ["DiscountedReturn", "Moments", "merge", "moments", "normalised_leaves", "observation_moments"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Number, mean and variance of a set of arrays of one shape."""
+
+    count: float
+    """How many arrays were seen."""
+    mean: Array
+    """Their mean, float64."""
+    var: Array
+    """Their mean squared distance from the mean (divided by `count`, not by `count - 1`), float64."""
+
+
+def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moments:
+    """Give the moments of `x` over its leading axes, in double precision.
+
+    Args:
+        x: ``[T, B, ...]``, or whatever `num_leading` axes stand for.
+        mask: bool, as long as the leading axes of `x`; False leaves an entry out.
+        num_leading: number of axes to reduce.
+
+    Raises:
+        ValueError: `x` or `mask` has other axes.
+
+    >>> moments(np.array([[[1.0, 9.0]], [[3.0, 9.0]]]), mask=np.array([[True], [False]])).mean.tolist()
+    [1.0, 9.0]
+    """
+    if x.ndim < num_leading or (mask is not None and mask.shape != x.shape[:num_leading]):
+        msg = (
+            f"moments: got x of shape {x.shape} and mask of shape {None if mask is None else mask.shape}, "
+            f"expected {num_leading} leading axes alike; did you forget num_leading?"
+        )
+        raise ValueError(msg)
+    event = x.shape[num_leading:]
+    rows = x.reshape(-1, *event) if mask is None else x[mask]
+    if len(rows) == 0:
+        return Moments(0.0, np.zeros(event), np.ones(event))
+    mean = np.asarray(rows.mean(axis=0, dtype=np.float64))
+    return Moments(float(len(rows)), mean, np.asarray(np.square(rows - mean).mean(axis=0)))
+
+
+def merge(a: Moments, b: Moments) -> Moments:
+    """Give the moments of the union of two sets; what is merged with an empty set stays as it is.
+
+    Source: Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (The American Statistician 37),
+    equation 2.1: the squared distances add up, plus that of the two means.
+
+    >>> merge(Moments(0.0, np.zeros(1), np.ones(1)), Moments(2.0, np.ones(1), np.zeros(1))).mean.tolist()
+    [1.0]
+    """
+    if b.count == 0.0 or a.count == 0.0:
+        return a if b.count == 0.0 else b
+    count = a.count + b.count
+    delta = b.mean - a.mean
+    mean = a.mean + delta * (b.count / count)
+    squares = a.var * a.count + b.var * b.count + np.square(delta) * (a.count * b.count / count)
+    return Moments(count, mean, squares / count)
+
+
+def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
+    """Give the floating leaves of an observation space, and their shapes, by the keys that their moments go by.
+
+    The leaves of a masked space are those under ``"obs"``; images and numbers of a choice stay as they are.
+
+    >>> from gymnasium.spaces import Box, Dict
+    >>> normalised_leaves(Box(-1.0, 1.0, (3,))), normalised_leaves(Dict({"speed": Box(-1.0, 1.0, (2,))}))
+    ({'obs': (3,)}, {'obs/speed': (2,)})
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for path, leaf in leaf_spaces(_inner(space)).items():
+        if leaf.dtype is not None and leaf.dtype.kind == "f" and leaf.shape is not None:
+            found[moments_key(path)] = leaf.shape
+    return found
+
+
+def observation_moments(space: Space[Any], obs: Nest, mask: Array | None = None) -> dict[str, Moments]:
+    """Give the moments of each floating leaf of observations ``[T, B, ...]``, by the keys of `normalised_leaves`.
+
+    >>> from gymnasium.spaces import Box
+    >>> list(observation_moments(Box(-1.0, 1.0, (3,)), np.zeros((5, 2, 3), np.float32)))
+    ['obs']
+    """
+    inner = obs[OBS] if has_action_mask(space) and isinstance(obs, dict) else obs
+    arrays = {moments_key(path): leaf for path, leaf in named_leaves(inner).items()}
+    return {key: moments(arrays[key], mask) for key in normalised_leaves(space)}
+
+
+def moments_key(path: str) -> str:
+    """Name the moments of the leaf at `path` of the observations.
+
+    >>> moments_key(""), moments_key("speed")
+    ('obs', 'obs/speed')
+    """
+    return f"{OBS}/{path}" if path else OBS
+
+
+class DiscountedReturn:
+    """Follows the discounted sum of past rewards of each environment, whose spread says how large rewards are.
+
+    One for each shard; it goes on from rollout to rollout, and begins anew where an episode ends:
+
+    >>> tracker = DiscountedReturn(num_envs=1, discount=0.5)
+    >>> reward, ended = np.array([[1.0], [1.0], [1.0]]), np.array([[False], [True], [False]])
+    >>> float(tracker.update(reward, ended).mean), tracker.returns.tolist()     # of 1.0, 1.5 and 1.0
+    (1.1666666666666667, [1.0])
+
+    Args:
+        num_envs: number of environments of the shard.
+        discount: what a reward loses each step, in [0, 1].
+    """
+
+    def __init__(self, num_envs: int, discount: float) -> None:
+        if num_envs < 1 or not 0.0 <= discount <= 1.0:
+            msg = f"DiscountedReturn: got num_envs={num_envs}, discount={discount}, expected >= 1 and in [0, 1]"
+            raise ValueError(msg)
+        self.discount = discount
+        self.returns: Array = np.zeros(num_envs)
+        """Sum so far of each environment, float64 ``[B]``, 0 where an episode has just ended; the state to save."""
+
+    def update(self, reward: Array, ended: Array, mask: Array | None = None) -> Moments:
+        """Take in the raw rewards of a rollout and give the moments of the discounted sums after each step.
+
+        Args:
+            reward: ``[T, B]``.
+            ended: bool ``[T, B]``, True where an episode ended with this step, terminated or truncated.
+            mask: bool ``[T, B]``, False in rows that are a reset and no step: they leave the sum alone.
+
+        Raises:
+            ValueError: the shapes differ.
+        """
+        expected = (len(reward), len(self.returns))
+        for name, array in (("reward", reward), ("ended", ended), ("mask", mask)):
+            if array is not None and array.shape != expected:
+                msg = f"DiscountedReturn.update: {name} has shape {array.shape}, expected {expected} as [T, B]"
+                raise ValueError(msg)
+        sums = np.where(True if mask is None else mask, reward, 0.0).astype(np.float64)
+        keep = np.where(ended, 0.0, self.discount)
+        if mask is not None:
+            keep[~mask] = np.where(ended, 0.0, 1.0)[~mask]
+        for row, kept in zip(sums, keep, strict=True):
+            # `returns` is already discounted for this step, so that an end needs no second look.
+            row += self.returns
+            np.multiply(row, kept, out=self.returns)
+        return moments(sums, mask)
+
+
+def _inner(space: Space[Any]) -> Space[Any]:
+    inner: Space[Any] = space[OBS] if has_action_mask(space) else space  # type: ignore[index]
+    return inner

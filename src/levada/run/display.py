@@ -1,0 +1,243 @@
+"""What the user sees of a run while it runs. Four ways, one protocol:
+
+    display = make_display("auto")                      # live on a terminal, plain lines elsewhere
+    display.start(identity, until)
+    for report in run:
+        display.update(monitor, run.statistics)         # reads the clock; does nothing until the next refresh is due
+    display.finish(summary)                             # None if the run failed: only gives the terminal back
+
+Displays go to stderr, so that stdout stays the user's; `JsonDisplay` is the exception that is made for programs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Literal, Protocol, TextIO
+
+import msgspec
+
+from levada.flow.watch import Statistics
+from levada.run.identity import Identity
+from levada.run.monitor import Monitor
+from levada.run.plain import finite
+from levada.run.summary import Summary, lags
+from levada.run.until import Until
+from levada.run.view import View, Viewer
+
+Mode = Literal["auto", "live", "plain", "quiet", "json"]
+
+
+class Display(Protocol):
+    """Shows a run."""
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Called once, before the first update."""
+        ...
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Called after each report; must be cheap when nothing is due, so it asks for `statistics` only then."""
+        ...
+
+    def finish(self, summary: Summary | None) -> None:
+        """Called once, also after an error, then without a summary."""
+        ...
+
+
+class QuietDisplay:
+    """Shows nothing."""
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Show nothing."""
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Show nothing."""
+
+    def finish(self, summary: Summary | None) -> None:
+        """Show nothing."""
+
+
+class _Lines:
+    """A line after `first_s`, then one every `every_s`, whenever the loop comes by."""
+
+    def __init__(
+        self,
+        stream: TextIO | None,
+        first_s: float,
+        every_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._given_stream = stream
+        self._first_s = first_s
+        self._every_s = every_s
+        self._clock = clock
+        self._due_s = 0.0
+        self._viewer = Viewer()
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Say which run begins."""
+        self._due_s = self._clock() + self._first_s
+        self._print(self._head(identity, until))
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Write a line if one is due."""
+        now_s = self._clock()
+        if now_s >= self._due_s:
+            self._due_s = now_s + self._every_s
+            self._print(self._line(self._viewer.look(monitor, statistics())))
+
+    def finish(self, summary: Summary | None) -> None:
+        """Write what came of the run."""
+        if summary is not None:
+            self._print(self._tail(summary))
+
+    @property
+    def _stream(self) -> TextIO:
+        raise NotImplementedError
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+    def _head(self, identity: Identity, until: Until) -> str:
+        raise NotImplementedError
+
+    def _line(self, view: View) -> str:
+        raise NotImplementedError
+
+    def _tail(self, summary: Summary) -> str:
+        raise NotImplementedError
+
+
+class PlainDisplay(_Lines):
+    """A line on stderr every five seconds, for logs."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        first_s: float = 1.0,
+        every_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(stream, first_s, every_s, clock)
+
+    @property
+    def _stream(self) -> TextIO:
+        return self._given_stream or sys.stderr
+
+    def _head(self, identity: Identity, until: Until) -> str:
+        return f"{identity.algorithm} on {identity.env}, seed {identity.seed}, {identity.deployment}, until {until}"
+
+    def _line(self, view: View) -> str:
+        channels = view.statistics.channels
+        lag = [f"{key} {lag_text(s.max, s.bound)}" for name, c in channels.items() for key, s in lags(name, c)]
+        parts = [
+            f"{view.elapsed_s:7.1f} s",
+            f"return {return_text(view.return_mean_100)} ({view.episodes:,} episodes)",
+            f"{view.env_steps:,} env steps, {view.steps_per_s:,.0f}/s",
+            f"{view.updates:,} updates, {rate_text(view.updates_per_s)}/s",
+            *([f"lag {', '.join(lag)}"] if lag else []),
+            view.statistics.bottleneck(),
+        ]
+        return " | ".join(parts)
+
+    def _tail(self, summary: Summary) -> str:
+        return summary_text(summary)
+
+
+class JsonDisplay(_Lines):
+    """One JSON object per line on stdout, for programs; the last is the summary.
+
+    Lines have a ``type``: ``start``, ``progress``, ``summary``.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        first_s: float = 1.0,
+        every_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(stream, first_s, every_s, clock)
+
+    @property
+    def _stream(self) -> TextIO:
+        return self._given_stream or sys.stdout
+
+    def _head(self, identity: Identity, until: Until) -> str:
+        return _json({"type": "start", **msgspec.to_builtins(identity), "until": str(until)})
+
+    def _line(self, view: View) -> str:
+        return _json(
+            {
+                "type": "progress",
+                "elapsed_s": view.elapsed_s,
+                "env_steps": view.env_steps,
+                "updates": view.updates,
+                "episodes": view.episodes,
+                "return_mean_100": finite(view.return_mean_100),
+                "steps_per_s": view.steps_per_s,
+                "updates_per_s": view.updates_per_s,
+                "statistics": msgspec.to_builtins(view.statistics),
+            }
+        )
+
+    def _tail(self, summary: Summary) -> str:
+        return _json({"type": "summary", **msgspec.to_builtins(summary)})
+
+
+def make_display(mode: Mode = "auto") -> Display:
+    """Make the display that `mode` names; `auto` is live where stderr is a terminal, plain elsewhere."""
+    if mode == "auto":
+        mode = "live" if sys.stderr.isatty() else "plain"
+    if mode == "live":
+        from levada.run.live import LiveDisplay  # rich is loaded only where it is used
+
+        return LiveDisplay()
+    if mode == "plain":
+        return PlainDisplay()
+    if mode == "json":
+        return JsonDisplay()
+    if mode == "quiet":
+        return QuietDisplay()
+    msg = f"display {mode!r}: expected one of auto, live, plain, quiet, json"
+    raise ValueError(msg)
+
+
+def summary_text(summary: Summary) -> str:
+    """What came of a run, in one line."""
+    seconds = f"{summary.wall_s:,.1f} s"
+    if summary.startup_s >= 0.05:
+        seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
+    parts = [
+        f"stopped by {summary.stopped_by}",
+        f"return {return_text(summary.return_mean_100)} ({summary.episodes:,} episodes)",
+        f"{summary.env_steps:,} env steps",
+        f"{summary.updates:,} updates",
+        seconds,
+    ]
+    if summary.steps_per_s is not None:
+        parts.append(f"{summary.steps_per_s:,.0f} steps/s")
+    parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
+    return " | ".join(parts)
+
+
+def return_text(value: float | None) -> str:
+    """A mean return, or a dash while there is none."""
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def rate_text(value: float) -> str:
+    """A rate, with a decimal while it is small."""
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def lag_text(lag: int, bound: int | None) -> str:
+    """The largest lag beside its bound."""
+    return f"{lag} (no bound)" if bound is None else f"{lag} <= {bound}"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

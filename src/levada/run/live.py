@@ -1,0 +1,187 @@
+"""The live panel on a terminal: is it learning, how fast, who waits for whom, how stale are the samples.
+
+    display = LiveDisplay()
+    display.start(identity, until)
+    display.update(monitor, run.statistics)     # draws at most four times a second
+    display.finish(summary)
+
+There is no thread: the panel is drawn in the run's loop, so it costs nothing between refreshes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from levada.flow.watch import NodeStatistics, Statistics
+from levada.run.display import rate_text, return_text, summary_text
+from levada.run.identity import Identity
+from levada.run.monitor import Monitor
+from levada.run.summary import Summary, lags
+from levada.run.until import RETURN_WINDOW, Until
+from levada.run.view import History, View, Viewer, clock_time, fate, percentages, sparkline
+
+REFRESH_S = 0.25
+"""Least time between two drawings."""
+WIDE = 72
+"""Columns from which there is room for bars."""
+STYLES = {"busy": "green", "idle": "bright_black", "blocked": "yellow"}
+
+
+class LiveDisplay:
+    """A panel that is drawn anew a few times a second."""
+
+    def __init__(self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or Console(stderr=True)
+        self._clock = clock
+        self._due_s = 0.0
+        self._viewer = Viewer()
+        self._returns = History()
+        self._live: Live | None = None
+        self._identity: Identity | None = None
+        self._until: Until | None = None
+        self._seen: tuple[Monitor, Callable[[], Statistics]] | None = None
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Say that the run begins, until there is something to draw."""
+        self._identity, self._until = identity, until
+        self._live = Live(Text(f"{_title(identity)}: starting"), console=self._console, auto_refresh=False)
+        self._live.start(refresh=True)
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Draw if a drawing is due."""
+        now_s = self._clock()
+        if now_s >= self._due_s:
+            self._due_s = now_s + REFRESH_S
+            self._draw(monitor, statistics)
+        self._seen = (monitor, statistics)
+
+    def finish(self, summary: Summary | None) -> None:
+        """Draw the end as it is, give the terminal back, and say what came of the run."""
+        if self._live is None:
+            return
+        try:
+            if summary is not None and self._seen is not None:
+                self._draw(*self._seen)
+        finally:
+            self._live.stop()
+            self._live = None
+        if summary is not None:
+            self._console.print(summary_text(summary), highlight=False, markup=False)
+
+    def _draw(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        if self._live is None or self._identity is None or self._until is None:
+            return
+        view = self._viewer.look(monitor, statistics())
+        if view.return_mean_100 is not None and math.isfinite(view.return_mean_100):
+            self._returns.add(view.return_mean_100)
+        options = self._console.options
+        drawn = panel(
+            self._identity, self._until, view, self._returns, width=options.max_width, ascii_only=options.ascii_only
+        )
+        self._live.update(drawn, refresh=True)
+
+
+def panel(
+    identity: Identity, until: Until, view: View, returns: History, *, width: int, ascii_only: bool = False
+) -> Panel:
+    """Everything about a run at one moment."""
+    inner = width - 4
+    parts: list[RenderableType] = [_learning(view, until, returns, inner, ascii_only)]
+    if view.statistics.nodes:
+        parts += [Text(), _nodes(view.statistics, wide=width >= WIDE, ascii_only=ascii_only)]
+    if view.statistics.channels:
+        parts += [Text(), _channels(view.statistics, wide=width >= WIDE)]
+    parts += [Text(), Text(view.statistics.bottleneck(), style="italic")]
+    return Panel(
+        Group(*parts),
+        title=Text(_title(identity), style="bold"),
+        title_align="left",
+        subtitle=Text(f"{clock_time(view.elapsed_s)}  until {until}"),
+        subtitle_align="right",
+        width=width,
+        border_style="blue",
+    )
+
+
+def _title(identity: Identity) -> str:
+    return f"{identity.algorithm} on {identity.env}, seed {identity.seed}, {identity.deployment}"
+
+
+def _learning(view: View, until: Until, returns: History, width: int, ascii_only: bool) -> Group:
+    """The curve and the rates."""
+    goal = "" if until.return_mean is None else f" of {return_text(until.return_mean)}"
+    left = f"return    {return_text(view.return_mean_100)}{goal}  "
+    right = f"  last {min(view.episodes, RETURN_WINDOW)} of {view.episodes:,} episodes"
+    marks = "_.-=+*#" if ascii_only else "▁▂▃▄▅▆▇█"
+    curve = sparkline(returns.points, max(0, width - len(left) - len(right)), marks)
+    first = Text.assemble((left, "bold"), (curve, "cyan"), (right, "bright_black"), no_wrap=True, overflow="ellipsis")
+    rates = Table.grid(padding=(0, 2))
+    rates.add_row("env steps", f"{view.env_steps:,}", Text(f"{view.steps_per_s:,.0f}/s", style="bold"))
+    rates.add_row("updates", f"{view.updates:,}", Text(f"{rate_text(view.updates_per_s)}/s", style="bold"))
+    rates.columns[1].justify = rates.columns[2].justify = "right"
+    return Group(first, rates)
+
+
+def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
+    """Where the time of each node goes."""
+    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
+    table.add_column("node", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name, style in STYLES.items():
+        table.add_column(name, justify="right", no_wrap=True, style=style, header_style=style)
+    if wide:
+        table.add_column("", no_wrap=True, width=20)
+        table.add_column("by", no_wrap=True, overflow="ellipsis", max_width=18)
+    for name, node in statistics.nodes.items():
+        shares = _shares(node)
+        row: list[str | Text] = [name, *(f"{share}%" for share in shares)]
+        if wide:
+            row += [_bar(shares, ascii_only), (node.blocked_by or "") if shares[2] else ""]
+        table.add_row(*row)
+    return table
+
+
+def _channels(statistics: Statistics, *, wide: bool) -> Table:
+    """How full and how stale each channel is, beside what was promised."""
+    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
+    table.add_column("channel", no_wrap=True, overflow="ellipsis", ratio=1)
+    names = ("fill", "lag mean", "max", "bound") if wide else ("fill", "lag", "max", "bound")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("dropped", justify="right", no_wrap=True, overflow="ellipsis", max_width=20 if wide else 10)
+    for name, channel in statistics.channels.items():
+        fill = f"{channel.fill}/{channel.capacity}"
+        rows = list(lags(name, channel))
+        if not rows:
+            table.add_row(name, fill, "-", "-", "-", fate(channel))
+        for number, (key, lag) in enumerate(rows):
+            over = lag.bound is not None and lag.max > lag.bound
+            table.add_row(
+                key,
+                fill if number == 0 else "",
+                f"{lag.mean:.1f}" if lag.count else "-",
+                Text(str(lag.max), style="bold red" if over else ""),
+                "none" if lag.bound is None else str(lag.bound),
+                fate(channel) if number == 0 else "",
+            )
+    return table
+
+
+def _shares(node: NodeStatistics) -> tuple[int, ...]:
+    return percentages((node.busy_s, node.idle_s, node.blocked_s))
+
+
+def _bar(shares: tuple[int, ...], ascii_only: bool, width: int = 20) -> Text:
+    marks = ("#", ".", "=") if ascii_only else ("█", "░", "▒")
+    ends = [round(sum(shares[: index + 1]) * width / 100) for index in range(len(shares))]
+    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    return Text.assemble(
+        *((mark * length, style) for mark, length, style in zip(marks, lengths, STYLES.values(), strict=True))
+    )

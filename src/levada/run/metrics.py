@@ -1,0 +1,48 @@
+"""The metrics of a run, under the names that users of CleanRL know.
+
+| name | meaning |
+|---|---|
+| `charts/episodic_return` | mean return of the last 100 finished episodes |
+| `charts/episodic_length` | mean length of the same episodes, in env steps |
+| `charts/SPS` | env steps per second since the start-up |
+| `charts/updates` | updates of the policy |
+| `charts/wall_s` | seconds since the run began |
+| `losses/...` | whatever the learner reports, by its own names |
+| `lag/<channel>/mean`, `lag/<channel>/max` | updates between making and using an item, over the whole run |
+| `queue/<channel>/fill` | share of a channel's tickets that are in use |
+| `node/<name>/busy` | share of the wall time in which a node works |
+
+The step of every metric is the number of env steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from levada.flow.watch import Statistics
+from levada.run.monitor import Monitor
+from levada.run.summary import lags
+
+
+def collect(monitor: Monitor, statistics: Statistics, reported: Mapping[str, float]) -> dict[str, float]:
+    """Everything worth writing at this moment; what is not known yet is left out."""
+    charts = {
+        "charts/episodic_return": monitor.return_mean_100,
+        "charts/episodic_length": monitor.length_mean_100,
+        "charts/SPS": monitor.steps_per_s,
+        "charts/updates": monitor.updates,
+        "charts/wall_s": monitor.elapsed_s,
+    }
+    values = {name: float(value) for name, value in charts.items() if value is not None}
+    values.update(reported)
+    for name, channel in statistics.channels.items():
+        values[f"queue/{name}/fill"] = channel.fill / channel.capacity if channel.capacity else 0.0
+        for key, lag in lags(name, channel):
+            if lag.count:
+                values[f"lag/{key}/mean"] = lag.mean
+                values[f"lag/{key}/max"] = float(lag.max)
+    for name, node in statistics.nodes.items():
+        total_s = node.busy_s + node.idle_s + node.blocked_s
+        if total_s > 0:
+            values[f"node/{name}/busy"] = node.busy_s / total_s
+    return values

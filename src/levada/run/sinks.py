@@ -1,0 +1,107 @@
+"""Where metrics go. A sink is anything with `write` and `close`:
+
+    class Wandb:
+        def __init__(self, run): self.run = run
+        def write(self, step, values): self.run.log(dict(values), step=step)
+        def close(self): self.run.finish()
+
+Both sinks here write through: what `write` has returned from survives the process, and a full disk is said at once.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from levada.run.plain import finite
+
+
+class MetricSink(Protocol):
+    """Receives metrics."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the metrics at `step` env steps. Called in the run's loop, between updates."""
+        ...
+
+    def close(self) -> None:
+        """Called once, also after an error."""
+        ...
+
+
+class JsonLines:
+    """One JSON object per line: ``{"step": 2048, "charts/SPS": 9500.0, ...}``; NaN and infinities are null."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Append to `path`; a last line that a killed process left unfinished is removed first."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        data = Path(path).read_bytes()
+        if data and not data.endswith(b"\n"):
+            os.ftruncate(self._descriptor, data.rfind(b"\n") + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one line, in one call to the system."""
+        line = {"step": step} | {name: finite(value) for name, value in values.items()}
+        os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+class TensorBoard:
+    """Event files for ``tensorboard --logdir``, written without torch and without tensorflow.
+
+    The records are made by tensorboard's own RecordWriter. Its EventFileWriter is not used: it would load tensorflow
+    wherever that is installed, and tell of a full disk in another thread.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        purge_step: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Begin an event file in `directory`.
+
+        Args:
+            directory: of the run.
+            purge_step: for a resumed run: what an earlier file says from this step on is not shown.
+            clock: seconds since 1970; replaced in tests.
+        """
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # 0.2 s: paid only by who writes such files
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event = event_pb2.Event
+        self._summary = summary_pb2.Summary
+        self._clock = clock
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        host = platform.node() or "localhost"
+        name = f"events.out.tfevents.{int(clock()):010d}.{host}.{os.getpid()}"
+        path = next(p for p in (folder / f"{name}.{number}" for number in range(1_000_000)) if not p.exists())
+        self._file = path.open("xb")
+        self._writer = RecordWriter(self._file)
+        self._put(self._event(wall_time=clock(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._put(self._event(wall_time=clock(), step=purge_step, session_log=start))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write all values as one event."""
+        entries = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
+        self._put(self._event(wall_time=self._clock(), step=step, summary=self._summary(value=entries)))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+    def _put(self, event: object) -> None:
+        self._writer.write(event.SerializeToString())  # type: ignore[attr-defined]  # generated, without types
+        self._writer.flush()

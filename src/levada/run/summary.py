@@ -1,0 +1,137 @@
+"""What came of a run, as one record: the same in Python, in summary.json, and as the last line of ``--display json``.
+
+    summary = summarise(identity, monitor, run.statistics(), params_sha256=..., stopped_by="return=475")
+    summary.lag["rollout->batch"].max, summary.lag["rollout->batch"].bound
+
+What was not reached or not measured is None (null in JSON), never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from levada.flow.watch import ChannelStatistics, LagStatistics, Statistics
+from levada.run.identity import Identity
+from levada.run.monitor import Monitor
+from levada.run.plain import finite
+
+
+class LagSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Lag of what was consumed, in updates."""
+
+    max: int
+    mean: float | None
+    bound: int | None
+    """What the schedule promises; None if the channel runs free."""
+
+
+class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of every item: produced = consumed + dropped + lost + in_flight."""
+
+    produced: int
+    consumed: int
+    dropped: int
+    lost: int
+    in_flight: int
+    dropped_by_reason: dict[str, int] = {}
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run."""
+
+    algorithm: str
+    env: str
+    seed: int
+    deployment: str
+    flow_hash: str
+    stopped_by: str
+    """The condition that held, such as ``return=475``; or ``interrupted``, or ``sources ended``."""
+
+    env_steps: int
+    updates: int
+    episodes: int
+    wall_s: float
+    """From the beginning of the run to its last report, start-up included."""
+    startup_s: float
+    """Until the first item was being made: starting workers, making environments, loading libraries."""
+    steps_per_s: float | None
+    """env_steps / (wall_s - startup_s)."""
+    return_mean_100: float | None
+    """Mean return of the last 100 finished episodes, of all if there were fewer."""
+    solved_at_s: float | None
+    """When the return of `until` was reached first, in seconds of wall_s."""
+    solved_at_steps: int | None
+    """The same in env steps."""
+
+    lag: dict[str, LagSummary]
+    """By channel; by ``channel:policy`` where a channel's items carry versions of several policies."""
+    ledger: dict[str, LedgerSummary]
+    """By channel."""
+    bottleneck: str
+    """What the others waited for, in words."""
+    params_sha256: str | None
+    """Fingerprint of the learned parameters: equal if two runs learned the same, bit for bit."""
+
+    def to_json(self) -> bytes:
+        """The summary as readable JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Summary:
+        """Read what `to_json` wrote.
+
+        Raises:
+            msgspec.DecodeError: it is torn, or something else.
+        """
+        return msgspec.json.decode(data, type=cls)
+
+
+def summarise(
+    identity: Identity, monitor: Monitor, statistics: Statistics, *, params_sha256: str | None, stopped_by: str
+) -> Summary:
+    """Put together what the instruments saw."""
+    return Summary(
+        algorithm=identity.algorithm,
+        env=identity.env,
+        seed=identity.seed,
+        deployment=identity.deployment,
+        flow_hash=identity.flow_hash,
+        stopped_by=stopped_by,
+        env_steps=monitor.env_steps,
+        updates=monitor.updates,
+        episodes=monitor.episodes,
+        wall_s=monitor.elapsed_s,
+        startup_s=monitor.startup_s,
+        steps_per_s=finite(monitor.steps_per_s),
+        return_mean_100=finite(monitor.return_mean_100),
+        solved_at_s=monitor.solved_at_s,
+        solved_at_steps=monitor.solved_at_steps,
+        lag={
+            key: LagSummary(max=lag.max, mean=finite(lag.mean) if lag.count else None, bound=lag.bound)
+            for name, channel in statistics.channels.items()
+            for key, lag in lags(name, channel)
+        },
+        ledger={name: _ledger(channel) for name, channel in statistics.channels.items()},
+        bottleneck=statistics.bottleneck(),
+        params_sha256=params_sha256,
+    )
+
+
+def lags(name: str, channel: ChannelStatistics) -> Iterator[tuple[str, LagStatistics]]:
+    """The lags of a channel, keyed by the channel's name, or by ``channel:policy`` if there are several policies."""
+    for policy, lag in channel.lag.items():
+        yield name if len(channel.lag) == 1 else f"{name}:{policy}", lag
+
+
+def _ledger(channel: ChannelStatistics) -> LedgerSummary:
+    ledger = channel.ledger
+    return LedgerSummary(
+        produced=ledger.produced,
+        consumed=ledger.consumed,
+        dropped=sum(ledger.dropped.values()),
+        lost=ledger.lost,
+        in_flight=ledger.in_flight,
+        dropped_by_reason=dict(ledger.dropped),
+    )

@@ -1,0 +1,202 @@
+"""When a run ends: the first of the given conditions that holds.
+
+>>> until = Until.parse("return=475 steps=100_000")
+>>> print(until)
+return=475 steps=100000
+>>> Until.parse({"updates": 30, "minutes": 2}) == Until.parse("updates=30, minutes=2")
+True
+
+The loop that uses it:
+
+    for report in run:
+        if stopped_by := until.met(monitor):     # "return=475"
+            break
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, Protocol
+
+from levada.flow.errors import LevadaError
+
+RETURN_WINDOW: Final = 100
+"""How many finished episodes the mean return is taken over, everywhere."""
+
+NAMES: Final = ("return", "steps", "updates", "episodes", "minutes")
+"""The conditions, in the order in which they are looked at."""
+
+_SYNONYMS: Final = {"reward": "return", "score": "return", "env_steps": "steps", "timesteps": "steps", "time": "minutes"}
+_GOAL: Final = "return"
+_FRACTIONAL: Final = ("return", "minutes")
+_EXAMPLE: Final = "for example until='return=475 steps=100_000'"
+
+
+class UntilError(LevadaError, ValueError):
+    """The end of a run is not well described."""
+
+
+class Progress(Protocol):
+    """What the conditions are compared with; a `Monitor` offers it."""
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps counted so far."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """Updates of the policy that has had most of them."""
+        ...
+
+    @property
+    def episodes(self) -> int:
+        """Finished episodes."""
+        ...
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the run began."""
+        ...
+
+    @property
+    def return_mean_100(self) -> float | None:
+        """Mean return of the last 100 finished episodes, of all while there are fewer, None without any."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Until:
+    """Conditions that end a run; the first that holds does. Make it by `Until.parse`."""
+
+    return_mean: float | None = None
+    """`return`: mean return of the last 100 finished episodes reaches this, once 100 are finished."""
+    steps: int | None = None
+    """Env steps of all environments together. The run ends at the first update after them."""
+    updates: int | None = None
+    """Updates of the policy."""
+    episodes: int | None = None
+    """Finished episodes."""
+    minutes: float | None = None
+    """Wall-clock time. The only condition under which two equal runs may end at different updates."""
+
+    def __post_init__(self) -> None:
+        given = list(self)
+        if not given:
+            msg = f"until is empty: a run needs an end, {_EXAMPLE}; valid names: {', '.join(NAMES)}"
+            raise UntilError(msg)
+        for name, value in given:
+            _check(name, value)
+
+    @classmethod
+    def parse(cls, *conditions: str | Mapping[str, float]) -> Until:
+        """Read conditions from text such as ``"return=475 steps=100_000"``, from mappings, or from both.
+
+        Raises:
+            UntilError: an unknown name, something that is no number, a condition given twice, or none at all.
+        """
+        values: dict[str, float] = {}
+        for name, value in _pairs(conditions):
+            if name in values:
+                msg = f"until: {name} is given twice, as {_show(values[name])} and {_show(value)}; keep one"
+                raise UntilError(msg)
+            if name not in _FRACTIONAL and isinstance(value, float) and value.is_integer():
+                value = int(value)  # steps=1e6 counts
+            _check(name, value)
+            values[name] = value
+        return cls(
+            return_mean=values.get("return"),
+            steps=_count(values.get("steps")),
+            updates=_count(values.get("updates")),
+            episodes=_count(values.get("episodes")),
+            minutes=values.get("minutes"),
+        )
+
+    def met(self, progress: Progress) -> str | None:
+        """The first condition that holds, as ``"steps=100000"``, or None while the run goes on."""
+        reached: dict[str, float | None] = {
+            "return": progress.return_mean_100 if progress.episodes >= RETURN_WINDOW else None,
+            "steps": progress.env_steps,
+            "updates": progress.updates,
+            "episodes": progress.episodes,
+            "minutes": progress.elapsed_s / 60.0,
+        }
+        for name, value in self:
+            so_far = reached[name]
+            if so_far is not None and so_far >= value:
+                return f"{name}={_show(value)}"
+        return None
+
+    def __iter__(self) -> Iterator[tuple[str, float]]:
+        values = (self.return_mean, self.steps, self.updates, self.episodes, self.minutes)
+        return ((name, value) for name, value in zip(NAMES, values, strict=True) if value is not None)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={_show(value)}" for name, value in self)
+
+
+def _pairs(conditions: tuple[str | Mapping[str, float], ...]) -> Iterator[tuple[str, float]]:
+    for given in conditions:
+        if isinstance(given, Mapping):
+            for name, value in given.items():
+                yield _known(name), _number(name, value)
+        elif isinstance(given, str):
+            for part in re.sub(r"\s*=\s*", "=", given.strip()).replace(",", " ").split():
+                name, equals, text = part.partition("=")
+                if not equals:
+                    hint = "; write numbers without commas, as 100_000" if part.isdigit() else ""
+                    msg = f"until: {part!r} is not name=value, {_EXAMPLE}{hint}"
+                    raise UntilError(msg)
+                yield _known(name), _number(name, text)
+        else:
+            msg = f"until: got {given!r}, expected text or a mapping, {_EXAMPLE}"
+            raise UntilError(msg)
+
+
+def _known(name: object) -> str:
+    if name in NAMES:
+        return str(name)
+    near = _SYNONYMS.get(str(name)) or next(iter(get_close_matches(str(name), NAMES, n=1, cutoff=0.5)), None)
+    hint = f"; did you mean {near!r}?" if near else ""
+    msg = f"until: unknown condition {name!r}, expected one of {', '.join(NAMES)}{hint}"
+    raise UntilError(msg)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, str):
+        for kind in (int, float):  # int first: it is exact where a float would round
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    msg = f"until: {name}={value} is not a number, {_EXAMPLE}"
+    raise UntilError(msg)
+
+
+def _count(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _check(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        msg = f"until: {name}={value} is not a finite number, {_EXAMPLE}"
+        raise UntilError(msg)
+    if name not in _FRACTIONAL and not isinstance(value, int):
+        msg = f"until: {name}={value} must be a whole number"
+        raise UntilError(msg)
+    if name != _GOAL and value <= 0:
+        msg = f"until: {name}={_show(value)} must be positive: the run would end before it begins"
+        raise UntilError(msg)
+
+
+def _show(value: float) -> str:
+    """Shortest text that parses to the same number; whole numbers without a point."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return repr(value)

@@ -1,0 +1,322 @@
+"""Inline: one thread, deterministic, one firing at a time. `pdb`, breakpoints and tracebacks work as usual.
+
+>>> run = Inline().open(_counting_flow())
+>>> print(run.step())
+count, shard 0, firing 1, ticket 0
+>>> print(run.step(until="pair"))
+pair, firing 1
+>>> [item.value for item in run.peek("total")]
+[(0, 0)]
+>>> next(iter(run)).values
+{'total': 0.0}
+
+A one-thread order hides staleness: everything is delivered at once. `Inline(adversary=seed)` executes the same flow in one
+thread too, but delays what has been made as long as the schedule allows, at random, and so reaches every lag up to the bound.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from time import perf_counter
+from typing import Any
+
+from levada.flow.errors import FlowError, LevadaError, Problem
+from levada.flow.graph import Flow
+from levada.flow.payload import Item, Shard, derive_seed
+from levada.flow.protocols import close
+from levada.flow.watch import Event as WatchEvent
+from levada.flow.watch import Fired, Instrument, NodeStatistics, Report, Reported, Statistics
+from levada.runners.work import explain, perform
+from levada.schedule import Begin, Finished, Firing, Forget, Instruction, Publish, Schedule, Start, Tell
+
+
+class StuckError(LevadaError, RuntimeError):
+    """Nothing can go on; says who waits for what."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inline:
+    """Runs a flow in the calling thread: the default for tests and small jobs."""
+
+    adversary: int | None = None
+    """Seed of an order that delays items at random as long as the schedule allows; None: the plain order."""
+
+    def open(self, flow: Flow, *, seed: int = 0, instruments: Sequence[Instrument] = ()) -> InlineRun:
+        """Check the flow, open its sources and learners, and return the run, which has done nothing yet."""
+        return InlineRun(flow, seed=seed, instruments=instruments, adversary=self.adversary)
+
+    def __str__(self) -> str:
+        return "inline" if self.adversary is None else f"inline, adversary {self.adversary}"
+
+
+class InlineRun:
+    """A flow that is executed step by step; made by `Inline().open(flow)`."""
+
+    def __init__(
+        self, flow: Flow, *, seed: int, instruments: Sequence[Instrument] = (), adversary: int | None = None
+    ) -> None:
+        flow.check()
+        _refuse_replays(flow)
+        self.flow = flow
+        self._schedule = Schedule(flow)
+        self._instruments = tuple(instruments)
+        self._breakpoints: dict[str, list[Callable[[Firing], bool]]] = defaultdict(list)
+        self._waiting: list[Firing] = []
+        self._reports: deque[Report] = deque()
+        self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
+        self._work: dict[tuple[str, int | None], Any] = {}
+        self._busy_s: defaultdict[str, float] = defaultdict(float)
+        self._blocked_s: defaultdict[str, float] = defaultdict(float)
+        self._blocked_by: dict[str, str] = {}
+        self._num_firings: defaultdict[str, int] = defaultdict(int)
+        self._adversary = None if adversary is None else _Adversary(adversary)
+        try:
+            self._open(seed)
+        except BaseException:
+            self.close()
+            raise
+        self._start_s = self._noted_s = perf_counter()
+        self._follow(self._schedule.handle(Begin()))
+
+    # ---- running
+
+    def step(self, until: str | None = None) -> Firing:
+        """Execute one firing, or go on until a firing of the node `until` is done; returns the firing.
+
+        Raises:
+            ValueError: no such node.
+            StuckError: nothing can go on.
+
+        """
+        self._known(until)
+        while True:
+            firing = self._step()
+            if until is None or firing.node == until:
+                return firing
+
+    def __iter__(self) -> Iterator[Report]:
+        while True:
+            while self._reports:
+                yield self._reports.popleft()
+            self._step()
+
+    def break_on(self, node: str, when: Callable[[Firing], bool] | None = None) -> None:
+        """Call `breakpoint()` before each firing of a node (for which `when(firing)` holds)."""
+        self._known(node)
+        self._breakpoints[node].append(when or (lambda firing: True))
+
+    def peek(self, node: str) -> list[Item]:
+        """The items that wait to be consumed by a node; nothing is changed."""
+        self._known(node)
+        ordered = [item for firing in self._waiting if firing.node == node for item in firing.inputs]
+        return ordered + self._schedule.peek(node)
+
+    def node_state(self, node: str) -> Any:
+        """The live work of a node: the learner of a learn node, the list of shards of a source."""
+        self._known(node)
+        shards = [work for (name, shard), work in self._work.items() if name == node and shard is not None]
+        return shards or self._work[node, None]
+
+    def statistics(self) -> Statistics:
+        """The run at this moment, as plain data."""
+        wall_s = perf_counter() - self._start_s
+        nodes = {}
+        for node in self.flow.nodes.values():
+            shards = node.shards if node.kind == "source" else 1
+            busy, blocked = self._busy_s[node.name] / shards, self._blocked_s[node.name] / shards
+            nodes[node.name] = NodeStatistics(
+                self._num_firings[node.name], busy, max(0.0, wall_s - busy - blocked), blocked,
+                self._blocked_by.get(node.name),
+            )  # fmt: skip
+        return Statistics(wall_s, nodes, self._schedule.channels(), dict(self._schedule.versions))
+
+    def close(self) -> None:
+        """Close the environments and whatever else the work holds."""
+        for work in self._work.values():
+            close(work)
+        self._work.clear()
+
+    # ---- inside
+
+    def _open(self, seed: int) -> None:
+        for name, recipe in self.flow.learners().items():
+            learner = recipe.open(derive_seed(seed, name))
+            self._work[name, None] = learner
+            for register in self.flow.registers.values():
+                if register.policy == recipe.policy_name:
+                    self._weights[register.name][0] = learner.weights()
+        for node in self.flow.nodes.values():
+            if node.kind == "source":
+                for index in range(node.shards):
+                    shard = Shard(node.name, index, node.shards, derive_seed(seed, node.name, index))
+                    self._work[node.name, index] = node.work(shard)
+            elif node.kind != "learn":
+                self._work[node.name, None] = node.work
+
+    def _step(self) -> Firing:
+        if self._adversary is not None:
+            return self._adversarial_step(self._adversary)
+        if not self._waiting:
+            raise StuckError(self._stuck())
+        firing = min(self._waiting, key=self._urgency)
+        self._finish(self._execute(firing))
+        return firing
+
+    def _adversarial_step(self, adversary: _Adversary) -> Firing:
+        while True:
+            chosen = adversary.choose(self._waiting)
+            if chosen is None:
+                raise StuckError(self._stuck())
+            if isinstance(chosen, Finished):
+                self._finish(chosen)
+                return chosen.firing
+            adversary.delay(self._execute(chosen))
+
+    def _urgency(self, firing: Firing) -> tuple[int, int]:
+        """Consumers first, then what runs at shards, then new tickets in their order."""
+        if firing.shard is None:
+            return (0, 0)
+        return (1, firing.shard) if firing.ticket is None else (2, firing.ticket)
+
+    def _execute(self, firing: Firing) -> Finished:
+        self._waiting.remove(firing)
+        node = self.flow.nodes[firing.node]
+        if any(when(firing) for when in self._breakpoints.get(firing.node, ())):
+            breakpoint()
+        start_s = perf_counter()
+        versions: dict[str, int] = {}
+        weights: Any = None
+        if node.kind == "source":
+            weights, versions = self._read(firing)
+        work = self._work.get((node.name, firing.shard), node.work)
+        try:
+            outputs = perform(node, work, firing, weights)
+        except BaseException as error:
+            made_with = versions or {
+                p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()
+            }
+            explain(error, self.flow.name, firing, made_with)
+            raise
+        self._note_time(firing, start_s, perf_counter())
+        return Finished(firing, outputs, versions)
+
+    def _read(self, firing: Firing) -> tuple[Any, dict[str, int]]:
+        weights: dict[str | None, Any] = {}
+        versions: dict[str, int] = {}
+        for read in firing.reads:
+            version = self._schedule.registers[read.register].resolve(read.version)
+            weights[read.key] = self._weights[read.register][version]
+            versions[self.flow.registers[read.register].policy] = version
+        return (weights.get(None) if None in weights or not weights else weights), versions
+
+    def _finish(self, finished: Finished) -> None:
+        self._follow(self._schedule.handle(finished))
+
+    def _follow(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                self._waiting.append(instruction.firing)
+            elif isinstance(instruction, Publish):
+                self._weights[instruction.register][instruction.version] = instruction.weights
+            elif isinstance(instruction, Forget):
+                del self._weights[instruction.register][instruction.version]
+            else:
+                self._tell(instruction)
+
+    def _tell(self, tell: Tell) -> None:
+        if isinstance(tell.event, Reported):
+            self._reports.append(tell.event.report)
+        self._show(tell.event)
+
+    def _show(self, event: WatchEvent) -> None:
+        for instrument in self._instruments:
+            instrument.on_event(event)
+
+    def _note_time(self, firing: Firing, start_s: float, end_s: float) -> None:
+        self._busy_s[firing.node] += end_s - start_s
+        self._num_firings[firing.node] += 1
+        for node in self.flow.nodes.values():
+            if node.kind == "source":
+                for shard in range(node.shards):
+                    held = self._schedule.blocked_by(node.name, shard)
+                    if held is not None:
+                        self._blocked_s[node.name] += end_s - self._noted_s
+                        self._blocked_by[node.name] = held
+        self._noted_s = end_s
+        self._show(Fired(firing.node, firing.shard, firing.number, start_s, end_s))
+
+    def _known(self, node: str | None) -> None:
+        if node is not None and node not in self.flow.nodes:
+            msg = f"flow {self.flow.name!r} has no node {node!r}; its nodes: {', '.join(self.flow.nodes)}"
+            raise ValueError(msg)
+
+    def _stuck(self) -> str:
+        return f"flow {self.flow.name!r} cannot go on:\n" + "\n".join(f"  {line}" for line in self._schedule.waiting())
+
+
+class _Adversary:
+    """Chooses at random what starts and what is delivered; a stage in disfavour is starved while anything else can go on."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._late: list[Finished] = []
+        self._favour: dict[tuple[str, int | None], float] = {}
+
+    def delay(self, finished: Finished) -> None:
+        """Keep what has been made, to deliver it later."""
+        self._late.append(finished)
+
+    def choose(self, waiting: Sequence[Firing]) -> Firing | Finished | None:
+        """What happens next; None if nothing can."""
+        if self._random.random() < 0.05:
+            self._favour.clear()
+        options: list[Firing | Finished] = [*waiting, *self._late]
+        if not options:
+            return None
+        chosen = max(options, key=self._rank)
+        with suppress(ValueError):
+            self._late.remove(chosen)  # type: ignore[arg-type]
+        return chosen
+
+    def _rank(self, option: Firing | Finished) -> float:
+        firing = option.firing if isinstance(option, Finished) else option
+        key = (firing.node, firing.shard)
+        if key not in self._favour:
+            self._favour[key] = self._random.random()
+        late = isinstance(option, Finished)
+        return self._favour[key] - 0.5 * late * self._random.random()
+
+
+def _refuse_replays(flow: Flow) -> None:
+    problems = [
+        Problem("LV501", name, "is a replay", "queues and registers", "The inline runner does not execute replays yet.")
+        for name in flow.replays
+    ]
+    if problems:
+        raise FlowError(flow.name, problems)
+
+
+def _counting_flow() -> Flow:
+    from levada.flow.channels import Queue
+
+    flow = Flow("counting")
+    numbers = flow.source("count", _Count)
+    pairs = flow.batch("pair", numbers.via(Queue(max_lag=None, capacity=4)), size=2)
+    flow.report(flow.map("total", _total, pairs))
+    return flow
+
+
+class _Count:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+    def __call__(self, weights: None) -> int:
+        return self.shard.index
+
+
+def _total(numbers: Sequence[float]) -> Mapping[str, float]:
+    return {"total": float(sum(numbers))}

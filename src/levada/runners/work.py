@@ -1,0 +1,80 @@
+"""What a firing does, the same for every runner: call the user's work, or move the items; errors keep their traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from levada.flow.errors import LevadaError
+from levada.flow.nodes import Node
+from levada.flow.payload import Experience
+from levada.flow.protocols import LearnerState
+from levada.schedule import Firing, Output
+
+
+class WorkError(LevadaError, TypeError):
+    """The work of a node returned something that the flow cannot pass on."""
+
+
+def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple[Output, ...]:
+    """Execute one firing.
+
+    Args:
+        node: what fires.
+        work: the opened work: what a source's factory returned, the live learner, or the function itself.
+        firing: with its inputs.
+        weights: for sources.
+
+    """
+    if node.kind == "source":
+        value = work(weights)
+        if isinstance(value, Experience):
+            return (Output(value, num_env_steps=value.num_env_steps, episodes=value.episodes),)
+        return (Output(value),)
+    values = [item.value for item in firing.inputs]
+    if node.kind == "batch":
+        return (Output(tuple(values)),)
+    if node.kind == "map":
+        return (Output(work(*values)),)
+    if node.kind == "filter":
+        return tuple(Output(value) for value in values if work(value))
+    if node.kind == "flat_map":
+        return tuple(Output(made) for value in values for made in work(value))
+    if node.kind == "union":
+        return (Output(values[0]),)
+    if node.kind == "split":
+        return _split(node, values[0])
+    if node.kind == "learn":
+        return _learn(node, work, values[0])
+    assert node.kind == "report", node.kind
+    if not isinstance(values[0], Mapping):
+        msg = f"node {node.name!r} reports mappings of numbers by name, got {type(values[0]).__name__} from {node.inputs[0].label}"
+        raise WorkError(msg)
+    return ()
+
+
+def _split(node: Node, value: Any) -> tuple[Output, ...]:
+    if not isinstance(value, Mapping) or set(value) != set(node.keys):
+        got = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        msg = f"split {node.name!r} expects a mapping with the keys {sorted(node.keys)} from {node.inputs[0].label}, got {got}"
+        raise WorkError(msg)
+    return tuple(Output(value[key], key) for key in node.keys)
+
+
+def _learn(node: Node, learner: LearnerState[Any, Any], batch: Any) -> tuple[Output, ...]:
+    update = learner.update(batch)
+    for field in ("weights", "stats", "priorities"):
+        if not hasattr(update, field):
+            msg = f"learner of node {node.name!r} must return an Update from update(batch), got {type(update).__name__}"
+            raise WorkError(msg)
+    return (
+        Output(update.weights, "weights"),
+        Output(update.stats, "stats"),
+        Output(update.priorities, "priorities"),
+    )
+
+
+def explain(error: BaseException, flow: str, firing: Firing, versions: Mapping[str, int]) -> None:
+    """Add to an error where in the flow it happened; the traceback stays the user's own."""
+    made_with = ", ".join(f"{policy} {version}" for policy, version in versions.items()) or "none"
+    error.add_note(f"in node {firing.node!r} of flow {flow!r} ({firing}); versions: {made_with}")

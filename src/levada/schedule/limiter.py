@@ -1,0 +1,61 @@
+"""The state machine that balances a replay: how much may be inserted, how much sampled.
+
+With `e = (inserted - min_size) * samples_per_insert - sampled`, counted in items: inserting waits while `e > tolerance`,
+sampling while `e <= -tolerance` (after Reverb's rate limiter, arXiv 2102.04736, section 3.3). One of the two is always
+allowed; with a tolerance of 0 exactly one is, so the interleaving does not depend on timing. A batch is counted whole,
+so e stays within the tolerance and one step of either side.
+
+>>> limiter = ReplayLimiter(min_size=4, samples_per_insert=2.0, tolerance=0.0)
+>>> limiter.may_insert, limiter.may_sample
+(True, False)
+>>> for _ in range(5): limiter.insert()
+>>> limiter.may_insert, limiter.may_sample
+(False, True)
+>>> limiter.sample(8); limiter.may_insert, limiter.may_sample, limiter.error
+(True, False, -6.0)
+"""
+
+from __future__ import annotations
+
+
+class ReplayLimiter:
+    """Counts inserts and samples of one replay, and says which side has to wait."""
+
+    def __init__(self, *, min_size: int, samples_per_insert: float | None, tolerance: float) -> None:
+        self.min_size = min_size
+        self.samples_per_insert = samples_per_insert
+        self.tolerance = tolerance
+        self.inserted = 0
+        self.sampled = 0
+
+    @property
+    def error(self) -> float:
+        """Samples that are owed (positive), or taken in advance (negative)."""
+        return (self.inserted - self.min_size) * (self.samples_per_insert or 0.0) - self.sampled
+
+    @property
+    def reuse(self) -> float:
+        """How often an inserted item was sampled, on average, so far."""
+        return self.sampled / self.inserted if self.inserted else 0.0
+
+    @property
+    def may_insert(self) -> bool:
+        """Whether another item may be inserted now."""
+        return self.samples_per_insert is None or self.inserted < self.min_size or self.error <= self.tolerance
+
+    @property
+    def may_sample(self) -> bool:
+        """Whether a batch may be sampled now."""
+        if self.inserted < self.min_size:
+            return False
+        return self.samples_per_insert is None or self.error > -self.tolerance
+
+    def insert(self) -> None:
+        """An item was inserted."""
+        assert self.may_insert, "inserted while the replay had to be sampled"
+        self.inserted += 1
+
+    def sample(self, size: int) -> None:
+        """A batch of `size` items was sampled."""
+        assert self.may_sample, "sampled more than the balance allows"
+        self.sampled += size

@@ -1,0 +1,248 @@
+"""The state machine of one queue: tickets, order, staleness, and an account of every item.
+
+The rules, and the proof of the bound, are in `levada.flow.derive`. One mechanism serves every kind of queue: an item may
+be consumed if its number is below `oldest unconsumed + window`. Admission order is a window of 1; where tickets come
+back at consumption (free-running, or dropping) overtaking is free.
+
+>>> from levada.flow.derive import derive
+>>> queue = QueueMachine(_example())         # max_lag=1, two items per update: four tickets
+>>> [queue.issue("rollout").number for _ in range(4)], queue.may_issue("rollout")
+([0, 1, 2, 3], False)
+>>> queue.finished(1, [_item(1)]); queue.ready       # ticket 0 is still out: admission order waits
+False
+>>> queue.finished(0, [_item(0)]); [queue.take(version=0).headers[0].ticket for _ in range(2)]
+[0, 1]
+>>> queue.may_issue("rollout"); queue.published(1); queue.may_issue("rollout")
+False
+True
+>>> queue.issue("rollout").version                   # exactly: max(0, 4 // 2 - 1)
+1
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from levada.flow.channels import Queue
+from levada.flow.derive import Channel
+from levada.flow.nodes import Input
+from levada.flow.payload import Header, Item
+from levada.flow.watch import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The right to put one item into a queue."""
+
+    number: int
+    version: int | None
+    """The version to use; None: the newest."""
+
+
+class QueueMachine:
+    """Queue of one channel. Pure state: no clocks, no threads; the caller brings items and versions."""
+
+    def __init__(self, channel: Channel) -> None:
+        tickets = channel.tickets
+        assert tickets is not None, f"{channel.name} has no capacity: check() was not called"
+        self.channel = channel
+        self.tickets = tickets
+        self._blocks = channel.queue.blocks
+        self._window = channel.window if self._blocks else inf
+        self._names_versions = self._blocks and channel.queue.consumption == "admission"
+        self._debt = dict.fromkeys(channel.sources, 0.0)
+        self._next = 0
+        self._lost_numbers: list[int] = []
+        self._making: dict[int, str] = {}
+        self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
+        self._oldest = 0  # smallest number that is not consumed, dropped or empty
+        self._gone: set[int] = set()  # numbers above `_oldest` of which this is true
+        self._unpublished: list[int] = []
+        self._num_waiting = 0
+        self._produced = self._consumed = self._lost = 0
+        self._dropped: Counter[str] = Counter()
+        self._lag_max = self._lag_sum = self._lag_count = 0
+        self.told: list[Consumed | Dropped] = []
+        """What happened since the caller last emptied it."""
+
+    # ---- tickets
+
+    def may_issue(self, source: str) -> bool:
+        """Whether a ticket can be issued to this source now."""
+        if self._lost_numbers:
+            return source in self._debt
+        if not self.channel.queue.drops_when_full and self.outstanding >= self.tickets:
+            return False
+        return self._next_source() in (None, source)
+
+    def issue(self, source: str) -> Grant:
+        """Issue a ticket; lost ones first, under their old number."""
+        assert self.may_issue(source), f"{self.channel.name}: no ticket for {source}"
+        if self._lost_numbers:
+            number = heapq.heappop(self._lost_numbers)
+        else:
+            number = self._next
+            self._next += 1
+            self._pay(source)
+        self._making[number] = source
+        self._produced += 1
+        return Grant(number, self._version_of(number))
+
+    def lost(self, number: int) -> None:
+        """The item will not come: its ticket can be issued again."""
+        del self._making[number]
+        self._lost += 1
+        heapq.heappush(self._lost_numbers, number)
+
+    # ---- items
+
+    def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
+        """What was made with a ticket: one item as a rule, none if it was filtered, several from a flat_map."""
+        del self._making[number]
+        if not items:
+            self._dropped["filtered"] += 1
+            if header is not None:
+                self.told.append(Dropped(self.channel.name, header, "filtered"))
+            self._settle(number)
+            return
+        self._produced += len(items) - 1
+        self._waiting[number] = deque(items)
+        self._num_waiting += len(items)
+        while self.channel.queue.drops_when_full and self._num_waiting > self.tickets:
+            self._drop(next(iter(self._waiting)), "full")
+
+    @property
+    def ready(self) -> bool:
+        """Whether an item can be taken."""
+        return self._eligible() is not None
+
+    def take(self, version: int | None) -> Item:
+        """The next item, consumed by an update that starts from `version` of the channel's policy."""
+        number = self._eligible()
+        assert number is not None, f"{self.channel.name} is not ready"
+        items = self._waiting[number]
+        item = items.popleft()
+        self._num_waiting -= 1
+        self._consumed += 1
+        if not items:
+            del self._waiting[number]
+            self._settle(number)
+            if self._blocks:
+                self._unpublished.append(number)
+        for header in item.headers:
+            self._measure(header, version)
+        return item
+
+    def discard_stale(self, version: int) -> None:
+        """Drop what lags more than allowed behind `version` (only with `on_stale="drop"`)."""
+        if self.channel.queue.on_stale != "drop" or self.channel.policy is None:
+            return
+        limit = self.channel.queue.max_lag or 0
+        for number, items in list(self._waiting.items()):
+            if any(self._lag(header, version) > limit for item in items for header in item.headers):
+                for _ in range(len(items)):
+                    self._drop(number, "stale")
+
+    def published(self, version: int) -> None:
+        """The version made from what was taken is out: its tickets come back."""
+        del version
+        self._unpublished.clear()
+
+    # ---- looking
+
+    def waiting(self) -> list[Item]:
+        """The items that are made and not consumed, in the order in which they were finished."""
+        return [item for items in self._waiting.values() for item in items]
+
+    @property
+    def outstanding(self) -> int:
+        """Tickets that are not back."""
+        return len(self._making) + len(self._waiting) + len(self._unpublished) + len(self._lost_numbers)
+
+    def statistics(self) -> ChannelStatistics:
+        """The queue at this moment."""
+        policy = self.channel.policy
+        mean = self._lag_sum / self._lag_count if self._lag_count else 0.0
+        lag = LagStatistics(self._lag_max, mean, self.channel.lag_bound, self._lag_count)
+        in_flight = len(self._making) + self._num_waiting
+        ledger = Ledger(self._produced, self._consumed, dict(self._dropped), self._lost, in_flight)
+        return ChannelStatistics(self._num_waiting, self.tickets, {policy: lag} if policy else {}, ledger)
+
+    # ---- inside
+
+    def _eligible(self) -> int | None:
+        limit = self._oldest + self._window
+        if self._window == 1:
+            return self._oldest if self._oldest in self._waiting else None
+        return next((number for number in self._waiting if number < limit), None)
+
+    def _settle(self, number: int) -> None:
+        self._gone.add(number)
+        while self._oldest in self._gone:
+            self._gone.remove(self._oldest)
+            self._oldest += 1
+
+    def _drop(self, number: int, reason: str) -> None:
+        items = self._waiting[number]
+        item = items.popleft()
+        self._num_waiting -= 1
+        self._dropped[reason] += 1
+        self.told += [Dropped(self.channel.name, header, reason) for header in item.headers]
+        if not items:
+            del self._waiting[number]
+            self._settle(number)
+
+    def _measure(self, header: Header, version: int | None) -> None:
+        lag: dict[str, int] = {}
+        if self.channel.policy is not None and version is not None:
+            measured = self._lag(header, version)
+            lag[self.channel.policy] = measured
+            self._lag_max = max(self._lag_max, measured)
+            self._lag_sum += measured
+            self._lag_count += 1
+        self.told.append(Consumed(self.channel.name, header, lag))
+
+    def _lag(self, header: Header, version: int) -> int:
+        assert self.channel.policy is not None
+        return version - header.versions[self.channel.policy]
+
+    def _version_of(self, number: int) -> int | None:
+        """The first published version with which the ticket can be outstanding; `derive` has the argument."""
+        if not self._names_versions:
+            return None
+        assert self.channel.per_update is not None and self.channel.publish_every is not None
+        every = self.channel.publish_every
+        beyond = max(0, number - self.tickets + 1)
+        return every * -(-beyond // (self.channel.per_update * every))
+
+    def _next_source(self) -> str | None:
+        """Whose turn it is by the proportions of a union; None: anybody's."""
+        if self.channel.proportions is None:
+            return None
+        owed = self._owed()
+        return max(self._debt, key=owed.__getitem__)
+
+    def _owed(self) -> dict[str, float]:
+        assert self.channel.proportions is not None
+        whole = sum(self.channel.proportions)
+        shares = zip(self._debt, self.channel.proportions, strict=True)
+        return {source: self._debt[source] + share / whole for source, share in shares}
+
+    def _pay(self, source: str) -> None:
+        if self.channel.proportions is not None:
+            self._debt = self._owed()
+            self._debt[source] -= 1.0
+
+
+def _example() -> Channel:
+    return Channel(
+        "rollout->batch", Queue(max_lag=1), Input("rollout"), "batch", 0, ("rollout",), None, ("learn",), "policy", 2, 1
+    )
+
+
+def _item(ticket: int) -> Item:
+    return Item(None, (Header({"policy": 0}, "rollout", 0, ticket, 0, ()),))

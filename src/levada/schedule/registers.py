@@ -1,0 +1,41 @@
+"""The state machine of a register: which versions exist, and when one can be forgotten.
+
+>>> register = RegisterMachine("weights", keep=2)
+>>> register.publish(1), register.publish(2)
+([], [0])
+>>> register.resolve(None), register.resolve(1)
+(2, 1)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class RegisterMachine:
+    """Versions of one register. It begins with version 0, the initial weights."""
+
+    def __init__(self, name: str, *, keep: int) -> None:
+        """`keep`: how many versions a ticket can still name, the newest included."""
+        self.name = name
+        self._versions = deque([0])
+        self._keep = keep
+
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        return self._versions[-1]
+
+    def publish(self, version: int) -> list[int]:
+        """Add a version; the versions that can be forgotten."""
+        assert version > self.newest, f"{self.name}: version {version} after {self.newest}"
+        self._versions.append(version)
+        forgotten = []
+        while len(self._versions) > self._keep:
+            forgotten.append(self._versions.popleft())
+        return forgotten
+
+    def resolve(self, version: int | None) -> int:
+        """The version that a reader gets: the one its ticket names, or the newest."""
+        assert version is None or version in self._versions, f"{self.name}: version {version} is gone or not yet there"
+        return self.newest if version is None else version

@@ -1,0 +1,50 @@
+"""What levada.math exports."""
+
+import importlib
+
+import pytest
+
+import levada.math
+
+EXPORTED = [
+    "Bernoulli",
+    "Categorical",
+    "Distribution",
+    "Gaussian",
+    "KindError",
+    "MultiCategorical",
+    "RangeError",
+    "ShapeError",
+    "SquashedGaussian",
+    "VTrace",
+    "discounted_returns",
+    "gae",
+    "gae_numpy",
+    "lambda_returns",
+    "n_step_returns",
+    "vtrace",
+]
+
+
+def test_exported_names():
+    assert levada.math.__all__ == EXPORTED
+    assert set(EXPORTED) <= set(dir(levada.math))
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_each_name_is_found_and_documented(name):
+    value = getattr(levada.math, name)
+    assert value.__name__ == name
+    assert value.__doc__
+    assert getattr(importlib.import_module(value.__module__), name) is value
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"module 'levada\.math' has no attribute 'gea'"):
+        _ = levada.math.gea
+
+
+def test_errors_are_those_that_python_users_catch():
+    assert issubclass(levada.math.ShapeError, ValueError)
+    assert issubclass(levada.math.RangeError, ValueError)
+    assert issubclass(levada.math.KindError, TypeError)
