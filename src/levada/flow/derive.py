@@ -18,6 +18,7 @@ B >= P is needed for the first update, thus W <= K * P + 1. If only each n-th ve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ class Channel:
     per_update: int | None
     """P: items that one update consumes."""
     publish_every: int | None
-    """None: its learner publishes nothing."""
+    """Its sources get only each n-th version of its learner. None: they get none."""
 
     @property
     def window(self) -> int:
@@ -133,17 +134,33 @@ def consumers(flow: Flow, name: str) -> Iterator[tuple[Node, Input]]:
 
 def upstream_sources(flow: Flow, name: str) -> tuple[str, ...]:
     """The sources whose items reach a node, in the order of its inputs."""
-    found: dict[str, None] = {}
+    return tuple(ancestor for ancestor in ancestors(flow, name) if flow.nodes[ancestor].kind == "source")
+
+
+def ancestors(flow: Flow, name: str) -> Iterator[str]:
+    """A node and everything that its items have passed, each once, depth first in the order of the inputs."""
     pending, seen = [name], set[str]()
     while pending:
-        node = flow.nodes[pending.pop(0)]
-        if node.name in seen:
-            continue
-        seen.add(node.name)
-        if node.kind == "source":
-            found[node.name] = None
-        pending += [edge.node for edge in node.inputs]
-    return tuple(found)
+        node = flow.nodes[pending.pop()]
+        if node.name not in seen:
+            seen.add(node.name)
+            yield node.name
+            pending += [edge.node for edge in reversed(node.inputs)]
+
+
+def shard_batches(flow: Flow, name: str, source: str) -> set[int]:
+    """How many items of a source are batched into one on its ways to a node: one number for each way that differs."""
+    node = flow.nodes[name]
+    size = node.size if node.kind == "batch" and node.at == "shard" else 1
+    if name == source:
+        return {size}
+    return {size * batched for edge in node.inputs for batched in shard_batches(flow, edge.node, source)}
+
+
+def policy_read(flow: Flow, learner: str, sources: tuple[str, ...]) -> str | None:
+    """The policy of a learner, if one of the sources reads it."""
+    policy: str = flow.nodes[learner].work.policy_name
+    return policy if _registers_read(flow, policy, sources) else None
 
 
 def _sharded(flow: Flow) -> frozenset[str]:
@@ -164,9 +181,7 @@ def _shard_stage(flow: Flow, source: Node, sharded: frozenset[str]) -> ShardStag
             nodes.append(node.name)
     firings = 1
     if not any(flow.nodes[name].kind in ("filter", "flat_map") for name in nodes):
-        for name in nodes:
-            if flow.nodes[name].kind == "batch":
-                firings *= flow.nodes[name].size
+        firings = max(batched for name in nodes for batched in shard_batches(flow, name, source.name))
     return ShardStage(source.name, tuple(nodes), source.shards, firings)
 
 
@@ -194,13 +209,11 @@ def _channel(flow: Flow, consumer: Node, index: int, sharded: frozenset[str]) ->
     reached = list(_learners(flow, consumer, 1))
     learners = tuple(dict.fromkeys(name for name, _ in reached))
     policy = per_update = every = None
-    if len(learners) == 1 and len(reached) == 1:
-        per_update = reached[0][1] if _one_item_per_ticket(flow, edge.node, sharded) else None
-        policy = _policy_read(flow, learners[0], sources)
-        every = min(
-            (e.every for e in flow.edges if e.kind == "publish" and e.source.node == learners[0]),
-            default=None,
-        )
+    if len(learners) == 1:
+        if len(reached) == 1 and _one_item_per_ticket(flow, edge.node, sharded):
+            per_update = reached[0][1]
+        policy = policy_read(flow, learners[0], sources)
+        every = _publish_every(flow, learners[0], sources)
     name = f"{edge.label}->{consumer.name}"
     return Channel(
         name, edge.queue, edge, consumer.name, index, sources, _proportions(flow, edge.node, sources),
@@ -227,13 +240,30 @@ def _one_item_per_ticket(flow: Flow, name: str, sharded: frozenset[str]) -> bool
     node = flow.nodes[name]
     if name not in sharded or node.kind in ("filter", "flat_map"):
         return False
+    origins = [source for edge in node.inputs for source in upstream_sources(flow, edge.node)]
+    if len(set(origins)) < len(origins):  # both ways of a stream that was given to two nodes meet again
+        return False
     return all(_one_item_per_ticket(flow, edge.node, sharded) for edge in node.inputs)
 
 
-def _policy_read(flow: Flow, learner: str, sources: tuple[str, ...]) -> str | None:
-    policy: str = flow.nodes[learner].work.policy_name
-    read = {flow.registers[register].policy for name in sources for _, register in flow.nodes[name].reads}
-    return policy if policy in read else None
+def _registers_read(flow: Flow, policy: str, sources: tuple[str, ...]) -> set[str]:
+    read = {register for name in sources for _, register in flow.nodes[name].reads}
+    return {register for register in read if flow.registers[register].policy == policy}
+
+
+def _publish_every(flow: Flow, learner: str, sources: tuple[str, ...]) -> int | None:
+    """Every how many updates each register of the learner's policy that the sources read has a new version."""
+    every: list[int] = []
+    for register in _registers_read(flow, flow.nodes[learner].work.policy_name, sources):
+        published = [
+            edge.every
+            for edge in flow.edges
+            if edge.kind == "publish" and edge.source.node == learner and edge.target == register
+        ]
+        if not published:
+            return None
+        every.append(min(published))
+    return math.lcm(*every) if every else None
 
 
 def _proportions(flow: Flow, name: str, sources: tuple[str, ...]) -> tuple[float, ...] | None:

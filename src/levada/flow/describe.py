@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import json
+import re
 import types
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -16,6 +17,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from levada.flow.graph import Flow
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 def flow_to_json(flow: Flow) -> dict[str, Any]:
@@ -38,58 +41,93 @@ def describe(thing: Any) -> Any:
     """Plain data that says what `thing` is: values for data, qualified names for code.
 
     Fields of dataclasses that are not part of their comparison (caches) are left out. A nested function is described
-    with its code and what it closes over, since its name does not tell it from its siblings.
+    with its code and what it closes over, since its name does not tell it from its siblings; an object that is no
+    dataclass by its own repr, or by what would be pickled.
 
     >>> describe({"b": (1, 2.5), "a": None})
     {'a': None, 'b': [1, 2.5]}
     >>> describe(describe)
     'levada.flow.describe.describe'
     """
+    return _describe(thing, ())
+
+
+def _describe(thing: Any, inside: tuple[int, ...]) -> Any:
+    """`inside`: identities of what is being described, so that a cycle ends."""
     if thing is None or isinstance(thing, bool | int | str):
         return thing
     if isinstance(thing, float):
         return thing if thing == thing and abs(thing) != float("inf") else repr(thing)
+    if id(thing) in inside:
+        return {"same as": f"{len(inside) - inside.index(id(thing))} levels up"}
+    inside = (*inside, id(thing))
     if isinstance(thing, enum.Enum):
         return f"{_name(type(thing))}.{thing.name}"
     if isinstance(thing, np.ndarray | np.generic):
         array = np.asarray(thing)
-        return {
-            "array": str(array.dtype),
-            "shape": list(array.shape),
-            "sha256": sha256(array.tobytes()).hexdigest(),
-        }
+        content = json.dumps(_describe(array.tolist(), inside)).encode() if array.dtype.hasobject else array.tobytes()
+        return {"array": str(array.dtype), "shape": list(array.shape), "sha256": sha256(content).hexdigest()}
     if is_dataclass(thing) and not isinstance(thing, type):
-        described = {field.name: describe(getattr(thing, field.name)) for field in fields(thing) if field.compare}
-        return {"type": _name(type(thing)), **described}
+        values = {f.name: _describe(getattr(thing, f.name), inside) for f in fields(thing) if f.compare}
+        return {"type": _name(type(thing)), **values}
     if isinstance(thing, Mapping):
-        return {str(key): describe(value) for key, value in sorted(thing.items(), key=lambda pair: str(pair[0]))}
+        pairs = sorted(thing.items(), key=lambda pair: str(pair[0]))
+        return {str(key): _describe(value, inside) for key, value in pairs}
     if isinstance(thing, AbstractSet):
-        return sorted((describe(value) for value in thing), key=repr)
+        return sorted((_describe(value, inside) for value in thing), key=repr)
     if isinstance(thing, tuple | list):
-        return [describe(value) for value in thing]
-    return _describe_code(thing)
+        return [_describe(value, inside) for value in thing]
+    return _describe_code(thing, inside)
 
 
-def _describe_code(thing: Any) -> Any:
+def _describe_code(thing: Any, inside: tuple[int, ...]) -> Any:
     if isinstance(thing, type):
         return _name(thing)
     if isinstance(thing, functools.partial):
         return {
-            "partial": describe(thing.func),
-            "args": describe(thing.args),
-            "kwargs": describe(thing.keywords),
+            "partial": _describe(thing.func, inside),
+            "args": _describe(thing.args, inside),
+            "kwargs": _describe(thing.keywords, inside),
         }
     if isinstance(thing, types.MethodType):
-        return {"method": thing.__func__.__qualname__, "of": describe(thing.__self__)}
+        return {"method": thing.__func__.__qualname__, "of": _describe(thing.__self__, inside)}
+    if isinstance(thing, types.CodeType):
+        used = [thing.co_consts, thing.co_names, thing.co_varnames]
+        return [sha256(thing.co_code).hexdigest()[:16], _describe(used, inside)]
     if isinstance(thing, types.FunctionType):
         if "<" not in thing.__qualname__:
             return _name(thing)
-        closed = [describe(cell.cell_contents) for cell in thing.__closure__ or ()]
-        code = sha256(thing.__code__.co_code).hexdigest()[:16]
-        return {"function": _name(thing), "code": code, "closure": closed}
-    if hasattr(type(thing), "__array__") or type(thing).__module__.startswith("gymnasium.spaces"):
-        return {"type": _name(type(thing)), "repr": repr(thing)}
-    return {"type": _name(type(thing)) if hasattr(type(thing), "__qualname__") else str(type(thing))}
+        return {
+            "function": _name(thing),
+            "code": _describe(thing.__code__, inside),
+            "defaults": _describe([thing.__defaults__, thing.__kwdefaults__], inside),
+            "closure": [_describe(_content(cell), inside) for cell in thing.__closure__ or ()],
+        }
+    return {"type": _name(type(thing)), **_describe_state(thing, inside)}
+
+
+def _describe_state(thing: Any, inside: tuple[int, ...]) -> dict[str, Any]:
+    """How an object differs from others of its type: by its own repr, or else by what would be pickled."""
+    if hasattr(type(thing), "__array__"):
+        try:
+            return {"array": _describe(np.asarray(thing), inside)}
+        except (TypeError, RuntimeError):  # a tensor on a device, or with a gradient
+            return {"repr": repr(thing)}
+    own_repr: Any = type(thing).__repr__
+    if own_repr is not object.__repr__:
+        return {"repr": _ADDRESS.sub("", repr(thing))}
+    try:
+        state = thing.__getstate__()
+    except TypeError:  # holds something that cannot be pickled
+        return {}
+    return {} if state is None else {"state": _describe(state, inside)}
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is bound only later
+        return None
 
 
 def _name(code: Any) -> str:

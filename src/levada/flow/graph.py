@@ -17,7 +17,6 @@ flow toy: 4 nodes, 2 shards
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,9 +80,9 @@ class Flow:
         """
         read: tuple[tuple[str | None, str], ...] = ()
         if isinstance(reads, Latest):
-            read = ((None, self._mine(reads)),)
+            read = ((None, self._mine(reads, Latest)),)
         elif isinstance(reads, Mapping):
-            read = tuple((key, self._mine(register)) for key, register in reads.items())
+            read = tuple((key, self._mine(register, Latest)) for key, register in reads.items())
         elif reads is not None:
             msg = f"source {name!r}: reads={reads!r}; expected what flow.latest(...) returned, or a mapping of such"
             raise StreamError(msg)
@@ -112,8 +111,11 @@ class Flow:
 
     def split(self, name: str, items: Stream[Mapping[K, T]], *, keys: Sequence[K]) -> dict[K, Stream[T]]:
         """Give each part of an item to a stream of its own: one per policy, for example."""
-        if not keys or len(set(keys)) != len(keys):
-            msg = f"split {name!r}: keys={keys!r}; expected at least one key, and each once"
+        if isinstance(keys, str) or not keys or not all(isinstance(key, str) and key for key in keys):
+            msg = f"split {name!r}: keys={keys!r}; expected a sequence of at least one name"
+            raise ValueError(msg)
+        if len(set(keys)) != len(keys):
+            msg = f"split {name!r}: keys={keys!r}; expected each key once"
             raise ValueError(msg)
         whole: Stream[Any] = self._add(name, "split", None, (items,), keys=tuple(keys))
         return {key: Stream(Input(whole.input.node, key), self) for key in keys}
@@ -122,6 +124,10 @@ class Flow:
         """Several streams as one: as items come, or by `weights`, exactly (3, 1: of four items three are of the first)."""
         if len(streams) < 2:
             msg = f"union {name!r} got {len(streams)} stream(s); expected at least two"
+            raise ValueError(msg)
+        labels = [self._stream(stream, f"union {name!r}").label for stream in streams]
+        if len(set(labels)) != len(labels):
+            msg = f"union {name!r} got {', '.join(labels)}; expected each stream once"
             raise ValueError(msg)
         if weights is not None:
             if len(weights) != len(streams):
@@ -143,7 +149,7 @@ class Flow:
 
     def sample(self, name: str, replay: Replay[T], *, size: int) -> Stream[Sequence[T]]:
         """Draw batches from a replay, as its balance allows."""
-        return self._add(name, "sample", None, replay=self._mine(replay), size=_count(size, name, "size"))
+        return self._add(name, "sample", None, replay=self._mine(replay, Replay), size=_count(size, name, "size"))
 
     def report(self, stats: Stream[Mapping[str, float]], *, name: str = "report") -> None:
         """Hand each item to the user's loop: `for report in flow.run(...)`. Due by updates, never by wall-clock."""
@@ -190,15 +196,15 @@ class Flow:
 
     def publish(self, weights: Stream[W], *, to: Latest[W], every: int = 1) -> None:
         """Send new weights to a register after each (`every`-th) update: the feedback edge, visible."""
-        self._edge("publish", weights, self._mine(to), _count(every, to.name, "every"))
+        self._edge("publish", weights, self._mine(to, Latest), _count(every, to.name, "every"))
 
     def store(self, items: Stream[T], *, to: Replay[T]) -> None:
         """Insert each item into a replay."""
-        self._edge("store", items, self._mine(to))
+        self._edge("store", items, self._mine(to, Replay))
 
     def reprioritise(self, priorities: Stream[list[float]], *, of: Replay[Any]) -> None:
         """Send new priorities of sampled items back to their replay."""
-        self._edge("reprioritise", priorities, self._mine(of))
+        self._edge("reprioritise", priorities, self._mine(of, Replay))
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -306,20 +312,22 @@ class Flow:
             raise StreamError(msg)
         return stream.input
 
-    def _mine(self, channel: Any) -> str:
-        known: dict[str, Any] = {**self.registers, **self.replays}
-        name = getattr(channel, "name", None)
-        if name is None or known.get(name) is not channel:
-            near = difflib.get_close_matches(str(name or channel), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; make it by flow.latest(...) or flow.replay(...)"
-            msg = f"flow {self.name!r} has no register or replay {name or channel!r}{hint}"
+    def _mine(self, channel: Any, kind: type[Latest[Any] | Replay[Any]]) -> str:
+        known: Mapping[str, Any] = self.registers if kind is Latest else self.replays
+        made_by = "flow.latest(...)" if kind is Latest else "flow.replay(...)"
+        if not isinstance(channel, kind):
+            msg = f"flow {self.name!r} got {channel!r}; expected what {made_by} returned"
             raise StreamError(msg)
-        return str(name)
+        name: str = channel.name
+        if known.get(name) is not channel:
+            msg = f"flow {self.name!r} got {name!r} of another flow; make one in this flow by {made_by}"
+            raise StreamError(msg)
+        return name
 
     def _free(self, name: str) -> str:
         full = "/".join((*self._scope, _checked_name(name, "node or channel")))
         if full in self.nodes or full in self.registers or full in self.replays:
-            msg = f"flow {self.name!r} already has a {full!r}; did you mean to use flow.scope(...)?"
+            msg = f"flow {self.name!r} already has a {full!r}; give it another name, or use flow.scope(...) around a sub-flow"
             raise NameInUseError(msg)
         return full
 

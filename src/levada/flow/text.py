@@ -11,19 +11,23 @@ if TYPE_CHECKING:
     from levada.flow.graph import Flow
 
 
+def describe_kind(node: Node) -> str:
+    """Kind of a node, with what it is set to."""
+    if node.kind == "batch":
+        return f"batch of {node.size}" + (" at the shard" if node.at == "shard" else "")
+    if node.kind == "sample":
+        return f"sample of {node.size}"
+    if node.kind == "split":
+        return f"split by {', '.join(node.keys)}"
+    if node.kind == "union" and node.weights:
+        return "union " + " : ".join(f"{weight:g}" for weight in node.weights)
+    return node.kind
+
+
 def describe_node(node: Node) -> str:
     """Name, shards and kind of a node."""
     times = f" x{node.shards}" if node.shards > 1 else ""
-    detail: str = node.kind
-    if node.kind == "batch":
-        detail = f"batch of {node.size}" + (" at the shard" if node.at == "shard" else "")
-    elif node.kind == "sample":
-        detail = f"sample of {node.size}"
-    elif node.kind == "split":
-        detail = f"split by {', '.join(node.keys)}"
-    elif node.kind == "union" and node.weights:
-        detail = "union " + " : ".join(f"{weight:g}" for weight in node.weights)
-    return f"{node.name}{times} ({detail})"
+    return f"{node.name}{times} ({describe_kind(node)})"
 
 
 def to_text(flow: Flow) -> str:

@@ -197,7 +197,10 @@ def _checked_end(name: str, end: float | Tensor, mean: Tensor) -> float | Tensor
         check_shape("SquashedGaussian", name, end, mean.shape[-1:], "the last dimension of mean")
         return end.to(mean)
     if not isinstance(end, int | float):
-        msg = f"SquashedGaussian: {name} is {dtype_name(end)}, expected a number or a torch tensor"
+        got = dtype_name(end)
+        msg = (
+            f"SquashedGaussian: {name} is {got}, expected float or torch.float32; did you forget torch.as_tensor(...)?"
+        )
         raise KindError(msg)
     if not math.isfinite(end):
         msg = f"SquashedGaussian: {name} is {end}, expected a finite number; an unbounded Box needs Gaussian"

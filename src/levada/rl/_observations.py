@@ -1,4 +1,5 @@
-"""Reads what environments return: checked against the declared space, in canonical form, in memory of our own.
+"""Reads what environments return: checked against the declared space, in canonical form, in memory of our
+own.
 
 A reader is made once for a space and a number of rows, and used at every step:
 
@@ -8,9 +9,11 @@ A reader is made once for a space and a number of rows, and used at every step:
     >>> reader.read(np.array([[0.1, 0.2], [0.3, 0.4]]))
     array([[0.1, 0.2],
            [0.3, 0.4]], dtype=float32)
-    >>> reader.read(np.array([[0.1, 0.2], [np.nan, 0.4]]))
-    Traceback (most recent call last):
-    levada.rl._observations.Violation: observation has NaN or infinity in [nan 0.4]
+    >>> try:
+    ...     reader.read(np.array([[0.1, 0.2], [np.nan, 0.4]]))
+    ... except Violation as violation:
+    ...     print(violation)
+    observation has NaN or infinity in [nan 0.4]
 
 Every result is a fresh, C-contiguous copy: an environment may go on using the arrays it returned.
 """
@@ -49,20 +52,34 @@ class Reader(Protocol):
         """Write one environment's observation into `rows`, having checked its structure, shape and dtype."""
 
     def read(self, rows: Any) -> Nest:
-        """A canonical copy of a batch of observations, having checked structure, shape, dtype and contents."""
+        """A canonical copy of a batch of observations, having checked structure, shape, dtype and
+        contents."""
 
 
 def make_reader(space: Space[Any], num_rows: int, path: str = "observation") -> Reader:
     """The reader for a space that `check_observation_space` has accepted."""
     if isinstance(space, spaces.Dict):
-        return _DictReader({k: make_reader(v, num_rows, f"{path}[{k!r}]") for k, v in space.spaces.items()}, path)
+        return _DictReader(
+            {k: make_reader(v, num_rows, f"{path}[{k!r}]") for k, v in space.spaces.items()}, path
+        )
     if isinstance(space, spaces.Tuple):
-        return _TupleReader([make_reader(v, num_rows, f"{path}[{i}]") for i, v in enumerate(space.spaces)], path)
+        return _TupleReader(
+            [make_reader(v, num_rows, f"{path}[{i}]") for i, v in enumerate(space.spaces)], path
+        )
     return _LeafReader(space, num_rows, path)
 
 
 class _LeafReader:
-    __slots__ = ("_batch_shape", "_dtype", "_finite", "_narrows", "_num_values", "_path", "_raw_dtype", "_shape", "_start")
+    __slots__ = (
+        "_batch_shape",
+        "_dtype",
+        "_finite",
+        "_first",
+        "_num_values",
+        "_path",
+        "_raw_dtype",
+        "_shape",
+    )
 
     def __init__(self, space: Space[Any], num_rows: int, path: str) -> None:
         canonical = canonical_observation_space(space)
@@ -75,15 +92,16 @@ class _LeafReader:
         self._raw_dtype = space.dtype
         self._dtype = canonical.dtype
         self._finite = space.dtype.kind == "f"  # integers have no NaN, so images cost nothing
-        self._narrows = space.dtype == np.float64
-        self._start: Array | None = None
         self._num_values: Array | None = None
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            self._num_values = np.array(space.n if isinstance(space, spaces.Discrete) else space.nvec, np.uint64)
-            self._start = np.array(space.start, np.int64)
+            self._num_values = np.array(
+                space.n if isinstance(space, spaces.Discrete) else space.nvec, np.uint64
+            )
+            self._first = np.array(space.start, np.int64)
 
     def allocate(self) -> Array:
-        return np.empty(self._batch_shape, self._raw_dtype)
+        # As int64, so that a number too large for a narrow dtype is found and not wrapped.
+        return np.empty(self._batch_shape, self._raw_dtype if self._num_values is None else np.int64)
 
     def put(self, rows: Array, row: int, obs: Any) -> None:
         if type(obs) is not np.ndarray or obs.dtype != self._raw_dtype or obs.shape != self._shape:
@@ -94,24 +112,25 @@ class _LeafReader:
         if type(rows) is not np.ndarray or rows.dtype != self._raw_dtype or rows.shape != self._batch_shape:
             rows = self._checked(rows, self._batch_shape, None)
         if self._finite:
-            if self._narrows:
+            if rows.dtype is self._dtype:
+                copy = rows.astype(self._dtype, "C")
+            else:
                 with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, which is refused below
                     copy = rows.astype(self._dtype, "C")
-            else:
-                copy = rows.astype(self._dtype, "C")
             if 0 in _isfinite(copy).tobytes():  # a third of what `.all()` costs on a small array
                 bad = int(np.flatnonzero(~np.isfinite(copy.reshape(len(copy), -1)).all(axis=1))[0])
                 raise Violation(f"{self._path} has NaN or infinity in {_shorten(rows[bad])}", bad)
             return copy
         copy = rows.astype(self._dtype, "C")
         if self._num_values is not None:
-            copy -= self._start
+            copy -= self._first
             wrong = copy.view(np.uint64) >= self._num_values  # as unsigned numbers the negative ones are huge
             if 1 in wrong.tobytes():
                 bad = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
+                last = self._first + self._num_values.astype(np.int64) - 1
                 raise Violation(
-                    f"{self._path} is {_shorten(rows[bad])}, outside the declared space: expected values from {self._start} and fewer "
-                    f"than {self._num_values} of them",
+                    f"{self._path} is {_shorten(rows[bad])}, outside the declared space: expected "
+                    f"{_shorten(self._first)} to {_shorten(last)}",
                     bad,
                 )
         return copy
@@ -129,17 +148,19 @@ class _LeafReader:
             )
         if array.shape != shape:
             raise Violation(
-                f"{self._path} has shape {array.shape}, expected {shape} as declared; {_shape_hint(array.shape, shape)}",
+                f"{self._path} has shape {array.shape}, expected {shape} as declared; "
+                f"{_shape_hint(array.shape, shape)}",
                 env_index,
             )
         is_integer_space = self._num_values is not None and array.dtype.kind in "iu"
         if not is_integer_space and not np.can_cast(array.dtype, self._raw_dtype, "same_kind"):
             raise Violation(
-                f"{self._path} has dtype {array.dtype}, expected {self._raw_dtype} as declared, and casting would change the values; "
-                f"declare dtype={array.dtype} in the space, or cast in the environment",
+                f"{self._path} has dtype {array.dtype}, expected {self._raw_dtype} as declared, and casting "
+                f"would change the values; declare {array.dtype} in the space, or cast in the environment",
                 env_index,
             )
-        return array
+        with np.errstate(over="ignore"):
+            return array.astype(np.int64 if self._num_values is not None else self._raw_dtype)
 
 
 class _DictReader:
@@ -164,7 +185,9 @@ class _DictReader:
 
     def _check(self, obs: Any, env_index: int | None) -> None:
         if not isinstance(obs, dict):
-            raise Violation(f"{self._path} is {_describe(obs)}, expected a dict of {sorted(self._keys)}", env_index)
+            raise Violation(
+                f"{self._path} is {_describe(obs)}, expected a dict of {sorted(self._keys)}", env_index
+            )
         if obs.keys() != self._keys:
             missing, extra = sorted(self._keys - obs.keys()), sorted(map(str, obs.keys() - self._keys))
             raise Violation(
@@ -196,7 +219,9 @@ class _TupleReader:
 
     def _check(self, obs: Any, env_index: int | None) -> None:
         if not isinstance(obs, tuple | list) or len(obs) != len(self._children):
-            raise Violation(f"{self._path} is {_describe(obs)}, expected a tuple of {len(self._children)}", env_index)
+            raise Violation(
+                f"{self._path} is {_describe(obs)}, expected a tuple of {len(self._children)}", env_index
+            )
 
 
 def _describe(value: Any) -> str:
@@ -204,7 +229,11 @@ def _describe(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} with shape {value.shape}"
-    return f"{value!r} ({type(value).__name__})" if value is None or isinstance(value, str) else f"a {type(value).__name__}"
+    return (
+        f"{value!r} ({type(value).__name__})"
+        if value is None or isinstance(value, str)
+        else f"a {type(value).__name__}"
+    )
 
 
 def _shorten(value: Any) -> str:

@@ -1,7 +1,8 @@
-"""Several single environments stepped one after the other: a vector environment without the overhead of `SyncVectorEnv`.
+"""Single environments stepped one after the other: a vector environment that costs less than `SyncVectorEnv`.
 
-It resets an ended environment in the same step (`AutoresetMode.SAME_STEP`), writes each observation straight into its row, and
-knows which environment failed. `EnvBatch` checks and copies what comes out of it, like what any vector environment returns.
+It resets an ended environment in the same step (`AutoresetMode.SAME_STEP`), writes each observation straight
+into its row, and knows which environment failed. `EnvBatch` checks and copies what comes out of it, like what
+any vector environment returns.
 
     >>> import gymnasium
     >>> envs = SerialVectorEnv([gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(2)])
@@ -70,13 +71,12 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         return rows, {}
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Step every environment; `info["final_obs"][i]` is the true last observation of an environment that ended."""
+        """Step every environment; `info["final_obs"][i]` is the true last observation of an ended episode."""
         put, rows = self._reader.put, self._reader.allocate()
         reward = np.empty(self.num_envs, np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         final_obs: Array | None = None
-        index = 0
-        for env, action in zip(self.envs, actions, strict=True):
+        for index, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             try:
                 result = env.step(action)
             except Exception:
@@ -96,11 +96,10 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                     # Copied before the reset, for an environment may return the same array every time.
                     final_obs[index] = map_nest(lambda leaf, row=index: leaf[row].copy(), rows)
                     put(rows, index, self._reset_one(env, index, None, None))
-            index += 1
         return rows, reward, terminated, truncated, {} if final_obs is None else {"final_obs": final_obs}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close every environment, even if closing one of them fails: the first failure is raised at the end."""
+        """Close every environment, even if closing one fails; the first failure is raised at the end."""
         failure: Exception | None = None
         for env in self.envs:
             try:

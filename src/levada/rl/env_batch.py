@@ -1,20 +1,20 @@
 """Many environments stepped together, whatever kind of vector environment they are.
 
-Vector environments differ in what happens after an episode's end (`gymnasium.vector.AutoresetMode`); a rollout that ignores
-this learns from transitions that never were. `EnvBatch` gives one account of it:
+Vector environments differ in what happens after an episode's end (`gymnasium.vector.AutoresetMode`); a
+rollout that ignores this learns from transitions that never were. `EnvBatch` gives one account of it:
 
     obs = batch.reset(seed)                           # once
     while True:
         result = batch.step(policy(obs))
         obs = result.obs                              # always: what to act on next
 
-| mode | row i of `obs` where episode i ended in this step | `final_obs` | the next step of that row |
+| where an episode ended | its row of `obs` | `final_obs` | the row's next step |
 |---|---|---|---|
-| NEXT_STEP | its true final observation | None | `is_reset`: no transition; the action given was ignored |
-| SAME_STEP, DISABLED | the next episode's first observation | (indices, rows): the true final observations | ordinary |
+| NEXT_STEP | the true final observation | None | `is_reset`: no transition, the action is ignored |
+| SAME_STEP, DISABLED | the next episode's first one | (indices, the true final observations) | ordinary |
 
-So the transition of row i is (previous `obs`, action, `reward`, next) with next = `final_obs` if given for i, else `obs`,
-and there is none where `is_reset`.
+So the transition of row i is (previous `obs`, action, `reward`, next) with next = `final_obs` if given for i,
+else `obs`, and there is none where `is_reset`.
 
     >>> import gymnasium, numpy as np
     >>> with EnvBatch(gymnasium.make_vec("CartPole-v1", num_envs=2)) as batch:
@@ -32,44 +32,41 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from levada.flow.errors import LevadaError
-from levada.rl._actions import make_encoder
+from levada.rl._encode import make_encoder
 from levada.rl._observations import Violation, make_reader
+from levada.rl._outcomes import MaskCheck, read_flags, read_reward
 from levada.rl._serial import SerialVectorEnv
 from levada.rl.spaces import (
-    ACTION_MASK,
     canonical_action_space,
     canonical_observation_space,
     check_action_space,
     check_observation_space,
     has_action_mask,
     map_nest,
-    mask_sizes,
     write,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
+    from typing import Self
 
+    import gymnasium
     import numpy.typing as npt
-    from typing_extensions import Self
 
     from levada.rl._observations import Reader
     from levada.rl.spaces import Array, Nest
 
-_BOOL = np.dtype(np.bool_)
-_FLOAT32 = np.dtype(np.float32)
-_isfinite = np.isfinite  # called at every step
-
 
 class EnvError(LevadaError, RuntimeError):
-    """An environment broke the Gymnasium contract: NaN, a wrong shape or dtype, a reward that is no number, ...
+    """An environment broke the Gymnasium contract: NaN, a wrong shape or dtype, a reward that is no number.
 
     An exception that the environment itself raises keeps its type and traceback; a note says where it was.
     """
 
 
 class StepResult(NamedTuple):
-    """What a step gave, a row for each environment. Keep the arrays as long as you like: no later step changes them.
+    """What a step gave, a row for each environment; no later step changes these arrays.
 
     Write to none of the three boolean ones: where no episode ended they are one array of False, made once.
     """
@@ -83,20 +80,22 @@ class StepResult(NamedTuple):
     truncated: npt.NDArray[np.bool_]
     """[B] the episode was cut off, for instance by a time limit: bootstrap from its final observation."""
     is_reset: npt.NDArray[np.bool_]
-    """[B] this row is no transition but a reset, whose action was ignored (NEXT_STEP, the step after an end). Read only."""
+    """[B] the row is no transition but a reset that ignored its action (NEXT_STEP, the step after an end)."""
     final_obs: tuple[npt.NDArray[np.intp], Nest] | None
-    """Indices of the episodes that ended in this step, and the rows of their true final observations; None if none ended,
-    and in NEXT_STEP mode, where `obs` itself holds them."""
+    """Indices of the episodes that ended in this step, and the rows of their true final observations.
+
+    None if none ended, and in NEXT_STEP mode, where `obs` itself holds them.
+    """
 
 
 class EnvBatch:
     """A vector environment with one reset rule, checked observations and rewards, and canonical spaces.
 
-    - `env` belongs to the batch from now on: `close()` closes it. It must say its autoreset mode in its metadata.
-    - Actions are given as the policy made them: Discrete and MultiDiscrete count from 0 (a `start` is added here), Box actions
-      are clipped to the bounds here, so the policy's log-probability is that of the unclipped action.
+    - `env` belongs to the batch from now on: `close()` closes it. Its metadata must give an autoreset mode.
+    - Actions are given as the policy made them: Discrete and MultiDiscrete count from 0 (a `start` is added
+      here), Box actions are clipped to the bounds here: a log-probability is that of the unclipped action.
     - Observations come in canonical form (see `levada.rl.spaces`): float32, counting from 0.
-    - A mask that allows nothing is refused, except at an episode's end, where it is opened: no action follows from it.
+    - A mask that allows nothing is refused; at an episode's end it is opened, for no action follows there.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, name: str | None = None) -> None:
@@ -121,19 +120,37 @@ class EnvBatch:
         self._read = make_reader(raw_space, self.num_envs).read
         self._row_readers: dict[int, Reader] = {}
         self._encode = make_encoder(raw_action_space, self.num_envs)
-        masked = has_action_mask(raw_space)
-        self._mask_starts = np.cumsum((0, *mask_sizes(raw_action_space)[:-1])) if masked else None
+        self._check_mask = MaskCheck(raw_action_space) if has_action_mask(raw_space) else None
         self._shape = (self.num_envs,)
-        self._none = np.zeros(self.num_envs, _BOOL)  # stands for "no row" in every result
+        self._none = np.zeros(self.num_envs, np.bool_)  # stands for "no row" in every result
         self._none.flags.writeable = False
         self._done = self._none  # which rows the next step only resets
         self._is_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
 
+    @classmethod
+    def serial(cls, envs: Sequence[gymnasium.Env[Any, Any]], *, name: str | None = None) -> Self:
+        """Step single environments one after the other: as `SyncVectorEnv` in SAME_STEP mode, at less cost.
+
+        They belong to the batch from now on; if they cannot be batched they are closed.
+        """
+        name = name or (envs[0].spec.id if envs[0].spec is not None else type(envs[0].unwrapped).__name__)
+        try:
+            env = SerialVectorEnv(envs)
+        except BaseException as error:
+            for opened in envs:
+                opened.close()
+            if isinstance(error, Violation):
+                raise EnvError(
+                    f"environment {name!r}, env {error.env_index} of {len(envs)}: {error.what}"
+                ) from None
+            raise
+        return cls(env, name=name)
+
     def reset(self, seed: int | None = None) -> Nest:
         """Start every episode anew; returns the first observations, [B, ...].
 
-        The seed is hashed before use, one hash for each environment that can be seeded by itself: batches with seeds 0 and 1
-        share no episode, as they would if environment i were seeded with seed + i.
+        The seed is hashed before use, one hash for each environment that can be seeded by itself: batches
+        with seeds 0 and 1 share no episode, as they would if environment i were seeded with seed + i.
         """
         self._seed, self._env_seeds, self._num_steps = seed, None, 0
         self._done = self._none
@@ -148,7 +165,7 @@ class EnvBatch:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise Violation("reset() did not return a tuple (obs, info)")
             obs = self._read(result[0])
-            if self._mask_starts is not None:
+            if self._check_mask is not None:
                 self._check_mask(obs, self._none)
         except Violation as violation:
             raise self._error(violation) from None
@@ -169,9 +186,9 @@ class EnvBatch:
             raise
         try:
             obs = self._read(rows)
-            reward = self._read_reward(reward)
-            terminated = self._read_flags("terminated", terminated)
-            truncated = self._read_flags("truncated", truncated)
+            reward = read_reward(reward, self._shape)
+            terminated = read_flags("terminated", terminated, self._none)
+            truncated = read_flags("truncated", truncated, self._none)
             is_reset, self._done, final_obs = self._done, self._none, None
             if terminated is not self._none or truncated is not self._none:
                 done = terminated | truncated
@@ -182,7 +199,7 @@ class EnvBatch:
             if is_reset is not self._none:
                 self._check_resets(is_reset, terminated | truncated)
                 reward[is_reset] = 0.0  # some environments repeat the last one
-            if self._mask_starts is not None:
+            if self._check_mask is not None:
                 self._check_mask(obs, self._done)
         except Violation as violation:
             raise self._error(violation) from None
@@ -213,8 +230,8 @@ class EnvBatch:
         except ValueError:
             raise EnvError(
                 f"environment {self.name!r}: metadata['autoreset_mode'] is {mode!r}, expected one of "
-                f"{', '.join(str(known) for known in AutoresetMode)}; it says what happens after an episode's end, and a wrong "
-                "guess would silently spoil the data: set it in the class's metadata"
+                f"{', '.join(str(known) for known in AutoresetMode)}; it says what happens after an "
+                "episode's end, and a wrong guess would spoil the data: set it in the class's metadata"
             ) from None
 
     def _derived_seeds(self, seed: int | None) -> Any:
@@ -227,54 +244,24 @@ class EnvBatch:
             return words
         return words[0]
 
-    def _read_reward(self, reward: Any) -> npt.NDArray[np.float32]:
-        if type(reward) is not np.ndarray or reward.dtype is not _FLOAT32 or reward.shape != self._shape:
-            reward = self._checked_reward(reward)
-        copy: npt.NDArray[np.float32] = reward.copy()
-        if 0 in _isfinite(copy).tobytes():
-            bad = int(np.flatnonzero(~np.isfinite(copy))[0])
-            raise Violation(f"reward is {copy[bad]}, expected a finite number of float32", bad)
-        return copy
-
-    def _checked_reward(self, reward: Any) -> npt.NDArray[np.float32]:
-        reward = np.asarray(reward)
-        if reward.dtype.kind not in "fiub":
-            raise Violation(f"reward is {reward.tolist()!r}, expected numbers")
-        if reward.shape != self._shape:
-            raise Violation(f"reward has shape {reward.shape}, expected {self._shape}: one number for each environment")
-        with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, which is refused
-            narrow: npt.NDArray[np.float32] = reward.astype(_FLOAT32)
-        return narrow
-
-    def _read_flags(self, name: str, flags: Any) -> npt.NDArray[np.bool_]:
-        if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != self._shape:
-            flags = np.asarray(flags)
-            if flags.dtype.kind not in "biu":
-                raise Violation(f"{name} has dtype {flags.dtype}, expected bool")
-            if flags.shape != self._shape:
-                raise Violation(f"{name} has shape {flags.shape}, expected {self._shape}: one bool for each environment")
-            flags = flags.astype(_BOOL)
-        copy: npt.NDArray[np.bool_] = flags.copy() if 1 in flags.tobytes() else self._none
-        return copy
-
     def _end(self, obs: Nest, info: Any, done: Array) -> tuple[npt.NDArray[np.intp], Nest]:
-        """The true final observations where episodes ended; puts the next episodes' first ones into `obs` if need be."""
+        """The true final observations; if need be, puts the next episodes' first ones into `obs`."""
         indices = np.flatnonzero(done)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = self._read_final(info, indices)
         else:
             final = map_nest(lambda leaf: leaf[indices], obs)
             self._reset_done(obs, done, indices)
-        if self._mask_starts is not None:
-            self._check_mask(final, np.ones(len(indices), _BOOL))
+        if self._check_mask is not None:
+            self._check_mask(final, np.ones(len(indices), np.bool_))
         return indices, final
 
     def _check_resets(self, is_reset: Array, done: Array) -> None:
         both = is_reset & done
         if both.any():
             raise Violation(
-                "an episode ended in the step that should only have reset it; the environment declares AutoresetMode.NEXT_STEP, "
-                "but does it reset in the same step?",
+                "an episode ended in the step that should only have reset it; the environment declares "
+                "AutoresetMode.NEXT_STEP, but does it reset in the same step?",
                 int(np.flatnonzero(both)[0]),
             )
 
@@ -282,8 +269,8 @@ class EnvBatch:
         final = info.get("final_obs") if isinstance(info, dict) else None
         if final is None:
             raise Violation(
-                "an episode ended, but info has no 'final_obs'; an environment that declares AutoresetMode.SAME_STEP must give the "
-                "true final observations there",
+                "an episode ended, but info has no 'final_obs'; an environment that declares "
+                "AutoresetMode.SAME_STEP must give the true final observations there",
                 int(indices[0]),
             )
         num_rows = len(indices)
@@ -291,7 +278,7 @@ class EnvBatch:
             self._row_readers[num_rows] = make_reader(self._raw_space, num_rows, "final_obs")
         reader = self._row_readers[num_rows]
         try:
-            if isinstance(final, np.ndarray) and final.dtype == object:  # one observation for each environment, None if not ended
+            if isinstance(final, np.ndarray) and final.dtype == object:  # an observation or None for each
                 rows = reader.allocate()
                 for row, index in enumerate(indices):
                     reader.put(rows, row, final[index])
@@ -310,27 +297,13 @@ class EnvBatch:
             raise
         write(obs, indices, map_nest(lambda leaf: leaf[indices], self._read(fresh)))
 
-    def _check_mask(self, obs: Nest, ended: Array) -> None:
-        assert isinstance(obs, dict)
-        mask = obs[ACTION_MASK]
-        assert isinstance(mask, np.ndarray)
-        allowed = np.add.reduceat(mask != 0, self._mask_starts, axis=1, dtype=np.intp)
-        if np.count_nonzero(allowed) == allowed.size:
-            return
-        stuck = (allowed == 0).any(axis=1)
-        mask[stuck & ended] = 1
-        stuck &= ~ended
-        if stuck.any():
-            index = int(np.flatnonzero(stuck)[0])
-            raise Violation(f"the action mask allows no action, but the episode goes on: {mask[index].tolist()}", index)
-
     def _where(self, env_index: int | None) -> str:
         which = f"env {env_index} of {self.num_envs}" if env_index is not None else f"{self.num_envs} envs"
         when = f"step {self._num_steps}" if self._num_steps else "reset"
-        seed = self._seed
+        where = f"environment {self.name!r}, {which}, {when}, seed {self._seed}"
         if env_index is not None and self._env_seeds is not None:
-            return f"environment {self.name!r}, {which}, {when}, seed {seed} (this env: reset(seed={self._env_seeds[env_index]}))"
-        return f"environment {self.name!r}, {which}, {when}, seed {seed}"
+            where += f" (this env: reset(seed={self._env_seeds[env_index]}))"
+        return where
 
     def _error(self, violation: Violation) -> EnvError:
         return EnvError(f"{self._where(violation.env_index)}: {violation.what}")

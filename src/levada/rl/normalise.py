@@ -1,15 +1,16 @@
-"""Running statistics for normalising observations and rewards, made so that shards can be summed up without order.
+"""Running statistics that normalise observations and rewards.
 
-A sampler sends raw observations and the moments of its batch; the learner merges them into the policy's buffers, and the
-next version of the weights carries the result to all samplers. Nothing is shared and nothing is counted twice:
+A sampler sends raw observations and the moments of its batch; the learner merges them into the policy's
+buffers, and the next version of the weights carries the result to all samplers. Nothing is shared and nothing
+is counted twice:
 
     >>> first, second = moments(np.array([[1.0], [3.0]])), moments(np.array([[5.0]]))
     >>> total = merge(first, second)
     >>> total.count, float(total.mean), round(float(total.var), 4)
     (3.0, 3.0, 2.6667)
 
-Rewards are scaled by the standard deviation of the discounted return so far, as `DiscountedReturn` tracks it, and not
-shifted, for a shift would change which policy is best.
+Rewards are scaled by the standard deviation of the discounted return so far, as `DiscountedReturn` tracks it,
+and not shifted, for a shift would change which policy is best.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moment
 
     >>> moments(np.array([[[1.0, 9.0]], [[3.0, 9.0]]]), mask=np.array([[True], [False]])).mean.tolist()
     [1.0, 9.0]
+
     """
     if x.ndim < num_leading or (mask is not None and mask.shape != x.shape[:num_leading]):
         msg = (
@@ -68,8 +70,8 @@ def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moment
 def merge(a: Moments, b: Moments) -> Moments:
     """Give the moments of the union of two sets; what is merged with an empty set stays as it is.
 
-    Source: Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (The American Statistician 37),
-    equation 2.1: the squared distances add up, plus that of the two means.
+    Source: Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (The American
+    Statistician 37), equation 2.1: the squared distances add up, plus that of the two means.
 
     >>> merge(Moments(0.0, np.zeros(1), np.ones(1)), Moments(2.0, np.ones(1), np.zeros(1))).mean.tolist()
     [1.0]
@@ -84,7 +86,7 @@ def merge(a: Moments, b: Moments) -> Moments:
 
 
 def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
-    """Give the floating leaves of an observation space, and their shapes, by the keys that their moments go by.
+    """Give the shapes of the floating leaves of an observation space, by the keys of their moments.
 
     The leaves of a masked space are those under ``"obs"``; images and numbers of a choice stay as they are.
 
@@ -100,7 +102,7 @@ def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def observation_moments(space: Space[Any], obs: Nest, mask: Array | None = None) -> dict[str, Moments]:
-    """Give the moments of each floating leaf of observations ``[T, B, ...]``, by the keys of `normalised_leaves`.
+    """Give the moments of the floating leaves of `obs` ``[T, B, ...]``, by the keys of `normalised_leaves`.
 
     >>> from gymnasium.spaces import Box
     >>> list(observation_moments(Box(-1.0, 1.0, (3,)), np.zeros((5, 2, 3), np.float32)))
@@ -121,18 +123,19 @@ def moments_key(path: str) -> str:
 
 
 class DiscountedReturn:
-    """Follows the discounted sum of past rewards of each environment, whose spread says how large rewards are.
+    """Follows the discounted sum of past rewards of each environment: its spread is their scale.
 
     One for each shard; it goes on from rollout to rollout, and begins anew where an episode ends:
 
     >>> tracker = DiscountedReturn(num_envs=1, discount=0.5)
     >>> reward, ended = np.array([[1.0], [1.0], [1.0]]), np.array([[False], [True], [False]])
     >>> float(tracker.update(reward, ended).mean), tracker.returns.tolist()     # of 1.0, 1.5 and 1.0
-    (1.1666666666666667, [1.0])
+    (1.1666666666666667, [0.5])
 
     Args:
         num_envs: number of environments of the shard.
         discount: what a reward loses each step, in [0, 1].
+
     """
 
     def __init__(self, num_envs: int, discount: float) -> None:
@@ -141,7 +144,7 @@ class DiscountedReturn:
             raise ValueError(msg)
         self.discount = discount
         self.returns: Array = np.zeros(num_envs)
-        """Sum so far of each environment, float64 ``[B]``, 0 where an episode has just ended; the state to save."""
+        """Sum so far of each environment, discounted to its next step, float64 ``[B]``; the state to save."""
 
     def update(self, reward: Array, ended: Array, mask: Array | None = None) -> Moments:
         """Take in the raw rewards of a rollout and give the moments of the discounted sums after each step.
@@ -153,6 +156,7 @@ class DiscountedReturn:
 
         Raises:
             ValueError: the shapes differ.
+
         """
         expected = (len(reward), len(self.returns))
         for name, array in (("reward", reward), ("ended", ended), ("mask", mask)):
@@ -160,11 +164,8 @@ class DiscountedReturn:
                 msg = f"DiscountedReturn.update: {name} has shape {array.shape}, expected {expected} as [T, B]"
                 raise ValueError(msg)
         sums = np.where(True if mask is None else mask, reward, 0.0).astype(np.float64)
-        keep = np.where(ended, 0.0, self.discount)
-        if mask is not None:
-            keep[~mask] = np.where(ended, 0.0, 1.0)[~mask]
+        keep = np.where(ended, 0.0, np.where(True if mask is None else mask, self.discount, 1.0))
         for row, kept in zip(sums, keep, strict=True):
-            # `returns` is already discounted for this step, so that an end needs no second look.
             row += self.returns
             np.multiply(row, kept, out=self.returns)
         return moments(sums, mask)

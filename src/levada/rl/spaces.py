@@ -1,7 +1,7 @@
 """Which observation and action spaces are supported, and nests of arrays to hold what comes from them.
 
-A *nest* is an array, a dict of nests or a tuple of nests: what a batch of observations looks like. Its leaves share
-their leading dimensions (time, environments).
+A *nest* is an array, a dict of nests or a tuple of nests: what a batch of observations looks like. Its leaves
+share their leading dimensions (time, environments).
 
     >>> import numpy as np
     >>> from gymnasium.spaces import Box, Dict, Discrete
@@ -12,33 +12,48 @@ their leading dimensions (time, environments).
     {'camera': ((3, 4, 4), 'uint8'), 'speed': ((3, 2), 'float32')}
     >>> write(buffers, 1, space.sample())
 
-**Supported observations**: Box (vectors and images), Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, nested.
-**Supported actions**: Discrete, MultiDiscrete and MultiBinary of one dimension, Box of floats.
+**Supported observations**: Box (vectors and images), Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple
+of these, nested. **Supported actions**: Discrete, MultiDiscrete and MultiBinary of one dimension, float Box.
 
-**One form above the environment.** Policies, buffers and losses see the *canonical* space: every float is float32 (a float64
-observation is stored as float32), Discrete and MultiDiscrete count from 0, a MultiBinary observation is a Box of int8. Images stay
-uint8. `EnvBatch` translates at the door, so a `start` other than 0 is known to nothing else.
+**One form above the environment.** Policies, buffers and losses see the *canonical* space: every float is
+float32 (a float64 observation is stored as float32), Discrete and MultiDiscrete count from 0, a MultiBinary
+observation is a Box of int8. Images stay uint8. `EnvBatch` translates at the door, so a `start` other than 0
+is known to nothing else.
 
-**Action masks** follow the convention of Gymnasium and PettingZoo: the observation space is a Dict of exactly `"obs"` and
-`"action_mask"`; the mask is a Box or MultiBinary of shape `(n,)` for Discrete(n), of shape `(sum(nvec),)` for MultiDiscrete,
-whose masks are concatenated. Nonzero means allowed.
+**Action masks** follow the convention of Gymnasium and PettingZoo: the observation space is a Dict of exactly
+`"obs"` and `"action_mask"`; the mask is a Box or MultiBinary of shape `(n,)` for Discrete(n), of shape
+`(sum(nvec),)` for MultiDiscrete, whose masks are concatenated. Nonzero means allowed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import Space, spaces
 
 from levada.flow.errors import LevadaError
+from levada.rl._nest import Array, Nest, join_path, leaves, map_nest, named_leaves, write
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-Array: TypeAlias = npt.NDArray[Any]
-Nest: TypeAlias = "Array | dict[str, Nest] | tuple[Nest, ...]"
+__all__ = [
+    "ACTION_MASK",
+    "OBS",
+    "Array",
+    "Nest",
+    "SpaceError",
+    "allocate",
+    "canonical_action_space",
+    "canonical_observation_space",
+    "check_action_space",
+    "check_observation_space",
+    "has_action_mask",
+    "leaf_spaces",
+    "leaves",
+    "map_nest",
+    "mask_sizes",
+    "named_leaves",
+    "write",
+]
 
 OBS = "obs"
 ACTION_MASK = "action_mask"
@@ -52,24 +67,24 @@ _HINTS: dict[type[Space[Any]], str] = {
 
 
 class SpaceError(LevadaError, ValueError):
-    """A space of the environment is not supported; says which one, what is supported and what to do instead."""
+    """A space of the environment is not supported; says which one, what is, and what to do instead."""
 
 
 def check_observation_space(space: Space[Any], action_space: Space[Any] | None = None) -> None:
-    """Refuse an observation space that is not supported; with `action_space` given, a misshapen action mask too.
+    """Refuse an observation space that is not supported and, given the `action_space`, a misshapen mask.
 
     >>> from gymnasium.spaces import Dict, Text
     >>> try:
     ...     check_observation_space(Dict({"hint": Text(8)}))
     ... except SpaceError as error:
-    ...     print(str(error).partition(";")[0])
-    observation space at 'hint' is Text(1, 8, charset=0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz)
+    ...     print(str(error).partition("(")[0], "...", str(error).rpartition("; ")[2])
+    observation space at 'hint' is Text ... encode the text as a Box of token numbers
     """
     _check_observation(space, "")
-    named = leaf_spaces(space)
-    if len(set(named)) != len(_paths(space, "")):
+    paths = [path for path, _ in _paths(space, "")]
+    if len(set(paths)) != len(paths):
         raise SpaceError(
-            f"observation space has two leaves with the same path, among {sorted(_paths(space, ''))}; "
+            f"observation space has two leaves with the same path, among {sorted(paths)}; "
             "rename a key, so that a key with '/' in it does not collide with a nested one"
         )
     if action_space is not None and isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
@@ -88,8 +103,8 @@ def check_action_space(space: Space[Any]) -> None:
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         if len(space.shape) != 1:
             raise SpaceError(
-                f"action space is {space!r} of shape {space.shape}; {supported}, of MultiDiscrete and MultiBinary those of one "
-                "dimension; flatten it in an ActionWrapper"
+                f"action space is {space!r} of shape {space.shape}; {supported}, MultiDiscrete and "
+                "MultiBinary of one dimension only; flatten it in an ActionWrapper"
             )
     elif isinstance(space, spaces.Box):
         if space.dtype.kind != "f":
@@ -98,13 +113,17 @@ def check_action_space(space: Space[Any]) -> None:
                 "did you mean MultiDiscrete, or dtype=np.float32?"
             )
         if 0 in space.shape:
-            raise SpaceError(f"action space is {space!r}, which has no elements; {supported}, with at least one element")
+            raise SpaceError(
+                f"action space is {space!r}, which has no elements; {supported}, with at least one element"
+            )
         if bool(np.isnan(space.low).any() or np.isnan(space.high).any()):
-            raise SpaceError(f"action space is {space!r} with a bound that is NaN; bounds are finite numbers or infinite")
+            raise SpaceError(
+                f"action space is {space!r} with a bound that is NaN; bounds are finite numbers or infinite"
+            )
     elif isinstance(space, spaces.Dict | spaces.Tuple):
         raise SpaceError(
-            f"action space is {space!r}; {supported}, not Dict or Tuple; flatten it into one of these by an ActionWrapper "
-            "(gymnasium.spaces.utils.flatten_space helps)"
+            f"action space is {space!r}; {supported}, not Dict or Tuple; flatten it into one of these in an "
+            "ActionWrapper (gymnasium.spaces.utils.flatten_space helps)"
         )
     else:
         hint = _HINTS.get(type(space), "translate it in an ActionWrapper").partition(",")[0]
@@ -139,7 +158,8 @@ def canonical_observation_space(space: Space[Any]) -> Space[Any]:
     """The same observations as policies and buffers see them: floats are float32, integers count from 0.
 
     >>> from gymnasium.spaces import Box, Discrete, MultiBinary, Tuple
-    >>> canonical_observation_space(Tuple((Box(-1, 1, (2,), np.float64), Discrete(3, start=5), MultiBinary(2))))
+    >>> space = Tuple((Box(-1, 1, (2,), np.float64), Discrete(3, start=5), MultiBinary(2)))
+    >>> canonical_observation_space(space)
     Tuple(Box(-1.0, 1.0, (2,), float32), Discrete(3), Box(0, 1, (2,), int8))
     """
     if isinstance(space, spaces.Dict):
@@ -169,68 +189,13 @@ def canonical_action_space(space: Space[Any]) -> Space[Any]:
 
 
 def leaf_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
-    """The spaces without Dict and Tuple, by path, in the order of `leaves`; a space that is not nested has the path "".
+    """The spaces inside of Dict and Tuple by path, in the order of `leaves`; path "" if there is no nesting.
 
     >>> from gymnasium.spaces import Dict, Discrete, Tuple
     >>> leaf_spaces(Dict({"a": Tuple((Discrete(2), Discrete(3))), "b": Discrete(4)}))
     {'a/0': Discrete(2), 'a/1': Discrete(3), 'b': Discrete(4)}
     """
     return dict(_paths(space, ""))
-
-
-def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
-    """Apply `fn` to each leaf (with the leaves of `rest` at the same place); the result is nested as `nest` is.
-
-    Whatever is no dict and no tuple is a leaf, so nests of tensors work as well.
-
-    >>> map_nest(lambda x, y: x + y, {"a": 1, "b": (2, 3)}, {"a": 10, "b": (20, 30)})
-    {'a': 11, 'b': (22, 33)}
-    """
-    if isinstance(nest, dict):
-        for other in rest:
-            if not isinstance(other, dict) or other.keys() != nest.keys():
-                raise ValueError(f"map_nest: got {_outline(other)} where the first nest has a dict of {sorted(nest)}")
-        return {key: map_nest(fn, child, *(other[key] for other in rest)) for key, child in nest.items()}
-    if isinstance(nest, tuple):
-        for other in rest:
-            if not isinstance(other, tuple) or len(other) != len(nest):
-                raise ValueError(f"map_nest: got {_outline(other)} where the first nest has a tuple of {len(nest)}")
-        return tuple(map_nest(fn, *children) for children in zip(nest, *rest, strict=True))
-    for other in rest:
-        if isinstance(other, dict | tuple):
-            raise ValueError(f"map_nest: got {_outline(other)} where the first nest has a leaf")
-    return fn(nest, *rest)
-
-
-def leaves(nest: Nest) -> list[Array]:
-    """The arrays of a nest, in a fixed order.
-
-    >>> leaves({"a": np.zeros(2), "b": (np.ones(1),)})
-    [array([0., 0.]), array([1.])]
-    """
-    return list(named_leaves(nest).values())
-
-
-def named_leaves(nest: Nest) -> dict[str, Array]:
-    """The arrays of a nest by path, as `leaf_spaces` names them.
-
-    >>> named_leaves({"a": np.zeros(2), "b": (np.ones(1),)})
-    {'a': array([0., 0.]), 'b/0': array([1.])}
-    """
-    named: dict[str, Array] = {}
-
-    def collect(child: Nest, path: str) -> None:
-        if isinstance(child, dict):
-            for key, grandchild in child.items():
-                collect(grandchild, _join(path, key))
-        elif isinstance(child, tuple):
-            for index, grandchild in enumerate(child):
-                collect(grandchild, _join(path, str(index)))
-        else:
-            named[path] = child
-
-    collect(nest, "")
-    return named
 
 
 def allocate(space: Space[Any], *leading: int) -> Nest:
@@ -252,42 +217,15 @@ def allocate(space: Space[Any], *leading: int) -> Nest:
     return np.zeros((*leading, *canonical.shape), canonical.dtype)
 
 
-def write(nest: Nest, index: Any, value: Any) -> None:
-    """`leaf[index] = value's leaf` for each leaf; `value` may be an observation as an environment returns it.
-
-    >>> buffers = {"a": np.zeros(2), "b": np.zeros((2, 1))}
-    >>> write(buffers, 1, {"a": 3.0, "b": np.array([4.0])})
-    >>> buffers
-    {'a': array([0., 3.]), 'b': array([[0.],
-           [4.]])}
-    """
-    if isinstance(nest, np.ndarray):
-        nest[index] = value
-    elif isinstance(nest, dict):
-        if value.keys() != nest.keys():
-            raise ValueError(f"write: got a dict of {sorted(value)} where the buffers are a dict of {sorted(nest)}")
-        for key, child in nest.items():
-            write(child, index, value[key])
-    else:
-        for child, item in zip(nest, value, strict=True):
-            write(child, index, item)
-
-
-def _join(path: str, key: str) -> str:
-    return f"{path}/{key}" if path else key
-
-
-def _outline(nest: Any) -> str:
-    if isinstance(nest, dict):
-        return f"a dict of {sorted(nest)}"
-    return f"a tuple of {len(nest)}" if isinstance(nest, tuple) else "a leaf"
-
-
 def _paths(space: Space[Any], path: str) -> list[tuple[str, Space[Any]]]:
     if isinstance(space, spaces.Dict):
-        return [leaf for key, child in space.spaces.items() for leaf in _paths(child, _join(path, key))]
+        return [leaf for key, child in space.spaces.items() for leaf in _paths(child, join_path(path, key))]
     if isinstance(space, spaces.Tuple):
-        return [leaf for index, child in enumerate(space.spaces) for leaf in _paths(child, _join(path, str(index)))]
+        return [
+            leaf
+            for index, child in enumerate(space.spaces)
+            for leaf in _paths(child, join_path(path, str(index)))
+        ]
     return [(path, space)]
 
 
@@ -299,15 +237,18 @@ def _check_observation(space: Space[Any], path: str) -> None:
         children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, child in children:
             if isinstance(space, spaces.Dict) and not isinstance(key, str):
-                raise SpaceError(f"{where} is a Dict with the key {key!r}; keys are str: did you mean {str(key)!r}?")
-            _check_observation(child, _join(path, str(key)))
+                raise SpaceError(
+                    f"{where} is a Dict with the key {key!r}; keys are str: did you mean {str(key)!r}?"
+                )
+            _check_observation(child, join_path(path, str(key)))
     elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        if 0 in space.shape:
+        if 0 in (space.shape or ()):
             raise SpaceError(f"{where} is {space!r}, which has no elements; leave it out")
     else:
         hint = _HINTS.get(type(space), "translate it in an ObservationWrapper")
         raise SpaceError(
-            f"{where} is {space!r}; levada supports Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these; {hint}"
+            f"{where} is {space!r}; levada supports Box, Discrete, MultiDiscrete, MultiBinary, and Dict or "
+            f"Tuple of these; {hint}"
         )
 
 
@@ -315,8 +256,8 @@ def _check_mask(space: spaces.Dict, action_space: Space[Any]) -> None:
     keys = sorted(space.spaces)
     if not has_action_mask(space):
         raise SpaceError(
-            f"observation space is a Dict of {keys}: with an {ACTION_MASK!r} the keys are exactly {OBS!r} and {ACTION_MASK!r}; "
-            f"put everything else under {OBS!r} (a Dict if there are several), or call the mask something else"
+            f"observation space is a Dict of {keys}: with an {ACTION_MASK!r} the keys are exactly {OBS!r} "
+            f"and {ACTION_MASK!r}; put everything else under {OBS!r}, or call the mask something else"
         )
     mask, size = space.spaces[ACTION_MASK], sum(mask_sizes(action_space))
     if not size:

@@ -10,6 +10,7 @@ it got it. What a failing disk does to it later is recognised by the size and SH
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -35,8 +36,10 @@ FORMAT = 1
 """Raised when the layout changes, so that an older levada says so instead of guessing."""
 
 DTYPES = frozenset(
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64".split()
-)
+    f"{kind}{bits}"
+    for kind, sizes in {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}.items()
+    for bits in sizes
+) | {"bool", "complex64"}
 """What safetensors stores of numpy."""
 
 
@@ -70,6 +73,7 @@ def save(
         CheckpointError: an array that safetensors cannot store, something in `meta` that JSON cannot, a negative step,
             or a valid checkpoint of this step, which is never overwritten (a torn one is).
         OSError: the disk is full, or cannot be written. Nothing of the attempt stays; older checkpoints do.
+
     """
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         msg = f"checkpoint: step={step!r}, expected an integer >= 0"
@@ -99,7 +103,10 @@ def save(
         sync_directory(temporary)
         temporary.rename(final)
     except BaseException:  # an interrupt, too, must leave nothing behind
-        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what cannot be removed now, `keep_last` removes later
+            for name in (ARRAYS, META):
+                (temporary / name).unlink(missing_ok=True)
+            temporary.rmdir()
         raise
     sync_directory(folder)
     return final
@@ -110,6 +117,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
 
     Raises:
         CheckpointError: it is missing, torn, or made by a newer levada.
+
     """
     folder = Path(path)
     record = _record(folder)

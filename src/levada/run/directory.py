@@ -14,10 +14,10 @@ A directory that holds anything is never written into by a new run.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import count
@@ -79,6 +79,7 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: the directory holds a run or anything else, cannot be written, or the disk is full.
+
         """
         config = RunConfig(
             identity=identity,
@@ -103,6 +104,7 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: there is no run, or its config.json is missing or torn.
+
         """
         where = _expanded(path)
         try:
@@ -129,6 +131,7 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: summary.json is torn or was edited.
+
         """
         try:
             data = (self.path / SUMMARY).read_bytes()
@@ -149,6 +152,7 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: some other line is not JSON.
+
         """
         try:
             lines = self.metrics_path.read_bytes().split(b"\n")
@@ -191,7 +195,11 @@ class RunDirectory:
             write_atomic(path / CONFIG, text)
             sync_directory(path.parent)
         except OSError as error:
-            shutil.rmtree(path if made else path / CHECKPOINTS, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the error to tell is the first
+                (path / CONFIG).unlink(missing_ok=True)
+                (path / CHECKPOINTS).rmdir()
+                if made:
+                    path.rmdir()
             raise RunDirectoryError(_unwritable(path, error)) from error
         return cls(path, config)
 

@@ -27,6 +27,7 @@ def write_synced(path: Path, data: bytes) -> None:
     Raises:
         FileExistsError: there is such a file.
         OSError: the disk is full, or cannot be written; what was begun is left to the caller to remove.
+
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -52,6 +53,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
 
     Raises:
         OSError: the disk is full, or cannot be written; the old file stays, no temporary one does.
+
     """
     target = Path(path)
     temporary = temporary_name(target)

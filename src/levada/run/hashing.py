@@ -23,6 +23,7 @@ def params_sha256(arrays: Mapping[str, np.ndarray]) -> str:
 
     Raises:
         TypeError: an array holds something other than numbers.
+
     """
     digest = hashlib.sha256()
     for name in sorted(arrays):

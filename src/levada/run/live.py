@@ -11,8 +11,10 @@ There is no thread: the panel is drawn in the run's loop, so it costs nothing be
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,11 +22,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from levada.flow.watch import NodeStatistics, Statistics
+from levada.flow.watch import LagStatistics, NodeStatistics, Statistics
 from levada.run.display import rate_text, return_text, summary_text
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
-from levada.run.summary import Summary, lags
+from levada.run.summary import Summary
 from levada.run.until import RETURN_WINDOW, Until
 from levada.run.view import History, View, Viewer, clock_time, fate, percentages, sparkline
 
@@ -52,7 +54,12 @@ class LiveDisplay:
     def start(self, identity: Identity, until: Until) -> None:
         """Say that the run begins, until there is something to draw."""
         self._identity, self._until = identity, until
-        self._live = Live(Text(f"{_title(identity)}: starting"), console=self._console, auto_refresh=False)
+        self._live = Live(
+            Text(f"{_title(identity)}: starting"),
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=sys.stdout.isatty(),  # what is piped to a program must not end up on the terminal
+        )
         self._live.start(refresh=True)
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
@@ -119,7 +126,8 @@ def _learning(view: View, until: Until, returns: History, width: int, ascii_only
     """The curve and the rates."""
     goal = "" if until.return_mean is None else f" of {return_text(until.return_mean)}"
     left = f"return    {return_text(view.return_mean_100)}{goal}  "
-    right = f"  last {min(view.episodes, RETURN_WINDOW)} of {view.episodes:,} episodes"
+    last = f"last {min(view.episodes, RETURN_WINDOW)} of " if width >= WIDE - 4 else ""
+    right = f"  {last}{view.episodes:,} episodes"
     marks = "_.-=+*#" if ascii_only else "▁▂▃▄▅▆▇█"
     curve = sparkline(returns.points, max(0, width - len(left) - len(right)), marks)
     first = Text.assemble((left, "bold"), (curve, "cyan"), (right, "bright_black"), no_wrap=True, overflow="ellipsis")
@@ -138,7 +146,7 @@ def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
         table.add_column(name, justify="right", no_wrap=True, style=style, header_style=style)
     if wide:
         table.add_column("", no_wrap=True, width=20)
-        table.add_column("by", no_wrap=True, overflow="ellipsis", max_width=18)
+        table.add_column("waits for", no_wrap=True, overflow="ellipsis", max_width=18)
     for name, node in statistics.nodes.items():
         shares = _shares(node)
         row: list[str | Text] = [name, *(f"{share}%" for share in shares)]
@@ -158,20 +166,23 @@ def _channels(statistics: Statistics, *, wide: bool) -> Table:
     table.add_column("dropped", justify="right", no_wrap=True, overflow="ellipsis", max_width=20 if wide else 10)
     for name, channel in statistics.channels.items():
         fill = f"{channel.fill}/{channel.capacity}"
-        rows = list(lags(name, channel))
-        if not rows:
-            table.add_row(name, fill, "-", "-", "-", fate(channel))
-        for number, (key, lag) in enumerate(rows):
-            over = lag.bound is not None and lag.max > lag.bound
-            table.add_row(
-                key,
-                fill if number == 0 else "",
-                f"{lag.mean:.1f}" if lag.count else "-",
-                Text(str(lag.max), style="bold red" if over else ""),
-                "none" if lag.bound is None else str(lag.bound),
-                fate(channel) if number == 0 else "",
-            )
+        if len(channel.lag) == 1:
+            (lag,) = channel.lag.values()
+            table.add_row(name, fill, *_lag(lag), fate(channel))
+            continue
+        table.add_row(name, fill, "", "", "", fate(channel))
+        for policy, lag in channel.lag.items():
+            table.add_row(f"  {policy}", "", *_lag(lag), "")
     return table
+
+
+def _lag(lag: LagStatistics) -> tuple[str | Text, ...]:
+    over = lag.bound is not None and lag.max > lag.bound
+    return (
+        f"{lag.mean:.1f}" if lag.count else "-",
+        Text(str(lag.max), style="bold red" if over else ""),
+        "none" if lag.bound is None else str(lag.bound),
+    )
 
 
 def _shares(node: NodeStatistics) -> tuple[int, ...]:
@@ -181,7 +192,7 @@ def _shares(node: NodeStatistics) -> tuple[int, ...]:
 def _bar(shares: tuple[int, ...], ascii_only: bool, width: int = 20) -> Text:
     marks = ("#", ".", "=") if ascii_only else ("█", "░", "▒")
     ends = [round(sum(shares[: index + 1]) * width / 100) for index in range(len(shares))]
-    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    lengths = [end - start for start, end in pairwise([0, *ends])]
     return Text.assemble(
         *((mark * length, style) for mark, length, style in zip(marks, lengths, STYLES.values(), strict=True))
     )

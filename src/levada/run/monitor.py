@@ -23,8 +23,8 @@ from levada.flow.payload import Episode, Header
 from levada.flow.watch import Consumed, Dropped, Event, Fired, Reported
 from levada.run.until import RETURN_WINDOW
 
-_REMEMBERED: Final = 1 << 15
-"""Items remembered at least, so that the same item is known again: far more than any queues hold at once."""
+_REMEMBERED: Final = 1 << 13
+"""Tickets remembered at least, so that the same item is known again: far more than queues hold at once."""
 
 
 class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,7 @@ class Monitor:
         target_return: float | None = None,
         learners: Collection[str] = (),
         clock: Callable[[], float] = time.perf_counter,
+        began_s: float | None = None,
     ) -> None:
         """Begin to measure time.
 
@@ -57,6 +58,8 @@ class Monitor:
             target_return: the mean return that counts as solved, for `solved_at_s`.
             learners: names of nodes whose firings are updates, counted even when they do not report.
             clock: seconds; replaced in tests.
+            began_s: when the run began, by that clock, if that was earlier: start-up counts as part of it.
+
         """
         self.env_steps = 0
         self.updates = 0
@@ -66,7 +69,7 @@ class Monitor:
         self._target_return = target_return
         self._learners = frozenset(learners)
         self._clock = clock
-        self._began_s = clock()
+        self._began_s = clock() if began_s is None else began_s
         self._elapsed_before_s = 0.0
         self._startup_before_s = 0.0
         self._startup_s: float | None = None
@@ -79,10 +82,10 @@ class Monitor:
         if self._startup_s is None:
             self._startup_s = self._since_beginning(event)
         if isinstance(event, Consumed):
-            self._count_steps(event.header)
-            self._count_episodes(event.header)
+            self._count_steps(event.channel, event.header)
+            self._count_episodes(event.channel, event.header)
         elif isinstance(event, Dropped):
-            self._count_steps(event.header)  # it was sampled, though nobody learns from it
+            self._count_steps(event.channel, event.header)  # it was sampled, though nobody learns from it
         elif isinstance(event, Reported):
             self.updates = max(self.updates, *event.report.versions.values(), 0)
         elif isinstance(event, Fired) and event.node in self._learners:
@@ -137,6 +140,7 @@ class Monitor:
 
         Raises:
             ValueError: it is not the state of a monitor.
+
         """
         try:
             was = msgspec.convert(dict(state), MonitorState)
@@ -156,12 +160,12 @@ class Monitor:
         firing_s = event.end_s - event.start_s if isinstance(event, Fired) else 0.0
         return max(0.0, self._clock() - self._began_s - firing_s)
 
-    def _count_steps(self, header: Header) -> None:
-        if self._steps_counted.is_new(header):
+    def _count_steps(self, channel: str, header: Header) -> None:
+        if self._steps_counted.is_new(channel, header):
             self.env_steps += header.num_env_steps
 
-    def _count_episodes(self, header: Header) -> None:
-        if not header.episodes or not self._episodes_counted.is_new(header):
+    def _count_episodes(self, channel: str, header: Header) -> None:
+        if not header.episodes or not self._episodes_counted.is_new(channel, header):
             return
         self.episodes += len(header.episodes)
         self._last_episodes.extend(header.episodes)
@@ -172,20 +176,30 @@ class Monitor:
 
 
 class _Recent:
-    """Which items were seen lately, in bounded memory: two generations of keys, the older one forgotten as a whole."""
+    """Which headers were seen lately, in bounded memory: two generations, the older one forgotten as a whole.
+
+    One ticket may stand for several firings of its source (a batch at the shard), each with a header of its own; and one
+    header comes by several times, in several channels or on several items of one channel (a flat map). So the headers of
+    a ticket number as many as the channel that saw most of them.
+    """
 
     def __init__(self) -> None:
-        self._young: set[tuple[str, int, int]] = set()
-        self._old: set[tuple[str, int, int]] = set()
+        self._young: dict[tuple[str, int, int], dict[str, list[Header]]] = {}
+        self._old: dict[tuple[str, int, int], dict[str, list[Header]]] = {}
 
-    def is_new(self, header: Header) -> bool:
+    def is_new(self, channel: str, header: Header) -> bool:
         key = (header.source, header.shard, header.ticket)
-        if key in self._young or key in self._old:
+        seen = self._young.get(key) or self._old.get(key)
+        if seen is None:
+            if len(self._young) >= _REMEMBERED:
+                self._old, self._young = self._young, {}
+            self._young[key] = {channel: [header]}
+            return True
+        here = seen.setdefault(channel, [])
+        if any(header is other for other in here):
             return False
-        if len(self._young) >= _REMEMBERED:
-            self._old, self._young = self._young, set()
-        self._young.add(key)
-        return True
+        here.append(header)
+        return len(here) > max((len(there) for name, there in seen.items() if name != channel), default=0)
 
 
 def _number(value: float) -> float | None:

@@ -47,6 +47,6 @@ def _without_specials(value: Any) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {key: _without_specials(entry) for key, entry in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_without_specials(entry) for entry in value]
     return value

@@ -74,6 +74,7 @@ class TensorBoard:
             directory: of the run.
             purge_step: for a resumed run: what an earlier file says from this step on is not shown.
             clock: seconds since 1970; replaced in tests.
+
         """
         from tensorboard.compat.proto import event_pb2, summary_pb2  # 0.2 s: paid only by who writes such files
         from tensorboard.summary.writer.record_writer import RecordWriter

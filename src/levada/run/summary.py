@@ -84,6 +84,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             msgspec.DecodeError: it is torn, or something else.
+
         """
         return msgspec.json.decode(data, type=cls)
 

@@ -30,7 +30,13 @@ RETURN_WINDOW: Final = 100
 NAMES: Final = ("return", "steps", "updates", "episodes", "minutes")
 """The conditions, in the order in which they are looked at."""
 
-_SYNONYMS: Final = {"reward": "return", "score": "return", "env_steps": "steps", "timesteps": "steps", "time": "minutes"}
+_SYNONYMS: Final = {
+    "reward": "return",
+    "score": "return",
+    "env_steps": "steps",
+    "timesteps": "steps",
+    "time": "minutes",
+}
 _GOAL: Final = "return"
 _FRACTIONAL: Final = ("return", "minutes")
 _EXAMPLE: Final = "for example until='return=475 steps=100_000'"
@@ -98,6 +104,7 @@ class Until:
 
         Raises:
             UntilError: an unknown name, something that is no number, a condition given twice, or none at all.
+
         """
         values: dict[str, float] = {}
         for name, value in _pairs(conditions):

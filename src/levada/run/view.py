@@ -2,7 +2,8 @@
 
     viewer = Viewer()
     view = viewer.look(monitor, run.statistics())
-    view.steps_per_s            # over the last seconds, not since the beginning
+
+Its rates are those of the last seconds, not since the beginning.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from levada.flow.watch import ChannelStatistics, Statistics
 from levada.run.monitor import Monitor
@@ -67,18 +69,16 @@ class History:
         self._capacity = capacity
         self._points: list[float] = []
         self._stride = 1
-        self._skipped = 0
+        self._num_added = 0
 
     def add(self, value: float) -> None:
         """Add the next point; points are taken at even times."""
-        if self._skipped:
-            self._skipped = (self._skipped + 1) % self._stride
-            return
-        self._points.append(value)
-        if len(self._points) == self._capacity:
-            self._points = self._points[::2]
-            self._stride *= 2
-        self._skipped = 1 % self._stride
+        if self._num_added % self._stride == 0:
+            self._points.append(value)
+            if len(self._points) == self._capacity:
+                self._points = self._points[::2]
+                self._stride *= 2
+        self._num_added += 1
 
     @property
     def points(self) -> Sequence[float]:
@@ -98,7 +98,7 @@ def sparkline(points: Sequence[float], width: int, marks: str = "▁▂▃▄▅
         return ""
     num = min(width, len(points))
     edges = [index * len(points) // num for index in range(num + 1)]
-    means = [sum(points[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(points[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     scale = (len(marks) - 1) / (high - low) if high > low else 0.0
     return "".join(marks[round((mean - low) * scale)] for mean in means)

@@ -56,7 +56,7 @@ class QueueMachine:
         self._names_versions = self._blocks and channel.queue.consumption == "admission"
         self._debt = dict.fromkeys(channel.sources, 0.0)
         self._next = 0
-        self._lost_numbers: list[int] = []
+        self._lost_numbers: dict[str, list[int]] = {source: [] for source in channel.sources}
         self._making: dict[int, str] = {}
         self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
         self._oldest = 0  # smallest number that is not consumed, dropped or empty
@@ -73,17 +73,17 @@ class QueueMachine:
 
     def may_issue(self, source: str) -> bool:
         """Whether a ticket can be issued to this source now."""
-        if self._lost_numbers:
-            return source in self._debt
+        if self._lost_numbers[source]:
+            return True
         if not self.channel.queue.drops_when_full and self.outstanding >= self.tickets:
             return False
         return self._next_source() in (None, source)
 
     def issue(self, source: str) -> Grant:
-        """Issue a ticket; lost ones first, under their old number."""
+        """Issue a ticket; what this source has lost first, under its old number."""
         assert self.may_issue(source), f"{self.channel.name}: no ticket for {source}"
-        if self._lost_numbers:
-            number = heapq.heappop(self._lost_numbers)
+        if self._lost_numbers[source]:
+            number = heapq.heappop(self._lost_numbers[source])
         else:
             number = self._next
             self._next += 1
@@ -93,10 +93,10 @@ class QueueMachine:
         return Grant(number, self._version_of(number))
 
     def lost(self, number: int) -> None:
-        """The item will not come: its ticket can be issued again."""
-        del self._making[number]
+        """The item will not come: its ticket can be issued again, to the same source."""
+        source = self._making.pop(number)
         self._lost += 1
-        heapq.heappush(self._lost_numbers, number)
+        heapq.heappush(self._lost_numbers[source], number)
 
     # ---- items
 
@@ -161,7 +161,8 @@ class QueueMachine:
     @property
     def outstanding(self) -> int:
         """Tickets that are not back."""
-        return len(self._making) + len(self._waiting) + len(self._unpublished) + len(self._lost_numbers)
+        num_lost = sum(len(numbers) for numbers in self._lost_numbers.values())
+        return len(self._making) + len(self._waiting) + len(self._unpublished) + num_lost
 
     def statistics(self) -> ChannelStatistics:
         """The queue at this moment."""
@@ -198,7 +199,7 @@ class QueueMachine:
 
     def _measure(self, header: Header, version: int | None) -> None:
         lag: dict[str, int] = {}
-        if self.channel.policy is not None and version is not None:
+        if version is not None and self.channel.policy in header.versions:
             measured = self._lag(header, version)
             lag[self.channel.policy] = measured
             self._lag_max = max(self._lag_max, measured)
@@ -207,8 +208,9 @@ class QueueMachine:
         self.told.append(Consumed(self.channel.name, header, lag))
 
     def _lag(self, header: Header, version: int) -> int:
+        """Updates since the item was made; 0 if it was made without the policy (a demonstration, say)."""
         assert self.channel.policy is not None
-        return version - header.versions[self.channel.policy]
+        return version - header.versions.get(self.channel.policy, version)
 
     def _version_of(self, number: int) -> int | None:
         """The first published version with which the ticket can be outstanding; `derive` has the argument."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from levada.flow.derive import Channel, ShardStage, derive
@@ -60,7 +60,7 @@ class _Ticket:
 
 
 class _SourceMachine:
-    """Deals the tickets of one source to its shards: round-robin in admission order, else to whoever is free."""
+    """Deals the tickets of one source to its shards: round-robin in admission order, else to who was free the longest."""
 
     def __init__(self, stage: ShardStage, channels: list[QueueMachine]) -> None:
         self.stage = stage
@@ -70,29 +70,36 @@ class _SourceMachine:
         """Per shard: the first is being worked on."""
         self._issued = 0
         self._lost: list[int] = []
+        self._dealt_last = [-1] * stage.shards
+
+    @property
+    def issued_per_shard(self) -> float:
+        """How much this source has had; who has had least is asked first."""
+        return self._issued / self.stage.shards
 
     def blocked_by(self) -> str | None:
         """The channel that withholds tickets."""
         return next((c.channel.name for c in self.channels if not c.may_issue(self.stage.source)), None)
 
-    def deal(self) -> None:
-        """Issue every ticket that may be issued now."""
-        while self.blocked_by() is None:
-            shard = self._shard()
-            if shard is None:
-                return
-            grants = {c: c.issue(self.stage.source) for c in self.channels}
-            again = bool(self._lost)
-            number = self._lost.pop(0) if again else self._issued
-            self._issued += not again
-            versions: dict[str, int] = {}
-            for machine, grant in grants.items():
-                policy = machine.channel.policy
-                if policy is not None and grant.version is not None:
-                    versions[policy] = max(grant.version, versions.get(policy, 0))
-            numbers = {machine.channel.name: grant.number for machine, grant in grants.items()}
-            ticket = _Ticket(number, numbers, versions, self.stage.firings_per_ticket)
-            self.tickets[shard].insert(0 if again else len(self.tickets[shard]), ticket)
+    def deal(self) -> bool:
+        """Issue a ticket, if one may be issued now."""
+        shard = self._shard() if self.blocked_by() is None else None
+        if shard is None:
+            return False
+        grants = {c: c.issue(self.stage.source) for c in self.channels}
+        again = bool(self._lost)
+        number = self._lost.pop(0) if again else self._issued
+        self._issued += not again
+        self._dealt_last[shard] = number
+        versions: dict[str, int] = {}
+        for machine, grant in grants.items():
+            policy = machine.channel.policy
+            if policy is not None and grant.version is not None:
+                versions[policy] = max(grant.version, versions.get(policy, 0))
+        numbers = {machine.channel.name: grant.number for machine, grant in grants.items()}
+        ticket = _Ticket(number, numbers, versions, self.stage.firings_per_ticket)
+        self.tickets[shard].insert(0 if again else len(self.tickets[shard]), ticket)
+        return True
 
     def lost(self, shard: int) -> None:
         """The ticket that a shard was working on is to be issued again."""
@@ -104,7 +111,8 @@ class _SourceMachine:
     def _shard(self) -> int | None:
         if self.round_robin:
             return (self._lost[0] if self._lost else self._issued) % self.stage.shards
-        return next((shard for shard, tickets in enumerate(self.tickets) if not tickets), None)
+        free = (shard for shard, tickets in enumerate(self.tickets) if not tickets)
+        return min(free, key=self._dealt_last.__getitem__, default=None)
 
 
 class Schedule:
@@ -114,7 +122,7 @@ class Schedule:
         """`flow` must have passed its check."""
         self.flow = flow
         topology = derive(flow)
-        self._queues = {channel.name: QueueMachine(channel) for channel in topology.channels}
+        self._queues = {channel.name: QueueMachine(_shared(channel, flow)) for channel in topology.channels}
         self._into: dict[str, list[QueueMachine]] = {}
         for queue in self._queues.values():
             self._into.setdefault(queue.channel.consumer, []).append(queue)
@@ -259,17 +267,15 @@ class Schedule:
         self.versions[policy] += 1
         version = self.versions[policy]
         weights = next((output.value for output in outputs if output.port == "weights"), None)
-        published = False
         for edge in self.flow.edges:
             if edge.kind == "publish" and edge.source.node == node.name and version % edge.every == 0:
-                published = True
                 yield Publish(edge.target, version, weights)
                 yield from (Forget(edge.target, old) for old in self.registers[edge.target].publish(version))
                 yield Tell(Published(edge.target, version))
-        if published:
-            for queue in self._queues.values():
-                if node.name in queue.channel.learners:
-                    queue.published(version)
+        for queue in self._queues.values():
+            every = queue.channel.publish_every
+            if node.name in queue.channel.learners and every is not None and version % every == 0:
+                queue.published(version)
 
     def _report(self, node: Node, firing: Firing) -> Tell:
         origin = node.inputs[0].node
@@ -293,22 +299,31 @@ class Schedule:
     def _advance(self) -> Iterator[Instruction]:
         for stage in self._consumer_stages.values():
             if stage.busy is None:
-                self._feed(stage)
+                if stage.next_ready() is None:
+                    self._feed(stage)
                 yield from self._start_next(stage, None)
-        for source in self._sources.values():
-            source.deal()
+        self._deal()
         for (name, _), stage in self._stages.items():
             yield from self._start_next(stage, name)
 
+    def _deal(self) -> None:
+        """Issue every ticket that may be issued now; sources that share a queue take turns."""
+        dealt = True
+        while dealt:
+            dealt = False
+            for source in sorted(self._sources.values(), key=lambda source: source.issued_per_shard):
+                dealt |= source.deal()
+
     def _feed(self, stage: StageMachine) -> None:
-        """Take from the queues what an idle stage can use. Not while it is busy: an update there would make it older."""
+        """Take from the queues what an idle stage can use. Not while it can fire: an update there would make it older."""
         for machine in stage.machines.values():
-            for queue in self._into.get(machine.node.name, ()):
+            queues = self._into.get(machine.node.name, ())
+            for queue in sorted(queues, key=lambda queue: machine.order_of(queue.channel.input_index)):
                 policy = queue.channel.policy
                 version = self.versions.get(policy) if policy else None
                 if version is not None:
                     queue.discard_stale(version)
-                while machine.wants(queue.channel.input_index) and queue.ready:
+                while queue.ready and stage.wants(machine.node.name, queue.channel.input_index):
                     stage.put(machine.node.name, queue.channel.input_index, queue.take(version))
 
     def _start_next(self, stage: StageMachine, source: str | None) -> Iterator[Start]:
@@ -347,3 +362,10 @@ class Schedule:
         policy = self.flow.registers[register].policy
         lags = [c.queue.max_lag for c in channels if c.policy == policy and c.queue.blocks and c.queue.max_lag]
         return max(lags, default=0) + 1
+
+
+def _shared(channel: Channel, flow: Flow) -> Channel:
+    """In admission order sources take turns at a queue that they share, by their shards, so that timing has no say."""
+    if channel.proportions is not None or len(channel.sources) == 1 or channel.queue.consumption != "admission":
+        return channel
+    return replace(channel, proportions=tuple(float(flow.nodes[name].shards) for name in channel.sources))

@@ -2,6 +2,10 @@
 
 What is furthest downstream fires first, so that little lies between nodes. A node fires when each of its inputs holds
 what it needs: `size` items for a batch, one otherwise; a union needs one in any input, or in the input whose turn it is.
+At a shard a union has no turns, for the items of its other inputs are at other shards: the tickets are dealt by weight.
+
+A stage asks for an item only if it can pass it on to a learner without waiting for another item that may not come:
+nothing grows old, or piles up, between a queue and the update.
 """
 
 from __future__ import annotations
@@ -19,9 +23,11 @@ class NodeMachine:
     """Firing rule and hand-over buffers of one node in one stage."""
 
     node: Node
+    sharded: bool = False
     buffers: tuple[deque[Item], ...] = field(init=False)
     num_firings: int = 0
     _taken: list[int] = field(init=False)
+    _last: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
         self.buffers = tuple(deque() for _ in self.node.inputs)
@@ -41,7 +47,13 @@ class NodeMachine:
 
     def wants(self, index: int) -> bool:
         """Whether another item should be brought to an input."""
+        if self.node.kind == "union":
+            return not any(self.buffers) and self._due() in (None, index)
         return len(self.buffers[index]) < self.need
+
+    def order_of(self, index: int) -> int:
+        """Which input is asked first, where several could give: the one after the last, in turn."""
+        return (index - self._last - 1) % len(self.buffers)
 
     def take(self) -> tuple[Item, ...]:
         """The items of one firing."""
@@ -49,18 +61,25 @@ class NodeMachine:
             index = self._turn()
             assert index is not None
             self._taken[index] += 1
+            self._last = index
             return (self.buffers[index].popleft(),)
         return tuple(buffer.popleft() for buffer in self.buffers for _ in range(self.need))
 
     def _turn(self) -> int | None:
-        """The input that a union takes from next. By weights, the one that is furthest behind its share: exact, no dice."""
-        if self.node.weights is None:
-            return next((index for index, buffer in enumerate(self.buffers) if buffer), None)
+        """The input that a union takes from now."""
+        due = self._due()
+        if due is None:
+            return min((i for i, buffer in enumerate(self.buffers) if buffer), key=self.order_of, default=None)
+        return due if self.buffers[due] else None
+
+    def _due(self) -> int | None:
+        """By weights, the input that is furthest behind its share: exact, no dice. None: any."""
+        if self.node.weights is None or self.sharded:
+            return None
         rounds = sum(self._taken) + 1
         whole = sum(self.node.weights)
         behind = [weight / whole * rounds - taken for weight, taken in zip(self.node.weights, self._taken, strict=True)]
-        index = behind.index(max(behind))
-        return index if self.buffers[index] else None
+        return behind.index(max(behind))
 
 
 class StageMachine:
@@ -69,7 +88,16 @@ class StageMachine:
     def __init__(self, nodes: Iterable[Node], *, shard: int | None = None) -> None:
         """`nodes`: in the order in which items pass."""
         self.shard = shard
-        self.machines: Mapping[str, NodeMachine] = {node.name: NodeMachine(node) for node in nodes}
+        self.machines: Mapping[str, NodeMachine] = {node.name: NodeMachine(node, shard is not None) for node in nodes}
+        self._following = {
+            name: [
+                (machine.node.name, index)
+                for machine in self.machines.values()
+                for index, edge in enumerate(machine.node.inputs)
+                if edge.node == name and edge.queue is None
+            ]
+            for name in self.machines
+        }
         self._downstream_first = tuple(reversed(list(self.machines.values())))
         self.busy: str | None = None
         """The node that is firing."""
@@ -79,6 +107,13 @@ class StageMachine:
         if self.busy is not None:
             return None
         return next((machine for machine in self._downstream_first if machine.ready), None)
+
+    def wants(self, node: str, index: int) -> bool:
+        """Whether an item brought to this input could go on to a learner as soon as its batch is full."""
+        machine = self.machines[node]
+        if not machine.wants(index):
+            return False
+        return machine.node.kind == "learn" or all(self.wants(*following) for following in self._following[node])
 
     def put(self, node: str, index: int, item: Item) -> None:
         """Hand an item to an input."""

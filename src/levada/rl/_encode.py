@@ -4,7 +4,8 @@
     >>> make_encoder(Discrete(3, start=5), num_envs=2)(np.array([0, 2]))
     array([5, 7])
 
-What is returned is always a copy, so an environment that changes its action in place does not change the rollout.
+What is returned is always a copy, so an environment that changes its action in place does not change the
+rollout.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
 def make_encoder(space: Space[Any], num_envs: int) -> Callable[[Any], Array]:
-    """The function for a space that `check_action_space` has accepted; it raises ValueError for a wrong action."""
+    """The function for a space that `check_action_space` has accepted; ValueError for a wrong action."""
     assert space.shape is not None
     shape = (num_envs, *space.shape)
     if isinstance(space, spaces.Box):
@@ -53,13 +54,15 @@ def _integer_encoder(
         if actions.shape != shape:
             raise ValueError(_wrong_shape(actions, shape, space))
         if actions.dtype.kind not in "iub":
-            raise ValueError(f"actions have dtype {actions.dtype}, expected integers for the action space {space}")
+            raise ValueError(
+                f"actions have dtype {actions.dtype}, expected integers for the action space {space}"
+            )
         encoded = actions.astype(_INT64)
         # As unsigned numbers the negative ones are huge, so one comparison finds both kinds.
         if 1 in (encoded.view(_UINT64) >= num_values).tobytes():
             raise ValueError(
-                f"actions {_shorten(actions)} are outside the action space {space}: policies count from 0, expected 0 to "
-                f"{_shorten(num_values.astype(np.int64) - 1)}"
+                f"actions {_shorten(actions)} are outside the action space {space}: policies count from 0, "
+                f"expected 0 to {_shorten(num_values.astype(np.int64) - 1)}"
             )
         if start is not None:
             encoded += start
@@ -79,10 +82,14 @@ def _box_encoder(space: spaces.Box[Any], shape: tuple[int, ...]) -> Callable[[An
         if actions.shape != shape:
             raise ValueError(_wrong_shape(actions, shape, space))
         if actions.dtype.kind not in "fiu":
-            raise ValueError(f"actions have dtype {actions.dtype}, expected floats for the action space {space}")
+            raise ValueError(
+                f"actions have dtype {actions.dtype}, expected floats for the action space {space}"
+            )
         encoded = actions.astype(dtype, order="C")
         if 0 in np.isfinite(encoded).tobytes():
-            raise ValueError(f"actions have NaN or infinity: {_shorten(actions)}; did the policy's parameters become NaN?")
+            raise ValueError(
+                f"actions have NaN or infinity: {_shorten(actions)}; did the policy's parameters become NaN?"
+            )
         if low is not None:
             np.maximum(encoded, low, out=encoded)
         if high is not None:
@@ -94,7 +101,8 @@ def _box_encoder(space: spaces.Box[Any], shape: tuple[int, ...]) -> Callable[[An
 
 def _wrong_shape(actions: Array, shape: tuple[int, ...], space: Space[Any]) -> str:
     return (
-        f"actions have shape {actions.shape}, expected {shape}: one action of {space} for each of the {shape[0]} environments"
+        f"actions have shape {actions.shape}, expected {shape}: one action of {space} for each of the "
+        f"{shape[0]} environments"
     )
 
 

@@ -1,0 +1,80 @@
+"""levada: distributed reinforcement learning as one explicit graph, run unchanged in one thread, on all cores, or on a cluster.
+
+    import levada as lv
+
+    run = lv.train("ppo", "CartPole-v1", until="return=475", seed=1)
+    print(run.summary.return_mean_100, run.policy.act(observation))
+
+Everything public is here or in the subpackages `levada.flow`, `levada.math`, `levada.rl`, `levada.algorithms`. Names are
+imported when they are first used, so `import levada` is quick and loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from levada._version import __version__
+
+if TYPE_CHECKING:
+    from levada.algorithms.algorithm import Algorithm as Algorithm
+    from levada.algorithms.ppo import PPO as PPO
+    from levada.api import Result as Result
+    from levada.api import evaluate as evaluate
+    from levada.api import load as load
+    from levada.api import train as train
+    from levada.flow import Flow as Flow
+    from levada.flow import FlowError as FlowError
+    from levada.flow import Instrument as Instrument
+    from levada.flow import LevadaError as LevadaError
+    from levada.flow import Queue as Queue
+    from levada.flow import Report as Report
+    from levada.flow import Shard as Shard
+    from levada.flow import Update as Update
+    from levada.rl.learner import Learner as Learner
+    from levada.rl.policy import Policy as Policy
+    from levada.rl.rollout import Rollout as Rollout
+    from levada.rl.sampler import Sampler as Sampler
+    from levada.rl.task import Task as Task
+    from levada.rl.transitions import Transitions as Transitions
+    from levada.runners.inline import Inline as Inline
+
+_HOME = {
+    "Algorithm": "levada.algorithms.algorithm",
+    "Flow": "levada.flow",
+    "FlowError": "levada.flow",
+    "Inline": "levada.runners.inline",
+    "Instrument": "levada.flow",
+    "Learner": "levada.rl.learner",
+    "LevadaError": "levada.flow",
+    "PPO": "levada.algorithms.ppo",
+    "Policy": "levada.rl.policy",
+    "Queue": "levada.flow",
+    "Report": "levada.flow",
+    "Result": "levada.api",
+    "Rollout": "levada.rl.rollout",
+    "Sampler": "levada.rl.sampler",
+    "Shard": "levada.flow",
+    "Task": "levada.rl.task",
+    "Transitions": "levada.rl.transitions",
+    "Update": "levada.flow",
+    "evaluate": "levada.api",
+    "load": "levada.api",
+    "train": "levada.api",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        msg = f"module 'levada' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

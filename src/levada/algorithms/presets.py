@@ -1,0 +1,31 @@
+"""Settings that are known to work: per algorithm and environment, what differs from the algorithm's defaults.
+
+A preset is used where neither the command line nor an argument says otherwise; config.json tells which value came from
+where. docs/results.md has what each reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "ppo": {
+        "CartPole-v1": {
+            "num_envs": 8,
+            "num_steps": 32,
+            "num_epochs": 20,
+            "minibatch_size": 256,
+            "learning_rate": 1e-3,
+            "anneal_steps": 100_000,
+            "anneal_clip": True,
+            "discount": 0.98,
+            "gae_lambda": 0.8,
+        },
+    },
+}
+
+
+def preset(algorithm: str, env: str) -> Mapping[str, Any]:
+    """The preset of an algorithm for an environment; empty if there is none."""
+    return PRESETS.get(algorithm, {}).get(env, {})

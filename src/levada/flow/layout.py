@@ -1,0 +1,355 @@
+"""Where the parts of a drawing stand: columns by longest path, few crossings, room of its own for each label.
+
+The layered method of Sugiyama, Tagawa and Toda (1981). Nodes and labels stand in columns of their own, so that between
+two columns there is nothing but lines; a link that spans several columns bends in each of them. Feedback leaves a box on
+its right, runs below the graph in a lane of its own, and comes back on the left:
+
+        column   gap   column   gap   column
+      +-[rollout]-----(lag <= 0)-----[learn]-+
+      +--------------[weights]---------------+     a lane
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+GAP = 22.0
+"""Between a column and the lines beside it."""
+TRACK = 9.0
+"""Between vertical lines."""
+PORT = 14.0
+"""Between the ends of lines at one side of a box."""
+_HEADER, _FOOTER, _SPACE = 24.0, 12.0, 16.0
+
+Point = tuple[float, float]
+
+
+@dataclass(slots=True, eq=False)
+class Box:
+    """Something that takes room in a column or a lane. `x` and `y` are its centre."""
+
+    key: str
+    width: float
+    height: float
+    scope: tuple[str, ...] = ()
+    column: int = 0
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Its left edge."""
+        return self.x - self.width / 2
+
+    @property
+    def right(self) -> float:
+        """Its right edge."""
+        return self.x + self.width / 2
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """An edge that goes forward, from left to right."""
+
+    source: Box
+    target: Box
+    label: Box | None = None
+    stops: list[Box] = field(default_factory=list)
+    """The bends and the label, from left to right."""
+    start: Point = (0.0, 0.0)
+    end: Point = (0.0, 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    """Where a loop begins or ends."""
+
+    box: Box
+    line: list[Point] = field(default_factory=list)
+    """From the box to its loop's register, or to the lane's other end."""
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """Feedback: from boxes on the right to boxes on the left, below the graph, perhaps by way of a register."""
+
+    sources: list[End]
+    targets: list[End]
+    label: Box
+    """Stands below the first source."""
+    box: Box | None = None
+    """The register."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rectangle around a scope."""
+
+    scope: tuple[str, ...]
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What `arrange` has found; boxes, links and loops have their places now."""
+
+    width: float
+    height: float
+    groups: tuple[Group, ...]
+
+
+def closes_cycle(links: Sequence[Link], source: Box, target: Box) -> bool:
+    """Whether one more link would close a cycle."""
+    reached, pending = set[Box](), [target]
+    while pending:
+        box = pending.pop()
+        if box not in reached:
+            reached.add(box)
+            pending += [link.target for link in links if link.source is box]
+    return source in reached
+
+
+def arrange(boxes: Sequence[Box], links: Sequence[Link], loops: Sequence[Loop]) -> Drawing:
+    """Give every box a place and every line its points. The links must not form a cycle."""
+    columns = _columns(boxes, links)
+    bands = _bands([box for column in columns for box in column])
+    _order(columns, links, bands)
+    rows, bottom = _rows(columns, links, bands)
+    lanes = sorted(loops, key=_span)
+    for loop in lanes:
+        height = max(box.height for box in (loop.label, loop.box) if box)
+        loop.label.y = bottom + GAP + height / 2
+        if loop.box:
+            loop.box.y = loop.label.y
+        bottom = loop.label.y + height / 2 - GAP + _SPACE / 2
+    lefts, rights = _across(columns, lanes)
+    _lead(links, lanes, lefts, rights)
+    width = max([rights[-1], *(point[0] for loop in lanes for end in loop.sources for point in end.line)])
+    return Drawing(width + GAP, bottom + GAP, tuple(_groups(columns, rows)))
+
+
+# ---- columns
+
+
+def _columns(boxes: Sequence[Box], links: Sequence[Link]) -> list[list[Box]]:
+    """Nodes in even columns by longest path, labels in the odd ones between; columns that stay empty are left out."""
+    for _ in boxes:
+        for link in links:
+            link.target.column = max(link.target.column, link.source.column + 2)
+    used = sorted({box.column for box in boxes} | {link.target.column - 1 for link in links if link.label})
+    columns: list[list[Box]] = [[] for _ in used]
+    for box in boxes:
+        box.column = used.index(box.column)
+        columns[box.column].append(box)
+    for link in links:
+        if link.label:
+            link.label.scope = link.target.scope
+        for column in range(link.source.column + 1, link.target.column):
+            last = column == link.target.column - 1
+            stop = (
+                link.label if last and link.label else Box("", 0.0, 12.0, _common(link.source.scope, link.target.scope))
+            )
+            stop.column = column
+            link.stops.append(stop)
+            columns[column].append(stop)
+    return columns
+
+
+def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    length = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:length]
+
+
+def _bands(boxes: Sequence[Box]) -> dict[tuple[str, ...], int]:
+    """Each scope has a band of rows for itself, so that the rectangles of scopes never overlap. Parents come first."""
+    prefixes = list(dict.fromkeys(box.scope[:n] for box in boxes for n in range(len(box.scope) + 1)))
+    scopes = {box.scope for box in boxes} | {()}
+    ordered = sorted(scopes, key=lambda scope: [prefixes.index(scope[:n]) for n in range(1, len(scope) + 1)])
+    return {scope: index for index, scope in enumerate(ordered)}
+
+
+# ---- rows
+
+
+def _pairs(links: Sequence[Link]) -> Iterator[tuple[Box, Box]]:
+    for link in links:
+        chain = [link.source, *link.stops, link.target]
+        yield from pairwise(chain)
+
+
+def _beside(links: Sequence[Link]) -> tuple[dict[Box, list[Box]], dict[Box, list[Box]]]:
+    """The boxes to the left and to the right of each."""
+    before: dict[Box, list[Box]] = {}
+    after: dict[Box, list[Box]] = {}
+    for left, right in _pairs(links):
+        before.setdefault(right, []).append(left)
+        after.setdefault(left, []).append(right)
+    return before, after
+
+
+def _order(columns: list[list[Box]], links: Sequence[Link], bands: Mapping[tuple[str, ...], int]) -> None:
+    """Sort each column by the mean place of its neighbours, to and fro; keep what crosses least."""
+    before, after = _beside(links)
+    best, fewest = [list(column) for column in columns], -1
+    for sweep in range(8):
+        beside = after if sweep % 2 else before
+        for column in reversed(columns) if sweep % 2 else columns:
+            place = {box: index for other in columns for index, box in enumerate(other)}
+            mean = {box: sum(place[b] for b in beside.get(box, [box])) / len(beside.get(box, [box])) for box in column}
+            column.sort(key=lambda box: (bands[box.scope], mean[box]))
+        crossings = _crossings(columns, links)
+        if fewest < 0 or crossings < fewest:
+            best, fewest = [list(column) for column in columns], crossings
+    columns[:] = best
+
+
+def _crossings(columns: list[list[Box]], links: Sequence[Link]) -> int:
+    place = {box: index for column in columns for index, box in enumerate(column)}
+    lines = [(left.column, place[left], place[right]) for left, right in _pairs(links)]
+    return sum(
+        a[0] == b[0] and (a[1] - b[1]) * (a[2] - b[2]) < 0 for index, a in enumerate(lines) for b in lines[index + 1 :]
+    )
+
+
+def _rows(
+    columns: list[list[Box]], links: Sequence[Link], bands: Mapping[tuple[str, ...], int]
+) -> tuple[dict[tuple[str, ...], tuple[float, float]], float]:
+    """Give each box its height, near its neighbours. Gives top and bottom of each band, and the end of all.
+
+    What has no scope is kept out of the bands of others only in the columns that scopes reach.
+    """
+    scoped = [box.column for column in columns for box in column if box.scope]
+    bound = range(min(scoped, default=0), max(scoped, default=-1) + 1)
+    rows: dict[tuple[str, ...], tuple[float, float]] = {}
+    y, last = 0.0, tuple[str, ...]()
+    for scope in bands:
+        height = max((_stack([box for box in columns[i] if box.scope == scope]) for i in bound), default=0.0)
+        shared = len(_common(last, scope))
+        y += _FOOTER * (len(last) - shared) + _HEADER * (len(scope) - shared) + (_SPACE if y else 0.0)
+        rows[scope] = (y, y + height)
+        y, last = y + height, scope
+    bottom = max([y + _FOOTER * len(last), *(_stack(column) for i, column in enumerate(columns) if i not in bound)])
+    before, after = _beside(links)
+    for sweep in range(10):
+        beside = after if sweep % 2 else before
+        for i in reversed(range(len(columns))) if sweep % 2 else range(len(columns)):
+            if i in bound:
+                for scope, (top, end) in rows.items():
+                    _settle([box for box in columns[i] if box.scope == scope], beside, top, end, first=sweep == 0)
+            else:
+                _settle(columns[i], beside, 0.0, bottom, first=sweep == 0)
+    return rows, bottom
+
+
+def _stack(boxes: Sequence[Box]) -> float:
+    return sum(box.height for box in boxes) + _SPACE * max(0, len(boxes) - 1)
+
+
+def _settle(
+    boxes: Sequence[Box], beside: Mapping[Box, Sequence[Box]], top: float, bottom: float, *, first: bool
+) -> None:
+    """Move boxes towards their neighbours, keeping their order and distances between `top` and `bottom`."""
+    spare = bottom - top - _stack(boxes)
+    above = [
+        _stack([*boxes[:i], box]) - box.height / 2 for i, box in enumerate(boxes)
+    ]  # smallest centres, from the top
+    wanted = []
+    for box, least in zip(boxes, above, strict=True):
+        near = beside.get(box, [])
+        goal = sum(b.y for b in near) / len(near) if near else (top + least + spare / 2 if first else box.y)
+        wanted.append(min(max(goal - least - top, 0.0), spare))
+    down = [max(wanted[: i + 1]) for i in range(len(boxes))]
+    up = [min(wanted[i:]) for i in range(len(boxes))]
+    for box, least, one, other in zip(boxes, above, down, up, strict=True):
+        box.y = top + least + (one + other) / 2
+
+
+# ---- across, and the lines
+
+
+def _span(loop: Loop) -> int:
+    columns = [end.box.column for end in (*loop.sources, *loop.targets)]
+    return max(columns, default=0) - min(columns, default=0)
+
+
+def _across(columns: list[list[Box]], lanes: Sequence[Loop]) -> tuple[list[float], list[float]]:
+    """Places from left to right; registers and labels of lanes stand below a column. Gives the edges of the columns."""
+    widths = [max((box.width for box in column), default=0.0) for column in columns] or [0.0]
+    for loop in lanes:
+        first = max((end.box.column for end in loop.targets), default=0)
+        last = min((end.box.column for end in loop.sources), default=first)
+        loop.label.column = loop.sources[0].box.column if loop.sources else first
+        widths[loop.label.column] = max(widths[loop.label.column], loop.label.width)
+        if loop.box:
+            loop.box.column = (first + last) // 2
+            widths[loop.box.column] = max(widths[loop.box.column], loop.box.width)
+    x, lefts, rights = 0.0, list[float](), list[float]()
+    for column, width in enumerate(widths):
+        num_down = sum(end.box.column == column - 1 for loop in lanes for end in loop.sources)
+        num_up = sum(end.box.column == column for loop in lanes for end in loop.targets)
+        x += GAP + TRACK * num_up + (GAP + TRACK * num_down if column else 0.0)
+        lefts.append(x)
+        x += width
+        rights.append(x)
+    lane_boxes = [box for loop in lanes for box in (loop.label, loop.box) if box]
+    for box in [box for column in columns for box in column] + lane_boxes:
+        box.x = (lefts[box.column] + rights[box.column]) / 2
+    return lefts, rights
+
+
+def _lead(links: Sequence[Link], lanes: Sequence[Loop], lefts: Sequence[float], rights: Sequence[float]) -> None:
+    """The points of every line: forward ones at the middle of a box's sides, those of loops below them.
+
+    A loop has a vertical line of its own at each end; what lies deeper turns further out, so that they do not cross.
+    """
+    num_in: dict[Box, int] = {}
+    for link in links:
+        num_in[link.target] = num_in.get(link.target, 0) + 1
+        link.start = (link.source.right, link.source.y)
+    for box, count in num_in.items():
+        coming = [(link.stops[-1] if link.stops else link.source, link) for link in links if link.target is box]
+        for number, (_, link) in enumerate(sorted(coming, key=lambda pair: pair[0].y)):
+            link.end = (box.left, box.y + PORT * (number - (count - 1) / 2))
+    num_out = {link.source: 1 for link in links}
+    for going_down, edges in ((True, rights), (False, lefts)):
+        ends = [
+            (depth, end) for depth, loop in enumerate(lanes) for end in (loop.sources if going_down else loop.targets)
+        ]
+        ends.sort(key=lambda pair: (pair[0], -pair[1].box.y))
+        num_forward = num_out if going_down else num_in
+        num_tracks = [0] * len(edges)
+        for number, (depth, end) in enumerate(ends):
+            column, deeper = end.box.column, sum(other.box is end.box for _, other in ends[number + 1 :])
+            y = end.box.y + PORT * ((num_forward.get(end.box, -1) + 1) / 2 + deeper)
+            track = edges[column] + (1 if going_down else -1) * (GAP / 2 + TRACK * num_tracks[column])
+            num_tracks[column] += 1
+            near = end.box.right if going_down else end.box.left
+            end.line = [(near, y), (track, y), (track, lanes[depth].label.y)]
+    for loop in lanes:
+        for end in (*loop.sources, *loop.targets):
+            track, y = end.line[-1]
+            if loop.box:
+                end.line.append((loop.box.right if loop.box.x < track else loop.box.left, y))
+            elif loop.targets:
+                end.line.append((loop.targets[0].line[1][0], y))
+
+
+def _groups(columns: Sequence[Sequence[Box]], rows: Mapping[tuple[str, ...], tuple[float, float]]) -> Iterator[Group]:
+    """A rectangle for each scope, outer ones first."""
+    scopes = {scope[:n]: None for scope in rows for n in range(1, len(scope) + 1)}
+    for scope in scopes:
+        inside = [box for column in columns for box in column if box.scope[: len(scope)] == scope]
+        bands = [(len(found) - len(scope), *ends) for found, ends in rows.items() if found[: len(scope)] == scope]
+        margin = GAP / 2 - 2.0 * len(scope)
+        yield Group(
+            scope,
+            min(box.left for box in inside) - margin,
+            min(top - _HEADER * (depth + 1) for depth, top, _ in bands),
+            max(box.right for box in inside) + margin,
+            max(bottom + _FOOTER * (depth + 1) for depth, _, bottom in bands),
+        )

@@ -1,0 +1,130 @@
+"""The module that a `Policy` makes, and the check of its network.
+
+A learner calls it on raw observations, perhaps with parameters of its own:
+
+    distribution, value = torch.func.functional_call(module, tensors, (obs,))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from levada.flow.errors import LevadaError
+from levada.math import Distribution
+from levada.rl.models import TensorNest
+from levada.rl.normalise import moments_key, normalised_leaves
+from levada.rl.spaces import ACTION_MASK, OBS, allocate, has_action_mask, map_nest
+
+if TYPE_CHECKING:
+    from levada.rl.policy import Policy
+
+NORMALISED_LIMIT = 10.0
+"""Normalised observations are clipped here, in standard deviations."""
+VARIANCE_FLOOR = 1e-8
+"""Added to every variance, lest one be divided by 0."""
+
+
+class ModelError(LevadaError, TypeError):
+    """A network does not keep to the signature that `levada.rl.models` describes."""
+
+
+class PolicyModule(nn.Module):
+    """A network with all that stands between it and the environment: dtypes, normalisation, mask, actions.
+
+    Made by `Policy.module`. It can be called by `torch.func.functional_call`, traced and compiled.
+    """
+
+    def __init__(self, policy: Policy, network: nn.Module) -> None:
+        super().__init__()
+        self.policy = policy
+        self.head = policy.head
+        self.network = network
+        self._has_mask = has_action_mask(policy.observation_space)
+        leaves = normalised_leaves(policy.observation_space) if policy.normalise_obs else {}
+        self.normalisers = nn.ModuleList(Normaliser(shape) for shape in leaves.values())
+        self._normaliser_of = {key: index for index, key in enumerate(leaves)}
+        self.returns = Normaliser(()) if policy.normalise_reward else None
+        num_stds = self.head.row_size - self.head.num_params
+        log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
+        self.register_parameter("log_std", log_std)
+
+    def forward(self, obs: TensorNest) -> tuple[Distribution, Tensor]:
+        """Give the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``."""
+        mask: Tensor | None = None
+        if self._has_mask:
+            assert isinstance(obs, dict)
+            mask = cast("Tensor", obs[ACTION_MASK]) != 0
+            obs = obs[OBS]
+        row, value = self.row(obs)
+        return self.head.distribution(row, mask), value
+
+    def row(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
+        """Give the head's parameters ``[N, head.row_size]`` and the values of observations without mask."""
+        params, value = self.network(self._prepared(obs, ""))
+        if self.log_std is None:
+            return params, value
+        return torch.cat([params, self.log_std.expand_as(params).to(params.dtype)], dim=-1), value
+
+    def _prepared(self, obs: TensorNest, path: str) -> TensorNest:
+        if isinstance(obs, dict):
+            return {key: self._prepared(child, f"{path}/{key}" if path else key) for key, child in obs.items()}
+        if isinstance(obs, tuple):
+            pairs = enumerate(obs)
+            return tuple(self._prepared(child, f"{path}/{index}" if path else str(index)) for index, child in pairs)
+        if not obs.is_floating_point():
+            return obs
+        obs = obs.to(torch.float32)
+        index = self._normaliser_of.get(moments_key(path))
+        return obs if index is None else cast("Tensor", self.normalisers[index](obs))
+
+
+class Normaliser(nn.Module):
+    """Running mean and variance as buffers: ``(x - mean) / std``, clipped at 10.
+
+    >>> Normaliser((2,))(torch.tensor([[0.5, 99.0]])).tolist()
+    [[0.5, 10.0]]
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.zeros(shape))
+        self.var = nn.Buffer(torch.ones(shape))
+        self.count = nn.Buffer(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled: Tensor = (x - self.mean) * (self.var + VARIANCE_FLOOR).rsqrt()
+        return scaled.clamp(-NORMALISED_LIMIT, NORMALISED_LIMIT)
+
+
+def dry_run(module: PolicyModule) -> None:
+    """Run the network on two observations of zeros and check what it gives."""
+    network, num_params, num_rows = module.network, module.head.num_params, 2
+    zeros = allocate(module.policy.inner_space, num_rows)
+    where = f"network {type(network).__name__} of policy {module.policy.name!r}"
+    expected = f"expected (params [{num_rows}, {num_params}], value [{num_rows}]) for {num_rows} observations"
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            output = network(module._prepared(map_nest(torch.from_numpy, zeros), ""))
+    except Exception as error:
+        error.add_note(f"{where}, with {num_rows} observations of {module.policy.inner_space}; {expected}")
+        raise
+    network.train(was_training)
+    if not isinstance(output, tuple) or len(output) != 2 or not all(isinstance(x, Tensor) for x in output):
+        got = f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"
+        msg = f"{where} gives {got}, {expected}; does forward return both, params and value?"
+        raise ModelError(msg)
+    params, value = output
+    if not params.is_floating_point() or not value.is_floating_point():
+        msg = f"{where} gives params of {params.dtype} and value of {value.dtype}, expected floating ones"
+        raise ModelError(msg)
+    if tuple(params.shape) != (num_rows, num_params) or tuple(value.shape) != (num_rows,):
+        hint = "does its last layer have num_params outputs?"
+        if tuple(value.shape) == (num_rows, 1):
+            hint = "did you forget value.squeeze(-1)?"
+        msg = f"{where} gives params {tuple(params.shape)} and value {tuple(value.shape)}, {expected}; {hint}"
+        raise ModelError(msg)

@@ -1,0 +1,129 @@
+"""Finds an id in Gymnasium's registry, and says in words what is wrong when it is not there or cannot be
+made.
+
+    >>> find_spec("CartPole-v1").id
+    'CartPole-v1'
+    >>> try:
+    ...     find_spec("CartPole-v7")
+    ... except TaskError as error:
+    ...     print(str(error).partition("?")[0])
+    task 'CartPole-v7': Gymnasium has no such id; did you mean 'CartPole-v1'
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import gymnasium
+from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
+
+from levada.flow.errors import LevadaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gymnasium.envs.registration import EnvSpec
+
+# Their vector environments do not step the other rows while one is being reset (gymnasium 1.4), so "auto"
+# makes single ones.
+_UNSOUND_VECTOR_ENVS = ("gymnasium.envs.phys2d", "gymnasium.envs.tabular")
+
+
+class TaskError(LevadaError, ValueError):
+    """The task cannot be made: an unknown id, a missing package, a callable that makes something else."""
+
+
+def has_sound_vector_env(spec: EnvSpec) -> bool:
+    """Whether "auto" takes the id's own vector environment."""
+    entry = spec.vector_entry_point
+    if entry is None or spec.additional_wrappers:  # which gymnasium cannot put around a vector environment
+        return False
+    return not (isinstance(entry, str) and entry.startswith(_UNSOUND_VECTOR_ENVS))
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """The registered spec, after importing what registers it; a message for each way an id can be wrong."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # found, but something that it imports is not
+            raise TaskError(
+                f"task {env_id!r}: there is no module {error.name!r} to import; an id is 'Env-v0', or "
+                "'module:Env-v0' with a module that registers it"
+            ) from error
+    if name.startswith("ALE/") or "NoFrameskip" in name:
+        _register_atari(env_id)
+    elif name not in gymnasium.registry and importlib.util.find_spec("ale_py") is not None:
+        _register_atari(env_id)  # for a better suggestion: 'Pong-v5' is 'ALE/Pong-v5'
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        near = _nearest_id(name)
+        raise TaskError(
+            f"task {env_id!r}: Gymnasium has no such id"
+            + (f"; did you mean {near!r}?" if near else "")
+            + ("" if module else f" If a module of yours registers it, write 'that_module:{name}'.")
+        )
+    return spec
+
+
+def _register_atari(env_id: str) -> None:
+    try:
+        ale_py = importlib.import_module("ale_py")
+    except ImportError as error:
+        raise TaskError(_not_installed(env_id, "ale-py", "atari")) from error
+    gymnasium.register_envs(ale_py)
+
+
+def _nearest_id(name: str) -> str | None:
+    try:
+        namespace, base, _ = parse_env_id(name)
+    except gymnasium.error.Error:
+        namespace, base = None, name
+    newest = find_highest_version(namespace, base)
+    if newest is not None:  # only the version is wrong
+        return get_env_id(namespace, base, newest)
+    by_name: dict[str, EnvSpec] = {}
+    for spec in gymnasium.registry.values():
+        for key in (spec.name.lower(), get_env_id(spec.namespace, spec.name, None).lower()):
+            best = by_name.get(key)
+            if best is None or (spec.version or 0) > (best.version or 0):
+                by_name[key] = spec
+    near = difflib.get_close_matches(get_env_id(namespace, base, None).lower(), by_name, n=1)
+    return by_name[near[0]].id if near else None
+
+
+def _not_installed(env_id: str, package: str, extra: str) -> str:
+    return f"task {env_id!r} needs {package}, which is not installed; run: pip install 'levada[{extra}]'"
+
+
+@contextmanager
+def translated_errors(env_id: str, spec: EnvSpec) -> Iterator[None]:
+    """Says what to install where a package is missing; what an environment itself raises stays as it is."""
+    try:
+        yield
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        where = spec.entry_point if isinstance(spec.entry_point, str) else ""
+        for package, extra in (("Box2D", "box2d"), ("MuJoCo", "mujoco")):
+            if where.startswith(f"gymnasium.envs.{extra}"):
+                raise TaskError(_not_installed(env_id, package, extra)) from error
+        if isinstance(error, ImportError):
+            raise
+        raise TaskError(f"task {env_id!r} needs a package that is not installed: {error}") from error
+    except gymnasium.error.Error as error:
+        raise TaskError(f"task {env_id!r}: {error}") from error
+
+
+@contextmanager
+def deprecations_shown_once() -> Iterator[None]:
+    """That a newer version exists is worth one line, and no failure even where warnings are errors."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("once", category=DeprecationWarning, module=r"(gymnasium|ale_py)(\.|$)")
+        yield

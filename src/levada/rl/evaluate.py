@@ -1,0 +1,99 @@
+"""Evaluation: a trained policy by itself, acting in environments that it is not learning from.
+
+    policy = run.policy
+    action = policy.act(observation)
+    print(evaluate(task, policy, num_episodes=20).mean)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from levada.flow import Episode
+from levada.rl.policy import Policy, Weights
+from levada.rl.rollout import EpisodeCounter
+from levada.rl.spaces import Array
+from levada.rl.task import Task
+
+MAX_ENVS = 8
+"""Environments that are evaluated together."""
+
+
+class TrainedPolicy:
+    """A policy with its weights; acts as it did in training, normalisation included."""
+
+    def __init__(self, policy: Policy, weights: Weights, *, version: int, seed: int = 0) -> None:
+        """`version`: number of updates that the weights have had; `seed`: of the sampled actions."""
+        self.policy = policy
+        self.weights = weights
+        self.version = version
+        self._rng = np.random.default_rng(seed)
+        self._actor = policy.actor()
+        self._actor.load(weights)
+
+    def act(self, obs: Any, *, deterministic: bool = True) -> Array:
+        """The action for one observation, as the environment shows it; the likeliest one, or drawn as in training.
+
+        Discrete actions count from 0; continuous ones are within the bounds.
+        """
+        return self._actor.act(obs, self._rng, deterministic)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What came of an evaluation."""
+
+    episodes: tuple[Episode, ...]
+    version: int
+    """Number of updates that the evaluated weights have had."""
+    deterministic: bool
+
+    @property
+    def returns(self) -> Array:
+        """Return of each episode, float64 ``[num_episodes]``."""
+        return np.array([episode.episode_return for episode in self.episodes])
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns."""
+        return float(self.returns.std())
+
+
+def evaluate(
+    task: Task, policy: TrainedPolicy, *, num_episodes: int = 20, seed: int = 0, deterministic: bool = True
+) -> Evaluation:
+    """Play whole episodes, the same number in each environment, so that short ones are not favoured.
+
+    Raises:
+        ValueError: fewer than one episode.
+    """
+    if num_episodes < 1:
+        msg = f"evaluate: num_episodes={num_episodes}; expected an integer >= 1"
+        raise ValueError(msg)
+    num_envs = min(num_episodes, MAX_ENVS)
+    quota = np.array([len(range(b, num_episodes, num_envs)) for b in range(num_envs)])
+    played = np.zeros(num_envs, np.int64)
+    counter, episodes = EpisodeCounter(num_envs), list[Episode]()
+    actor, rng = policy.policy.actor(), np.random.default_rng(seed)
+    actor.load(policy.weights)
+    with task.make(num_envs) as envs:
+        obs = envs.reset(seed)
+        while (played < quota).any():
+            action = actor.mode(obs) if deterministic else actor.sample(obs, actor.head.draw(rng, 1, num_envs)[0])
+            step = envs.step(action)
+            ended = step.terminated | step.truncated
+            counted = counter.count(step.reward[None], ended[None], ~step.is_reset[None])
+            for b, episode in zip(np.flatnonzero(ended), counted, strict=True):
+                if played[b] < quota[b]:
+                    episodes.append(episode)
+                played[b] += 1
+            obs = step.obs
+    return Evaluation(tuple(episodes), policy.version, deterministic)

@@ -1,0 +1,221 @@
+"""Learner: makes a policy better from batches of transitions. The recipe is plain data; `open` gives the live one.
+
+One firing is one update: `num_epochs` passes over the batch in shuffled minibatches, each of which is one functional
+step (see `levada.rl.step`), and one version more.
+
+    learner = Learner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
+    update = flow.learn("learn", learner, batch)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levada.flow import LevadaError, Update
+from levada.rl.optimise import Adam, AdamState, adam_init
+from levada.rl.policy import Policy, Weights
+from levada.rl.spaces import Array, map_nest
+from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler
+from levada.rl.transitions import MASK, Transitions, concatenate
+
+Compile = Literal["auto"] | bool
+
+MINIBATCHES_THAT_EARN_COMPILING = 100_000
+"""In `auto`: compiling costs 5 to 18 s and saves about 0.1 ms a minibatch against replaying the recorded step. Counted in
+minibatches and not in seconds, so that the same run always switches at the same place."""
+
+log = logging.getLogger(__name__)
+
+
+class NonFiniteError(LevadaError, ArithmeticError):
+    """An update produced NaN or infinity. It was refused: the weights are those from before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """Recipe of a learner.
+
+    Raises:
+        ValueError: numbers that cannot be.
+    """
+
+    policy: Policy
+    """What is learned."""
+    loss: Loss
+    """See `levada.rl.step.Loss`; it is differentiated with respect to the policy's parameters."""
+    coefficients: Callable[[int], Mapping[str, float]]
+    """Env steps that were learned from so far -> the scalars of the next update; `learning_rate` must be among them."""
+    optimizer: Adam = Adam()
+    """Adam's constants."""
+    num_epochs: int = 1
+    """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
+    minibatch_size: int | None = None
+    """Transitions per step; None: the whole batch. Smaller means more, noisier steps."""
+    stop_above: tuple[str, float] | None = None
+    """A reported statistic and a limit: the remaining minibatches of an update are left out once it is exceeded."""
+    compile: Compile = "auto"
+    """False: ordinary torch, slow, breakpoints in the loss work. True: compiled at once. `auto`: recorded and replayed, and
+    compiled once the run is long enough to earn it."""
+    corrects_staleness: bool = False
+    """Whether the loss corrects for samples of an older policy without bound."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("num_epochs", self.num_epochs), ("minibatch_size", self.minibatch_size)):
+            if value is not None and value < 1:
+                msg = f"Learner({name}={value}): expected an integer >= 1"
+                raise ValueError(msg)
+        if "learning_rate" not in self.coefficients(0):
+            msg = f"Learner: coefficients(0) gave {sorted(self.coefficients(0))}; expected 'learning_rate' among them"
+            raise ValueError(msg)
+
+    @property
+    def policy_name(self) -> str:
+        """The policy whose version each update advances."""
+        return self.policy.name
+
+    def open(self, seed: int) -> LiveLearner:
+        """Start the learner with freshly initialised weights."""
+        return LiveLearner(self, seed)
+
+
+class LiveLearner:
+    """A learner at work; made by `Learner.open`."""
+
+    def __init__(self, recipe: Learner, seed: int) -> None:
+        self.recipe = recipe
+        module = recipe.policy.module(seed)
+        self._step = MinibatchStep(module, recipe.loss, recipe.optimizer, tuple(recipe.coefficients(0)))
+        params = self._step.layout.flatten(dict(module.named_parameters()))
+        self._state = StepState(params, adam_init(params))
+        self._buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        self._rng = np.random.default_rng(seed)
+        self.num_updates = 0
+        self.num_minibatches = 0
+        self.num_env_steps = 0
+        self._warned = False
+
+    def update(self, batch: Sequence[Transitions]) -> Update[Weights]:
+        """Learn from one batch.
+
+        Raises:
+            ValueError: the batch does not divide into minibatches.
+            NonFiniteError: the update was refused.
+        """
+        data = concatenate(batch)
+        columns: dict[str, Any] = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
+        if MASK in columns:
+            columns[MASK] = columns[MASK].to(torch.float32)
+        size = self._minibatch_size(data.num_rows)
+        values = self.recipe.coefficients(self.num_env_steps)
+        coefficients = torch.tensor(list(values.values()), dtype=torch.float32)
+        state, stats, num_minibatches = self._minibatches(columns, data.num_rows, size, coefficients)
+        self._refuse_non_finite(state, stats)
+        self._state = state
+        self.num_updates += 1
+        self.num_minibatches += num_minibatches
+        self.num_env_steps += int(columns[MASK].sum()) if MASK in columns else data.num_rows
+        if data.moments:
+            merged = self.recipe.policy.merge({name: b.numpy() for name, b in self._buffers.items()}, data.moments)
+            self._buffers |= {name: torch.from_numpy(array) for name, array in merged.items()}
+        reported = {f"losses/{name}": value for name, value in stats.items()}
+        reported |= {f"charts/{name}": value for name, value in values.items()}
+        return Update(self.weights(), reported)
+
+    def weights(self) -> Weights:
+        """The present weights: a copy, which later updates do not change."""
+        copy = self._state.params.clone()
+        named = {name: view.numpy() for name, view in self._step.layout.views(copy).items()}
+        return named | {name: buffer.numpy().copy() for name, buffer in self._buffers.items()}
+
+    def state_dict(self) -> dict[str, Array]:
+        """Everything that the next update depends on, but the generator: weights, optimiser, counts."""
+        named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
+        mean, square, count = self._state.adam
+        counts = np.array([self.num_updates, self.num_minibatches, self.num_env_steps], np.int64)
+        return named | {
+            "optimizer/mean": mean.numpy().copy(), "optimizer/square": square.numpy().copy(),
+            "optimizer/count": count.numpy().copy(), "counts": counts,
+        }  # fmt: skip
+
+    def rng_state(self) -> dict[str, Any]:
+        """State of the generator that shuffles, as JSON-able data."""
+        return dict(self._rng.bit_generator.state)
+
+    def load(self, state: Mapping[str, Array], rng_state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` and `rng_state` gave."""
+        weights = {name.removeprefix("weights/"): torch.tensor(array) for name, array in state.items()}
+        self._buffers = {name: weights[name] for name in self._buffers}
+        adam = AdamState(*(torch.tensor(state[f"optimizer/{name}"]) for name in ("mean", "square", "count")))
+        self._state = StepState(self._step.layout.flatten(weights), adam)
+        self.num_updates, self.num_minibatches, self.num_env_steps = (int(count) for count in state["counts"])
+        self._rng.bit_generator.state = dict(rng_state)
+
+    # ---- inside
+
+    def _minibatches(
+        self, columns: Mapping[str, Any], num_rows: int, size: int, coefficients: Tensor
+    ) -> tuple[StepState, dict[str, float], int]:
+        state, collected = self._state, []
+        mode = self._mode()
+        for _ in range(self.recipe.num_epochs):
+            order = torch.from_numpy(self._rng.permutation(num_rows))
+            for index in order.split(size):
+                state, stats = self._step(mode, state, coefficients, self._buffers, index, columns)
+                collected.append(stats)
+                if self._exceeded(stats):
+                    break
+            else:
+                continue
+            break
+        means = torch.stack(collected).mean(0).tolist()
+        return state, dict(zip(self._step.stats, means, strict=True)), len(collected)
+
+    def _exceeded(self, stats: Tensor) -> bool:
+        if self.recipe.stop_above is None:
+            return False
+        name, limit = self.recipe.stop_above
+        return bool(stats[self._step.stats.index(name)] > limit)
+
+    def _mode(self) -> Mode:
+        if self.recipe.compile is False:
+            return "eager"
+        earned = self.recipe.compile is True or self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
+        if not earned:
+            return "traced"
+        if has_compiler():
+            return "compiled"
+        if not self._warned:
+            self._warned = True
+            log.warning("no C++ compiler was found (c++, g++, clang++, or $CXX): updates go on uncompiled")
+        return "traced"
+
+    def _minibatch_size(self, num_rows: int) -> int:
+        size = self.recipe.minibatch_size or num_rows
+        if num_rows % size:
+            msg = f"a batch of {num_rows} transitions does not divide into minibatches of {size}; {num_rows % size} would be left"
+            raise ValueError(msg)
+        return size
+
+    def _refuse_non_finite(self, state: StepState, stats: Mapping[str, float]) -> None:
+        if bool(torch.isfinite(state.params).all()):
+            return
+        views = self._step.layout.views(state.params)
+        bad = [name for name, view in views.items() if not bool(torch.isfinite(view).all())]
+        reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
+        msg = (
+            f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity in {', '.join(bad)}; it was "
+            f"refused. Statistics of the update: {reported}. Likely: a learning rate that is too high, or rewards or "
+            "observations far from 1 (normalise_obs, normalise_reward)"
+        )
+        raise NonFiniteError(msg)
+
+
+def _to_tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,198 @@
+"""The policy: a recipe for a network with an action head, and the module that the recipe makes.
+
+    >>> policy = Policy(observation_space=spaces.Box(-1.0, 1.0, (4,)), action_space=spaces.Discrete(2))
+    >>> module = policy.module(seed=0)
+    >>> distribution, value = module(torch.zeros(8, 4))
+    >>> distribution.mode().shape, value.shape
+    (torch.Size([8]), torch.Size([8]))
+
+A learner trains the module. Samplers act by its weights, a mapping of plain arrays:
+
+    >>> actor = policy.actor()
+    >>> actor.load(policy.weights(module))
+    >>> noise = actor.head.draw(np.random.default_rng(0), num_steps=10, num_envs=8)
+    >>> actor.sample(np.zeros((8, 4), np.float32), noise[0]).shape
+    (8,)
+
+The recipe is plain data, so it goes to any process; equal recipes and seeds make equal modules.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from levada.rl._policy_module import ModelError, PolicyModule, dry_run
+from levada.rl.actions import ActionHead, action_head
+from levada.rl.models import Activation, default_network
+from levada.rl.normalise import Moments, merge, normalised_leaves
+from levada.rl.spaces import (
+    OBS,
+    Array,
+    canonical_action_space,
+    canonical_observation_space,
+    check_action_space,
+    check_observation_space,
+    has_action_mask,
+)
+
+if TYPE_CHECKING:
+    from levada.rl.acting import Actor
+
+__all__ = ["ModelError", "Policy", "PolicyModule", "Weights"]
+
+Weights: TypeAlias = Mapping[str, np.ndarray]
+Network: TypeAlias = Callable[[Space[Any], int], nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Recipe of a policy: what it sees, what it does, and the network between."""
+
+    name: str = "policy"
+    """Name, for versions, metrics and checkpoints; must differ between the policies of a flow."""
+    observation_space: Space[Any]
+    """What one environment shows, kept in canonical form; a Dict of "obs" and "action_mask" masks actions."""
+    action_space: Space[Any]
+    """What one environment takes; kept in canonical form."""
+    network: Network | None = None
+    """Makes the network from the observation space (without the mask) and the number of parameters; must be
+    picklable, such as a class or a function of a module. None: one that suits the space."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the default network's hidden layers. Wider ones can represent more, and are slower."""
+    activation: Activation = "tanh"
+    """Of the default network: "tanh" keeps features bounded, "relu" is cheaper in wide layers."""
+    normalise_obs: bool = False
+    """Shift and scale floating observations by their running mean and standard deviation, clip them at 10."""
+    normalise_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+    squash: bool = False
+    """Send the actions of a Box through tanh into its bounds, instead of clipping them there."""
+    log_std_init: float = 0.0
+    """Initial log of the standard deviation of a Box's actions. Higher explores more widely at first."""
+
+    def __post_init__(self) -> None:
+        """Check the fields and bring the spaces into canonical form."""
+        check_observation_space(self.observation_space, self.action_space)
+        check_action_space(self.action_space)
+        if not self.name:
+            raise ValueError("Policy: name is empty, expected a name for metrics and checkpoints")
+        if any(type(width) is not int or width < 1 for width in self.hidden):
+            msg = f"Policy: hidden is {self.hidden!r}, expected widths of at least 1, such as (64, 64)"
+            raise ValueError(msg)
+        if self.activation not in ("tanh", "relu"):
+            msg = f"Policy: activation is {self.activation!r}, expected 'tanh' or 'relu'"
+            raise ValueError(msg)
+        if not math.isfinite(self.log_std_init):
+            msg = f"Policy: log_std_init is {self.log_std_init}, expected a finite number"
+            raise ValueError(msg)
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "observation_space", canonical_observation_space(self.observation_space))
+        object.__setattr__(self, "action_space", canonical_action_space(self.action_space))
+        action_head(self.action_space, self.squash)  # refuses what cannot be squashed
+        for setting, reason in self._idle_settings():
+            warnings.warn(f"Policy: {setting} has no effect: {reason}", UserWarning, stacklevel=3)
+
+    @property
+    def head(self) -> ActionHead:
+        """What makes actions of parameters."""
+        return action_head(self.action_space, self.squash)
+
+    @property
+    def inner_space(self) -> Space[Any]:
+        """The observation space as the network sees it, without the action mask."""
+        space = self.observation_space
+        return cast("spaces.Dict", space)[OBS] if has_action_mask(space) else space
+
+    def module(self, seed: int) -> PolicyModule:
+        """Make the module, its parameters drawn from `seed` alone; the global random state stays as it is.
+
+        Raises:
+            ModelError: the network gives something else than parameters ``[N, num_params]`` and values
+                ``[N]``.
+
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            space, num_params = self.inner_space, self.head.num_params
+            if self.network is None:
+                network = default_network(space, num_params, self.hidden, self.activation)
+            else:
+                network = self.network(space, num_params)
+            module = PolicyModule(self, network)
+            dry_run(module)
+        return module
+
+    def weights(self, module: nn.Module) -> Weights:
+        """Copy the module's parameters and buffers into arrays, by their dotted names.
+
+        >>> policy = Policy(observation_space=spaces.Box(-1.0, 1.0, (4,)), action_space=spaces.Discrete(2))
+        >>> policy.weights(policy.module(seed=0))["network.policy.0.weight"].shape
+        (64, 4)
+        """
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {name: _to_array(tensor) for name, tensor in tensors.items()}
+
+    def actor(self) -> Actor:
+        """Make what samplers act with; it needs weights before it can."""
+        from levada.rl.acting import Actor
+
+        return Actor(self)
+
+    def merge(self, buffers: Weights, batch: Mapping[str, Moments]) -> dict[str, Array]:
+        """Give the buffers that a batch's moments ("obs...", "return") change, as they are after it.
+
+        Raises:
+            ValueError: the policy does not normalise what the moments are of.
+
+        >>> from levada.rl.normalise import observation_moments
+        >>> spaces_ = {"observation_space": spaces.Box(-1.0, 1.0, (4,)), "action_space": spaces.Discrete(2)}
+        >>> policy = Policy(normalise_obs=True, **spaces_)
+        >>> batch = observation_moments(policy.observation_space, np.ones((5, 2, 4), np.float32))
+        >>> float(policy.merge(policy.weights(policy.module(seed=0)), batch)["normalisers.0.count"])
+        10.0
+
+        """
+        prefixes = self._normaliser_names()
+        changed: dict[str, Array] = {}
+        for key, new in batch.items():
+            if key not in prefixes:
+                msg = f"merge: got moments of {key!r}, policy {self.name!r} normalises {list(prefixes)}"
+                raise ValueError(msg)
+            names = [f"{prefixes[key]}.{field}" for field in ("count", "mean", "var")]
+            count, mean, var = (buffers[name].astype(np.float64) for name in names)
+            total = merge(Moments(float(count), mean, var), new)
+            for name, value in zip(names, (total.count, total.mean, total.var), strict=True):
+                changed[name] = np.asarray(value, np.float32)
+        return changed
+
+    def _normaliser_names(self) -> dict[str, str]:
+        leaves = normalised_leaves(self.observation_space) if self.normalise_obs else {}
+        names = {key: f"normalisers.{index}" for index, key in enumerate(leaves)}
+        return names | ({"return": "returns"} if self.normalise_reward else {})
+
+    def _idle_settings(self) -> list[tuple[str, str]]:
+        defaults = {field.name: field.default for field in fields(self)}
+        changed = [name for name in ("hidden", "activation") if getattr(self, name) != defaults[name]]
+        idle = [(name, "the policy has a network of its own") for name in changed if self.network is not None]
+        if self.normalise_obs and not normalised_leaves(self.observation_space):
+            idle.append(("normalise_obs", "no observation is floating"))
+        if self.log_std_init != 0.0 and not isinstance(self.action_space, spaces.Box):
+            idle.append(("log_std_init", "the action space is no Box"))
+        return idle
+
+
+def _to_array(tensor: Tensor) -> Array:
+    tensor = tensor.detach()
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()
+    # A copy in any case: .numpy() of a tensor in main memory is a view that changes with training.
+    return np.array(tensor.cpu().numpy(), order="C")

@@ -1,0 +1,95 @@
+"""Rollout: what a shard's environments went through in T steps, as columns. See the fields for shapes.
+
+Rows where `mask` is False are no transitions: some vector environments spend one step on resetting an episode that has
+ended, and ignore the action. They count for nothing. Everything else that episode ends need is here already:
+`next_value` holds the value of the *true* next observation, also where an episode was truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from levada.flow import Episode
+from levada.rl.normalise import Moments
+from levada.rl.spaces import Array, Nest, map_nest
+from levada.rl.transitions import MASK, Transitions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rollout:
+    """T steps of B environments."""
+
+    obs: Nest
+    """``[T+1, B, ...]``, as the environment gave them. Where an episode ended in step t, row t+1 is its true final
+    observation or the next episode's first, as the environment resets; rely on `next_value` instead."""
+    action: Array
+    """``[T, B, ...]``."""
+    reward: Array
+    """``[T, B]``, float32, scaled if the policy normalises rewards."""
+    terminated: Array
+    """``[T, B]``, bool: the episode ended in a terminal state, whose value is 0."""
+    truncated: Array
+    """``[T, B]``, bool: the episode was cut off; what would have followed is worth its value."""
+    mask: Array
+    """``[T, B]``, bool: False where a row is a reset and no transition."""
+    log_prob: Array
+    """``[T, B]``, float32: of the action, under the policy that chose it."""
+    value: Array
+    """``[T, B]``, float32: of the observation, by the weights that the actions were chosen with."""
+    next_value: Array
+    """``[T, B]``, float32: of the true next observation."""
+    moments: Mapping[str, Moments]
+    """Of this rollout, for running statistics; empty if the policy normalises nothing."""
+    episodes: tuple[Episode, ...]
+    """Episodes that ended, in order."""
+
+    @property
+    def num_env_steps(self) -> int:
+        """Transitions in the rollout."""
+        return int(self.mask.sum())
+
+    def transitions(self, **more: Array) -> Transitions:
+        """The rows as columns ``[T * B, ...]``, with `more` columns ``[T, B]`` beside them; views where possible."""
+        num_steps = len(self.action)
+        columns: dict[str, Nest] = {
+            "obs": map_nest(lambda leaf: _rows(leaf[:num_steps]), self.obs),
+            "action": _rows(self.action),
+            "log_prob": _rows(self.log_prob),
+            "value": _rows(self.value),
+            MASK: _rows(self.mask),
+        }
+        return Transitions(columns | {name: _rows(column) for name, column in more.items()}, self.moments)
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, *array.shape[2:])
+
+
+class EpisodeCounter:
+    """Adds up returns and lengths of the episodes of a shard, from rollout to rollout.
+
+    >>> counter = EpisodeCounter(num_envs=1)
+    >>> reward, ended, mask = np.ones((3, 1), np.float32), np.array([[False], [True], [False]]), np.ones((3, 1), bool)
+    >>> counter.count(reward, ended, mask), counter.count(reward, ended, mask)
+    ((Episode(episode_return=2.0, length=2),), (Episode(episode_return=3.0, length=3),))
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._return = np.zeros(num_envs)
+        self._length = np.zeros(num_envs, np.int64)
+
+    def count(self, reward: Array, ended: Array, mask: Array) -> tuple[Episode, ...]:
+        """The episodes that ended, given raw rewards, ends and mask ``[T, B]``."""
+        returns = self._return + np.cumsum(reward * mask, axis=0, dtype=np.float64)
+        lengths = self._length + np.cumsum(mask, axis=0)
+        self._return, self._length = returns[-1].copy(), lengths[-1].copy()
+        episodes = []
+        for t, b in np.argwhere(ended):
+            episodes.append(Episode(float(returns[t, b]), int(lengths[t, b])))
+            for total, part in ((returns, self._return), (lengths, self._length)):
+                part[b] -= total[t, b]
+                total[t:, b] -= total[t, b].copy()
+        return tuple(episodes)

@@ -1,0 +1,125 @@
+"""Sampler: the source of an RL flow. Acts in a vector environment and gives one rollout per firing.
+
+    rollouts = flow.source("rollout", Sampler(task=task, policy=policy, num_envs=8, num_steps=128), reads=weights)
+
+A step costs one forward pass of the policy, one step of the environments, and one row written into the rollout's arrays;
+noise is drawn, and log-probabilities and values are computed, once for the whole rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from levada.flow import Shard
+from levada.rl.normalise import DiscountedReturn, Moments, observation_moments
+from levada.rl.policy import Policy
+from levada.rl.rollout import EpisodeCounter, Rollout
+from levada.rl.spaces import Array, Nest, allocate, map_nest, write
+from levada.rl.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """Recipe of a sampler: opened once per shard, where the shard runs.
+
+    Raises:
+        ValueError: numbers that cannot be.
+    """
+
+    task: Task
+    """Where to act."""
+    policy: Policy
+    """How to act; its weights come with each firing."""
+    num_envs: int
+    """B: environments of one shard. Their observations go through the network together."""
+    num_steps: int
+    """T: steps of one rollout."""
+    discount: float = 0.99
+    """Only for the scale of rewards, if the policy normalises them."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("num_envs", self.num_envs), ("num_steps", self.num_steps)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                msg = f"Sampler({name}={value!r}): expected an integer >= 1"
+                raise ValueError(msg)
+
+    def __call__(self, shard: Shard) -> LiveSampler:
+        """Make the environments of a shard."""
+        return LiveSampler(self, shard)
+
+
+class LiveSampler:
+    """A sampler at work."""
+
+    def __init__(self, recipe: Sampler, shard: Shard) -> None:
+        self.recipe = recipe
+        self._rng = np.random.default_rng(shard.seed)
+        self._actor = recipe.policy.actor()
+        self._envs = recipe.task.make(recipe.num_envs)
+        self._episodes = EpisodeCounter(recipe.num_envs)
+        self._returns = DiscountedReturn(recipe.num_envs, recipe.discount)
+        self._obs: Nest = self._envs.reset(shard.seed)
+
+    def __call__(self, weights: Mapping[str, Array]) -> Rollout:
+        """Act for T steps with these weights."""
+        recipe, envs, actor = self.recipe, self._envs, self._actor
+        num_steps, num_envs = recipe.num_steps, recipe.num_envs
+        actor.load(weights)
+        noise = actor.head.draw(self._rng, num_steps, num_envs)
+        obs = allocate(recipe.task.observation_space, num_steps + 1, num_envs)
+        action = allocate(recipe.task.action_space, num_steps, num_envs)
+        assert isinstance(action, np.ndarray)
+        reward = np.empty((num_steps, num_envs), np.float32)
+        terminated, truncated, is_reset = (np.zeros((num_steps, num_envs), bool) for _ in range(3))
+        finals: list[tuple[int, Array, Nest]] = []
+        for t in range(num_steps):
+            write(obs, t, self._obs)
+            chosen = actor.sample(self._obs, noise[t])
+            action[t] = chosen
+            step = envs.step(chosen)
+            reward[t] = step.reward
+            terminated[t] = step.terminated
+            truncated[t] = step.truncated
+            is_reset[t] = step.is_reset
+            if step.final_obs is not None:
+                finals.append((t, *step.final_obs))
+            self._obs = step.obs
+        write(obs, num_steps, self._obs)
+
+        mask = ~is_reset
+        ended = terminated | truncated
+        episodes = self._episodes.count(reward, ended, mask)
+        moments = self._moments(obs, reward, ended, mask)
+        log_prob, value = self._evaluate(obs, action)
+        next_value = value[1:].copy()
+        for t, index, rows in finals:
+            next_value[t, index] = actor.value(rows)
+        return Rollout(
+            obs, action, reward * actor.reward_scale, terminated, truncated, mask,
+            log_prob, value[:-1], next_value, moments, episodes,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
+    def _evaluate(self, obs: Nest, action: Array) -> tuple[Array, Array]:
+        """Log-probabilities ``[T, B]`` and values ``[T+1, B]``."""
+        num_steps, num_envs = action.shape[:2]
+        rows = map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs)
+        chosen = map_nest(lambda leaf: leaf[: num_steps * num_envs], rows)
+        log_prob = self._actor.evaluate(chosen, action.reshape(-1, *action.shape[2:]))
+        value = self._actor.value(rows)
+        return log_prob.reshape(num_steps, num_envs), value.reshape(num_steps + 1, num_envs)
+
+    def _moments(self, obs: Nest, reward: Array, ended: Array, mask: Array) -> dict[str, Moments]:
+        policy = self.recipe.policy
+        found: dict[str, Moments] = {}
+        if policy.normalise_obs:
+            found |= observation_moments(policy.observation_space, map_nest(lambda leaf: leaf[:-1], obs), mask)
+        if policy.normalise_reward:
+            found["return"] = self._returns.update(reward, ended, mask)
+        return found

@@ -1,0 +1,195 @@
+"""One minibatch step as a function of tensors: gather, loss, gradient, clipping, Adam; run eagerly, traced or compiled.
+
+The parameters are one flat vector, so that a step has few inputs and the optimiser is one kernel. Three ways to run the
+same function (64-64 network, minibatch of 64, one core):
+
+- eager: 1,160 us. Ordinary torch; breakpoints in a loss work.
+- traced: 280 us, after 0.15 s. The operations of a step, gradients included, are recorded once and replayed.
+- compiled: 180 us, after 5 to 18 s. The recorded operations are fused by the Inductor.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from levada.rl.optimise import Adam, AdamState, adam_step
+from levada.rl.spaces import Nest
+from levada.rl.transitions import MASK, WEIGHT
+
+Apply = Callable[[Any], Any]
+"""The policy with the parameters that are being differentiated: observations -> (distribution, value ``[N]``)."""
+Loss = Callable[[Apply, Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+"""A loss: (apply, batch of tensors ``[N, ...]``, coefficients) -> (scalar, scalars to report by name)."""
+Mode = Literal["eager", "traced", "compiled"]
+
+
+class StepState(NamedTuple):
+    """What a step changes."""
+
+    params: Tensor
+    """``[P]``, float32."""
+    adam: AdamState
+
+
+class Layout(NamedTuple):
+    """Where each named parameter lies in the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of a module's parameters, in their order."""
+        named = list(module.named_parameters())
+        return cls(
+            tuple(name for name, _ in named), tuple(p.shape for _, p in named), tuple(p.numel() for _, p in named)
+        )
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """All parameters as one vector, a copy."""
+        return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters as views of the vector."""
+        parts = flat.split(self.sizes)
+        return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+
+class MinibatchStep:
+    """The step of one learner; it notices new shapes and records itself anew for them.
+
+    Args:
+        module: the policy's module; its own parameters are never used, only its structure and buffers' names.
+        loss: see `Loss`.
+        adam: of the optimiser.
+        coefficients: names of the scalars that change from update to update; `learning_rate` must be one.
+        columns: the structure of a batch: name -> nest of nothing, whose leaves are given in order.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, adam: Adam, coefficients: Sequence[str]) -> None:
+        self.layout = Layout.of(module)
+        self.stats: tuple[str, ...] = ()
+        """Names of what a step reports, known after the first."""
+        self._module = module
+        self._loss = loss
+        self._adam = adam
+        self._coefficients = tuple(coefficients)
+        self._recorded: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(
+        self, mode: Mode, state: StepState, coefficients: Tensor, buffers: Mapping[str, Tensor],
+        index: Tensor, columns: Mapping[str, Any],
+    ) -> tuple[StepState, Tensor]:  # fmt: skip
+        """Learn from the rows `index` ``[M]`` of the columns ``[N, ...]``; the new state and the reported scalars ``[S]``."""
+        leaves: list[Tensor] = []
+        structure = {name: _flatten(nest, leaves) for name, nest in columns.items()}
+        args = (state.params, *state.adam, coefficients, index, *buffers.values(), *leaves)
+        key = (mode, *((arg.shape, arg.dtype) for arg in args))
+        step = self._recorded.get(key)
+        if step is None:
+            step = self._recorded[key] = self._record(mode, tuple(buffers), structure, args)
+        params, mean, square, count, stats = step(*args)
+        return StepState(params, AdamState(mean, square, count)), stats
+
+    def _record(
+        self, mode: Mode, buffers: tuple[str, ...], structure: Mapping[str, Any], args: tuple[Tensor, ...]
+    ) -> Callable[..., Any]:
+        function = self._function(buffers, structure)
+        if mode == "eager":
+            return function
+        if mode == "traced":
+            return trace(function, args)
+        return compile_whole(function)
+
+    def _function(self, buffers: tuple[str, ...], structure: Mapping[str, Any]) -> Callable[..., tuple[Tensor, ...]]:
+        """The step as a function of tensors only."""
+
+        def step(
+            params: Tensor, mean: Tensor, square: Tensor, count: Tensor, coefficients: Tensor, index: Tensor, *rest: Tensor
+        ) -> tuple[Tensor, ...]:
+            fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
+            rows = [leaf.index_select(0, index) for leaf in rest[len(buffers) :]]
+            batch = {name: _rebuild(nest, rows) for name, nest in structure.items()}
+            if MASK in batch:
+                batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
+            named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
+
+            def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
+                tensors = {**self.layout.views(flat), **fixed}
+                loss, stats = self._loss(lambda obs: functional_call(self._module, tensors, (obs,)), batch, named)
+                self.stats = (*stats, "grad_norm")
+                return loss, torch.stack([value.detach() for value in stats.values()])
+
+            gradient, stats = grad(objective, has_aux=True)(params)
+            new, state, norm = adam_step(
+                self._adam, params, gradient, AdamState(mean, square, count), named["learning_rate"]
+            )
+            return (new, *state, torch.cat([stats, norm[None]]))
+
+        return step
+
+
+def trace(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Callable[..., Any]:
+    """Record the operations of a function, gradients included, and replay them without Python.
+
+    A function whose control flow depends on the numbers in a tensor cannot be recorded: torch says so.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(function)(*args)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript's interpreter, where this Python still has it
+        replay: Callable[..., Any] = torch.jit.trace(graph, args, check_trace=False)
+
+    def run(*args: Tensor) -> Any:
+        with torch.no_grad():
+            return replay(*args)
+
+    return run
+
+
+def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Fuse the whole function by the Inductor. What it makes is cached on disk and found again by later runs."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "levada" / "inductor"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
+
+    def run(*args: Tensor) -> Any:
+        with torch.no_grad():
+            return compiled(*args)
+
+    return run
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler, which the Inductor needs."""
+    named = os.environ.get("CXX")
+    return any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"]))
+
+
+def _flatten(nest: Nest | Any, into: list[Tensor]) -> Any:
+    """Put the leaves into a list, and give the structure with their places in it."""
+    if isinstance(nest, dict):
+        return {key: _flatten(value, into) for key, value in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(_flatten(value, into) for value in nest)
+    into.append(nest)
+    return len(into) - 1
+
+
+def _rebuild(structure: Any, leaves: Sequence[Tensor]) -> Any:
+    if isinstance(structure, dict):
+        return {key: _rebuild(value, leaves) for key, value in structure.items()}
+    if isinstance(structure, tuple):
+        return tuple(_rebuild(value, leaves) for value in structure)
+    return leaves[structure]

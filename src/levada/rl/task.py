@@ -1,0 +1,260 @@
+"""What to learn: a recipe that makes environments wherever they are needed.
+
+A task is plain data until `make` is called. It may be sent to another process if its callable can be pickled.
+
+    >>> task = Task("CartPole-v1")
+    >>> task.action_space
+    Discrete(2)
+    >>> with task.make(num_envs=4) as batch:
+    ...     batch.reset(seed=1).shape
+    (4, 4)
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias, get_args
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+
+from levada.rl._registry import (
+    TaskError,
+    deprecations_shown_once,
+    find_spec,
+    has_sound_vector_env,
+    translated_errors,
+)
+from levada.rl.env_batch import EnvBatch
+from levada.rl.spaces import SpaceError, has_action_mask
+
+__all__ = ["EnvFactory", "Task", "TaskError", "Vectorization"]
+
+Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point"]
+EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A recipe for environments: `Task("CartPole-v1")` or `Task(make_env, env_kwargs={"size": 5})`.
+
+    Whether a callable makes one environment or a whole vector environment is decided by its signature alone:
+    if it has a parameter called `num_envs` it is called with it and must return a
+    `gymnasium.vector.VectorEnv` of that size, else it must return a new `gymnasium.Env` in each call.
+
+    >>> def make_env(size):
+    ...     return gymnasium.make("FrozenLake-v1", map_name=f"{size}x{size}")
+    >>> Task(make_env, env_kwargs={"size": 8}).observation_space
+    Discrete(64)
+    """
+
+    env: str | EnvFactory
+    """A registered id ("CartPole-v1", "ALE/Pong-v5", or "my_module:MyEnv-v0", which imports my_module first),
+    or a callable."""
+    _: KW_ONLY
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Keyword arguments for the environment or the callable."""
+    vectorization: Vectorization = "auto"
+    """How several environments are stepped. "sync": one after the other, in this process. "async": a process
+    for each, worth its overhead only if a step takes milliseconds. "vector_entry_point": the id's own vector
+    environment, as fast as its author made it; mind that it may differ from the single one (Atari's has its
+    preprocessing built in). "auto": the latter if the id has one, else "sync"."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.env, gymnasium.Env | VectorEnv):
+            raise TaskError(
+                f"env is {self.env}, an environment that exists already; a task makes its own, as many as it "
+                "needs: give the id, or a callable that makes a new one each time"
+            )
+        if not isinstance(self.env, str) and not callable(self.env):
+            raise TaskError(
+                f"env is {self.env!r} ({type(self.env).__name__}), expected an id such as 'CartPole-v1', or "
+                "a callable that makes an environment"
+            )
+        known = get_args(Vectorization)
+        if self.vectorization not in known:
+            near = difflib.get_close_matches(str(self.vectorization), known, n=1)
+            raise TaskError(
+                f"vectorization is {self.vectorization!r}, expected one of {', '.join(map(repr, known))}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        if "num_envs" in self.env_kwargs:
+            raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
+        if not isinstance(self.env, str) and self.vectorization != "auto":
+            if self.vectorization == "vector_entry_point":
+                raise TaskError(
+                    f"task {self.name!r}: only a registered id has a vector_entry_point; "
+                    "a callable may take num_envs instead"
+                )
+            if _takes_num_envs(self.env, self.env_kwargs):
+                raise TaskError(
+                    f"task {self.name!r}: the callable takes num_envs, so it vectorizes by itself and "
+                    f"vectorization={self.vectorization!r} cannot take effect; leave it out, or give a "
+                    "callable that makes one environment"
+                )
+        object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
+
+    @property
+    def name(self) -> str:
+        """The id, or the name of the callable."""
+        if isinstance(self.env, str):
+            return self.env
+        factory: Any = self.env
+        while isinstance(factory, partial):
+            factory = factory.func
+        return getattr(factory, "__qualname__", None) or type(factory).__qualname__
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """That of one environment, in canonical form (see `levada.rl.spaces`).
+
+        The first look makes an environment and closes it.
+        """
+        return self._spaces[0]
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """That of one environment, in canonical form: what policies choose from."""
+        return self._spaces[1]
+
+    @property
+    def has_action_mask(self) -> bool:
+        """Whether observations are {"obs": ..., "action_mask": ...}."""
+        return has_action_mask(self.observation_space)
+
+    def make(self, num_envs: int) -> EnvBatch:
+        """Make the environments; the caller closes them."""
+        if num_envs < 1:
+            raise TaskError(f"task {self.name!r}: num_envs is {num_envs}, expected at least 1")
+        return self._make(num_envs, self.vectorization)
+
+    @cached_property
+    def _spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+        # No processes for a mere look.
+        with self._make(1, "sync" if self.vectorization == "async" else self.vectorization) as batch:
+            return batch.observation_space, batch.action_space
+
+    def _make(self, num_envs: int, vectorization: Vectorization) -> EnvBatch:
+        try:
+            with deprecations_shown_once():
+                if isinstance(self.env, str):
+                    return _make_registered(self.env, self.env_kwargs, num_envs, vectorization)
+                if _takes_num_envs(self.env, self.env_kwargs):
+                    return EnvBatch(self._call_for_many(self.env, num_envs), name=self.name)
+                make_one = partial(_call_for_one, self.env, self.env_kwargs, self.name)
+                return _make_from_single(make_one, num_envs, vectorization, self.name)
+        except SpaceError as error:
+            raise SpaceError(f"task {self.name!r}: {error}") from None
+        except TaskError:
+            raise
+        except Exception as error:
+            error.add_note(
+                f"while making {num_envs} of task {self.name!r} with env_kwargs {dict(self.env_kwargs)}"
+            )
+            raise
+
+    def _call_for_many(self, factory: EnvFactory, num_envs: int) -> VectorEnv[Any, Any, Any]:
+        env = factory(num_envs=num_envs, **self.env_kwargs)
+        if not isinstance(env, VectorEnv):
+            raise TaskError(
+                f"task {self.name!r}: the callable takes num_envs, so it must return a "
+                f"gymnasium.vector.VectorEnv, but it returned {_kind(env)}; if it makes one environment, "
+                "call its parameter something else"
+            )
+        if env.num_envs != num_envs:
+            env.close()
+            raise TaskError(
+                f"task {self.name!r}: the callable was asked for {num_envs} environments, but returned "
+                f"{env.num_envs}; does it pass num_envs on?"
+            )
+        return env
+
+
+def _make_registered(
+    env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorization: Vectorization
+) -> EnvBatch:
+    spec = find_spec(env_id)
+    if vectorization == "vector_entry_point" and spec.vector_entry_point is None:
+        raise TaskError(f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'")
+    if vectorization == "vector_entry_point" or (vectorization == "auto" and has_sound_vector_env(spec)):
+        with translated_errors(env_id, spec):
+            env = gymnasium.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        return EnvBatch(env, name=env_id)
+    return _make_from_single(partial(_make_one_registered, env_id, kwargs), num_envs, vectorization, env_id)
+
+
+def _make_one_registered(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    spec = find_spec(env_id)  # also in a worker process, which has not registered it yet
+    with translated_errors(env_id, spec):
+        return gymnasium.make(spec.id, **{"disable_env_checker": True, **kwargs})
+
+
+def _make_from_single(
+    make_one: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, vectorization: Vectorization, name: str
+) -> EnvBatch:
+    if vectorization == "async":
+        # EnvBatch copies what it reads, so another copy would be for nothing.
+        env = AsyncVectorEnv([make_one] * num_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        return EnvBatch(env, name=name)
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for _ in range(num_envs):
+            envs.append(make_one())
+            if any(envs[-1].unwrapped is other.unwrapped for other in envs[:-1]):
+                raise TaskError(
+                    f"task {name!r}: the callable returned the same environment twice; make a new one in "
+                    "each call (not `lambda: env`)"
+                )
+    except BaseException:
+        for opened in envs:
+            opened.close()
+        raise
+    return EnvBatch.serial(envs, name=name)
+
+
+def _call_for_one(factory: EnvFactory, kwargs: Mapping[str, Any], name: str) -> gymnasium.Env[Any, Any]:
+    env = factory(**kwargs)
+    if isinstance(env, gymnasium.Env):
+        return env
+    if isinstance(env, VectorEnv):
+        env.close()
+        raise TaskError(
+            f"task {name!r}: the callable returned a VectorEnv but has no parameter num_envs; give it one: "
+            "how many environments there are is the algorithm's to say"
+        )
+    is_old = any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__)
+    raise TaskError(
+        f"task {name!r}: the callable returned {_kind(env)}, expected a gymnasium.Env"
+        + ("; this is one of the old gym package: convert it (the package shimmy does)" if is_old else "")
+        + ("; did you forget `return`?" if env is None else "")
+    )
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _takes_num_envs(factory: EnvFactory, kwargs: Mapping[str, Any]) -> bool:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some built in callables have none
+        return False
+    parameters = signature.parameters
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty and p.kind not in open_ended and p.name not in kwargs
+    ]
+    if "num_envs" in parameters:
+        missing = [name for name in missing if name != "num_envs"]
+    if missing:
+        raise TaskError(
+            f"the callable {factory!r} needs {', '.join(missing)}, which env_kwargs does not give; a "
+            "parameter for the number of environments must be called num_envs"
+        )
+    return "num_envs" in parameters

@@ -1,0 +1,59 @@
+"""What a learner learns from: columns of N transitions, and the moments for running statistics.
+
+>>> import numpy as np
+>>> some = Transitions({"reward": np.ones(3, np.float32)})
+>>> concatenate([some, some]).num_rows
+6
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from levada.rl.normalise import Moments, merge
+from levada.rl.spaces import Nest, leaves, map_nest
+
+MASK = "mask"
+"""The column that is 0 where a row is no transition but the reset after an episode; such rows teach nothing."""
+WEIGHT = "weight"
+"""What a loss finds in its batch for each row: 1 / (number of transitions), or 0. A mean is `(weight * x).sum()`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transitions:
+    """Columns ``[N, ...]`` by name. Observations may be nested."""
+
+    columns: Mapping[str, Nest]
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(leaves(next(iter(self.columns.values())))[0].shape[0])
+
+
+def concatenate(parts: Sequence[Transitions]) -> Transitions:
+    """One after the other. A single part is passed on without a copy.
+
+    Raises:
+        ValueError: the parts have different columns.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        if set(part.columns) != set(first.columns):
+            msg = f"a batch of transitions needs the same columns in each part, got {sorted(first.columns)} and {sorted(part.columns)}"
+            raise ValueError(msg)
+    moments: dict[str, Moments] = {}
+    for part in parts:
+        for key, some in part.moments.items():
+            moments[key] = merge(moments[key], some) if key in moments else some
+    if len(parts) == 1:
+        return Transitions(first.columns, moments)
+    columns = {
+        name: map_nest(lambda *rows: np.concatenate(rows), *(part.columns[name] for part in parts))
+        for name in first.columns
+    }
+    return Transitions(columns, moments)

@@ -1,0 +1,45 @@
+"""Go on with an interrupted run from its newest valid checkpoint.
+
+directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
+monitor = Monitor(...)
+point = resume(directory, monitor)          # the monitor counts on, metrics after the checkpoint are forgotten
+learner.load(point.arrays, point.meta)      # what `arrays_of` gave when it was saved
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+
+from levada.run.checkpoint import Checkpoint, CheckpointWarning, newest
+from levada.run.directory import RunDirectory, RunDirectoryError
+from levada.run.monitor import Monitor
+
+
+def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint:
+    """Take up a run where its newest valid checkpoint left it; `meta` is what `arrays_of` gave to `execute`.
+
+    Warns with CheckpointWarning about torn checkpoints, and about one that was saved in the middle of an update.
+
+    Raises:
+        RunDirectoryError: there is no valid checkpoint, or it was not written by `execute`.
+
+    """
+    found = newest(directory.path)
+    if found is None:
+        msg = f"{directory.path} has no valid checkpoint to resume from: it ended before the first one was due"
+        raise RunDirectoryError(msg)
+    flow, counts = found.meta.get("flow"), found.meta.get("monitor")
+    if not isinstance(flow, Mapping) or not isinstance(counts, Mapping):
+        msg = f"checkpoint {found.path} was not saved by a run: its meta lacks 'flow' or 'monitor'"
+        raise RunDirectoryError(msg)
+    if not found.meta.get("between_updates", True):
+        text = (
+            f"checkpoint {found.path} was saved when an update was cut off by Ctrl-C: "
+            "training goes on, but is not bit for bit what it would have been"
+        )
+        warnings.warn(text, CheckpointWarning, stacklevel=2)
+    monitor.restore(counts)
+    directory.rewind(monitor.env_steps)
+    return replace(found, meta=flow)

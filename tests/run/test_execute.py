@@ -1,0 +1,354 @@
+"""The loop: what is written when, and what is left when it ends early."""
+
+import io
+import json
+import signal
+
+import numpy as np
+import pytest
+from run.fakes import IDENTITY, SETTINGS, Clock, FakeRun, FullDisk, files_below
+
+from levada.flow.channels import Queue
+from levada.flow.graph import Flow
+from levada.flow.payload import Episode
+from levada.flow.protocols import Update
+from levada.run.checkpoint import list_checkpoints, newest
+from levada.run.directory import RunDirectory
+from levada.run.display import PlainDisplay, QuietDisplay
+from levada.run.execute import execute
+from levada.run.hashing import params_sha256
+from levada.run.monitor import Monitor
+from levada.run.sinks import JsonLines
+from levada.run.summary import Summary
+from levada.run.until import Until
+from levada.runners.inline import Inline
+
+
+class ListSink:
+    def __init__(self):
+        self.written = []
+        self.num_closed = 0
+
+    def write(self, step, values):
+        self.written.append((step, dict(values)))
+
+    def close(self):
+        self.num_closed += 1
+
+
+class ListDisplay:
+    def __init__(self):
+        self.calls = []
+
+    def start(self, identity, until):
+        self.calls.append("start")
+
+    def update(self, monitor, statistics):
+        self.calls.append("update")
+
+    def finish(self, summary):
+        self.calls.append(summary)
+
+
+class Setup:
+    """A fake run with everything around it."""
+
+    def __init__(self, tmp_path, **run):
+        self.clock = Clock()
+        self.monitor = Monitor(clock=self.clock, target_return=50.0)
+        self.run = FakeRun(self.monitor, clock=self.clock, **run)
+        self.directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
+        self.sink = ListSink()
+        self.display = ListDisplay()
+
+    def execute(self, until, **rest):
+        arguments = {
+            "identity": IDENTITY,
+            "until": Until.parse(until),
+            "monitor": self.monitor,
+            "directory": self.directory,
+            "sinks": [self.sink],
+            "display": self.display,
+            "arrays_of": self.run.arrays,
+            "params_of": self.run.params,
+        }
+        return execute(self.run, **(arguments | rest))
+
+    @property
+    def steps(self):
+        return [int(path.name) for path in list_checkpoints(self.directory.path)]
+
+
+def test_a_run_ends_at_the_first_condition_and_says_what_came(tmp_path):
+    it = Setup(tmp_path)
+    summary = it.execute("updates=5 steps=1000")
+    assert (summary.stopped_by, summary.updates, summary.env_steps, summary.episodes) == ("updates=5", 5, 50, 5)
+    assert summary.params_sha256 == params_sha256({"weights": np.full(3, 2.5, np.float32)})
+    assert it.directory.summary() == summary
+    assert it.display.calls == ["start", *["update"] * 5, summary]
+    assert it.sink.num_closed == 1
+    assert it.steps == [5]
+
+
+def test_the_return_ends_it(tmp_path):
+    summary = Setup(tmp_path, returns=lambda update: 60.0 if update > 20 else 0.0).execute("return=50")
+    assert summary.stopped_by == "return=50"
+    assert summary.return_mean_100 >= 50.0
+    assert (summary.updates, summary.solved_at_steps, summary.solved_at_s) == (104, 1040, 104.0)
+
+
+def test_the_end_of_the_sources_ends_it(tmp_path):
+    summary = Setup(tmp_path, num_reports=3).execute("updates=5")
+    assert (summary.stopped_by, summary.updates) == ("sources ended", 3)
+
+
+@pytest.mark.parametrize(
+    ("every", "keep", "kept"), [(None, 3, [10]), (4, 3, [4, 8, 10]), (5, 3, [5, 10]), (1, 2, [9, 10])]
+)
+def test_checkpoints_come_every_so_many_updates_and_at_the_end(tmp_path, every, keep, kept):
+    it = Setup(tmp_path)
+    it.execute("updates=10", checkpoint_every_updates=every, keep_checkpoints=keep)
+    assert it.steps == kept
+    found = newest(it.directory.path)
+    assert (found.arrays["weights"] == 5.0).all()
+    assert (found.arrays["moments"] == 10.0).all()
+    assert found.meta["flow"] == {"firing": 10}
+    assert found.meta["monitor"]["env_steps"] == 100
+    assert found.meta["between_updates"] is True
+
+
+@pytest.mark.parametrize(("every", "steps"), [(1, [10, 20, 30, 40, 50]), (2, [20, 40, 50]), (5, [50]), (9, [50])])
+def test_metrics_come_every_so_many_updates_and_at_the_end(tmp_path, every, steps):
+    it = Setup(tmp_path)
+    it.execute("updates=5", metrics_every_updates=every)
+    assert [step for step, _ in it.sink.written] == steps
+    assert it.sink.written[-1][1]["losses/policy_loss"] == 1 / 5
+    assert it.sink.written[-1][1]["charts/episodic_return"] == 3.0
+
+
+def test_two_runs_write_the_same(tmp_path):
+    runs = [Setup(tmp_path / str(n)) for n in range(2)]
+    for it in runs:
+        it.execute("updates=30", checkpoint_every_updates=7, metrics_every_updates=4)
+    assert runs[0].sink.written == runs[1].sink.written
+    assert files_below(runs[0].directory.path) == files_below(runs[1].directory.path)
+    assert runs[0].directory.summary() == runs[1].directory.summary()
+
+
+def test_without_a_directory_nothing_is_written(tmp_path):
+    it = Setup(tmp_path)
+    before = files_below(tmp_path)
+    assert it.execute("updates=3", directory=None, checkpoint_every_updates=1).updates == 3
+    assert files_below(tmp_path) == before
+
+
+def test_without_params_all_arrays_are_fingerprinted(tmp_path):
+    it = Setup(tmp_path)
+    assert it.execute("updates=3", params_of=None).params_sha256 == params_sha256(it.run.arrays()[0])
+
+
+# ---- ends that were not planned
+
+
+def test_ctrl_c_ends_after_the_update_with_a_checkpoint(tmp_path, capfd):
+    it = Setup(tmp_path)
+    real, it.display.update = (
+        it.display.update,
+        lambda *args: (it.run.updates == 4 and signal.raise_signal(2), real(*args)),
+    )
+    summary = it.execute("updates=10")
+    assert (summary.stopped_by, summary.updates) == ("interrupted", 4)
+    assert it.directory.summary() == summary
+    assert (it.steps, newest(it.directory.path).meta["between_updates"]) == ([4], True)
+    assert it.sink.num_closed == 1
+    assert "stopping after this update" in capfd.readouterr().err
+
+
+def test_a_keyboard_interrupt_in_an_update_ends_with_a_checkpoint_that_says_so(tmp_path):
+    it = Setup(tmp_path, raises={4: KeyboardInterrupt()})
+    summary = it.execute("updates=10")
+    assert (summary.stopped_by, summary.updates) == ("interrupted", 3)
+    found = newest(it.directory.path)
+    assert (found.step, found.meta["between_updates"], found.meta["stopped_by"]) == (3, False, "interrupted")
+    assert it.display.calls[-1] == summary
+
+
+def test_a_checkpoint_that_is_whole_is_not_replaced_by_a_doubtful_one(tmp_path):
+    it = Setup(tmp_path, raises={4: KeyboardInterrupt()})
+    it.execute("updates=10", checkpoint_every_updates=3)
+    assert newest(it.directory.path).meta["between_updates"] is True
+
+
+def test_an_interrupt_before_the_first_update_is_an_end_too(tmp_path):
+    it = Setup(tmp_path, raises={1: KeyboardInterrupt()})
+    summary = it.execute("updates=10")
+    assert (summary.stopped_by, summary.env_steps, summary.return_mean_100) == ("interrupted", 0, None)
+    assert it.steps == [0]
+
+
+def test_an_error_of_the_run_leaves_what_was_written(tmp_path):
+    it = Setup(tmp_path, raises={6: RuntimeError("the env broke")})
+    lines = JsonLines(it.directory.metrics_path)
+    with pytest.raises(RuntimeError, match="the env broke"):
+        it.execute("updates=10", checkpoint_every_updates=2, sinks=[it.sink, lines])
+    assert (it.sink.num_closed, it.display.calls[-1]) == (1, None)
+    assert [line["step"] for line in it.directory.metrics()] == [10, 20, 30, 40, 50]
+    assert it.steps == [2, 4]
+    assert it.directory.summary() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        lines.write(1, {})
+
+
+@pytest.mark.parametrize("where", ["start", "update"])
+def test_an_error_of_the_display_still_closes_everything(tmp_path, where):
+    it = Setup(tmp_path)
+
+    def broken(*args):
+        raise RuntimeError("no terminal")
+
+    setattr(it.display, where, broken)
+    with pytest.raises(RuntimeError, match="no terminal"):
+        it.execute("updates=10")
+    assert (it.sink.num_closed, it.display.calls[-1]) == (1, None)
+
+
+def test_a_sink_that_does_not_close_keeps_nothing_else_open(tmp_path):
+    it = Setup(tmp_path)
+
+    class Broken(ListSink):
+        def close(self):
+            raise RuntimeError("still uploading")
+
+    with pytest.raises(RuntimeError, match="still uploading"):
+        it.execute("updates=2", sinks=[it.sink, Broken()])
+    assert it.sink.num_closed == 1
+    assert it.directory.summary() == it.display.calls[-1]
+
+
+def test_a_full_disk_says_which_checkpoint_failed_and_the_older_one_is_found(tmp_path, monkeypatch):
+    it = Setup(tmp_path)
+    real = it.run.arrays
+
+    def arrays_then_full():
+        if it.run.updates == 6:
+            FullDisk(monkeypatch, "fsync", 1)
+        return real()
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        it.execute("updates=10", checkpoint_every_updates=3, arrays_of=arrays_then_full)
+    monkeypatch.undo()
+    assert caught.value.__notes__[0].startswith("saving the checkpoint after update 6; older ones in")
+    assert newest(it.directory.path).step == 3
+    assert not [name for name in files_below(it.directory.path) if "tmp" in name]
+    assert (it.sink.num_closed, it.display.calls[-1]) == (1, None)
+
+
+def test_a_monitor_that_sees_nothing_is_noticed(tmp_path):
+    it = Setup(tmp_path)
+    it.run.monitor = None
+    with pytest.raises(ValueError, match=r"the monitor did not see .*instruments=\[monitor\]"):
+        it.execute("updates=10")
+
+
+@pytest.mark.parametrize("name", ["checkpoint_every_updates", "metrics_every_updates", "keep_checkpoints"])
+def test_numbers_must_be_positive(tmp_path, name):
+    with pytest.raises(ValueError, match=f"{name}=0, expected at least 1"):
+        Setup(tmp_path).execute("updates=10", **{name: 0})
+
+
+# ---- with a real flow
+
+
+class Made:
+    def __init__(self, value):
+        self.value = value
+        self.num_env_steps = 4
+        self.episodes = (Episode(float(value), 4),)
+
+
+class Count:
+    def __init__(self, shard):
+        self.shard = shard
+
+    def __call__(self, weights):
+        return Made(float(weights["w"][0]) + self.shard.index)
+
+
+class Sum:
+    policy_name = "policy"
+    corrects_staleness = False
+
+    def open(self, seed):
+        return SumState()
+
+
+class SumState:
+    def __init__(self):
+        self.w = np.zeros(2)
+
+    def weights(self):
+        return {"w": self.w}
+
+    def update(self, batch):
+        self.w = self.w + sum(made.value for made in batch) + 1.0
+        return Update(self.weights(), {"losses/sum": float(self.w[0])})
+
+
+def counting():
+    flow = Flow("sum")
+    learner = Sum()
+    weights = flow.latest("weights", of=learner)
+    made = flow.source("rollout", Count, reads=weights, shards=2)
+    update = flow.learn("learn", learner, flow.batch("batch", made.via(Queue(max_lag=1)), size=2))
+    flow.publish(update.weights, to=weights)
+    flow.report(update.stats)
+    return flow
+
+
+def run_counting(path, *, adversary=None):
+    monitor = Monitor(learners=["learn"])
+    directory = RunDirectory.create(path, IDENTITY, {})
+    stream = io.StringIO()
+    run = Inline(adversary=adversary).open(counting(), seed=1, instruments=[monitor])
+    try:
+        summary = execute(
+            run,
+            identity=IDENTITY,
+            until=Until.parse("updates=12"),
+            monitor=monitor,
+            directory=directory,
+            sinks=[JsonLines(directory.metrics_path)],
+            display=PlainDisplay(stream, first_s=0.0, every_s=0.0),
+            arrays_of=lambda: (run.node_state("learn").weights(), {}),
+            checkpoint_every_updates=5,
+        )
+    finally:
+        run.close()
+    return summary, directory, stream.getvalue()
+
+
+def test_a_real_flow_is_counted_and_bounded(tmp_path):
+    summary, directory, shown = run_counting(tmp_path / "run")
+    assert (summary.stopped_by, summary.updates, summary.env_steps, summary.episodes) == ("updates=12", 12, 96, 24)
+    (lag,) = summary.lag.values()
+    assert (lag.bound, lag.max) == (1, 1)
+    (ledger,) = summary.ledger.values()
+    assert ledger.produced == ledger.consumed + ledger.dropped + ledger.lost + ledger.in_flight
+    assert ledger.consumed == 24
+    metrics = directory.metrics()
+    assert [line["step"] for line in metrics] == [8 * update for update in range(1, 13)]
+    assert {name.partition("/")[0] for name in metrics[-1]} == {"step", "charts", "losses", "lag", "queue", "node"}
+    assert len(shown.splitlines()) == 14
+    assert json.loads((directory.path / "summary.json").read_text())["params_sha256"] == summary.params_sha256
+
+
+def test_a_real_flow_learns_the_same_whatever_the_order(tmp_path):
+    plain, *_ = run_counting(tmp_path / "plain")
+    mixed, *_ = run_counting(tmp_path / "mixed", adversary=3)
+    assert isinstance(plain, Summary)
+    assert plain.params_sha256 == mixed.params_sha256
+
+
+def test_a_quiet_run_prints_nothing(tmp_path, capsys):
+    Setup(tmp_path).execute("updates=3", display=QuietDisplay())
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,103 @@
+"""A run goes on where its newest valid checkpoint left it."""
+
+import warnings
+
+import pytest
+from run.fakes import IDENTITY, SETTINGS, Clock, FakeRun
+
+from levada.run.checkpoint import ARRAYS, CheckpointWarning, list_checkpoints, save
+from levada.run.directory import RunDirectory, RunDirectoryError
+from levada.run.display import QuietDisplay
+from levada.run.execute import execute
+from levada.run.monitor import Monitor
+from levada.run.resume import resume
+from levada.run.sinks import JsonLines
+from levada.run.until import Until
+
+
+def run_it(directory, monitor, run, until):
+    return execute(
+        run,
+        identity=IDENTITY,
+        until=Until.parse(until),
+        monitor=monitor,
+        directory=directory,
+        sinks=[JsonLines(directory.metrics_path)],
+        display=QuietDisplay(),
+        arrays_of=run.arrays,
+        params_of=run.params,
+        checkpoint_every_updates=4,
+    )
+
+
+def start(path, until, **rest):
+    clock = Clock()
+    monitor = Monitor(clock=clock)
+    run = FakeRun(monitor, clock=clock, **rest)
+    directory = RunDirectory.create(path, IDENTITY, SETTINGS)
+    return directory, lambda: run_it(directory, monitor, run, until)
+
+
+def go_on(path, until):
+    clock = Clock(500.0)
+    monitor = Monitor(clock=clock)
+    directory = RunDirectory.open(path)
+    point = resume(directory, monitor)
+    run = FakeRun(monitor, clock=clock, updates=point.meta["firing"], weights=point.arrays["weights"])
+    return run_it(directory, monitor, run, until)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, torn):
+    directory, whole = start(tmp_path / "whole", "updates=20")
+    expected = whole()
+    broken, begin = start(tmp_path / "broken", "updates=20", raises={11: RuntimeError("killed")})
+    with pytest.raises(RuntimeError, match="killed"):
+        begin()
+    if torn:
+        (list_checkpoints(broken.path)[-1] / ARRAYS).write_bytes(b"")
+        with pytest.warns(CheckpointWarning, match="000000008 is torn"):
+            found = go_on(broken.path, "updates=20")
+    else:
+        found = go_on(broken.path, "updates=20")
+    assert found == expected
+    assert broken.summary() == directory.summary()
+    assert broken.metrics() == directory.metrics()
+    assert [p.name for p in list_checkpoints(broken.path)] == [p.name for p in list_checkpoints(directory.path)]
+
+
+def test_a_run_that_has_nothing_left_to_do_does_nothing(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10")
+    first = begin()
+    before = [p.name for p in list_checkpoints(directory.path)]
+    again = go_on(directory.path, "updates=10")
+    assert (again.stopped_by, again.updates, again.params_sha256) == ("updates=10", 10, first.params_sha256)
+    assert [p.name for p in list_checkpoints(directory.path)] == before
+
+
+def test_a_checkpoint_from_the_middle_of_an_update_is_warned_about(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10", raises={3: KeyboardInterrupt()})
+    begin()
+    with pytest.warns(CheckpointWarning, match="cut off by Ctrl-C"):
+        assert resume(directory, Monitor()).step == 2
+
+
+def test_a_whole_checkpoint_gives_no_warning(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10")
+    begin()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resume(directory, Monitor()).meta == {"firing": 10}
+
+
+def test_a_run_without_checkpoints_cannot_be_resumed(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
+    with pytest.raises(RunDirectoryError, match="has no valid checkpoint to resume from"):
+        resume(directory, Monitor())
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
+    save(directory.path, 1, {}, {"a": 1})
+    with pytest.raises(RunDirectoryError, match="was not saved by a run"):
+        resume(directory, Monitor())

@@ -1,0 +1,86 @@
+"""Rates, curves and shares."""
+
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from run.fakes import Clock, channel, consumed, report, statistics
+
+from levada.flow.watch import Reported
+from levada.run.monitor import Monitor
+from levada.run.view import History, Viewer, fate, percentages, sparkline
+
+small = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+
+
+def test_rates_are_those_of_the_last_seconds():
+    clock = Clock()
+    monitor = Monitor(clock=clock)
+    viewer = Viewer()
+    rates = []
+    for second in range(1, 21):
+        clock.now = float(second)
+        steps = 100 if second <= 10 else 400
+        monitor.on_event(consumed(second, steps=steps))
+        monitor.on_event(Reported(report(second)))
+        view = viewer.look(monitor, statistics())
+        rates.append((view.steps_per_s, view.updates_per_s))
+    assert rates[9] == (100.0, 1.0)
+    assert rates[12] == pytest.approx((5 * 100 / 5 + 3 * 300 / 5, 1.0))
+    assert rates[-1] == (400.0, 1.0)
+    assert len(viewer._seen) <= 7
+
+
+def test_the_first_rate_is_since_the_start_up():
+    clock = Clock()
+    monitor = Monitor(clock=clock)
+    clock.now = 4.0
+    monitor.on_event(consumed(0, steps=50))
+    assert Viewer().look(monitor, statistics()).steps_per_s == 0.0
+    clock.now = 9.0
+    assert Viewer().look(monitor, statistics()).steps_per_s == 10.0
+
+
+@small
+@given(st.integers(0, 3000))
+def test_a_history_keeps_its_shape_in_bounded_memory(num):
+    history = History(capacity=16)
+    for point in range(num):
+        history.add(float(point))
+    points = history.points
+    assert len(points) < 16
+    assert len(points) >= min(num, 7)
+    gaps = {b - a for a, b in pairwise(points)}
+    assert len(gaps) <= 1
+    if points:
+        assert points[0] == 0.0
+        assert num - points[-1] <= next(iter(gaps), 1.0)
+
+
+@small
+@given(st.lists(st.floats(-1e6, 1e6), max_size=60), st.integers(0, 40))
+def test_a_sparkline_fits_its_width(points, width):
+    drawn = sparkline(points, width)
+    assert len(drawn) == min(width, len(points))
+    if len(set(points)) > 1 and width >= len(points):
+        assert {"▁", "█"} <= set(drawn)
+
+
+@small
+@given(st.lists(st.floats(0, 1e9), max_size=8))
+def test_percentages_sum_to_a_hundred(parts):
+    shares = percentages(parts)
+    total = sum(parts)
+    assert sum(shares) == (100 if total > 0 else 0)
+    if total > 0:
+        assert all(abs(share - 100 * part / total) < 1 for share, part in zip(shares, parts, strict=True))
+
+
+def test_a_time_that_rounding_made_negative_is_none():
+    assert percentages([1.0, -1e-12, 0.0]) == (100, 0, 0)
+
+
+def test_the_fate_of_items_in_words():
+    assert fate(channel()) == "0"
+    assert fate(channel(dropped={"stale": 3, "full": 0}, lost=2)) == "3 stale, 2 lost"
