@@ -99,12 +99,13 @@ _SAME_IN_ALL: dict[str, object] = {
 }
 
 # Threads, set by OMP_NUM_THREADS and torch.set_num_threads: the better of 1 and 2 in --compare-threads, on a
-# machine with 2 cores (AMD EPYC, torch 2.13.0+cpu, Python 3.11.7). Steps/s of training, median (min - max) of 3:
+# machine with 2 cores (AMD EPYC, torch 2.13.0+cpu, Python 3.11.7). Training steps/s, median (min - max) of 3:
 #                  1 thread                  2 threads
-#   SB3 default     2,877 ( 2,770 -  2,927)   2,748 in the least disturbed run, 278 in the most
+#   SB3 default     2,877 ( 2,770 -  2,927)   1,489 (   278 -  2,748), each disturbed by other processes
 #   SB3 tuned       6,899 ( 6,700 -  6,946)   6,947 ( 6,419 -  6,956)
 #   CleanRL        10,236 ( 9,819 - 10,375)   9,098 ( 8,945 -  9,295)
-# A second thread doubles the processor time for nothing, and stalls where something else needs its core.
+# A second thread doubles the processor time for nothing, and stalls where something else needs its core. (SB3
+# default undisturbed, one short run each: 2,886 and 2,862.)
 _PRESETS = (
     Preset(
         name="SB3 default",
@@ -615,7 +616,7 @@ def _table(title: str, *headers: str) -> Table:
 
 def throughput_table(runs: Sequence[Run]) -> Table:
     """Steps/s, two rows for each preset."""
-    title = "PPO on CartPole-v1: environment steps/s with the peer's hyper-parameters, median (min - max)"
+    title = "CartPole-v1: steps/s with the peer's hyper-parameters, median (min - max)"
     table = _table(title, "settings", "over", "peer", "levada", "levada / peer")
     runs = [run for run in runs if run.part == "steps/s"]
     for settings in dict.fromkeys(run.settings for run in runs):
@@ -640,7 +641,7 @@ def solve_table(runs: Sequence[Run]) -> Table:
     of_who = {who: [run for run in runs if run.who == who] for who in dict.fromkeys(run.who for run in runs)}
     seconds = {who: Spread.of([run.solved_s for run in of]) for who, of in of_who.items()}
     levadas = [who for who in of_who if who.startswith("levada")]
-    title = f"Seconds to a mean return of {_TARGET_RETURN:.0f} over 100 episodes, median (min - max)"
+    title = f"CartPole-v1: seconds to a mean return of {_TARGET_RETURN:.0f}, median (min - max)"
     table = _table(
         title, "who", "solved", "seconds", "environment steps", *(f"{who} / this" for who in levadas)
     )
@@ -654,7 +655,7 @@ def solve_table(runs: Sequence[Run]) -> Table:
 
 def threads_table(runs: Sequence[Run]) -> Table:
     """Steps/s of training by the number of threads."""
-    title = "PPO on CartPole-v1: environment steps/s of training by threads, median (min - max)"
+    title = "CartPole-v1: training steps/s by number of threads, median (min - max)"
     table = _table(title, "who", "steps/s", "CPU us/step")
     for who in dict.fromkeys(run.who for run in runs):
         of = [run for run in runs if run.who == who]

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
@@ -33,6 +31,7 @@ from levada.rl.evaluate import Evaluation, TrainedPolicy
 from levada.rl.evaluate import evaluate as evaluate_policy
 from levada.rl.learner import Learner
 from levada.rl.task import EnvFactory, Task
+from levada.rl.threads import default_threads, set_threads
 from levada.run import checkpoint
 from levada.run.directory import RunDirectory
 from levada.run.display import make_display
@@ -212,7 +211,7 @@ def launch(
         algorithm=algorithm_name(type(config)), env=task.name, seed=options.seed, deployment=str(place), flow_hash=flow.hash()
     )
     origins = option_origins or {}
-    defaults = Options()
+    defaults = type(options)()
     about = {
         name: Setting(value, origins.get(name, "default" if value == getattr(defaults, name) else "argument"))
         for name, value in dataclasses.asdict(dataclasses.replace(options, threads=threads)).items()
@@ -220,7 +219,7 @@ def launch(
     where = {"algorithm_class": Setting(f"{type(config).__module__}:{type(config).__qualname__}", "argument")}
     directory = RunDirectory.create(options.out, identity, {**where, **about, **settings})
     on_directory(directory)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     monitor = Monitor(target_return=until.return_mean, began_s=began_s)
     run = place.open(flow, seed=options.seed, instruments=[monitor, *instruments])
     try:
@@ -271,16 +270,6 @@ def evaluate(
     """Play whole episodes with the policy of a run (or of its directory) and return what came of them."""
     result = run if isinstance(run, Result) else load(run)
     return evaluate_policy(result.task, result.policy, num_episodes=num_episodes, seed=seed, deterministic=deterministic)
-
-
-def default_threads(task: Task) -> int:
-    """One for small networks, where more only get in each other's way; all cores for images."""
-    from gymnasium.spaces import Box
-
-    from levada.rl.spaces import leaf_spaces
-
-    images = any(isinstance(s, Box) and len(s.shape) == 3 for s in leaf_spaces(task.observation_space).values())
-    return (os.cpu_count() or 1) if images else 1
 
 
 def _learners(run: Run) -> dict[str, Any]:

@@ -92,8 +92,6 @@ SMALL = _small()
 class ExactEnv(gymnasium.Env[Any, Any]):
     """The process as an environment; observes the state's number, or one-hot."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
-
     def __init__(self, mdp: ExactMDP = SMALL, *, one_hot: bool = False) -> None:
         self.mdp = mdp
         self.one_hot = one_hot

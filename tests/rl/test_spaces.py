@@ -255,7 +255,11 @@ def test_masks_of_discrete_and_multi_discrete_actions() -> None:
         (_masked(spaces.MultiBinary(4)), spaces.Discrete(5), r"expected MultiBinary\(5\) or a Box of shape \(5,\)"),
         (_masked(spaces.MultiBinary(3)), spaces.MultiDiscrete([2, 3]), r"expected MultiBinary\(5\)"),
         (_masked(spaces.Discrete(5)), spaces.Discrete(5), "'action_mask' is Discrete"),
-        (_masked(spaces.MultiBinary(2)), spaces.Box(-1, 1, (2,)), "only Discrete and MultiDiscrete actions can be masked"),
+        (
+            _masked(spaces.MultiBinary(2)),
+            spaces.Box(-1, 1, (2,)),
+            "only Discrete and MultiDiscrete actions can be masked",
+        ),
         (
             spaces.Dict({"observation": spaces.Discrete(2), "action_mask": spaces.MultiBinary(5)}),
             spaces.Discrete(5),

@@ -119,6 +119,22 @@ def test_a_return_that_is_no_number_solves_nothing():
     assert math.isnan(monitor.return_mean_100)
 
 
+@pytest.mark.parametrize(("returns", "mean"), [([1e308] * 3, math.inf), ([math.inf, -math.inf], math.nan)])
+def test_returns_that_explode_are_shown(returns, mean):
+    monitor = see(Monitor(target_return=1.0), consumed(0, returns=returns))
+    assert monitor.return_mean_100 == pytest.approx(mean, nan_ok=True)
+
+
+def test_the_mean_follows_the_episodes():
+    monitor = see(Monitor(), consumed(0, returns=[1.0]))
+    assert monitor.return_mean_100 == 1.0
+    assert see(monitor, consumed(1, returns=[3.0])).return_mean_100 == 2.0
+    other = see(Monitor(), consumed(0, returns=[9.0]))
+    assert other.return_mean_100 == 9.0
+    other.restore(monitor.state())
+    assert other.return_mean_100 == 2.0
+
+
 def test_start_up_ends_when_the_first_firing_began():
     clock = Clock(100.0)
     monitor = Monitor(clock=clock)
@@ -129,6 +145,13 @@ def test_start_up_ends_when_the_first_firing_began():
     clock.now = 110.0
     see(monitor, consumed(0, steps=13))
     assert (monitor.startup_s, monitor.elapsed_s, monitor.steps_per_s) == (3.5, 10.0, 2.0)
+
+
+def test_a_run_may_have_begun_before_its_monitor():
+    clock = Clock(10.0)
+    monitor = Monitor(clock=clock, began_s=4.0)
+    see(monitor, consumed(0))
+    assert (monitor.elapsed_s, monitor.startup_s) == (6.0, 6.0)
 
 
 def test_start_up_without_firings_ends_with_the_first_event():

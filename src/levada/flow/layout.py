@@ -68,7 +68,7 @@ class End:
 
     box: Box
     line: list[Point] = field(default_factory=list)
-    """From the box to its loop's register, or to the lane's other end."""
+    """From the box to its loop's register; without a register, from the first box to the last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -331,12 +331,14 @@ def _lead(links: Sequence[Link], lanes: Sequence[Loop], lefts: Sequence[float], 
             near = end.box.right if going_down else end.box.left
             end.line = [(near, y), (track, y), (track, lanes[depth].label.y)]
     for loop in lanes:
-        for end in (*loop.sources, *loop.targets):
-            track, y = end.line[-1]
-            if loop.box:
+        if loop.box:
+            for end in (*loop.sources, *loop.targets):
+                track, y = end.line[-1]
                 end.line.append((loop.box.right if loop.box.x < track else loop.box.left, y))
-            elif loop.targets:
-                end.line.append((loop.targets[0].line[1][0], y))
+        else:
+            for end in loop.sources:
+                end.line += [point for target in loop.targets for point in reversed(target.line)]
+            loop.targets.clear()
 
 
 def _groups(columns: Sequence[Sequence[Box]], rows: Mapping[tuple[str, ...], tuple[float, float]]) -> Iterator[Group]:

@@ -47,7 +47,7 @@ def to_svg(flow: Flow) -> str:
     picture = _Picture(flow, derive(flow))
     drawing = arrange(list(picture.boxes.values()), picture.links, picture.loops)
     top = 40.0  # the flow's name stands above
-    width, height = max(drawing.width, 16 + _width(flow.name, _BOLD)), drawing.height + top + 16
+    width, height = max(drawing.width, 32 + _width(flow.name, _BOLD)), drawing.height + top + 16
     size = f'width="{width:.0f}" height="{height:.0f}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="lv" role="img" {size} viewBox="0 0 {width:.0f} {height:.0f}">',
@@ -161,7 +161,7 @@ class _Picture:
             yield _label(group.left + 8, group.top + 16, "/".join(group.scope))
         for loop in self.loops:
             for end in loop.sources:
-                yield _path(_rounded(end.line), back=True, tip=loop.box is not None)
+                yield _path(_rounded(end.line), back=True)
             for end in loop.targets:
                 yield _path(_rounded(end.line[::-1]), back=True)
         for link in self.links:
@@ -260,9 +260,9 @@ def _towards(start: Point, end: Point, distance: float) -> Point:
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
 
 
-def _path(d: str, *, back: bool = False, tip: bool = True) -> str:
-    marker = f' marker-end="url(#{"lv-back-tip" if back else "lv-tip"})"' if tip else ""
-    return f'<path class="lv-line{" lv-back" if back else ""}" d="{d}"{marker}/>'
+def _path(d: str, *, back: bool = False) -> str:
+    kind, tip = ("lv-line lv-back", "lv-back-tip") if back else ("lv-line", "lv-tip")
+    return f'<path class="{kind}" d="{d}" marker-end="url(#{tip})"/>'
 
 
 def _tip(name: str) -> str:

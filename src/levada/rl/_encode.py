@@ -54,16 +54,16 @@ def _integer_encoder(
         if actions.shape != shape:
             raise ValueError(_wrong_shape(actions, shape, space))
         if actions.dtype.kind not in "iub":
-            raise ValueError(
-                f"actions have dtype {actions.dtype}, expected integers for the action space {space}"
-            )
-        encoded = actions.astype(_INT64)
+            msg = f"actions have dtype {actions.dtype}, expected integers for the action space {space}"
+            raise ValueError(msg)
+        encoded: Array = actions.astype(_INT64)
         # As unsigned numbers the negative ones are huge, so one comparison finds both kinds.
         if 1 in (encoded.view(_UINT64) >= num_values).tobytes():
-            raise ValueError(
+            msg = (
                 f"actions {_shorten(actions)} are outside the action space {space}: policies count from 0, "
                 f"expected 0 to {_shorten(num_values.astype(np.int64) - 1)}"
             )
+            raise ValueError(msg)
         if start is not None:
             encoded += start
         return encoded if is_int64 else encoded.astype(dtype)
@@ -82,14 +82,12 @@ def _box_encoder(space: spaces.Box[Any], shape: tuple[int, ...]) -> Callable[[An
         if actions.shape != shape:
             raise ValueError(_wrong_shape(actions, shape, space))
         if actions.dtype.kind not in "fiu":
-            raise ValueError(
-                f"actions have dtype {actions.dtype}, expected floats for the action space {space}"
-            )
-        encoded = actions.astype(dtype, order="C")
+            msg = f"actions have dtype {actions.dtype}, expected floats for the action space {space}"
+            raise ValueError(msg)
+        encoded: Array = actions.astype(dtype, order="C")
         if 0 in np.isfinite(encoded).tobytes():
-            raise ValueError(
-                f"actions have NaN or infinity: {_shorten(actions)}; did the policy's parameters become NaN?"
-            )
+            msg = f"actions have NaN or infinity: {_shorten(actions)}; are the policy's parameters NaN?"
+            raise ValueError(msg)
         if low is not None:
             np.maximum(encoded, low, out=encoded)
         if high is not None:

@@ -40,20 +40,19 @@ def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
     if isinstance(nest, dict):
         for other in rest:
             if not isinstance(other, dict) or other.keys() != nest.keys():
-                raise ValueError(
-                    f"map_nest: got {_outline(other)} where the first nest has a dict of {sorted(nest)}"
-                )
+                msg = f"map_nest: got {_outline(other)} where the first nest has a dict of {sorted(nest)}"
+                raise ValueError(msg)
         return {key: map_nest(fn, child, *(other[key] for other in rest)) for key, child in nest.items()}
     if isinstance(nest, tuple):
         for other in rest:
             if not isinstance(other, tuple) or len(other) != len(nest):
-                raise ValueError(
-                    f"map_nest: got {_outline(other)} where the first nest has a tuple of {len(nest)}"
-                )
+                msg = f"map_nest: got {_outline(other)} where the first nest has a tuple of {len(nest)}"
+                raise ValueError(msg)
         return tuple(map_nest(fn, *children) for children in zip(nest, *rest, strict=True))
     for other in rest:
         if isinstance(other, dict | tuple):
-            raise ValueError(f"map_nest: got {_outline(other)} where the first nest has a leaf")
+            msg = f"map_nest: got {_outline(other)} where the first nest has a leaf"
+            raise ValueError(msg)
     return fn(nest, *rest)
 
 
@@ -101,9 +100,8 @@ def write(nest: Nest, index: Any, value: Any) -> None:
         nest[index] = value
     elif isinstance(nest, dict):
         if value.keys() != nest.keys():
-            raise ValueError(
-                f"write: got a dict of {sorted(value)} where the buffers are a dict of {sorted(nest)}"
-            )
+            msg = f"write: got a dict of {sorted(value)} where the buffers are a dict of {sorted(nest)}"
+            raise ValueError(msg)
         for key, child in nest.items():
             write(child, index, value[key])
     else:

@@ -52,20 +52,17 @@ class Reader(Protocol):
         """Write one environment's observation into `rows`, having checked its structure, shape and dtype."""
 
     def read(self, rows: Any) -> Nest:
-        """A canonical copy of a batch of observations, having checked structure, shape, dtype and
-        contents."""
+        """A canonical copy of a batch of observations, having checked structure, shape, dtype, contents."""
 
 
 def make_reader(space: Space[Any], num_rows: int, path: str = "observation") -> Reader:
     """The reader for a space that `check_observation_space` has accepted."""
     if isinstance(space, spaces.Dict):
-        return _DictReader(
-            {k: make_reader(v, num_rows, f"{path}[{k!r}]") for k, v in space.spaces.items()}, path
-        )
+        children = {k: make_reader(child, num_rows, f"{path}[{k!r}]") for k, child in space.spaces.items()}
+        return _DictReader(children, path)
     if isinstance(space, spaces.Tuple):
-        return _TupleReader(
-            [make_reader(v, num_rows, f"{path}[{i}]") for i, v in enumerate(space.spaces)], path
-        )
+        items = [make_reader(child, num_rows, f"{path}[{index}]") for index, child in enumerate(space.spaces)]
+        return _TupleReader(items, path)
     return _LeafReader(space, num_rows, path)
 
 
@@ -94,9 +91,8 @@ class _LeafReader:
         self._finite = space.dtype.kind == "f"  # integers have no NaN, so images cost nothing
         self._num_values: Array | None = None
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            self._num_values = np.array(
-                space.n if isinstance(space, spaces.Discrete) else space.nvec, np.uint64
-            )
+            num_values = space.n if isinstance(space, spaces.Discrete) else space.nvec
+            self._num_values = np.array(num_values, np.uint64)
             self._first = np.array(space.start, np.int64)
 
     def allocate(self) -> Array:
@@ -109,6 +105,7 @@ class _LeafReader:
         rows[row] = obs
 
     def read(self, rows: Any) -> Array:
+        copy: Array
         if type(rows) is not np.ndarray or rows.dtype != self._raw_dtype or rows.shape != self._batch_shape:
             rows = self._checked(rows, self._batch_shape, None)
         if self._finite:
@@ -119,7 +116,8 @@ class _LeafReader:
                     copy = rows.astype(self._dtype, "C")
             if 0 in _isfinite(copy).tobytes():  # a third of what `.all()` costs on a small array
                 bad = int(np.flatnonzero(~np.isfinite(copy.reshape(len(copy), -1)).all(axis=1))[0])
-                raise Violation(f"{self._path} has NaN or infinity in {_shorten(rows[bad])}", bad)
+                msg = f"{self._path} has NaN or infinity in {_shorten(rows[bad])}"
+                raise Violation(msg, bad)
             return copy
         copy = rows.astype(self._dtype, "C")
         if self._num_values is not None:
@@ -128,11 +126,11 @@ class _LeafReader:
             if 1 in wrong.tobytes():
                 bad = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
                 last = self._first + self._num_values.astype(np.int64) - 1
-                raise Violation(
+                msg = (
                     f"{self._path} is {_shorten(rows[bad])}, outside the declared space: expected "
-                    f"{_shorten(self._first)} to {_shorten(last)}",
-                    bad,
+                    f"{_shorten(self._first)} to {_shorten(last)}"
                 )
+                raise Violation(msg, bad)
         return copy
 
     def _checked(self, obs: Any, shape: tuple[int, ...], env_index: int | None) -> Array:
@@ -141,26 +139,25 @@ class _LeafReader:
         except ValueError:  # ragged
             array = np.empty((), object)
         if array.dtype.kind not in "biuf":
-            raise Violation(
+            msg = (
                 f"{self._path} is {_describe(obs)}, expected an array of {self._raw_dtype}; "
-                "do reset() and step() return what observation_space declares?",
-                env_index,
+                "do reset() and step() return what observation_space declares?"
             )
+            raise Violation(msg, env_index)
         if array.shape != shape:
-            raise Violation(
-                f"{self._path} has shape {array.shape}, expected {shape} as declared; "
-                f"{_shape_hint(array.shape, shape)}",
-                env_index,
-            )
+            hint = _shape_hint(array.shape, shape)
+            msg = f"{self._path} has shape {array.shape}, expected {shape} as declared; {hint}"
+            raise Violation(msg, env_index)
         is_integer_space = self._num_values is not None and array.dtype.kind in "iu"
         if not is_integer_space and not np.can_cast(array.dtype, self._raw_dtype, "same_kind"):
-            raise Violation(
+            msg = (
                 f"{self._path} has dtype {array.dtype}, expected {self._raw_dtype} as declared, and casting "
-                f"would change the values; declare {array.dtype} in the space, or cast in the environment",
-                env_index,
+                f"would change the values; declare {array.dtype} in the space, or cast in the environment"
             )
+            raise Violation(msg, env_index)
         with np.errstate(over="ignore"):
-            return array.astype(np.int64 if self._num_values is not None else self._raw_dtype)
+            cast: Array = array.astype(np.int64 if self._num_values is not None else self._raw_dtype)
+        return cast
 
 
 class _DictReader:
@@ -185,9 +182,8 @@ class _DictReader:
 
     def _check(self, obs: Any, env_index: int | None) -> None:
         if not isinstance(obs, dict):
-            raise Violation(
-                f"{self._path} is {_describe(obs)}, expected a dict of {sorted(self._keys)}", env_index
-            )
+            msg = f"{self._path} is {_describe(obs)}, expected a dict of {sorted(self._keys)}"
+            raise Violation(msg, env_index)
         if obs.keys() != self._keys:
             missing, extra = sorted(self._keys - obs.keys()), sorted(map(str, obs.keys() - self._keys))
             raise Violation(
@@ -219,9 +215,8 @@ class _TupleReader:
 
     def _check(self, obs: Any, env_index: int | None) -> None:
         if not isinstance(obs, tuple | list) or len(obs) != len(self._children):
-            raise Violation(
-                f"{self._path} is {_describe(obs)}, expected a tuple of {len(self._children)}", env_index
-            )
+            msg = f"{self._path} is {_describe(obs)}, expected a tuple of {len(self._children)}"
+            raise Violation(msg, env_index)
 
 
 def _describe(value: Any) -> str:

@@ -33,21 +33,21 @@ def read_reward(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
     copy: npt.NDArray[np.float32] = reward.copy()
     if 0 in _isfinite(copy).tobytes():
         bad = int(np.flatnonzero(~np.isfinite(copy))[0])
-        raise Violation(f"reward is {copy[bad]}, expected a finite number of float32", bad)
+        msg = f"reward is {copy[bad]}, expected a finite number of float32"
+        raise Violation(msg, bad)
     return copy
 
 
 def read_flags(name: str, flags: Any, none: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """A copy of one bool for each environment; where all are False it is `none` itself, so `is` finds the
-    ordinary step."""
+    """A copy of one bool for each environment; `none` itself if all are False: `is` finds an ordinary step."""
     if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != none.shape:
         flags = np.asarray(flags)
         if flags.dtype.kind not in "biu":
-            raise Violation(f"{name} has dtype {flags.dtype}, expected bool")
+            msg = f"{name} has dtype {flags.dtype}, expected bool"
+            raise Violation(msg)
         if flags.shape != none.shape:
-            raise Violation(
-                f"{name} has shape {flags.shape}, expected {none.shape}: one bool for each environment"
-            )
+            msg = f"{name} has shape {flags.shape}, expected {none.shape}: one bool for each environment"
+            raise Violation(msg)
         flags = flags.astype(_BOOL)
     copy: npt.NDArray[np.bool_] = flags.copy() if 1 in flags.tobytes() else none
     return copy
@@ -80,9 +80,8 @@ class MaskCheck:
         stuck &= ~ended
         if stuck.any():
             index = int(np.flatnonzero(stuck)[0])
-            raise Violation(
-                f"the action mask allows no action, but the episode goes on: {mask[index].tolist()}", index
-            )
+            msg = f"the action mask allows no action, but the episode goes on: {mask[index].tolist()}"
+            raise Violation(msg, index)
 
 
 def _float32(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
@@ -91,9 +90,11 @@ def _float32(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
     except ValueError:  # ragged
         reward = np.array(None)
     if reward.dtype.kind not in "fiub":
-        raise Violation(f"reward is {reward.tolist()!r}, expected numbers")
+        msg = f"reward is {reward.tolist()!r}, expected numbers"
+        raise Violation(msg)
     if reward.shape != shape:
-        raise Violation(f"reward has shape {reward.shape}, expected {shape}: one number for each environment")
+        msg = f"reward has shape {reward.shape}, expected {shape}: one number for each environment"
+        raise Violation(msg)
     with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, which is refused
         narrow: npt.NDArray[np.float32] = reward.astype(_FLOAT32)
     return narrow

@@ -48,8 +48,7 @@ class PolicyModule(nn.Module):
         self._normaliser_of = {key: index for index, key in enumerate(leaves)}
         self.returns = Normaliser(()) if policy.normalise_reward else None
         num_stds = self.head.row_size - self.head.num_params
-        log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
-        self.register_parameter("log_std", log_std)
+        self.log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
 
     def forward(self, obs: TensorNest) -> tuple[Distribution, Tensor]:
         """Give the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``."""
@@ -63,17 +62,18 @@ class PolicyModule(nn.Module):
 
     def row(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
         """Give the head's parameters ``[N, head.row_size]`` and the values of observations without mask."""
-        params, value = self.network(self._prepared(obs, ""))
+        params, value = self.network(self.prepared(obs, ""))
         if self.log_std is None:
             return params, value
-        return torch.cat([params, self.log_std.expand_as(params).to(params.dtype)], dim=-1), value
+        return torch.cat([params, self.log_std.expand_as(params)], dim=-1), value
 
-    def _prepared(self, obs: TensorNest, path: str) -> TensorNest:
+    def prepared(self, obs: TensorNest, path: str) -> TensorNest:
+        """Give what the network sees of the observations at `path`: floats as float32, normalised."""
         if isinstance(obs, dict):
-            return {key: self._prepared(child, f"{path}/{key}" if path else key) for key, child in obs.items()}
+            return {key: self.prepared(child, f"{path}/{key}" if path else key) for key, child in obs.items()}
         if isinstance(obs, tuple):
             pairs = enumerate(obs)
-            return tuple(self._prepared(child, f"{path}/{index}" if path else str(index)) for index, child in pairs)
+            return tuple(self.prepared(child, f"{path}/{index}" if path else str(index)) for index, child in pairs)
         if not obs.is_floating_point():
             return obs
         obs = obs.to(torch.float32)
@@ -109,7 +109,7 @@ def dry_run(module: PolicyModule) -> None:
     network.eval()
     try:
         with torch.no_grad():
-            output = network(module._prepared(map_nest(torch.from_numpy, zeros), ""))
+            output = network(module.prepared(map_nest(torch.from_numpy, zeros), ""))
     except Exception as error:
         error.add_note(f"{where}, with {num_rows} observations of {module.policy.inner_space}; {expected}")
         raise

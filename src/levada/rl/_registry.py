@@ -55,10 +55,11 @@ def find_spec(env_id: str) -> EnvSpec:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise  # found, but something that it imports is not
-            raise TaskError(
+            msg = (
                 f"task {env_id!r}: there is no module {error.name!r} to import; an id is 'Env-v0', or "
                 "'module:Env-v0' with a module that registers it"
-            ) from error
+            )
+            raise TaskError(msg) from error
     if name.startswith("ALE/") or "NoFrameskip" in name:
         _register_atari(env_id)
     elif name not in gymnasium.registry and importlib.util.find_spec("ale_py") is not None:
@@ -116,9 +117,11 @@ def translated_errors(env_id: str, spec: EnvSpec) -> Iterator[None]:
                 raise TaskError(_not_installed(env_id, package, extra)) from error
         if isinstance(error, ImportError):
             raise
-        raise TaskError(f"task {env_id!r} needs a package that is not installed: {error}") from error
+        msg = f"task {env_id!r} needs a package that is not installed: {error}"
+        raise TaskError(msg) from error
     except gymnasium.error.Error as error:
-        raise TaskError(f"task {env_id!r}: {error}") from error
+        msg = f"task {env_id!r}: {error}"
+        raise TaskError(msg) from error
 
 
 @contextmanager

@@ -14,8 +14,10 @@ any vector environment returns.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -26,12 +28,23 @@ from levada.rl.spaces import check_action_space, check_observation_space, map_ne
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import gymnasium
-
     from levada.rl.spaces import Array
 
 _LARGEST = float(np.finfo(np.float32).max)
 _STEP_TUPLE = "(obs, reward, terminated, truncated, info)"
+
+
+class KeepFinalObs(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Copies an episode's last observation, which `SyncVectorEnv` and `AsyncVectorEnv` do not.
+
+    In SAME_STEP mode they reset the environment before anyone has read it (gymnasium 1.4), so it would be
+    spoilt by an environment that returns the same array every time.
+    """
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return deepcopy(obs) if terminated or truncated else obs, reward, terminated, truncated, info
 
 
 class SerialVectorEnv(VectorEnv[Any, Any, Any]):
@@ -54,7 +67,8 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
             for kind in ("observation_space", "action_space"):
                 got, expected = getattr(env, kind), getattr(first, kind)
                 if got != expected:
-                    raise Violation(f"{kind} is {got}, but that of environment 0 is {expected}", index)
+                    msg = f"{kind} is {got}, but that of environment 0 is {expected}"
+                    raise Violation(msg, index)
         self._reader = make_reader(first.observation_space, self.num_envs)
 
     def reset(
@@ -118,7 +132,8 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
             self.failed = index
             raise
         if type(result) is not tuple or len(result) != 2:
-            raise Violation(f"reset() returned {_name(result)}, expected a tuple (obs, info)", index)
+            msg = f"reset() returned {_name(result)}, expected a tuple (obs, info)"
+            raise Violation(msg, index)
         return result[0]
 
 
@@ -135,17 +150,18 @@ def _name(value: Any) -> str:
 def _number(reward: Any, index: int) -> float:
     shape = getattr(reward, "shape", ())
     if shape != ():
-        raise Violation(
-            f"reward has shape {tuple(shape)}, expected one number; did you forget .item() or a sum?", index
-        )
+        msg = f"reward has shape {tuple(shape)}, expected one number; did you forget .item() or a sum?"
+        raise Violation(msg, index)
     try:
         if isinstance(reward, str | bytes):
             raise TypeError
         number = float(reward)
     except (TypeError, ValueError):
-        raise Violation(f"reward is {reward!r} ({type(reward).__name__}), expected a number", index) from None
+        msg = f"reward is {reward!r} ({type(reward).__name__}), expected a number"
+        raise Violation(msg, index) from None
     if not -_LARGEST <= number <= _LARGEST:
-        raise Violation(f"reward is {number}, expected a finite number of float32", index)
+        msg = f"reward is {number}, expected a finite number of float32"
+        raise Violation(msg, index)
     return number
 
 
@@ -154,4 +170,5 @@ def _flag(name: str, value: Any, index: int) -> bool:
         isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "biu"
     ):
         return bool(value)
-    raise Violation(f"{name} is {value!r} ({type(value).__name__}), expected a bool", index)
+    msg = f"{name} is {value!r} ({type(value).__name__}), expected a bool"
+    raise Violation(msg, index)

@@ -35,7 +35,7 @@ from levada.flow.errors import LevadaError
 from levada.rl._encode import make_encoder
 from levada.rl._observations import Violation, make_reader
 from levada.rl._outcomes import MaskCheck, read_flags, read_reward
-from levada.rl._serial import SerialVectorEnv
+from levada.rl._serial import KeepFinalObs, SerialVectorEnv
 from levada.rl.spaces import (
     canonical_action_space,
     canonical_observation_space,
@@ -95,6 +95,8 @@ class EnvBatch:
     - Actions are given as the policy made them: Discrete and MultiDiscrete count from 0 (a `start` is added
       here), Box actions are clipped to the bounds here: a log-probability is that of the unclipped action.
     - Observations come in canonical form (see `levada.rl.spaces`): float32, counting from 0.
+    - An `AsyncVectorEnv` in SAME_STEP mode resets an environment before it sends the final observation; one
+      that returns the same array each time needs `Task(..., vectorization="async")`, which copies it in time.
     - A mask that allows nothing is refused; at an episode's end it is opened, for no action follows there.
     """
 
@@ -114,6 +116,8 @@ class EnvBatch:
         except BaseException:
             self.close()
             raise
+        if isinstance(env.unwrapped, SyncVectorEnv) and self.autoreset_mode is AutoresetMode.SAME_STEP:
+            env.unwrapped.envs = [KeepFinalObs(single) for single in env.unwrapped.envs]
         self.observation_space = canonical_observation_space(raw_space)
         self.action_space = canonical_action_space(raw_action_space)
         self._raw_space = raw_space
@@ -140,9 +144,8 @@ class EnvBatch:
             for opened in envs:
                 opened.close()
             if isinstance(error, Violation):
-                raise EnvError(
-                    f"environment {name!r}, env {error.env_index} of {len(envs)}: {error.what}"
-                ) from None
+                msg = f"environment {name!r}, env {error.env_index} of {len(envs)}: {error.what}"
+                raise EnvError(msg) from None
             raise
         return cls(env, name=name)
 
@@ -175,7 +178,8 @@ class EnvBatch:
     def step(self, actions: Any) -> StepResult:
         """Give each environment its action, [B, ...]."""
         if not self._num_steps:
-            raise RuntimeError(f"environment {self.name!r}: step() before reset(); call reset(seed) first")
+            msg = f"environment {self.name!r}: step() before reset(); call reset(seed) first"
+            raise RuntimeError(msg)
         encoded = self._encode(actions)
         try:
             rows, reward, terminated, truncated, info = self._env.step(encoded)
@@ -228,11 +232,12 @@ class EnvBatch:
         try:
             return AutoresetMode(mode)
         except ValueError:
-            raise EnvError(
+            msg = (
                 f"environment {self.name!r}: metadata['autoreset_mode'] is {mode!r}, expected one of "
                 f"{', '.join(str(known) for known in AutoresetMode)}; it says what happens after an "
                 "episode's end, and a wrong guess would spoil the data: set it in the class's metadata"
-            ) from None
+            )
+            raise EnvError(msg) from None
 
     def _derived_seeds(self, seed: int | None) -> Any:
         if seed is None:

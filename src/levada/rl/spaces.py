@@ -83,10 +83,11 @@ def check_observation_space(space: Space[Any], action_space: Space[Any] | None =
     _check_observation(space, "")
     paths = [path for path, _ in _paths(space, "")]
     if len(set(paths)) != len(paths):
-        raise SpaceError(
+        msg = (
             f"observation space has two leaves with the same path, among {sorted(paths)}; "
             "rename a key, so that a key with '/' in it does not collide with a nested one"
         )
+        raise SpaceError(msg)
     if action_space is not None and isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
         _check_mask(space, action_space)
 
@@ -102,32 +103,34 @@ def check_action_space(space: Space[Any]) -> None:
         return
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         if len(space.shape) != 1:
-            raise SpaceError(
+            msg = (
                 f"action space is {space!r} of shape {space.shape}; {supported}, MultiDiscrete and "
                 "MultiBinary of one dimension only; flatten it in an ActionWrapper"
             )
+            raise SpaceError(msg)
     elif isinstance(space, spaces.Box):
         if space.dtype.kind != "f":
-            raise SpaceError(
+            msg = (
                 f"action space is {space!r} with dtype {space.dtype}; {supported}; "
                 "did you mean MultiDiscrete, or dtype=np.float32?"
             )
+            raise SpaceError(msg)
         if 0 in space.shape:
-            raise SpaceError(
-                f"action space is {space!r}, which has no elements; {supported}, with at least one element"
-            )
+            msg = f"action space is {space!r}, which has no elements; {supported}, with at least one element"
+            raise SpaceError(msg)
         if bool(np.isnan(space.low).any() or np.isnan(space.high).any()):
-            raise SpaceError(
-                f"action space is {space!r} with a bound that is NaN; bounds are finite numbers or infinite"
-            )
+            msg = f"action space is {space!r} with a bound that is NaN; bounds are finite numbers or infinite"
+            raise SpaceError(msg)
     elif isinstance(space, spaces.Dict | spaces.Tuple):
-        raise SpaceError(
+        msg = (
             f"action space is {space!r}; {supported}, not Dict or Tuple; flatten it into one of these in an "
             "ActionWrapper (gymnasium.spaces.utils.flatten_space helps)"
         )
+        raise SpaceError(msg)
     else:
         hint = _HINTS.get(type(space), "translate it in an ActionWrapper").partition(",")[0]
-        raise SpaceError(f"action space is {space!r}; {supported}; {hint}")
+        msg = f"action space is {space!r}; {supported}; {hint}"
+        raise SpaceError(msg)
 
 
 def has_action_mask(space: Space[Any]) -> bool:
@@ -221,11 +224,8 @@ def _paths(space: Space[Any], path: str) -> list[tuple[str, Space[Any]]]:
     if isinstance(space, spaces.Dict):
         return [leaf for key, child in space.spaces.items() for leaf in _paths(child, join_path(path, key))]
     if isinstance(space, spaces.Tuple):
-        return [
-            leaf
-            for index, child in enumerate(space.spaces)
-            for leaf in _paths(child, join_path(path, str(index)))
-        ]
+        items = enumerate(space.spaces)
+        return [leaf for index, child in items for leaf in _paths(child, join_path(path, str(index)))]
     return [(path, space)]
 
 
@@ -233,40 +233,45 @@ def _check_observation(space: Space[Any], path: str) -> None:
     where = f"observation space at {path!r}" if path else "observation space"
     if isinstance(space, spaces.Dict | spaces.Tuple):
         if not space.spaces:
-            raise SpaceError(f"{where} is an empty {type(space).__name__}; give it at least one space")
+            msg = f"{where} is an empty {type(space).__name__}; give it at least one space"
+            raise SpaceError(msg)
         children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, child in children:
             if isinstance(space, spaces.Dict) and not isinstance(key, str):
-                raise SpaceError(
-                    f"{where} is a Dict with the key {key!r}; keys are str: did you mean {str(key)!r}?"
-                )
+                msg = f"{where} is a Dict with the key {key!r}; keys are str: did you mean {str(key)!r}?"
+                raise SpaceError(msg)
             _check_observation(child, join_path(path, str(key)))
     elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         if 0 in (space.shape or ()):
-            raise SpaceError(f"{where} is {space!r}, which has no elements; leave it out")
+            msg = f"{where} is {space!r}, which has no elements; leave it out"
+            raise SpaceError(msg)
     else:
         hint = _HINTS.get(type(space), "translate it in an ObservationWrapper")
-        raise SpaceError(
+        msg = (
             f"{where} is {space!r}; levada supports Box, Discrete, MultiDiscrete, MultiBinary, and Dict or "
             f"Tuple of these; {hint}"
         )
+        raise SpaceError(msg)
 
 
 def _check_mask(space: spaces.Dict, action_space: Space[Any]) -> None:
     keys = sorted(space.spaces)
     if not has_action_mask(space):
-        raise SpaceError(
+        msg = (
             f"observation space is a Dict of {keys}: with an {ACTION_MASK!r} the keys are exactly {OBS!r} "
             f"and {ACTION_MASK!r}; put everything else under {OBS!r}, or call the mask something else"
         )
+        raise SpaceError(msg)
     mask, size = space.spaces[ACTION_MASK], sum(mask_sizes(action_space))
     if not size:
-        raise SpaceError(
+        msg = (
             f"observation space has an {ACTION_MASK!r}, but the action space is {action_space!r}: "
             "only Discrete and MultiDiscrete actions can be masked"
         )
+        raise SpaceError(msg)
     if not isinstance(mask, spaces.Box | spaces.MultiBinary) or mask.shape != (size,):
-        raise SpaceError(
+        msg = (
             f"observation space at {ACTION_MASK!r} is {mask!r}; for the action space {action_space!r} "
             f"expected MultiBinary({size}) or a Box of shape ({size},): one entry for each choice"
         )
+        raise SpaceError(msg)

@@ -29,6 +29,7 @@ from levada.rl._registry import (
     has_sound_vector_env,
     translated_errors,
 )
+from levada.rl._serial import KeepFinalObs
 from levada.rl.env_batch import EnvBatch
 from levada.rl.spaces import SpaceError, has_action_mask
 
@@ -66,15 +67,17 @@ class Task:
 
     def __post_init__(self) -> None:
         if isinstance(self.env, gymnasium.Env | VectorEnv):
-            raise TaskError(
+            msg = (
                 f"env is {self.env}, an environment that exists already; a task makes its own, as many as it "
                 "needs: give the id, or a callable that makes a new one each time"
             )
+            raise TaskError(msg)
         if not isinstance(self.env, str) and not callable(self.env):
-            raise TaskError(
+            msg = (
                 f"env is {self.env!r} ({type(self.env).__name__}), expected an id such as 'CartPole-v1', or "
                 "a callable that makes an environment"
             )
+            raise TaskError(msg)
         known = get_args(Vectorization)
         if self.vectorization not in known:
             near = difflib.get_close_matches(str(self.vectorization), known, n=1)
@@ -86,16 +89,18 @@ class Task:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":
             if self.vectorization == "vector_entry_point":
-                raise TaskError(
+                msg = (
                     f"task {self.name!r}: only a registered id has a vector_entry_point; "
                     "a callable may take num_envs instead"
                 )
+                raise TaskError(msg)
             if _takes_num_envs(self.env, self.env_kwargs):
-                raise TaskError(
+                msg = (
                     f"task {self.name!r}: the callable takes num_envs, so it vectorizes by itself and "
                     f"vectorization={self.vectorization!r} cannot take effect; leave it out, or give a "
                     "callable that makes one environment"
                 )
+                raise TaskError(msg)
         object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
 
     @property
@@ -129,7 +134,8 @@ class Task:
     def make(self, num_envs: int) -> EnvBatch:
         """Make the environments; the caller closes them."""
         if num_envs < 1:
-            raise TaskError(f"task {self.name!r}: num_envs is {num_envs}, expected at least 1")
+            msg = f"task {self.name!r}: num_envs is {num_envs}, expected at least 1"
+            raise TaskError(msg)
         return self._make(num_envs, self.vectorization)
 
     @cached_property
@@ -148,43 +154,43 @@ class Task:
                 make_one = partial(_call_for_one, self.env, self.env_kwargs, self.name)
                 return _make_from_single(make_one, num_envs, vectorization, self.name)
         except SpaceError as error:
-            raise SpaceError(f"task {self.name!r}: {error}") from None
+            msg = f"task {self.name!r}: {error}"
+            raise SpaceError(msg) from None
         except TaskError:
             raise
         except Exception as error:
-            error.add_note(
-                f"while making {num_envs} of task {self.name!r} with env_kwargs {dict(self.env_kwargs)}"
-            )
+            error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
             raise
 
     def _call_for_many(self, factory: EnvFactory, num_envs: int) -> VectorEnv[Any, Any, Any]:
         env = factory(num_envs=num_envs, **self.env_kwargs)
         if not isinstance(env, VectorEnv):
-            raise TaskError(
+            msg = (
                 f"task {self.name!r}: the callable takes num_envs, so it must return a "
                 f"gymnasium.vector.VectorEnv, but it returned {_kind(env)}; if it makes one environment, "
                 "call its parameter something else"
             )
+            raise TaskError(msg)
         if env.num_envs != num_envs:
             env.close()
-            raise TaskError(
+            msg = (
                 f"task {self.name!r}: the callable was asked for {num_envs} environments, but returned "
                 f"{env.num_envs}; does it pass num_envs on?"
             )
+            raise TaskError(msg)
         return env
 
 
-def _make_registered(
-    env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorization: Vectorization
-) -> EnvBatch:
+def _make_registered(env_id: str, kwargs: Mapping[str, Any], num_envs: int, how: Vectorization) -> EnvBatch:
     spec = find_spec(env_id)
-    if vectorization == "vector_entry_point" and spec.vector_entry_point is None:
-        raise TaskError(f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'")
-    if vectorization == "vector_entry_point" or (vectorization == "auto" and has_sound_vector_env(spec)):
+    if how == "vector_entry_point" and spec.vector_entry_point is None:
+        msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
+        raise TaskError(msg)
+    if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec)):
         with translated_errors(env_id, spec):
             env = gymnasium.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
         return EnvBatch(env, name=env_id)
-    return _make_from_single(partial(_make_one_registered, env_id, kwargs), num_envs, vectorization, env_id)
+    return _make_from_single(partial(_make_one_registered, env_id, kwargs), num_envs, how, env_id)
 
 
 def _make_one_registered(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -198,22 +204,28 @@ def _make_from_single(
 ) -> EnvBatch:
     if vectorization == "async":
         # EnvBatch copies what it reads, so another copy would be for nothing.
-        env = AsyncVectorEnv([make_one] * num_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        factories = [partial(_keeping_final_obs, make_one)] * num_envs
+        env = AsyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         return EnvBatch(env, name=name)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         for _ in range(num_envs):
             envs.append(make_one())
             if any(envs[-1].unwrapped is other.unwrapped for other in envs[:-1]):
-                raise TaskError(
+                msg = (
                     f"task {name!r}: the callable returned the same environment twice; make a new one in "
                     "each call (not `lambda: env`)"
                 )
+                raise TaskError(msg)
     except BaseException:
         for opened in envs:
             opened.close()
         raise
     return EnvBatch.serial(envs, name=name)
+
+
+def _keeping_final_obs(make_one: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    return KeepFinalObs(make_one())
 
 
 def _call_for_one(factory: EnvFactory, kwargs: Mapping[str, Any], name: str) -> gymnasium.Env[Any, Any]:
@@ -222,10 +234,11 @@ def _call_for_one(factory: EnvFactory, kwargs: Mapping[str, Any], name: str) -> 
         return env
     if isinstance(env, VectorEnv):
         env.close()
-        raise TaskError(
+        msg = (
             f"task {name!r}: the callable returned a VectorEnv but has no parameter num_envs; give it one: "
             "how many environments there are is the algorithm's to say"
         )
+        raise TaskError(msg)
     is_old = any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__)
     raise TaskError(
         f"task {name!r}: the callable returned {_kind(env)}, expected a gymnasium.Env"
@@ -253,8 +266,9 @@ def _takes_num_envs(factory: EnvFactory, kwargs: Mapping[str, Any]) -> bool:
     if "num_envs" in parameters:
         missing = [name for name in missing if name != "num_envs"]
     if missing:
-        raise TaskError(
+        msg = (
             f"the callable {factory!r} needs {', '.join(missing)}, which env_kwargs does not give; a "
             "parameter for the number of environments must be called num_envs"
         )
+        raise TaskError(msg)
     return "num_envs" in parameters

@@ -74,6 +74,7 @@ class Monitor:
         self._startup_before_s = 0.0
         self._startup_s: float | None = None
         self._last_episodes: deque[Episode] = deque(maxlen=RETURN_WINDOW)
+        self._return_mean: float | None = None  # of `_last_episodes`; None until somebody asks
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
 
@@ -111,8 +112,10 @@ class Monitor:
     @property
     def return_mean_100(self) -> float | None:
         """Mean return of the last 100 finished episodes, of all while there are fewer, None without any."""
-        last = self._last_episodes
-        return math.fsum(e.episode_return for e in last) / len(last) if last else None
+        if self._return_mean is None and self._last_episodes:
+            # sum, not fsum: returns that have exploded are to be shown, not to raise OverflowError
+            self._return_mean = sum(e.episode_return for e in self._last_episodes) / len(self._last_episodes)
+        return self._return_mean
 
     @property
     def length_mean_100(self) -> float | None:
@@ -150,6 +153,7 @@ class Monitor:
         self.env_steps, self.updates, self.episodes = was.env_steps, was.updates, was.episodes
         self.solved_at_s, self.solved_at_steps = was.solved_at_s, was.solved_at_steps
         self._elapsed_before_s, self._startup_before_s = was.elapsed_s, was.startup_s
+        self._return_mean = None
         self._last_episodes.clear()
         self._last_episodes.extend(
             Episode(math.nan if mean is None else mean, length) for mean, length in was.last_episodes
@@ -169,6 +173,7 @@ class Monitor:
             return
         self.episodes += len(header.episodes)
         self._last_episodes.extend(header.episodes)
+        self._return_mean = None
         if self._target_return is not None and self.solved_at_s is None and self.episodes >= RETURN_WINDOW:
             mean = self.return_mean_100
             if mean is not None and mean >= self._target_return:

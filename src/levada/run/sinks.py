@@ -15,7 +15,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -79,8 +79,10 @@ class TensorBoard:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # 0.2 s: paid only by who writes such files
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event = event_pb2.Event
-        self._summary = summary_pb2.Summary
+        events: Any = event_pb2  # generated, without types
+        summaries: Any = summary_pb2
+        self._event = events.Event
+        self._summary = summaries.Summary
         self._clock = clock
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +93,7 @@ class TensorBoard:
         self._writer = RecordWriter(self._file)
         self._put(self._event(wall_time=clock(), file_version="brain.Event:2"))
         if purge_step is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            start = events.SessionLog(status=events.SessionLog.START)
             self._put(self._event(wall_time=clock(), step=purge_step, session_log=start))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -103,6 +105,6 @@ class TensorBoard:
         """Close the file."""
         self._writer.close()
 
-    def _put(self, event: object) -> None:
-        self._writer.write(event.SerializeToString())  # type: ignore[attr-defined]  # generated, without types
+    def _put(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
         self._writer.flush()

@@ -1,0 +1,72 @@
+"""The command line: parses, calls, prints. Everything it does can be done from Python; see `levada.api`.
+
+    levada train ppo --env CartPole-v1 --until return=475
+    levada eval RUN --episodes 20
+    levada show ppo --env CartPole-v1 --svg flow.svg
+    levada check ppo --env CartPole-v1
+    levada algorithms
+
+Exit codes: 0 done; 1 the run failed; 2 the command cannot be carried out as given; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from levada.cli.errors import UsageError, guarded
+
+VERBS = {
+    "train": "train a policy",
+    "eval": "play episodes with a trained policy",
+    "show": "print or draw the flow of an algorithm",
+    "check": "check a flow and an environment without running them",
+    "algorithms": "list the algorithms",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    began_s = time.perf_counter()
+    args = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _dispatch(args, began_s))
+
+
+def _dispatch(args: list[str], began_s: float) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    if args[0] == "--version":
+        from levada import __version__
+
+        print(f"levada {__version__}")
+        return 0
+    verb, rest = args[0], args[1:]
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"; did you mean `levada {near[0]}`?" if near else ""
+        msg = f"no command {verb!r}{hint}\n{_usage()}"
+        raise UsageError(msg)
+    return _command(verb)(rest, began_s)
+
+
+def _command(verb: str) -> Callable[[list[str], float], int]:
+    # imported when used: `levada --help` should not wait for torch
+    if verb == "train":
+        from levada.cli.train import train as command
+    elif verb == "eval":
+        from levada.cli.evaluate import evaluate as command
+    elif verb == "show":
+        from levada.cli.show import show as command
+    elif verb == "check":
+        from levada.cli.show import check as command
+    else:
+        from levada.cli.show import algorithms as command
+    return command
+
+
+def _usage() -> str:
+    lines = [f"  levada {verb:<11} {what}" for verb, what in VERBS.items()]
+    return "usage: levada COMMAND ...\n\n" + "\n".join(lines) + "\n\n`levada COMMAND --help` says more."

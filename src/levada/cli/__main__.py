@@ -1,0 +1,7 @@
+"""`python -m levada.cli`."""
+
+import sys
+
+from levada.cli import main
+
+sys.exit(main())

@@ -1,0 +1,51 @@
+"""`levada eval`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from levada.api import evaluate as evaluate_run
+from levada.api import load
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Play episodes with the policy of a run."""
+
+    run: tyro.conf.Positional[str]
+    """Directory of the run."""
+    episodes: int = 20
+    """How many."""
+    seed: int = 0
+    """Of the environments and the sampled actions."""
+    stochastic: bool = False
+    """Draw actions as in training, instead of taking the likeliest."""
+    json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
+
+
+def evaluate(args: list[str], began_s: float) -> int:
+    """Play whole episodes and print what came of them."""
+    del began_s
+    options = tyro.cli(EvalOptions, args=args, prog="levada eval")
+    result = load(options.run)
+    evaluation = evaluate_run(
+        result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic
+    )
+    returns = evaluation.returns
+    if options.json:
+        print(json.dumps({
+            "run": str(result.path), "env": result.summary.env, "episodes": len(returns), "version": evaluation.version,
+            "deterministic": evaluation.deterministic, "return_mean": evaluation.mean, "return_std": evaluation.std,
+            "return_min": float(returns.min()), "return_max": float(returns.max()),
+        }))  # fmt: skip
+        return 0
+    how = "likeliest actions" if evaluation.deterministic else "sampled actions"
+    print(
+        f"{result.summary.algorithm} on {result.summary.env}, version {evaluation.version}, {len(returns)} episodes, {how}: "
+        f"return {evaluation.mean:.1f} +- {evaluation.std:.1f}, from {returns.min():.1f} to {returns.max():.1f}"
+    )
+    return 0
