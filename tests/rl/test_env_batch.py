@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
-from rl.exact_mdp import SMALL, ExactMDP, make_exact_env
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from rl.exact_mdp import SMALL, ExactMDP, make_exact_env
 from scipy import stats
 
 from levada.flow.errors import LevadaError
@@ -69,6 +69,13 @@ def make_batch(mode: str, factory: Any, num_envs: int) -> EnvBatch:
     if mode == "async":
         return Task(factory, vectorization="async").make(num_envs)
     return EnvBatch(SyncVectorEnv([factory] * num_envs, autoreset_mode=AutoresetMode[mode.upper()]))
+
+
+def drive(batch: EnvBatch, num_steps: int, seed: int = 0) -> None:
+    """Reset, and step with the first action of a Discrete space."""
+    batch.reset(seed)
+    for _ in range(num_steps):
+        batch.step([0] * batch.num_envs)
 
 
 Transition = tuple[Any, ...]
@@ -428,7 +435,7 @@ def test_actions_become_the_environments_own(mode: str) -> None:
         (spaces.MultiBinary(1), [[2], [0]], "expected 0 to 1"),
         (spaces.Box(-1, 1, (1,)), [0.0, 1.0], r"actions have shape \(2,\), expected \(2, 1\)"),
         (spaces.Box(-1, 1, (1,)), [["a"], ["b"]], "expected floats"),
-        (spaces.Box(-1, 1, (1,)), [[np.nan], [0.0]], "(?s)NaN or infinity: .*; did the policy's parameters become NaN"),
+        (spaces.Box(-1, 1, (1,)), [[np.nan], [0.0]], "(?s)NaN or infinity: .*; are the policy's parameters NaN"),
     ],
 )
 def test_wrong_actions_are_refused(space: spaces.Space[Any], actions: Any, message: str) -> None:
@@ -593,8 +600,7 @@ class _Says(_Env):
 )
 def test_a_broken_contract_of_reset_and_step(env: Callable[[], Any], message: str) -> None:
     with EnvBatch.serial([env()]) as batch, pytest.raises(EnvError, match=message):
-        batch.reset(0)
-        batch.step([0])
+        drive(batch, 1)
 
 
 def test_environments_of_different_spaces_cannot_be_batched() -> None:
@@ -704,9 +710,7 @@ def test_a_broken_vector_environment(case: str) -> None:
     replies, mode, message = VECTOR_ERRORS[case]
     env = _Vector(*(_reply(**reply) for reply in replies), mode=mode or AutoresetMode.NEXT_STEP)
     with EnvBatch(env) as batch, pytest.raises(EnvError, match=message):
-        batch.reset(4)
-        for _ in replies:
-            batch.step([0, 0, 0])
+        drive(batch, len(replies), seed=4)
 
 
 def test_a_vector_environment_whose_reset_is_broken() -> None:
@@ -805,10 +809,9 @@ class _Crashing(_Env):
 
 @pytest.mark.parametrize("where", ["reset", "step", "later reset"])
 def test_an_exception_of_the_environment_keeps_its_type_and_traceback_and_says_where_it_was(where: str) -> None:
-    with EnvBatch.serial([_Env(), _Crashing(where)], name="Crash-v0") as batch:
-        with pytest.raises(_CrashError, match="boom") as caught:
-            batch.reset(3)
-            batch.step([0, 0])
+    batch = EnvBatch.serial([_Env(), _Crashing(where)], name="Crash-v0")
+    with batch, pytest.raises(_CrashError, match="boom") as caught:
+        drive(batch, 1, seed=3)
     when = "reset" if where == "reset" else "step 1"
     assert len(caught.value.__notes__) == 1
     assert re.match(
@@ -821,13 +824,11 @@ def test_an_exception_of_the_environment_keeps_its_type_and_traceback_and_says_w
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
 @pytest.mark.parametrize("where", ["reset", "step", "later reset"])
 def test_exceptions_inside_a_vector_environment_are_noted_too(where: str, mode: str) -> None:
-    with make_batch(mode, lambda: _Crashing(where), 2) as batch:
-        with pytest.raises(_CrashError, match="boom") as caught:
-            batch.reset(3)
-            batch.step([0, 0])
-            batch.step([0, 0])
+    batch = make_batch(mode, lambda: _Crashing(where), 2)
+    with batch, pytest.raises(_CrashError, match="boom") as caught:
+        drive(batch, 2, seed=3)
     assert re.match(
-        r"environment '_Crashing', 2 envs, (reset|step \d), seed 3$|environment 'SyncVectorEnv'",
+        r"environment 'SyncVectorEnv', 2 envs, (reset|step \d), seed 3$",
         caught.value.__notes__[0],
     )
 
@@ -927,11 +928,13 @@ def _expected_seed(seed: int) -> int:
 
 
 def test_step_before_reset_is_refused() -> None:
-    with EnvBatch.serial([_Env()], name="Early-v0") as batch:
-        with pytest.raises(
+    with (
+        EnvBatch.serial([_Env()], name="Early-v0") as batch,
+        pytest.raises(
             RuntimeError, match=r"environment 'Early-v0': step\(\) before reset\(\); call reset\(seed\) first"
-        ):
-            batch.step([0])
+        ),
+    ):
+        batch.step([0])
 
 
 def test_a_reset_in_the_middle_starts_everything_anew() -> None:

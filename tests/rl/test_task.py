@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import sys
+import types
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -173,7 +174,7 @@ def test_an_unknown_id_is_answered_with_the_nearest(env_id: str, nearest: str) -
 
 def test_an_id_like_no_other() -> None:
     with pytest.raises(
-        TaskError, match="no such id If a module of yours|no such id. If a module of yours registers it, write"
+        TaskError, match=r"no such id\. If a module of yours registers it, write 'that_module:Xyzzy-v0'\.$"
     ):
         Task("Xyzzy-v0").make(1)
 
@@ -204,17 +205,15 @@ def test_a_missing_package_is_answered_with_the_command(
 
 
 def test_atari_is_registered_by_itself(monkeypatch: pytest.MonkeyPatch, registry: dict[str, Any]) -> None:
-    class FakeAle:
-        @staticmethod
-        def register() -> None:
-            gymnasium.register("ALE/Fake-v5", entry_point=ExactEnv)
+    fake = types.ModuleType("ale_py")
 
-    def import_module(name: str) -> Any:
+    def import_ale(name: str) -> Any:
         assert name == "ale_py"
-        FakeAle.register()
-        return FakeAle
+        if "ALE/Fake-v5" not in registry:
+            gymnasium.register("ALE/Fake-v5", entry_point=ExactEnv)
+        return fake
 
-    monkeypatch.setattr("levada.rl._registry.importlib.import_module", import_module)
+    monkeypatch.setattr("levada.rl._registry.importlib.import_module", import_ale)
     assert Task("ALE/Fake-v5").action_space == spaces.Discrete(2)
 
 
@@ -373,7 +372,7 @@ def test_callables_that_make_something_else(factory: Any, kwargs: dict[str, Any]
 def test_an_environment_of_the_old_gym_package_is_recognised() -> None:
     old = type("OldEnv", (), {"__module__": "gym.envs.classic"})
     with pytest.raises(
-        TaskError, match="a OldEnv, expected a gymnasium.Env; this is one of the old gym package: convert it"
+        TaskError, match=r"a OldEnv, expected a gymnasium.Env; this is one of the old gym package: convert it"
     ):
         Task(lambda: old()).make(1)
 
@@ -474,7 +473,7 @@ def test_unsupported_spaces_name_the_task() -> None:
             super().__init__()
             self.observation_space = spaces.Text(3)  # type: ignore[assignment]
 
-    with pytest.raises(SpaceError, match="task '.*Wordy': observation space is Text"):
+    with pytest.raises(SpaceError, match=r"task '.*Wordy': observation space is Text"):
         _ = Task(Wordy).observation_space
 
 

@@ -39,7 +39,7 @@ def read_reward(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
 
 
 def read_flags(name: str, flags: Any, none: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """A copy of one bool for each environment; `none` itself if all are False: `is` finds an ordinary step."""
+    """A copy of one bool for each environment; `none` itself if all are False, so `is` finds that."""
     if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != none.shape:
         flags = np.asarray(flags)
         if flags.dtype.kind not in "biu":

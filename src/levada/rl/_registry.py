@@ -17,7 +17,7 @@ import importlib
 import importlib.util
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # Their vector environments do not step the other rows while one is being reset (gymnasium 1.4), so "auto"
 # makes single ones.
 _UNSOUND_VECTOR_ENVS = ("gymnasium.envs.phys2d", "gymnasium.envs.tabular")
+_deprecations_shown: set[str] = set()
 
 
 class TaskError(LevadaError, ValueError):
@@ -69,7 +70,7 @@ def find_spec(env_id: str) -> EnvSpec:
         near = _nearest_id(name)
         raise TaskError(
             f"task {env_id!r}: Gymnasium has no such id"
-            + (f"; did you mean {near!r}?" if near else "")
+            + (f"; did you mean {near!r}?" if near else ".")
             + ("" if module else f" If a module of yours registers it, write 'that_module:{name}'.")
         )
     return spec
@@ -128,5 +129,18 @@ def translated_errors(env_id: str, spec: EnvSpec) -> Iterator[None]:
 def deprecations_shown_once() -> Iterator[None]:
     """That a newer version exists is worth one line, and no failure even where warnings are errors."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("once", category=DeprecationWarning, module=r"(gymnasium|ale_py)(\.|$)")
+        warnings.filterwarnings("always", category=DeprecationWarning, module=r"(gymnasium|ale_py)(\.|$)")
+        # Box2D is built with SWIG, whose modules crash at import if this one is an error.
+        warnings.filterwarnings("ignore", "builtin type .* has no __module__ attribute", DeprecationWarning)
+        show = warnings.showwarning
+
+        # The action "once" would not do: it begins anew whenever filters change, as they have just done.
+        def show_once(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, DeprecationWarning):
+                if str(message) in _deprecations_shown:
+                    return
+                _deprecations_shown.add(str(message))
+            show(message, category, *where, **more)
+
+        warnings.showwarning = show_once
         yield

@@ -1,0 +1,47 @@
+# Two commands are enough: `make train` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# Made anew whenever what it is made from changes.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "levada needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/ready ## make .venv and install levada into it
+
+.PHONY: train
+train: $(VENV)/ready ## train PPO on CartPole-v1 until it is solved
+	$(BIN)/levada train ppo --env CartPole-v1 --until return=475 --seed 1
+
+.PHONY: lint
+lint: $(VENV)/ready ## style, spelling, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell src tests docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: types
+types: $(VENV)/ready ## mypy --strict
+	$(BIN)/mypy
+
+.PHONY: unit
+unit: $(VENV)/ready ## the tests, and the code of the documentation
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -q
+
+.PHONY: test
+test: lint types unit ## everything that must hold: lint, types, tests
+
+.PHONY: clean
+clean: ## remove .venv and caches; runs stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist
