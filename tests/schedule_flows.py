@@ -1,6 +1,7 @@
 """Random valid flows: one to three sources, each dealt to one to three learners of different rates, over queues of all kinds."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from hypothesis import strategies as st
@@ -96,7 +97,7 @@ def plans(draw: st.DrawFn, *, order: str | None = None) -> Plan:
     """Plans of flows that pass their check. With `order="admission"` all queues are in admission order."""
     num_sources = draw(st.integers(1, 3))
     num_lines = draw(st.integers(1, 3))
-    shard_batch = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    shard_batch = draw(st.sampled_from([1, 1, 1, 1, 1, 2, 3]))
     lines = []
     for number in range(num_lines):
         sources = tuple(range(num_sources)) if number == 0 else (draw(st.integers(0, num_sources - 1)),)
@@ -109,16 +110,14 @@ def plans(draw: st.DrawFn, *, order: str | None = None) -> Plan:
 @st.composite
 def _lines(draw: st.DrawFn, sources: tuple[int, ...], shard_batch: int, order: str | None) -> Line:
     kind = draw(st.sampled_from(["admission", "arrival", "drop", "free"])) if order is None else order
-    sizes = draw(st.sampled_from([(1,), (2,), (3,), (4,), (5,), (8,), (2, 2), (2, 3), (3, 2), ()]))
-    every = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    per_update = 1
-    for size in sizes:
-        per_update *= size
+    sizes = draw(st.sampled_from([(1,), (2,), (3,), (1,), (2,), (3,), (4,), (5,), (8,), (2, 2), (2, 3), ()]))
+    per_update = prod(sizes)
+    every = draw(st.sampled_from([1, 1, 2, 3] if per_update < 4 else [1]))
     loose = kind in ("drop", "free")
     losing = loose and shard_batch == 1
     at_shard = draw(st.lists(st.sampled_from(["map", "filter", "flat_map"] if losing else ["map"]), max_size=2, unique=True))
     behind = draw(st.lists(st.sampled_from(["map", "filter"] if loose else ["map"]), max_size=1))
-    weights = tuple(draw(st.sampled_from([0.1, 1.0, 3.0])) for _ in sources) if len(sources) > 1 and draw(st.booleans()) else None
+    weights = tuple(draw(st.sampled_from([1.0, 2.0, 3.5])) for _ in sources) if len(sources) > 1 and draw(st.booleans()) else None
     return Line(
         sources, draw(_queues(kind, per_update, every)), tuple(at_shard), tuple(behind), sizes, every, weights,
         loose and len(sources) > 1 and draw(st.booleans()),

@@ -87,12 +87,12 @@ class Executor:
         self._hold_from: dict[str, int] = {}
         self._handle(Begin())
 
-    def run(self, *, updates: int, within: int = 5000) -> "Executor":
-        """Go on until every learner has had so many more updates; fails if nothing can go on, or not soon enough."""
+    def run(self, *, updates: int, firings: int = 0, within: int = 5000) -> "Executor":
+        """Go on for so many updates of every learner, and firings; fails if nothing can go on, or not soon enough."""
         versions = self.audit.versions
         targets = {policy: version + updates for policy, version in versions.items()}
         limit = self.num_ended + within
-        while any(versions[policy] < target for policy, target in targets.items()):
+        while self.num_ended < firings or any(versions[policy] < target for policy, target in targets.items()):
             assert self._pending, f"stuck: {self.schedule.waiting()}"
             assert self.num_ended < limit, f"{versions} of {targets} after {within} firings"
             self._next()

@@ -242,6 +242,14 @@ def test_observations_may_be_read_only_or_views(name: str) -> None:
     np.testing.assert_array_equal(actor.params(frozen(obs)), expected)
 
 
+@pytest.mark.parametrize("outlier", [1e3, -1e3])
+def test_outliers_are_clipped_as_in_the_module(outlier: float) -> None:
+    actor, module, _ = loaded("box, normalised")
+    obs = random_obs(VECTOR, 8)
+    obs[3, 2] = outlier
+    np.testing.assert_allclose(actor.mode(obs), in_torch(module, obs)[0].mode().numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_an_environments_double_precision_is_accepted() -> None:
     actor, _, _ = loaded("box, normalised")
     obs = random_obs(VECTOR, 8)
@@ -267,6 +275,8 @@ def test_memory_of_many_batch_sizes_is_given_back() -> None:
     for num_rows in [*range(1, 30), 3]:
         obs = random_obs(VECTOR, num_rows)
         np.testing.assert_allclose(actor.value(obs), in_torch(module, obs)[1].numpy(), rtol=1e-5, atol=1e-6)
+    assert actor._numpy is not None and actor._numpy._value is not None
+    assert len(actor._numpy._value._buffers) <= 8
 
 
 def test_values_and_log_probs_are_kept_across_calls() -> None:
@@ -306,7 +316,7 @@ def test_the_scale_of_rewards_comes_with_the_weights() -> None:
 def test_acting_without_weights_is_refused() -> None:
     for name in ("discrete", "own network"):
         actor = make(name).actor()
-        with pytest.raises(WeightsError, match="Actor of policy 'policy' has no weights; did you forget actor.load"):
+        with pytest.raises(WeightsError, match=r"Actor of policy 'policy' has no weights; did you forget actor\.load"):
             actor.params(random_obs(VECTOR, 2))
         with pytest.raises(WeightsError, match="has no weights"):
             actor.value(random_obs(VECTOR, 2))

@@ -60,9 +60,7 @@ def test_log_prob_and_mode_equal_torch(head: ActionHead) -> None:
     distribution = head.distribution(torch.from_numpy(params))
     log_prob = head.log_prob(params, action)
     assert log_prob.dtype == np.float32 and log_prob.shape == (64,)
-    np.testing.assert_allclose(
-        log_prob, distribution.log_prob(torch.from_numpy(action)).numpy(), rtol=1e-5, atol=2e-5
-    )
+    np.testing.assert_allclose(log_prob, distribution.log_prob(torch.from_numpy(action)).numpy(), rtol=1e-5, atol=2e-5)
     np.testing.assert_allclose(head.mode(params), distribution.mode().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -160,6 +158,13 @@ def test_squashed_actions_stay_within_the_bounds_however_large_the_mean() -> Non
     actions = sample_many(head, row, 1_000)
     assert all(head.space.contains(action) for action in actions)
     assert np.isfinite(head.log_prob(np.tile(row, (1_000, 1)), actions)).all()
+
+
+def test_squashed_actions_stay_within_bounds_that_do_not_round_well() -> None:
+    ends = np.random.default_rng(0).uniform(-1.0, 1.0, (2, 500)).astype(np.float32)
+    head = action_head(spaces.Box(ends.min(0), ends.max(0)), squash=True)
+    for mean in (-30.0, 30.0):
+        assert head.space.contains(head.mode(np.full((1, head.row_size), mean, np.float32))[0])
 
 
 def test_noise_of_rare_actions_is_finite_and_reaches_far() -> None:

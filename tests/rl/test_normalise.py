@@ -128,7 +128,7 @@ def test_discounted_returns_can_be_saved_and_do_not_touch_the_rewards() -> None:
 
 
 def test_discounted_returns_refuse_what_cannot_be() -> None:
-    with pytest.raises(ValueError, match="discount=1.5"):
+    with pytest.raises(ValueError, match=r"discount=1\.5"):
         DiscountedReturn(1, 1.5)
     with pytest.raises(ValueError, match=r"ended has shape \(4, 1\), expected \(4, 2\)"):
         DiscountedReturn(2, 0.9).update(np.zeros((4, 2)), np.zeros((4, 1), bool))

@@ -124,7 +124,7 @@ def test_weights_are_copies_of_parameters_and_buffers() -> None:
         for parameter in module.parameters():
             parameter.add_(1.0)
     np.testing.assert_array_equal(weights["log_std"], before)
-    assert module.training
+    assert module.training and module.network.training
 
 
 def test_half_precision_weights_become_float32() -> None:
@@ -172,7 +172,11 @@ def test_observations_are_normalised_by_their_running_moments_and_clipped() -> N
             module.get_buffer(name).copy_(torch.from_numpy(array))
     speed = torch.from_numpy(batch[0]).clone()
     speed[0, 0] = 1e6
-    obs = {"speed": speed, "gear": torch.ones(4, dtype=torch.int64), "camera": torch.zeros(4, 8, 8, 3, dtype=torch.uint8)}
+    obs = {
+        "speed": speed,
+        "gear": torch.ones(4, dtype=torch.int64),
+        "camera": torch.zeros(4, 8, 8, 3, dtype=torch.uint8),
+    }
     module(obs)
     flat = batch.reshape(-1, 4).astype(np.float64)
     expected = ((speed.numpy() - flat.mean(0)) / flat.std(0)).clip(-10.0, 10.0)

@@ -172,6 +172,13 @@ def test_an_unknown_id_is_answered_with_the_nearest(env_id: str, nearest: str) -
     assert isinstance(caught.value, ValueError)
 
 
+def test_a_forgotten_namespace_is_found(registry: dict[str, Any]) -> None:
+    gymnasium.register("Thing-v4", entry_point=ExactEnv)
+    gymnasium.register("Zoo/Thing-v5", entry_point=ExactEnv)
+    with pytest.raises(TaskError, match=r"no such id; did you mean 'Zoo/Thing-v5'\?"):
+        Task("Thing-v5").make(1)
+
+
 def test_an_id_like_no_other() -> None:
     with pytest.raises(
         TaskError, match=r"no such id\. If a module of yours registers it, write 'that_module:Xyzzy-v0'\.$"

@@ -18,4 +18,4 @@ def test_promises(plan: Plan, seed: int):
     flow = plan.build()
     flow.check()
     for run in range(4):
-        Executor(flow, seed + run, losses=(0.0, 0.03)[run % 2], check_every=5).run(updates=5).drain()
+        Executor(flow, seed + run, losses=(0.0, 0.03)[run % 2], check_every=5).run(updates=3).drain()

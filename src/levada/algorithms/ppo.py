@@ -161,7 +161,8 @@ class PPOLoss:
             centred = advantage - weight.dot(advantage)
             advantage = centred / (weight.dot(centred * centred).sqrt() + 1e-8)
 
-        surrogate = torch.minimum(ratio * advantage, torch.clamp(ratio, 1 - clip, 1 + clip) * advantage)
+        # min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A), written without the clamp
+        surrogate = torch.minimum(ratio * advantage, advantage + clip * advantage.abs())
         error = (value - batch["target"]).square()
         if hp.clip_value is not None:
             near = batch["value"] + (value - batch["value"]).clamp(-hp.clip_value, hp.clip_value)

@@ -24,6 +24,8 @@ _LOG_TWO = math.log(2.0)
 
 
 class BoxHead(ActionHead):
+    """A diagonal Gaussian, whose samples are stored as they are."""
+
     def __init__(self, space: spaces.Box) -> None:
         self.space = space
         self._shape = space.shape
@@ -76,6 +78,8 @@ class BoxHead(ActionHead):
 
 @final
 class SquashedBoxHead(BoxHead):
+    """A diagonal Gaussian sent through tanh into the bounds."""
+
     def __init__(self, space: spaces.Box) -> None:
         super().__init__(space)
         if not space.is_bounded():

@@ -23,6 +23,8 @@ _MASKED_LOGIT = np.float32(-1e9)
 
 @final
 class DiscreteHead(ActionHead):
+    """One of n actions, by the Gumbel-max trick."""
+
     def __init__(self, space: spaces.Discrete) -> None:
         self.space = space
         self.num_params = self.row_size = int(space.n)
@@ -90,6 +92,8 @@ class MultiDiscreteHead(ActionHead):
 
 @final
 class MultiBinaryHead(ActionHead):
+    """Independent switches, on where the logit exceeds a logistic number."""
+
     def __init__(self, space: spaces.MultiBinary) -> None:
         self.space = space
         self.num_params = self.row_size = math.prod(space.shape)

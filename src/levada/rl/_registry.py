@@ -86,9 +86,12 @@ def _register_atari(env_id: str) -> None:
 
 def _nearest_id(name: str) -> str | None:
     try:
-        namespace, base, _ = parse_env_id(name)
+        namespace, base, version = parse_env_id(name)
     except gymnasium.error.Error:
-        namespace, base = None, name
+        namespace, base, version = None, name, None
+    for spec in gymnasium.registry.values():
+        if version is not None and (spec.name, spec.version) == (base, version):  # lacks its namespace
+            return spec.id
     newest = find_highest_version(namespace, base)
     if newest is not None:  # only the version is wrong
         return get_env_id(namespace, base, newest)

@@ -166,7 +166,7 @@ class LiveLearner:
         mode = self._mode()
         for _ in range(self.recipe.num_epochs):
             order = torch.from_numpy(self._rng.permutation(num_rows))
-            for index in order.split(size):
+            for index in torch.split(order, size):
                 state, stats = self._step(mode, state, coefficients, self._buffers, index, columns)
                 collected.append(stats)
                 if self._exceeded(stats):
@@ -188,13 +188,13 @@ class LiveLearner:
             return "eager"
         earned = self.recipe.compile is True or self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
         if not earned:
-            return "traced"
+            return "recorded"
         if has_compiler():
             return "compiled"
         if not self._warned:
             self._warned = True
             log.warning("no C++ compiler was found (c++, g++, clang++, or $CXX): updates go on uncompiled")
-        return "traced"
+        return "recorded"
 
     def _minibatch_size(self, num_rows: int) -> int:
         size = self.recipe.minibatch_size or num_rows

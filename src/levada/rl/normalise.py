@@ -152,7 +152,7 @@ class DiscountedReturn:
         Args:
             reward: ``[T, B]``.
             ended: bool ``[T, B]``, True where an episode ended with this step, terminated or truncated.
-            mask: bool ``[T, B]``, False in rows that are a reset and no step: they leave the sum alone.
+            mask: bool ``[T, B]``, False in the row after an end where it is a reset and no step.
 
         Raises:
             ValueError: the shapes differ.
@@ -164,7 +164,7 @@ class DiscountedReturn:
                 msg = f"DiscountedReturn.update: {name} has shape {array.shape}, expected {expected} as [T, B]"
                 raise ValueError(msg)
         sums = np.where(True if mask is None else mask, reward, 0.0).astype(np.float64)
-        keep = np.where(ended, 0.0, np.where(True if mask is None else mask, self.discount, 1.0))
+        keep = np.where(ended, 0.0, self.discount)
         for row, kept in zip(sums, keep, strict=True):
             row += self.returns
             np.multiply(row, kept, out=self.returns)

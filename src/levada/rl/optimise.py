@@ -2,7 +2,7 @@
 
 >>> p, g = torch.tensor([1.0, 1.0]), torch.tensor([3.0, 4.0])
 >>> new, state, norm = adam_step(Adam(max_grad_norm=0.5), p, g, adam_init(p), torch.tensor(0.1))
->>> [round(x, 4) for x in new.tolist()], norm.item(), state.count.item()
+>>> [round(x, 4) for x in new.tolist()], norm.item(), state.num_steps.item()
 ([0.9, 0.9], 5.0, 1.0)
 """
 
@@ -34,7 +34,7 @@ class AdamState(NamedTuple):
 
     mean: Tensor
     square: Tensor
-    count: Tensor
+    num_steps: Tensor
 
 
 def adam_init(params: Tensor) -> AdamState:
@@ -52,7 +52,7 @@ def adam_step(
     norm = torch.linalg.vector_norm(grad)
     if hp.max_grad_norm is not None:
         grad = grad * (hp.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-    count = state.count + 1.0
+    count = state.num_steps + 1.0
     mean = torch.lerp(state.mean, grad, 1.0 - hp.beta1)
     square = torch.lerp(state.square, grad * grad, 1.0 - hp.beta2)
     # the bias corrections are scalars: m / c1 / (sqrt(v / c2) + eps) with one division per element

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,18 +69,25 @@ class LiveSampler:
         recipe, envs, actor = self.recipe, self._envs, self._actor
         num_steps, num_envs = recipe.num_steps, recipe.num_envs
         actor.load(weights)
-        noise = actor.head.draw(self._rng, num_steps, num_envs)
+        head = actor.head
+        noise = head.draw(self._rng, num_steps, num_envs)
         obs = allocate(recipe.task.observation_space, num_steps + 1, num_envs)
         action = allocate(recipe.task.action_space, num_steps, num_envs)
         assert isinstance(action, np.ndarray)
+        rows = np.empty((num_steps, num_envs, head.row_size), np.float32)
+        value: Array | None = np.empty((num_steps + 1, num_envs), np.float32)
         reward = np.empty((num_steps, num_envs), np.float32)
         terminated, truncated, is_reset = (np.zeros((num_steps, num_envs), bool) for _ in range(3))
         finals: list[tuple[int, Array, Nest]] = []
         for t in range(num_steps):
             write(obs, t, self._obs)
-            chosen = actor.sample(self._obs, noise[t])
-            action[t] = chosen
+            rows[t], v_t = actor.forward(self._obs)
+            chosen = head.sample(rows[t], noise[t], actor.mask(self._obs), action[t])
             step = envs.step(chosen)
+            if v_t is not None and value is not None:
+                value[t] = v_t
+            else:
+                value = None  # cheaper for all steps at once
             reward[t] = step.reward
             terminated[t] = step.terminated
             truncated[t] = step.truncated
@@ -89,37 +97,37 @@ class LiveSampler:
             self._obs = step.obs
         write(obs, num_steps, self._obs)
 
-        mask = ~is_reset
-        ended = terminated | truncated
-        episodes = self._episodes.count(reward, ended, mask)
-        moments = self._moments(obs, reward, ended, mask)
-        log_prob, value = self._evaluate(obs, action)
+        if value is None:
+            value = actor.value(_flat(obs)).reshape(num_steps + 1, num_envs)
+        else:
+            value[num_steps] = actor.value(self._obs)
         next_value = value[1:].copy()
-        for t, index, rows in finals:
-            next_value[t, index] = actor.value(rows)
+        for t, index, last in finals:
+            next_value[t, index] = actor.value(last)
+        mask, ended = ~is_reset, terminated | truncated
+        acted = map_nest(lambda leaf: leaf[:-1], obs)
+        log_prob = head.log_prob(_flat(rows), _flat(action), actor.mask(_flat(acted)))
+        episodes = self._episodes.count(reward, ended, mask)
+        moments = self._moments(acted, reward, ended, mask)
         return Rollout(
             obs, action, reward * actor.reward_scale, terminated, truncated, mask,
-            log_prob, value[:-1], next_value, moments, episodes,
+            log_prob.reshape(num_steps, num_envs), value[:-1], next_value, moments, episodes,
         )  # fmt: skip
 
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
 
-    def _evaluate(self, obs: Nest, action: Array) -> tuple[Array, Array]:
-        """Log-probabilities ``[T, B]`` and values ``[T+1, B]``."""
-        num_steps, num_envs = action.shape[:2]
-        rows = map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs)
-        chosen = map_nest(lambda leaf: leaf[: num_steps * num_envs], rows)
-        log_prob = self._actor.evaluate(chosen, action.reshape(-1, *action.shape[2:]))
-        value = self._actor.value(rows)
-        return log_prob.reshape(num_steps, num_envs), value.reshape(num_steps + 1, num_envs)
-
     def _moments(self, obs: Nest, reward: Array, ended: Array, mask: Array) -> dict[str, Moments]:
         policy = self.recipe.policy
         found: dict[str, Moments] = {}
         if policy.normalise_obs:
-            found |= observation_moments(policy.observation_space, map_nest(lambda leaf: leaf[:-1], obs), mask)
+            found |= observation_moments(policy.observation_space, obs, mask)
         if policy.normalise_reward:
             found["return"] = self._returns.update(reward, ended, mask)
         return found
+
+
+def _flat(nest: Any) -> Any:
+    """``[T, B, ...]`` as ``[T * B, ...]``."""
+    return map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest)

@@ -39,6 +39,11 @@ Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point"
 EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
 
 
+FEW_ENVS = 5
+"""Below it, stepping single environments is quicker than a vector environment in numpy: for CartPole 10 us against 31 with
+one, 27 against 31 with four, 47 against 31 with eight."""
+
+
 @dataclass(frozen=True)
 class Task:
     """A recipe for environments: `Task("CartPole-v1")` or `Task(make_env, env_kwargs={"size": 5})`.
@@ -63,7 +68,7 @@ class Task:
     """How several environments are stepped. "sync": one after the other, in this process. "async": a process
     for each, worth its overhead only if a step takes milliseconds. "vector_entry_point": the id's own vector
     environment, as fast as its author made it; mind that it may differ from the single one (Atari's has its
-    preprocessing built in). "auto": the latter if the id has one, else "sync"."""
+    preprocessing built in). "auto": the latter if the id has one and it is quicker for so many, else "sync"."""
 
     def __post_init__(self) -> None:
         if isinstance(self.env, gymnasium.Env | VectorEnv):
@@ -186,7 +191,9 @@ def _make_registered(env_id: str, kwargs: Mapping[str, Any], num_envs: int, how:
     if how == "vector_entry_point" and spec.vector_entry_point is None:
         msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
         raise TaskError(msg)
-    if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec)):
+    # namespaced ones (ALE/...) are other environments than the single one; gymnasium's own are only quicker
+    few = num_envs < FEW_ENVS and spec.namespace is None
+    if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec) and not few):
         with translated_errors(env_id, spec):
             env = gymnasium.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
         return EnvBatch(env, name=env_id)

@@ -81,11 +81,11 @@ class _SourceMachine:
         """The channel that withholds tickets."""
         return next((c.channel.name for c in self.channels if not c.may_issue(self.stage.source)), None)
 
-    def deal(self) -> bool:
-        """Issue a ticket, if one may be issued now."""
+    def deal(self) -> int | None:
+        """Issue a ticket, if one may be issued now; to which shard."""
         shard = self._shard() if self.blocked_by() is None else None
         if shard is None:
-            return False
+            return None
         grants = {c: c.issue(self.stage.source) for c in self.channels}
         again = bool(self._lost)
         number = self._lost.pop(0) if again else self._issued
@@ -99,7 +99,7 @@ class _SourceMachine:
         numbers = {machine.channel.name: grant.number for machine, grant in grants.items()}
         ticket = _Ticket(number, numbers, versions, self.stage.firings_per_ticket)
         self.tickets[shard].insert(0 if again else len(self.tickets[shard]), ticket)
-        return True
+        return shard
 
     def lost(self, shard: int) -> None:
         """The ticket that a shard was working on is to be issued again."""
@@ -130,7 +130,7 @@ class Schedule:
             stage.source: _SourceMachine(stage, [q for q in self._queues.values() if stage.source in q.channel.sources])
             for stage in topology.shard_stages
         }
-        self._stages: dict[tuple[str, int | None], StageMachine] = {}
+        self._stages: dict[tuple[str, int], StageMachine] = {}
         for stage in topology.shard_stages:
             for shard in range(stage.shards):
                 nodes = [flow.nodes[name] for name in stage.nodes]
@@ -155,13 +155,19 @@ class Schedule:
     def handle(self, event: Event) -> list[Instruction]:
         """Take note of what happened; what is to be done next."""
         instructions: list[Instruction] = []
-        if isinstance(event, Finished):
-            instructions += self._finished(event)
-        elif isinstance(event, Lost):
-            self._lost(event.firing)
+        touched: list[tuple[str, int]] = []  # only what an event touched can go on, however many shards there are
+        if isinstance(event, Finished | Lost):
+            stage, source = self._running.pop(event.firing)
+            stage.busy = None
+            if source is not None and stage.shard is not None:
+                touched.append((source, stage.shard))
+            if isinstance(event, Finished):
+                instructions += self._finished(event, stage, source)
+            else:
+                self._lost(event.firing, stage, source)
         else:
             assert isinstance(event, Begin)
-        instructions += self._advance()
+        instructions += self._advance(touched)
         for queue in self._queues.values():
             if queue.told:
                 instructions += [Tell(told) for told in queue.told]
@@ -204,10 +210,8 @@ class Schedule:
 
     # ---- events
 
-    def _finished(self, event: Finished) -> Iterator[Instruction]:
+    def _finished(self, event: Finished, stage: StageMachine, source: str | None) -> Iterator[Instruction]:
         firing = event.firing
-        stage, source = self._running.pop(firing)
-        stage.busy = None
         node = self.flow.nodes[firing.node]
         if node.kind == "learn":
             yield from self._updated(node, event.outputs)
@@ -283,12 +287,10 @@ class Schedule:
         number = stage.machines[origin].num_firings if stage else firing.number
         return Tell(Reported(Report(origin, number, dict(self.versions), dict(firing.inputs[0].value))))
 
-    def _lost(self, firing: Firing) -> None:
-        stage, source = self._running.pop(firing)
+    def _lost(self, firing: Firing, stage: StageMachine, source: str | None) -> None:
         if source is None or stage.shard is None:
             msg = f"only the work of a shard can be lost, not {firing}"
             raise LevadaInternalError(msg)
-        stage.busy = None
         for machine in stage.machines.values():
             for buffer in machine.buffers:
                 buffer.clear()
@@ -296,35 +298,37 @@ class Schedule:
 
     # ---- what can be done next
 
-    def _advance(self) -> Iterator[Instruction]:
+    def _advance(self, touched: list[tuple[str, int]]) -> Iterator[Instruction]:
         for stage in self._consumer_stages.values():
             if stage.busy is None:
                 if stage.next_ready() is None:
                     self._feed(stage)
                 yield from self._start_next(stage, None)
-        self._deal()
-        for (name, _), stage in self._stages.items():
-            yield from self._start_next(stage, name)
+        for source, shard in [*touched, *self._deal()]:
+            yield from self._start_next(self._stages[source, shard], source)
 
-    def _deal(self) -> None:
+    def _deal(self) -> Iterator[tuple[str, int]]:
         """Issue every ticket that may be issued now; sources that share a queue take turns."""
         dealt = True
         while dealt:
             dealt = False
             for source in sorted(self._sources.values(), key=lambda source: source.issued_per_shard):
-                dealt |= source.deal()
+                shard = source.deal()
+                if shard is not None:
+                    dealt = True
+                    yield source.stage.source, shard
 
     def _feed(self, stage: StageMachine) -> None:
         """Take from the queues what an idle stage can use. Not while it can fire: an update there would make it older."""
-        for machine in stage.machines.values():
-            queues = self._into.get(machine.node.name, ())
+        for name, machine in stage.machines.items():
+            queues = self._into.get(name, [])
             for queue in sorted(queues, key=lambda queue: machine.order_of(queue.channel.input_index)):
                 policy = queue.channel.policy
                 version = self.versions.get(policy) if policy else None
                 if version is not None:
                     queue.discard_stale(version)
-                while queue.ready and stage.wants(machine.node.name, queue.channel.input_index):
-                    stage.put(machine.node.name, queue.channel.input_index, queue.take(version))
+                while queue.ready and stage.wants(name, queue.channel.input_index):
+                    stage.put(name, queue.channel.input_index, queue.take(version))
 
     def _start_next(self, stage: StageMachine, source: str | None) -> Iterator[Start]:
         machine = stage.next_ready()

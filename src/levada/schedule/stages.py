@@ -24,26 +24,28 @@ class NodeMachine:
 
     node: Node
     sharded: bool = False
+    need: int = field(init=False)
+    """Items that one firing takes from each input."""
     buffers: tuple[deque[Item], ...] = field(init=False)
     num_firings: int = 0
     _taken: list[int] = field(init=False)
     _last: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
+        self.need = self.node.size if self.node.kind == "batch" else 1
         self.buffers = tuple(deque() for _ in self.node.inputs)
         self._taken = [0] * len(self.node.inputs)
-
-    @property
-    def need(self) -> int:
-        """Items that one firing takes from each input."""
-        return self.node.size if self.node.kind == "batch" else 1
 
     @property
     def ready(self) -> bool:
         """Whether the node can fire."""
         if self.node.kind == "union":
             return self._turn() is not None
-        return bool(self.buffers) and all(len(buffer) >= self.need for buffer in self.buffers)
+        need = self.need
+        for buffer in self.buffers:  # a loop: this is asked at every event
+            if len(buffer) < need:
+                return False
+        return bool(self.buffers)
 
     def wants(self, index: int) -> bool:
         """Whether another item should be brought to an input."""
@@ -98,15 +100,17 @@ class StageMachine:
             ]
             for name in self.machines
         }
-        self._downstream_first = tuple(reversed(list(self.machines.values())))
+        self._downstream_first = tuple(m for m in reversed(list(self.machines.values())) if m.buffers)
         self.busy: str | None = None
         """The node that is firing."""
 
     def next_ready(self) -> NodeMachine | None:
         """The node that should fire next; None if none can, or one does already."""
-        if self.busy is not None:
-            return None
-        return next((machine for machine in self._downstream_first if machine.ready), None)
+        if self.busy is None:
+            for machine in self._downstream_first:
+                if machine.ready:
+                    return machine
+        return None
 
     def wants(self, node: str, index: int) -> bool:
         """Whether an item brought to this input could go on to a learner as soon as its batch is full."""
