@@ -101,27 +101,29 @@ def plans(draw: st.DrawFn, *, order: str | None = None) -> Plan:
     lines = []
     for number in range(num_lines):
         sources = tuple(range(num_sources)) if number == 0 else (draw(st.integers(0, num_sources - 1)),)
-        lines.append(draw(_lines(sources, shard_batch, order)))
+        lossless = shard_batch > 1 and num_lines > 1
+        lines.append(draw(_lines(sources, lossless, order)))
     shards = tuple(draw(st.integers(1, 6)) for _ in range(num_sources))
     reads = tuple(tuple(draw(st.booleans()) for _ in lines) for _ in range(num_sources))
     return Plan(shards, shard_batch, tuple(lines), reads)
 
 
 @st.composite
-def _lines(draw: st.DrawFn, sources: tuple[int, ...], shard_batch: int, order: str | None) -> Line:
+def _lines(draw: st.DrawFn, sources: tuple[int, ...], lossless: bool, order: str | None) -> Line:
     kind = draw(st.sampled_from(["admission", "arrival", "drop", "free"])) if order is None else order
     sizes = draw(st.sampled_from([(1,), (2,), (3,), (1,), (2,), (3,), (4,), (5,), (8,), (2, 2), (2, 3), ()]))
     per_update = prod(sizes)
     every = draw(st.sampled_from([1, 1, 2, 3] if per_update < 4 else [1]))
     loose = kind in ("drop", "free")
-    losing = loose and shard_batch == 1
-    at_shard = draw(st.lists(st.sampled_from(["map", "filter", "flat_map"] if losing else ["map"]), max_size=2, unique=True))
+    kinds = ["map", "filter", "flat_map"] if loose and not lossless else ["map"]
+    at_shard = draw(st.lists(st.sampled_from(kinds), max_size=2, unique=True))
     behind = draw(st.lists(st.sampled_from(["map", "filter"] if loose else ["map"]), max_size=1))
-    weights = tuple(draw(st.sampled_from([1.0, 2.0, 3.5])) for _ in sources) if len(sources) > 1 and draw(st.booleans()) else None
-    return Line(
-        sources, draw(_queues(kind, per_update, every)), tuple(at_shard), tuple(behind), sizes, every, weights,
-        loose and len(sources) > 1 and draw(st.booleans()),
-    )  # fmt: skip
+    weights = None
+    if len(sources) > 1 and draw(st.booleans()):
+        weights = tuple(draw(st.sampled_from([1.0, 2.0, 3.5])) for _ in sources)
+    union_behind = loose and len(sources) > 1 and draw(st.booleans())
+    queue = draw(_queues(kind, per_update, every))
+    return Line(sources, queue, tuple(at_shard), tuple(behind), sizes, every, weights, union_behind)
 
 
 @st.composite

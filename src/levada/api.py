@@ -19,13 +19,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
+
+import msgspec
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
-from levada.algorithms.registry import algorithm_name, find_algorithm
-from levada.flow import Flow, Instrument, LevadaError
+from levada.algorithms.registry import algorithm_home, algorithm_name, find_algorithm
+from levada.flow import Flow, Instrument, LevadaError, Statistics
 from levada.flow.deployment import Deployment, Run
 from levada.rl.evaluate import Evaluation, TrainedPolicy
 from levada.rl.evaluate import evaluate as evaluate_policy
@@ -39,11 +41,14 @@ from levada.run.execute import execute
 from levada.run.identity import Identity, Origin, Setting
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines, MetricSink, TensorBoard
-from levada.run.summary import Summary
+from levada.run.summary import Summary, summarise
 from levada.run.until import Until
 from levada.runners.inline import Inline
 
 Env = str | EnvFactory | Task
+
+CUT_OFF = "cut off"
+"""`Summary.stopped_by` of a run that was killed, as `load` gives it."""
 
 
 class DeploymentError(LevadaError, ValueError):
@@ -63,7 +68,7 @@ class Options:
     seed: int = 0
     """Everything random follows from it: inline, the same seed gives the same bits."""
     on: str = "inline"
-    """Where to run."""
+    """Where to run: `inline` is everything in one thread."""
     out: str | None = None
     """Directory of the run, which must be new or empty; by default one below runs/."""
     threads: int | None = None
@@ -74,13 +79,10 @@ class Options:
     """Write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("threads", 1), ("checkpoint_every_updates", 1)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                msg = f"{name}={value!r}: expected an integer >= {least}"
-                raise ConfigError(msg)
+        numbers = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
+        numbers["checkpoint_every_updates"] = (self.checkpoint_every_updates, 1)
+        _check_integers({name: pair for name, pair in numbers.items() if pair[0] is not None})
         Until.parse(self.until)
-        deployment(self.on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +108,16 @@ def configure(
         AlgorithmError, ConfigError: no such algorithm or field, or a value that cannot be.
     """
     if isinstance(algorithm, Algorithm):
-        cls, base = type(algorithm), dataclasses.asdict(algorithm)
+        cls = type(algorithm)
+        base = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
         origins: dict[str, Origin] = dict.fromkeys(base, "argument")
     else:
         cls = find_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
         name = env.name if isinstance(env, Task) else env if isinstance(env, str) else ""
         base = dict(preset(algorithm_name(cls), name))
         origins = dict.fromkeys(base, "preset")
+    _check_fields(cls, fields, given={*base, *fields})
     known = [field.name for field in dataclasses.fields(cls)]
-    for field in fields:
-        if field not in known:
-            near = difflib.get_close_matches(field, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            msg = f"{cls.__name__} has no field {field!r}{hint} Its fields: {', '.join(known)}"
-            raise ConfigError(msg)
     config = cls(**{**base, **fields})
     origins |= dict.fromkeys(fields, origin)
     settings = {name: Setting(getattr(config, name), origins.get(name, "default")) for name in known}
@@ -182,9 +180,7 @@ def train(
         checkpoint_every_updates=checkpoint_every_updates, tensorboard=tensorboard,
     )  # fmt: skip
     config, settings = configure(algorithm, env, fields)
-    return launch(
-        config, settings, env, options, place, display=display, instruments=instruments, began_s=began_s
-    )
+    return launch(config, settings, env, options, place, display=display, instruments=instruments, began_s=began_s)
 
 
 def launch(
@@ -204,8 +200,9 @@ def launch(
     began_s = time.perf_counter() if began_s is None else began_s
     task = env if isinstance(env, Task) else Task(env)
     until = Until.parse(options.until)
-    flow = config.flow(task)
+    flow = build(config, task)
     flow.check()
+    shown = make_display(display)
     threads = options.threads or default_threads(task)
     identity = Identity(
         algorithm=algorithm_name(type(config)), env=task.name, seed=options.seed, deployment=str(place), flow_hash=flow.hash()
@@ -214,10 +211,13 @@ def launch(
     defaults = type(options)()
     about = {
         name: Setting(value, origins.get(name, "default" if value == getattr(defaults, name) else "argument"))
-        for name, value in dataclasses.asdict(dataclasses.replace(options, threads=threads)).items()
+        for name, value in dataclasses.asdict(options).items()
     }
-    where = {"algorithm_class": Setting(f"{type(config).__module__}:{type(config).__qualname__}", "argument")}
-    directory = RunDirectory.create(options.out, identity, {**where, **about, **settings})
+    about["threads"] = Setting(threads, about["threads"].origin)
+    about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
+    for name, (value, usual) in _written(task).items():
+        about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
+    directory = RunDirectory.create(options.out, identity, {**about, **settings})
     on_directory(directory)
     set_threads(threads)
     monitor = Monitor(target_return=until.return_mean, began_s=began_s)
@@ -228,7 +228,7 @@ def launch(
             sinks.append(TensorBoard(directory.path))
         summary = execute(
             run, identity=identity, until=until, monitor=monitor, directory=directory, sinks=sinks,
-            display=make_display(display), arrays_of=lambda: _state(run), params_of=lambda: _weights(run),
+            display=shown, arrays_of=lambda: _state(run), params_of=lambda: _weights(run),
             checkpoint_every_updates=options.checkpoint_every_updates,
         )  # fmt: skip
         policy = _policies(run)[0]
@@ -237,27 +237,47 @@ def launch(
     return Result(summary, policy, directory.path, task, flow)
 
 
-def load(path: str | os.PathLike[str], *, env: Env | None = None) -> Result:
+def build(config: Algorithm, task: Task) -> Flow:
+    """The flow of a configuration.
+
+    Raises:
+        ConfigError: a policy, learner or sampler refused what the configuration gives it, or there is no flow.
+        Exception: whatever the environment raises when its spaces are looked at.
+    """
+    try:
+        flow = config.flow(task)
+    except ValueError as error:
+        if isinstance(error, LevadaError) or not _is_ours(error):
+            raise
+        raise ConfigError(str(error)) from error
+    if not isinstance(flow, Flow):
+        msg = f"{type(config).__name__}.flow returned {type(flow).__name__}, expected a Flow; did you forget `return flow`?"
+        raise ConfigError(msg)
+    return flow
+
+
+def load(
+    path: str | os.PathLike[str], *, env: Env | None = None, algorithm: Algorithm | type[Algorithm] | None = None
+) -> Result:
     """A finished or interrupted run: its newest valid checkpoint as a policy that acts.
 
     Args:
         path: directory of the run.
         env: needed only if the run was trained on a callable.
+        algorithm: needed only if its class cannot be imported, or it has a field that JSON does not hold.
 
     Raises:
-        RunDirectoryError, CheckpointError, LoadError: there is no run, or nothing was saved.
+        RunDirectoryError, CheckpointError, LoadError: there is no run, nothing was saved, or it cannot be read back.
     """
     directory = RunDirectory.open(path)
-    settings = {name: setting.value for name, setting in directory.config.settings.items()}
-    cls = find_algorithm(str(settings["algorithm_class"]))
-    config = cls(**{f.name: _restored(settings[f.name]) for f in dataclasses.fields(cls)})
-    task = env if isinstance(env, Task) else Task(env if env is not None else directory.config.identity.env)
-    flow = config.flow(task)
+    config = algorithm if isinstance(algorithm, Algorithm) else _read_config(directory, algorithm)
+    task = env if isinstance(env, Task) else Task(env) if env is not None else _read_task(directory)
+    flow = build(config, task)
     saved = checkpoint.newest(directory.path)
-    summary = directory.summary()
-    if saved is None or summary is None:
-        msg = f"{directory.path} has no {'checkpoint' if saved is None else 'summary.json'}: the run was cut off before it was saved"
+    if saved is None:
+        msg = f"{directory.path} has no valid checkpoint: the run was cut off before it was saved"
         raise LoadError(msg)
+    summary = directory.summary() or _cut_off(directory, saved)
     node, learner = next(iter(flow.learners().items()))
     prefix = f"{node}/weights/"
     weights = {name.removeprefix(prefix): array for name, array in saved.arrays.items() if name.startswith(prefix)}
@@ -267,9 +287,107 @@ def load(path: str | os.PathLike[str], *, env: Env | None = None) -> Result:
 def evaluate(
     run: Result | str | os.PathLike[str], *, num_episodes: int = 20, seed: int = 0, deterministic: bool = True
 ) -> Evaluation:
-    """Play whole episodes with the policy of a run (or of its directory) and return what came of them."""
+    """Play whole episodes with the policy of a run (or of its directory) and return what came of them.
+
+    Raises:
+        ConfigError: fewer than one episode, or a negative seed.
+    """
+    _check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     result = run if isinstance(run, Result) else load(run)
     return evaluate_policy(result.task, result.policy, num_episodes=num_episodes, seed=seed, deterministic=deterministic)
+
+
+def _check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
+    """Name -> (value, least)."""
+    for name, (value, least) in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            msg = f"{name}={value!r}: expected an integer >= {least}"
+            raise ConfigError(msg)
+
+
+def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[str]) -> None:
+    """Refuse fields that the class does not have, and a class whose fields cannot be given."""
+    declared = {field.name: field for field in dataclasses.fields(cls)}
+    options = {field.name for field in dataclasses.fields(Options)} | {"env", "quiet", "json", "display", "instruments"}
+    if taken := sorted(options & declared.keys()):
+        msg = f"{cls.__name__} has a field {taken[0]!r}, which is an option of every run; call it something else"
+        raise ConfigError(msg)
+    has_default = {name for name, f in declared.items() if not (f.default is f.default_factory is dataclasses.MISSING)}
+    if bare := [name for name in declared if name not in has_default | given]:
+        msg = f"{cls.__name__} has no default for {', '.join(bare)}; give each field one"
+        raise ConfigError(msg)
+    for field in fields:
+        if field not in declared:
+            near = difflib.get_close_matches(field, declared, n=1)
+            hint = f"did you mean {near[0]!r}? Its" if near else "its"
+            msg = f"{cls.__name__} has no field {field!r}; {hint} fields: {', '.join(declared)}"
+            raise ConfigError(msg)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether levada itself raised it, not an environment or a user's code that it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _written(task: Task) -> dict[str, tuple[Any, Any]]:
+    """A task as settings: name -> (value, default); a callable can only be named."""
+    env = task.env if isinstance(task.env, str) else {"callable": task.name}
+    return {"env": (env, None), "env_kwargs": (dict(task.env_kwargs), {}), "vectorization": (task.vectorization, "auto")}
+
+
+def _read_task(directory: RunDirectory) -> Task:
+    env, kwargs, how = (_setting(directory, name) for name in ("env", "env_kwargs", "vectorization"))
+    if not isinstance(env, str):
+        name = env.get("callable") if isinstance(env, dict) else env
+        msg = f"{directory.path} was trained on the callable {name}: give it, as in levada.load(path, env={name})"
+        raise LoadError(msg)
+    return Task(env, env_kwargs=kwargs, vectorization=how)
+
+
+def _read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorithm:
+    if cls is None:
+        home = str(_setting(directory, "algorithm_class"))
+        if home.startswith("__main__:"):
+            name = home.removeprefix("__main__:")
+            msg = f"{directory.path} was trained by a class of a script: give it, as in levada.load(path, algorithm={name})"
+            raise LoadError(msg)
+        cls = find_algorithm(home)
+    try:
+        hints = get_type_hints(cls)
+    except NameError:  # names that are imported for type checkers only
+        hints = {}
+    values = {}
+    for field in dataclasses.fields(cls):
+        saved = _setting(directory, field.name)
+        try:
+            values[field.name] = msgspec.convert(saved, hints.get(field.name, Any), strict=False)
+        except (msgspec.ValidationError, TypeError) as error:
+            msg = (
+                f"{directory.path}: {field.name} of {cls.__name__} was saved as {saved!r}, which cannot be read back "
+                f"({error}); give the algorithm, as in levada.load(path, algorithm={cls.__name__}(...))"
+            )
+            raise LoadError(msg) from error
+    return cls(**values)
+
+
+def _setting(directory: RunDirectory, name: str) -> Any:
+    settings = directory.config.settings
+    if name not in settings:
+        msg = f"the config.json of {directory.path} lacks {name!r}: it was edited, or written by another version of levada"
+        raise LoadError(msg)
+    return settings[name].value
+
+
+def _cut_off(directory: RunDirectory, saved: checkpoint.Checkpoint) -> Summary:
+    """What is known of a run that was killed: what its newest checkpoint says."""
+    monitor = Monitor(clock=lambda: 0.0)
+    monitor.restore(saved.meta["monitor"])
+    nothing = Statistics(0.0, {}, {}, {})
+    return summarise(directory.config.identity, monitor, nothing, params_sha256=None, stopped_by=CUT_OFF)
 
 
 def _learners(run: Run) -> dict[str, Any]:
@@ -291,7 +409,3 @@ def _policies(run: Run) -> list[TrainedPolicy]:
     return [
         TrainedPolicy(recipes[name].policy, live.weights(), version=live.num_updates) for name, live in _learners(run).items()
     ]
-
-
-def _restored(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

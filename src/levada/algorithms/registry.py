@@ -11,16 +11,23 @@ levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from levada.algorithms.algorithm import Algorithm
 from levada.flow import LevadaError
 
 ALGORITHMS = {"ppo": "levada.algorithms.ppo:PPO"}
 """Name -> module:class. Imported when used."""
+
+_EXPECTED = "my_module:Class, importable from here, or path/to/file.py:Class"
+_files: dict[str, Path] = {}
+"""Name of a module -> the user's file that it was loaded from."""
 
 
 class AlgorithmError(LevadaError, ValueError):
@@ -37,7 +44,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
         name = ALGORITHMS[name]
     elif ":" not in name:
         near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         msg = f"no algorithm {name!r}{hint} There are: {', '.join(ALGORITHMS)}"
         if not near:
             msg += "; one of your own is named by my_module:Class or path/to/file.py:Class"
@@ -45,9 +52,11 @@ def find_algorithm(name: str) -> type[Algorithm]:
     where, _, class_name = name.rpartition(":")
     module = _load_file(Path(where)) if where.endswith(".py") else _import(where)
     found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        classes = [k for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Algorithm) and v is not Algorithm]
-        msg = f"{where} has no algorithm {class_name!r}; it has: {', '.join(classes) or 'none'}"
+    if not (isinstance(found, type) and issubclass(found, Algorithm) and found is not Algorithm):
+        raise AlgorithmError(_no_such_class(where, class_name, module))
+    if inspect.isabstract(found):
+        lacking = ", ".join(sorted(found.__abstractmethods__))
+        msg = f"{where}: {class_name} lacks {lacking}; an algorithm has `def flow(self, task: Task) -> Flow`"
         raise AlgorithmError(msg)
     return found
 
@@ -58,25 +67,65 @@ def algorithm_name(algorithm: type[Algorithm]) -> str:
     return next((name for name, home in ALGORITHMS.items() if home == where), algorithm.__qualname__)
 
 
-def _import(module: str) -> object:
+def algorithm_home(algorithm: type[Algorithm]) -> str:
+    """What `find_algorithm` finds it by, in any process: `module:Class`, or the whole path of its file.
+
+    >>> algorithm_home(find_algorithm("ppo"))
+    'levada.algorithms.ppo:PPO'
+    """
+    file = _files.get(algorithm.__module__)
+    return f"{file or algorithm.__module__}:{algorithm.__qualname__}"
+
+
+def describe(algorithm: type[Algorithm]) -> str:
+    """What it is, in one line: the first of its module's docstring, else of its own.
+
+    >>> describe(find_algorithm("ppo")).partition(" ")[0]
+    'PPO:'
+    """
+    text = sys.modules[algorithm.__module__].__doc__ or algorithm.__doc__ or algorithm.__qualname__
+    return text.strip().splitlines()[0]
+
+
+def _no_such_class(where: str, name: str, module: ModuleType) -> str:
+    if isinstance(getattr(module, name, None), type):
+        return f"{where}: {name} is no algorithm; derive it from levada.Algorithm"
+    kinds = {k: v for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Algorithm)}
+    own = [k for k, v in kinds.items() if v is not Algorithm]
+    near = difflib.get_close_matches(name, own, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; it has: {', '.join(own) or 'none'}"
+    return f"{where} has no algorithm {name!r}{hint}"
+
+
+def _import(module: str) -> ModuleType:
+    if not module or not all(part.isidentifier() for part in module.split(".")):
+        msg = f"{module!r} is no module; expected {_EXPECTED}"
+        raise AlgorithmError(msg)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise
-        msg = f"no module {module!r}; expected my_module:Class, importable from here, or path/to/file.py:Class"
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # found, but something that it imports is not
+        msg = f"no module {module!r}; expected {_EXPECTED}"
         raise AlgorithmError(msg) from error
 
 
-def _load_file(path: Path) -> object:
+def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         msg = f"no file {str(path)!r}; expected path/to/file.py:Class"
         raise AlgorithmError(msg)
+    path = path.resolve()
     name = path.stem
+    if name in sys.modules and _files.get(name) != path:  # it must not take the place of another module, such as `random`
+        name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles look their module up by name
-    spec.loader.exec_module(module)
+    sys.modules[name], _files[name] = module, path  # dataclasses and pickles look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name], _files[name]
+        raise
     return module

@@ -12,25 +12,31 @@ Exit codes: 0 done; 1 the run failed; 2 the command cannot be carried out as giv
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from levada.cli.errors import UsageError, guarded
 
 VERBS = {
-    "train": "train a policy",
-    "eval": "play episodes with a trained policy",
-    "show": "print or draw the flow of an algorithm",
-    "check": "check a flow and an environment without running them",
-    "algorithms": "list the algorithms",
+    "train": ("ppo --env CartPole-v1", "train a policy"),
+    "eval": ("RUN", "play episodes with a trained policy"),
+    "show": ("ppo --env CartPole-v1", "print or draw the flow of an algorithm"),
+    "check": ("ppo --env CartPole-v1", "check flow and environment, run nothing"),
+    "algorithms": ("", "list the algorithms"),
 }
+"""Command -> the words that it may be given, and what it does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     began_s = time.perf_counter()
     args = list(sys.argv[1:] if argv is None else argv)
+    with suppress(FileNotFoundError):  # the directory that we stand in was removed
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.append(here)  # for `--env my_module:Mine-v0`; last, so that no file here hides a library
     return guarded(lambda: _dispatch(args, began_s))
 
 
@@ -46,8 +52,8 @@ def _dispatch(args: list[str], began_s: float) -> int:
     verb, rest = args[0], args[1:]
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"; did you mean `levada {near[0]}`?" if near else ""
-        msg = f"no command {verb!r}{hint}\n{_usage()}"
+        hint = f"did you mean `levada {near[0]}`?" if near else f"there are: {', '.join(VERBS)}"
+        msg = f"no command {verb!r}; {hint}"
         raise UsageError(msg)
     return _command(verb)(rest, began_s)
 
@@ -68,5 +74,10 @@ def _command(verb: str) -> Callable[[list[str], float], int]:
 
 
 def _usage() -> str:
-    lines = [f"  levada {verb:<11} {what}" for verb, what in VERBS.items()]
-    return "usage: levada COMMAND ...\n\n" + "\n".join(lines) + "\n\n`levada COMMAND --help` says more."
+    from levada import __version__
+
+    commands = {f"levada {verb} {words}": what for verb, (words, what) in VERBS.items()}
+    width = max(map(len, commands))
+    lines = [f"  {command:<{width}}  {what}" for command, what in commands.items()]
+    head = f"levada {__version__}: distributed reinforcement learning as one explicit graph"
+    return f"{head}\n\n" + "\n".join(lines) + "\n\n`levada COMMAND --help` says more."

@@ -16,12 +16,12 @@ from levada.api import load
 class EvalOptions:
     """Play episodes with the policy of a run."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Directory of the run."""
     episodes: int = 20
-    """How many."""
+    """How many episodes; the same number in each environment."""
     seed: int = 0
-    """Of the environments and the sampled actions."""
+    """Seed of the environments and of the sampled actions."""
     stochastic: bool = False
     """Draw actions as in training, instead of taking the likeliest."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
@@ -30,7 +30,7 @@ class EvalOptions:
 def evaluate(args: list[str], began_s: float) -> int:
     """Play whole episodes and print what came of them."""
     del began_s
-    options = tyro.cli(EvalOptions, args=args, prog="levada eval")
+    options = tyro.cli(EvalOptions, args=args, prog="levada eval", config=(tyro.conf.FlagCreatePairsOff,))
     result = load(options.run)
     evaluation = evaluate_run(
         result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic

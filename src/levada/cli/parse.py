@@ -7,28 +7,40 @@ docstrings. Defaults are those of the preset for the environment.
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.registry import ALGORITHMS, find_algorithm
+from levada.algorithms.presets import preset
+from levada.algorithms.registry import ALGORITHMS, algorithm_name, describe, find_algorithm
 from levada.api import configure
 from levada.cli.errors import UsageError
-from levada.run.identity import Setting
+from levada.run.identity import Origin, Setting
 
-O = TypeVar("O")
+O = TypeVar("O", bound="EnvOption")
 C = TypeVar("C", bound=Algorithm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvOption:
+    """What every command about an algorithm must be told."""
+
+    env: Annotated[str, tyro.conf.arg(metavar="ENV", help_behavior_hint="(required)")] = ""
+    """A registered environment, such as CartPole-v1, or my_module:MyEnv-v0, which imports my_module first."""
 
 
 @dataclass(frozen=True)
 class _Words(Generic[O, C]):
-    options: O
-    """Options"""
-    config: C
-    """Fields of the algorithm"""
+    """The names are the headings of the help."""
+
+    command: O
+    algorithm: C
 
 
 @dataclass(frozen=True)
@@ -50,42 +62,86 @@ def parse(verb: str, options: type[O], args: Sequence[str]) -> Parsed[O]:
         UsageError, AlgorithmError, ConfigError: what cannot be; and SystemExit after tyro's own message.
     """
     if not args or args[0].startswith("-"):
-        wants_help = bool(args) and args[0] in ("-h", "--help")
-        msg = f"usage: levada {verb} ALGORITHM --env ENV ...; algorithms: {', '.join(ALGORITHMS)}"
-        if wants_help:
-            print(msg + f"\n`levada {verb} ppo --help` lists all options.")
-            raise SystemExit(0)
-        raise UsageError(msg)
+        _without_algorithm(verb, options, args)
     cls = find_algorithm(args[0])
-    words = list(args[1:])
+    words = _joined(args[1:]) if "until" in _fields(options) else list(args[1:])
+    names = _names(words)
+    for name, count in Counter(name.removeprefix("no_") for name in names).items():
+        if count > 1:
+            msg = f"--{name.replace('_', '-')} is given {count} times; keep one"
+            raise UsageError(msg)
     env = _env(words)
+    if env is None and "env" not in names and not {"-h", "--help"} & set(words):
+        msg = f"--env is missing: `levada {verb} {args[0]} --env CartPole-v1`"
+        raise UsageError(msg)
     start, settings = configure(cls, env or "", {})
-    given = frozenset(_names(words))
     said = tyro.cli(
-        _Words[options, cls],  # type: ignore[valid-type]
+        _Words[tyro.conf.DisallowNone[options], cls],  # type: ignore[valid-type]
         args=words,
         default=_Words(options(), start),
         prog=f"levada {verb} {args[0]}",
-        description=cls.__doc__,
+        description=_description(cls, env),
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    if env is None:
-        msg = f"--env is missing: `levada {verb} {args[0]} --env CartPole-v1`"
-        raise UsageError(msg)
+    given = frozenset(names) | {name.removeprefix("no_") for name in names}
     settings |= {
-        field.name: Setting(getattr(said.config, field.name), "command line")
-        for field in dataclasses.fields(cls)
-        if field.name in given
+        name: Setting(getattr(said.algorithm, name), "command line") for name in _fields(cls) if name in given
     }
-    return Parsed(said.options, said.config, settings, given)
+    return Parsed(said.command, said.algorithm, settings, given)
 
 
-def origins(parsed: Parsed[Any]) -> Mapping[str, Any]:
+def origins(parsed: Parsed[Any]) -> Mapping[str, Origin]:
     """Where the values of the options are from."""
-    return {
-        field.name: "command line" if field.name in parsed.given else "default"
-        for field in dataclasses.fields(parsed.options)
+    chosen: dict[str, Origin] = {
+        name: "command line" if name in parsed.given else "default" for name in _fields(type(parsed.options))
     }
+    return {"algorithm_class": "command line", **chosen}
+
+
+def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> None:
+    """Say what is missing, or help."""
+    known = ", ".join(ALGORITHMS)
+    if {"-h", "--help"} & set(args):
+        print(
+            f"usage: levada {verb} ALGORITHM --env ENV [OPTIONS]\n\n{(options.__doc__ or '').splitlines()[0]}\n\n"
+            f"algorithms: {known}; one of your own is path/to/file.py:Class\n"
+            f"`levada {verb} ppo --help` lists all options."
+        )
+        raise SystemExit(0)
+    what = "the algorithm comes first:" if args else "which algorithm?"
+    msg = f"{what} `levada {verb} ALGORITHM --env ENV ...`; algorithms: {known}"
+    raise UsageError(msg)
+
+
+def _description(cls: type[Algorithm], env: str | None) -> str:
+    text = describe(cls)
+    if env is not None and preset(algorithm_name(cls), env):
+        text += f" Defaults are those of the preset for {env}."
+    return textwrap.fill(text, shutil.get_terminal_size().columns)
+
+
+def _fields(cls: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words with all conditions of `--until` in one: `--until return=475 steps=100_000` needs no quotes."""
+    joined: list[str] = []
+    conditions: list[str] = []
+    place: int | None = None
+    taking = False
+    for word in words:
+        if word == "--until" or word.startswith("--until="):
+            place, taking = len(joined) if place is None else place, True
+            conditions += [word.removeprefix("--until=")] if "=" in word else []
+        elif taking and not word.startswith("-"):
+            conditions.append(word)
+        else:
+            taking = False
+            joined.append(word)
+    if place is not None:
+        joined[place:place] = ["--until", *([" ".join(conditions)] if conditions else [])]
+    return joined
 
 
 def _env(words: Sequence[str]) -> str | None:
@@ -98,5 +154,5 @@ def _env(words: Sequence[str]) -> str | None:
 
 
 def _names(words: Sequence[str]) -> list[str]:
-    names = [word[2:].split("=")[0].replace("-", "_") for word in words if word.startswith("--")]
-    return names + [name.removeprefix("no_") for name in names if name.startswith("no_")]
+    """Names of what was given."""
+    return [word[2:].split("=")[0].replace("-", "_") for word in words if word.startswith("--")]

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
+import tyro
 from gymnasium.utils.env_checker import check_env
 
-from levada.algorithms.registry import ALGORITHMS, find_algorithm
-from levada.cli.errors import UsageError
-from levada.cli.parse import parse
+from levada.algorithms.registry import ALGORITHMS, describe, find_algorithm
+from levada.api import build
+from levada.cli.errors import UsageError, plain_warning
+from levada.cli.parse import EnvOption, parse
 from levada.flow import FlowError
-from levada.rl.task import Task
+from levada.rl.task import Task, TaskError
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions:
-    """Options of `levada show`."""
+class ShowOptions(EnvOption):
+    """Print or draw the flow of an algorithm."""
 
-    env: str = ""
-    """A registered environment, such as CartPole-v1."""
     svg: str | None = None
     """Write a drawing to this file."""
-    mermaid: bool = False
+    mermaid: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print a Mermaid flowchart."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
-    """Options of `levada check`."""
+class CheckOptions(EnvOption):
+    """Check flow and environment, run nothing."""
 
-    env: str = ""
-    """A registered environment, such as CartPole-v1."""
-    reproducible: bool = False
+    reproducible: tyro.conf.FlagCreatePairsOff[bool] = False
     """Also refuse what makes the result depend on timing."""
 
 
@@ -42,7 +41,9 @@ def show(args: list[str], began_s: float) -> int:
     """Print or draw the flow of an algorithm."""
     del began_s
     parsed = parse("show", ShowOptions, args)
-    flow = parsed.config.flow(Task(parsed.options.env))
+    if parsed.options.svg is not None and parsed.options.mermaid:
+        raise UsageError("--svg and --mermaid contradict each other: leave one out")
+    flow = build(parsed.config, Task(parsed.options.env))
     if parsed.options.svg is not None:
         path = Path(parsed.options.svg)
         try:
@@ -64,7 +65,7 @@ def check(args: list[str], began_s: float) -> int:
     del began_s
     parsed = parse("check", CheckOptions, args)
     task = Task(parsed.options.env)
-    flow = parsed.config.flow(task)
+    flow = build(parsed.config, task)
     problems = flow.problems(reproducible=parsed.options.reproducible)
     remarks = _env_remarks(task)
     if any(problem.severity == "error" for problem in problems):
@@ -77,27 +78,36 @@ def check(args: list[str], began_s: float) -> int:
 
 
 def _env_remarks(task: Task) -> list[str]:
-    """What Gymnasium's own checker says; its warnings are remarks, its failures are the user's error."""
+    """What Gymnasium's own checker remarks.
+
+    Raises:
+        TaskError: it found that the environment breaks the contract.
+    """
     env = gymnasium.make(str(task.env), disable_env_checker=True)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             check_env(env.unwrapped, skip_render_check=True)
+    except AssertionError as error:
+        if not traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(Path(gymnasium.__file__).parent)):
+            raise  # the environment's own
+        msg = f"environment {task.name!r} breaks Gymnasium's contract: {error}"
+        raise TaskError(msg) from error
     finally:
         env.close()
-    return [str(warning.message).replace("\x1b[33m", "").replace("\x1b[0m", "") for warning in caught]
+    return [f"remark: {plain_warning(warning.message)}" for warning in caught]
 
 
 def algorithms(args: list[str], began_s: float) -> int:
     """List the algorithms with the first line of their description."""
     del began_s
+    if {"-h", "--help"} & set(args):
+        print("usage: levada algorithms\n\nList the algorithms.")
+        return 0
     if args:
-        msg = f"levada algorithms takes nothing, got {' '.join(args)!r}"
+        msg = f"`levada algorithms` takes nothing, got {' '.join(args)!r}"
         raise UsageError(msg)
     for name in ALGORITHMS:
-        doc = (__import__(find_algorithm(name).__module__, fromlist=["_"]).__doc__ or "").splitlines()[0]
-        print(f"{name:<8} {doc}")
+        print(f"{name:<8} {describe(find_algorithm(name))}")
     print("\nOne of your own: `levada train path/to/file.py:Class --env ENV`; see docs/tutorial-algorithm.md.")
     return 0
-
-

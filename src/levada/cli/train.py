@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from shlex import quote
+
+import tyro
 
 from levada.api import Options, Result, deployment, launch
-from levada.cli.errors import RunFailedError, UsageError
-from levada.cli.parse import origins, parse
-from levada.flow import LevadaError
+from levada.cli.errors import INTERRUPTED, RunFailedError, UsageError, silence_warnings
+from levada.cli.parse import EnvOption, origins, parse
+from levada.run import execute
 from levada.run.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(Options):
-    """Options of `levada train`."""
+class TrainOptions(Options, EnvOption):
+    """Train a policy: when to stop, where to write, what to show."""
 
-    env: str = ""
-    """A registered environment, such as CartPole-v1."""
-    quiet: bool = False
+    quiet: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print nothing but errors."""
-    json: bool = False
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object per line, the summary last."""
 
 
@@ -30,6 +31,8 @@ def train(args: list[str], began_s: float) -> int:
     options = parsed.options
     if options.quiet and options.json:
         raise UsageError("--quiet and --json contradict each other: leave one out")
+    if options.quiet:
+        silence_warnings()
     claimed: list[RunDirectory] = []
     try:
         result = launch(
@@ -38,22 +41,21 @@ def train(args: list[str], began_s: float) -> int:
             on_directory=claimed.append, began_s=began_s,
         )  # fmt: skip
     except Exception as error:
-        is_mistake = isinstance(error, LevadaError) and isinstance(error, ValueError | TypeError)
-        if not claimed or is_mistake:
+        if not claimed:
             raise
         raise RunFailedError(claimed[0].path) from error
     if not options.quiet and not options.json:
-        print(_what_next(result), file=sys.stderr)
-    return 0
+        print(_what_next(result, args[0]), file=sys.stderr)
+    return INTERRUPTED if result.summary.stopped_by == execute.INTERRUPTED else 0
 
 
-def _what_next(result: Result) -> str:
-    where = result.path
-    return "\n".join(
-        (
-            f"The run lies in {where}. What next:",
-            f"  levada eval {where} --episodes 20    play with the trained policy",
-            f"  tensorboard --logdir {where.parent}    see the curves",
-            f"  levada show {result.summary.algorithm} --env {result.summary.env}    see the flow",
-        )
-    )
+def _what_next(result: Result, algorithm: str) -> str:
+    where, above = quote(str(result.path)), quote(str(result.path.parent))
+    commands = {
+        f"levada eval {where} --episodes 20": "play with the trained policy",
+        f"tensorboard --logdir {above}": "see the curves",
+        f"levada show {quote(algorithm)} --env {quote(result.summary.env)}": "see the flow",
+    }
+    width = max(map(len, commands))
+    lines = [f"  {command:<{width}}  {what}" for command, what in commands.items()]
+    return "\n".join([f"The run lies in {result.path}. What next:", *lines])

@@ -239,13 +239,9 @@ class InlineRun:
     def _note_time(self, firing: Firing, start_s: float, end_s: float) -> None:
         self._busy_s[firing.node] += end_s - start_s
         self._num_firings[firing.node] += 1
-        for node in self.flow.nodes.values():
-            if node.kind == "source":
-                for shard in range(node.shards):
-                    held = self._schedule.blocked_by(node.name, shard)
-                    if held is not None:
-                        self._blocked_s[node.name] += end_s - self._noted_s
-                        self._blocked_by[node.name] = held
+        for source, channel, num_shards in self._schedule.blocked():
+            self._blocked_s[source] += num_shards * (end_s - self._noted_s)
+            self._blocked_by[source] = channel
         self._noted_s = end_s
         self._show(Fired(firing.node, firing.shard, firing.number, start_s, end_s))
 

@@ -28,8 +28,9 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
     """
     if node.kind == "source":
         value = work(weights)
-        if isinstance(value, Experience):
-            return (Output(value, num_env_steps=value.num_env_steps, episodes=value.episodes),)
+        if hasattr(value, "num_env_steps"):
+            experience: Experience = value
+            return (Output(value, num_env_steps=experience.num_env_steps, episodes=experience.episodes),)
         return (Output(value),)
     values = [item.value for item in firing.inputs]
     if node.kind == "batch":

@@ -161,7 +161,7 @@ class QueueMachine:
     @property
     def outstanding(self) -> int:
         """Tickets that are not back."""
-        num_lost = sum(len(numbers) for numbers in self._lost_numbers.values())
+        num_lost = sum(map(len, self._lost_numbers.values()))
         return len(self._making) + len(self._waiting) + len(self._unpublished) + num_lost
 
     def statistics(self) -> ChannelStatistics:

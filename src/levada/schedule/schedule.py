@@ -13,7 +13,7 @@ so what is proved and tested here (lag, accounts, progress) holds for all of the
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -122,7 +122,7 @@ class Schedule:
         """`flow` must have passed its check."""
         self.flow = flow
         topology = derive(flow)
-        self._queues = {channel.name: QueueMachine(_shared(channel, flow)) for channel in topology.channels}
+        self._queues = {channel.name: QueueMachine(channel) for channel in _with_turns(topology.channels, flow)}
         self._into: dict[str, list[QueueMachine]] = {}
         for queue in self._queues.values():
             self._into.setdefault(queue.channel.consumer, []).append(queue)
@@ -141,6 +141,10 @@ class Schedule:
             for name in consumer.nodes[:1]
         }
         self._consumer_stage_of = {n: s for s in self._consumer_stages.values() for n in s.machines}
+        self._feeds = {
+            stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
+            for stage in self._consumer_stages.values()
+        }
         self.registers = {
             name: RegisterMachine(name, keep=self._versions_to_keep(name, topology.channels)) for name in flow.registers
         }
@@ -178,12 +182,13 @@ class Schedule:
         """Statistics of every queue."""
         return {name: queue.statistics() for name, queue in self._queues.items()}
 
-    def blocked_by(self, node: str, shard: int | None) -> str | None:
-        """The channel that withholds a ticket from a source's shard that has none; None if nothing does."""
-        source = self._sources.get(node)
-        if source is None or shard is None or source.tickets[shard]:
-            return None
-        return source.blocked_by()
+    def blocked(self) -> Iterator[tuple[str, str, int]]:
+        """Sources that are held back: the source, the channel that withholds tickets, and how many shards have none."""
+        for name, source in self._sources.items():
+            num_idle = sum(not tickets for tickets in source.tickets)
+            held = source.blocked_by() if num_idle else None
+            if held is not None:
+                yield name, held, num_idle
 
     def peek(self, node: str) -> list[Item]:
         """What waits to be consumed by a node: handed over to it, or in its queues."""
@@ -320,8 +325,8 @@ class Schedule:
 
     def _feed(self, stage: StageMachine) -> None:
         """Take from the queues what an idle stage can use. Not while it can fire: an update there would make it older."""
-        for name, machine in stage.machines.items():
-            queues = self._into.get(name, [])
+        for machine, queues in self._feeds[stage]:
+            name = machine.node.name
             for queue in sorted(queues, key=lambda queue: machine.order_of(queue.channel.input_index)):
                 policy = queue.channel.policy
                 version = self.versions.get(policy) if policy else None
@@ -368,8 +373,17 @@ class Schedule:
         return max(lags, default=0) + 1
 
 
-def _shared(channel: Channel, flow: Flow) -> Channel:
-    """In admission order sources take turns at a queue that they share, by their shards, so that timing has no say."""
-    if channel.proportions is not None or len(channel.sources) == 1 or channel.queue.consumption != "admission":
-        return channel
-    return replace(channel, proportions=tuple(float(flow.nodes[name].shards) for name in channel.sources))
+def _with_turns(channels: Sequence[Channel], flow: Flow) -> Iterator[Channel]:
+    """In admission order sources take turns at a queue that they share, by their shards, so that timing has no say.
+
+    Not where another queue deals turns to two of them already: two rules could wait for each other.
+    """
+    ruled = [set(channel.sources) for channel in channels if channel.proportions is not None]
+    for channel in channels:
+        sources = set(channel.sources)
+        admits = channel.queue.consumption == "admission" and channel.proportions is None and len(sources) > 1
+        if admits and all(len(sources & others) < 2 for others in ruled):
+            ruled.append(sources)
+            yield replace(channel, proportions=tuple(float(flow.nodes[name].shards) for name in channel.sources))
+        else:
+            yield channel

@@ -1,0 +1,231 @@
+"""The learner: three ways to run a step agree, nothing non-finite gets in, state can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from levada.rl import learner as learner_module
+from levada.rl.learner import Learner, LiveLearner, NonFiniteError
+from levada.rl.optimise import Adam, adam_init, adam_step
+from levada.rl.policy import Policy
+from levada.rl.record import RecordError, record
+from levada.rl.transitions import Transitions, concatenate
+
+POLICY = Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(2), hidden=(8,))
+
+
+def loss(apply: Callable[[Any], Any], batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]) -> Any:
+    distribution, value = apply(batch["obs"])
+    policy_loss = -batch["weight"].dot(distribution.log_prob(batch["action"]) * batch["advantage"])
+    value_loss = batch["weight"].dot((value - batch["target"]).square())
+    return policy_loss + value_loss, {"policy_loss": policy_loss, "value_loss": value_loss}
+
+
+def make(**options: Any) -> LiveLearner:
+    defaults: dict[str, Any] = {
+        "policy": POLICY, "loss": loss, "coefficients": lambda n: {"learning_rate": 1e-2}, "num_epochs": 2,
+        "minibatch_size": 8, "optimizer": Adam(max_grad_norm=0.5),
+    }  # fmt: skip
+    return Learner(**{**defaults, **options}).open(seed=1)
+
+
+def batch(num_rows: int = 32, seed: int = 0) -> list[Transitions]:
+    rng = np.random.default_rng(seed)
+    return [Transitions({
+        "obs": rng.normal(size=(num_rows, 3)).astype(np.float32), "action": rng.integers(0, 2, num_rows),
+        "advantage": rng.normal(size=num_rows).astype(np.float32), "target": rng.normal(size=num_rows).astype(np.float32),
+        "mask": np.ones(num_rows, bool),
+    })]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports
+def test_eager_recorded_and_compiled_learn_the_same() -> None:
+    learned = {}
+    for compile_ in (False, "auto", True):
+        live = make(compile=compile_)
+        for seed in range(3):
+            update = live.update(batch(seed=seed))
+        learned[compile_] = update.weights, update.stats
+    eager, stats = learned[False]
+    for other, other_stats in (learned["auto"], learned[True]):
+        for name, array in eager.items():
+            np.testing.assert_allclose(other[name], array, atol=2e-6, err_msg=name)
+        assert other_stats == pytest.approx(stats, abs=1e-5)
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    one, two = make(), make()
+    for seed in range(3):
+        a, b = one.update(batch(seed=seed)), two.update(batch(seed=seed))
+    assert all(np.array_equal(a.weights[name], b.weights[name]) for name in a.weights)
+    assert a.stats == b.stats
+
+
+def test_a_step_is_that_of_torchs_adam() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    reference = torch.optim.Adam([parameter], lr=0.1, eps=1e-5)
+    ours, state = parameter.detach().clone(), adam_init(parameter.detach())
+    for gradient in ([0.1, 0.2, 0.3], [-1.0, 0.0, 2.0], [0.5, 0.5, 0.5]):
+        parameter.grad = torch.tensor(gradient)
+        reference.step()
+        ours, state, norm = adam_step(Adam(eps=1e-5), ours, torch.tensor(gradient), state, torch.tensor(0.1))
+        assert norm.item() == pytest.approx(float(np.linalg.norm(gradient)))
+    torch.testing.assert_close(ours, parameter.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_gradient_is_clipped_by_its_norm() -> None:
+    start = torch.zeros(2)
+    for scale in (1.0, 100.0):
+        _, state, _ = adam_step(
+            Adam(max_grad_norm=0.5), start, scale * torch.tensor([3.0, 4.0]), adam_init(start), torch.tensor(0.1)
+        )
+        torch.testing.assert_close(state.mean, 0.1 * torch.tensor([0.3, 0.4]), rtol=1e-4, atol=0.0)
+
+
+def test_masked_rows_teach_nothing() -> None:
+    whole, masked = batch()[0], batch()[0]
+    columns = dict(masked.columns)
+    mask = np.ones(32, bool)
+    mask[5:9] = False
+    for name in ("obs", "advantage", "target"):
+        column = np.array(columns[name])
+        column[~mask] = 1e3
+        columns[name] = column
+    one, two = (make(minibatch_size=None, num_epochs=1) for _ in range(2))
+    a = one.update([Transitions({**whole.columns, "mask": mask})])
+    b = two.update([Transitions({**columns, "mask": mask})])
+    for name in a.weights:
+        np.testing.assert_allclose(a.weights[name], b.weights[name], atol=1e-6, err_msg=name)
+    assert one.num_env_steps == 28
+
+
+def test_nan_is_refused_and_nothing_changes() -> None:
+    live = make()
+    live.update(batch())
+    before = {name: array.copy() for name, array in live.state_dict().items()}
+    poisoned = batch()[0]
+    target = np.array(poisoned.columns["target"])
+    target[3] = np.nan
+    with pytest.raises(NonFiniteError, match="update 2 of policy 'policy' gave NaN or infinity in network"):
+        live.update([Transitions({**poisoned.columns, "target": target})])
+    after = live.state_dict()
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+    live.update(batch())
+
+
+def test_a_remainder_is_refused() -> None:
+    with pytest.raises(ValueError, match="30 transitions does not divide into minibatches of 8; 6 would be left"):
+        make().update(batch(30))
+
+
+def test_published_weights_do_not_change_with_later_updates() -> None:
+    live = make()
+    first = live.update(batch()).weights
+    kept = {name: array.copy() for name, array in first.items()}
+    live.update(batch(seed=1))
+    assert all(np.array_equal(first[name], kept[name]) for name in kept)
+
+
+def test_a_saved_learner_goes_on_bit_for_bit() -> None:
+    live = make()
+    live.update(batch())
+    state, rng = live.state_dict(), live.rng_state()
+    expected = live.update(batch(seed=1))
+    other = make()
+    other.load(state, rng)
+    again = other.update(batch(seed=1))
+    assert all(np.array_equal(expected.weights[name], again.weights[name]) for name in expected.weights)
+    assert other.num_updates == live.num_updates == 2
+
+
+def test_minibatches_are_left_out_once_a_statistic_is_exceeded() -> None:
+    live = make(stop_above=("value_loss", 0.0))
+    live.update(batch())
+    assert live.num_minibatches == 1
+    live = make(stop_above=("value_loss", 1e9))
+    live.update(batch())
+    assert live.num_minibatches == 8
+
+
+def test_statistics_of_observations_are_merged_after_the_update_that_used_them() -> None:
+    from levada.rl.normalise import observation_moments
+
+    policy = Policy(observation_space=POLICY.observation_space, action_space=POLICY.action_space, normalise_obs=True)
+    live = make(policy=policy)
+    data = batch()[0]
+    moments = observation_moments(policy.observation_space, np.array(data.columns["obs"])[:, None])
+    weights = live.update([Transitions(data.columns, moments)]).weights
+    np.testing.assert_allclose(weights["normalisers.0.mean"], moments["obs"].mean, rtol=1e-5)
+    assert weights["normalisers.0.count"] == 32
+
+
+def test_auto_compiles_only_what_earns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = make()
+    assert live._mode() == "recorded"
+    live.num_minibatches = learner_module.MINIBATCHES_THAT_EARN_COMPILING
+    assert live._mode() == "compiled"
+    monkeypatch.setattr(learner_module, "has_compiler", lambda: False)
+    assert live._mode() == "recorded"
+
+
+def test_without_a_compiler_it_says_so_once_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    live = make(compile=True)
+    live.update(batch())
+    live.update(batch())
+    assert [r.getMessage() for r in caplog.records] == [
+        "no C++ compiler was found (c++, g++, clang++, or $CXX): updates go on uncompiled"
+    ]
+
+
+def test_a_loss_that_reads_numbers_is_refused_with_a_way_out() -> None:
+    def branching(apply: Any, batch: Any, coefficients: Any) -> Any:
+        total, stats = loss(apply, batch, coefficients)
+        return (total if total.item() > 0 else -total), stats
+
+    with pytest.raises(RecordError, match="compile=False"):
+        make(loss=branching).update(batch())
+    make(loss=branching, compile=False).update(batch())
+
+
+def test_a_recording_replays_on_other_numbers() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            z = (torch.tanh(leaf) * y).exp().sum()
+        return (*torch.autograd.grad(z, leaf), z.detach())
+
+    replay = record(function, (torch.zeros(5), torch.ones(5)))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        x, y = torch.randn(5, generator=generator), torch.randn(5, generator=generator)
+        for ours, theirs in zip(replay(x, y), function(x, y), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_batches_of_different_columns_do_not_mix() -> None:
+    with pytest.raises(ValueError, match="the same columns in each part"):
+        concatenate([*batch(), Transitions({"obs": np.zeros((4, 3), np.float32)})])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_epochs": 0}, r"Learner\(num_epochs=0\): expected an integer >= 1"),
+        ({"minibatch_size": 0}, r"Learner\(minibatch_size=0\)"),
+        ({"coefficients": lambda n: {"clip": 0.1}}, r"gave \['clip'\]; expected 'learning_rate' among them"),
+    ],
+)
+def test_impossible_recipes_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**options)
