@@ -37,7 +37,7 @@ types: $(VENV)/ready ## mypy --strict
 
 .PHONY: unit
 unit: $(VENV)/ready ## the tests, and the code of the documentation
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -q
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -q
 
 .PHONY: test
 test: lint types unit ## everything that must hold: lint, types, tests

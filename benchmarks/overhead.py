@@ -1,10 +1,11 @@
 """What the flow costs: PPO as a flow, against the same pieces in a plain hand-written loop.
 
-    python benchmarks/overhead.py [--updates 200] [--rounds 7]
+    python benchmarks/overhead.py [--updates 600]
 
-Both run in this process, in turn, with the same seed; that they learn the same, bit for bit, is checked. Printed is the
-median over the rounds of (seconds of the flow) / (seconds of the loop) - 1, for three sizes of update. The monitor that counts
-steps and returns is part of the flow's side, as it is in every real run.
+Both run in this process with the same seed, in turn, a few updates each, so that whatever else the machine does meets both;
+that they learn the same, bit for bit, is checked. Printed is (seconds of the flow) / (seconds of the loop) - 1 of each pair of
+turns: median and quartiles, in CPU seconds, for both use one thread. The monitor, which counts steps and returns, is part of the
+flow's side, as it is in every real run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import track
@@ -27,29 +29,24 @@ from levada.run.monitor import Monitor
 from levada.runners.inline import Inline
 
 SEED = 1
+TURN = 5
+"""Updates in a turn."""
 SIZES = {
     "8 envs x 32 steps, 20 epochs of 256": PPO(num_steps=32, num_epochs=20, discount=0.98, gae_lambda=0.8),
     "4 envs x 128 steps, 4 epochs of 128": PPO(num_envs=4, minibatch_size=128),
+    "1 env x 2048 steps, 10 epochs of 64": PPO(num_envs=1, num_steps=2048, num_epochs=10, minibatch_size=64),
     "8 shards of 1 env x 32 steps, 1 epoch of 256": PPO(shards=8, num_envs=1, num_steps=32, num_epochs=1),
 }
 
 
-def by_flow(hp: PPO, task: Task, num_updates: int) -> tuple[float, str]:
-    """Seconds per update and fingerprint of the parameters, by the inline runner."""
+def by_flow(hp: PPO, task: Task) -> Iterator[Callable[[], str]]:
+    """One update after the other, by the inline runner."""
     run = Inline().open(hp.flow(task), seed=SEED, instruments=[Monitor()])
-    reports = iter(run)
-    next(reports)  # the first update records the step
-    began_s = time.perf_counter()
-    for report in reports:
-        if report.firing > num_updates:
-            break
-    seconds = (time.perf_counter() - began_s) / num_updates
-    fingerprint = params_sha256(run.node_state("learn").weights())
-    run.close()
-    return seconds, fingerprint
+    for _ in run:
+        yield lambda: params_sha256(run.node_state("learn").weights())
 
 
-def by_loop(hp: PPO, task: Task, num_updates: int) -> tuple[float, str]:
+def by_loop(hp: PPO, task: Task) -> Iterator[Callable[[], str]]:
     """The same, by a loop."""
     flow = hp.flow(task)
     make_sampler, recipe = flow.nodes["rollout"].work, flow.nodes["learn"].work
@@ -57,37 +54,45 @@ def by_loop(hp: PPO, task: Task, num_updates: int) -> tuple[float, str]:
     shards = range(hp.shards)
     samplers = [make_sampler(Shard("rollout", i, hp.shards, derive_seed(SEED, "rollout", i))) for i in shards]
     learner = recipe.open(derive_seed(SEED, "learn"))
-    weights = learner.update([gae(sampler(learner.weights())) for sampler in samplers]).weights
-    began_s = time.perf_counter()
-    for _ in range(num_updates):
+    weights = learner.weights()
+    while True:
         weights = learner.update([gae(sampler(weights)) for sampler in samplers]).weights
-    seconds = (time.perf_counter() - began_s) / num_updates
-    for sampler in samplers:
-        sampler.close()
-    return seconds, params_sha256(learner.weights())
+        yield lambda: params_sha256(learner.weights())
+
+
+def turn(side: Iterator[Callable[[], str]]) -> tuple[float, str]:
+    """CPU seconds of one turn, and the fingerprint after it."""
+    began_s = time.process_time()
+    for _ in range(TURN):
+        fingerprint = next(side)
+    return time.process_time() - began_s, fingerprint()
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--updates", type=int, default=200, help="timed updates of each side in a round")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--updates", type=int, default=600, help="updates of each side, for each size")
     args = parser.parse_args()
     set_threads(1)
     task = Task("CartPole-v1")
-    table = Table("update", "flow, ms", "loop, ms", "overhead, median", "from", "to", title="PPO on CartPole-v1")
+    table = Table("update", "flow, ms", "loop, ms", "overhead, median", "quartiles", title="PPO on CartPole-v1")
     for name, hp in SIZES.items():
-        pairs: list[tuple[float, float]] = []
-        for _ in track(range(args.rounds), description=name, transient=True):
-            (flow_s, flow_sha), (loop_s, loop_sha) = by_flow(hp, task, args.updates), by_loop(hp, task, args.updates)
-            if flow_sha != loop_sha:
-                raise SystemExit(f"{name}: flow and loop learned different parameters, {flow_sha} and {loop_sha}")
-            pairs.append((flow_s, loop_s))
-        ratios = sorted(flow_s / loop_s - 1 for flow_s, loop_s in pairs)
-        flow_ms, loop_ms = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
-        table.add_row(
-            name, f"{flow_ms:.2f}", f"{loop_ms:.2f}", f"{statistics.median(ratios):+.1%}", f"{ratios[0]:+.1%}", f"{ratios[-1]:+.1%}"
-        )
+        sides = {"flow": by_flow(hp, task), "loop": by_loop(hp, task)}
+        for side in sides.values():
+            turn(side)  # the first update records the step
+        seconds: dict[str, list[float]] = {"flow": [], "loop": []}
+        for number in track(range(args.updates // TURN), description=name, transient=True):
+            fingerprints = set()
+            for which in sorted(sides, reverse=bool(number % 2)):  # neither is always the first
+                took_s, fingerprint = turn(sides[which])
+                seconds[which].append(took_s / TURN)
+                fingerprints.add(fingerprint)
+            if len(fingerprints) > 1:
+                raise SystemExit(f"{name}: flow and loop learned different parameters")
+        ratios = [flow_s / loop_s - 1 for flow_s, loop_s in zip(seconds["flow"], seconds["loop"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        flow_ms, loop_ms = (1e3 * statistics.median(seconds[which]) for which in ("flow", "loop"))
+        table.add_row(name, f"{flow_ms:.2f}", f"{loop_ms:.2f}", f"{middle:+.1%}", f"{low:+.1%} to {high:+.1%}")
     Console().print(table)
 
 

@@ -1,4 +1,4 @@
-"""Environments that break, each in one way: `broken_envs:NanObs-v0` and so on, through Gymnasium's registry."""
+"""Environments that break, each in one way: `broken_envs:BrokenNanObs-v0` and so on, through Gymnasium's registry."""
 
 from __future__ import annotations
 
@@ -142,5 +142,5 @@ class NoActionAllowed(Sound):
 
 
 for _name, _env in list(globals().items()):
-    if isinstance(_env, type) and issubclass(_env, Sound) and f"{_name}-v0" not in gymnasium.registry:
-        gymnasium.register(id=f"{_name}-v0", entry_point=_env)
+    if isinstance(_env, type) and issubclass(_env, Sound) and f"Broken{_name}-v0" not in gymnasium.registry:
+        gymnasium.register(id=f"Broken{_name}-v0", entry_point=_env)

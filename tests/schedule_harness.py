@@ -19,8 +19,8 @@ from levada.flow import Flow, Queue, Shard, Update
 from levada.schedule import Begin, Event, Finished, Firing, Forget, Instruction, Lost, Output, Publish, Schedule, Start
 from schedule_audit import Audit, Token
 
-STRAGGLER = 200
-"""How many times longer a straggler takes."""
+STRAGGLER = 200.0
+"""What a straggler takes; others take up to 10."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Executor:
         self._serial = 0
         self._pending: list[tuple[float, int, bool, Firing]] = []
         self._read: dict[Firing, dict[str, int]] = {}
-        self._pace: defaultdict[Any, float] = defaultdict(lambda: 30.0 ** self.random.random())
+        self._pace: defaultdict[Any, float] = defaultdict(lambda: 10.0 ** self.random.random())
         self._hold_from: dict[str, int] = {}
         self._handle(Begin())
 
-    def run(self, *, updates: int, firings: int = 0, within: int = 5000) -> "Executor":
+    def run(self, *, updates: int, firings: int = 0, within: int = 20_000) -> "Executor":
         """Go on for so many updates of every learner, and firings; fails if nothing can go on, or not soon enough."""
         versions = self.audit.versions
         targets = {policy: version + updates for policy, version in versions.items()}
@@ -146,7 +146,7 @@ class Executor:
         lasts = self._pace[firing.node, firing.shard] * self.random.random()
         if firing.ticket is not None:
             if self.random.random() < self.stragglers:
-                lasts *= STRAGGLER
+                lasts = STRAGGLER
             self._push(self._time + lasts * self.random.random(), True, firing)
         self._push(self._time + lasts, False, firing)
 

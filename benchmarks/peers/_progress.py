@@ -7,7 +7,7 @@
         progress.update(env_steps)  # {"event": "progress", "env_steps": 512, "t": 0.2, "return_mean_100": 21}
     progress.end(env_steps)  # {"event": "end", ..., "solved_env_steps": 60412}
 
-A line is written for the first finished update, then after an update at most every half a second, then for
+A line is written for the first finished update, then after an update at most every tenth of a second, then for
 the end. So all lines are written between two updates: any two of them enclose whole iterations.
 """
 
@@ -17,7 +17,7 @@ import json
 import time
 from collections import deque
 
-_INTERVAL_S = 0.5
+_INTERVAL_S = 0.1
 _NUM_EPISODES = 100
 
 

@@ -8,6 +8,8 @@
 
     again = lv.load(run.path)
     lv.evaluate(again, num_episodes=20).mean
+
+A mistake of the caller is a `LevadaError` that is a ValueError or a TypeError, raised before anything starts.
 """
 
 from __future__ import annotations
@@ -205,7 +207,11 @@ def launch(
     shown = make_display(display)
     threads = options.threads or default_threads(task)
     identity = Identity(
-        algorithm=algorithm_name(type(config)), env=task.name, seed=options.seed, deployment=str(place), flow_hash=flow.hash()
+        algorithm=algorithm_name(type(config)),
+        env=task.name,
+        seed=options.seed,
+        deployment=str(place),
+        flow_hash=flow.hash(),
     )
     origins = option_origins or {}
     defaults = type(options)()
@@ -294,7 +300,9 @@ def evaluate(
     """
     _check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     result = run if isinstance(run, Result) else load(run)
-    return evaluate_policy(result.task, result.policy, num_episodes=num_episodes, seed=seed, deterministic=deterministic)
+    return evaluate_policy(
+        result.task, result.policy, num_episodes=num_episodes, seed=seed, deterministic=deterministic
+    )
 
 
 def _check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
@@ -336,7 +344,11 @@ def _is_ours(error: BaseException) -> bool:
 def _written(task: Task) -> dict[str, tuple[Any, Any]]:
     """A task as settings: name -> (value, default); a callable can only be named."""
     env = task.env if isinstance(task.env, str) else {"callable": task.name}
-    return {"env": (env, None), "env_kwargs": (dict(task.env_kwargs), {}), "vectorization": (task.vectorization, "auto")}
+    return {
+        "env": (env, None),
+        "env_kwargs": (dict(task.env_kwargs), {}),
+        "vectorization": (task.vectorization, "auto"),
+    }
 
 
 def _read_task(directory: RunDirectory) -> Task:
@@ -351,9 +363,13 @@ def _read_task(directory: RunDirectory) -> Task:
 def _read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorithm:
     if cls is None:
         home = str(_setting(directory, "algorithm_class"))
-        if home.startswith("__main__:"):
-            name = home.removeprefix("__main__:")
-            msg = f"{directory.path} was trained by a class of a script: give it, as in levada.load(path, algorithm={name})"
+        module, _, name = home.rpartition(":")
+        if module == "__main__" or "<locals>" in name:
+            name = name.rpartition(".")[2]
+            msg = (
+                f"{directory.path} was trained by {name}, a class of {'a script' if module == '__main__' else 'a function'}, "
+                f"which cannot be imported: give it, as in levada.load(path, algorithm={name})"
+            )
             raise LoadError(msg)
         cls = find_algorithm(home)
     try:
@@ -396,7 +412,9 @@ def _learners(run: Run) -> dict[str, Any]:
 
 def _state(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arrays and other state of the learners, for a checkpoint."""
-    arrays = {f"{name}/{key}": value for name, live in _learners(run).items() for key, value in live.state_dict().items()}
+    arrays = {
+        f"{name}/{key}": value for name, live in _learners(run).items() for key, value in live.state_dict().items()
+    }
     return arrays, {name: {"rng": live.rng_state()} for name, live in _learners(run).items()}
 
 
@@ -407,5 +425,6 @@ def _weights(run: Run) -> dict[str, Any]:
 def _policies(run: Run) -> list[TrainedPolicy]:
     recipes: dict[str, Learner] = run.flow.learners()
     return [
-        TrainedPolicy(recipes[name].policy, live.weights(), version=live.num_updates) for name, live in _learners(run).items()
+        TrainedPolicy(recipes[name].policy, live.weights(), version=live.num_updates)
+        for name, live in _learners(run).items()
     ]

@@ -51,7 +51,9 @@ def find_algorithm(name: str) -> type[Algorithm]:
         raise AlgorithmError(msg)
     where, _, class_name = name.rpartition(":")
     module = _load_file(Path(where)) if where.endswith(".py") else _import(where)
-    found = getattr(module, class_name, None)
+    found: object = module
+    for part in class_name.split("."):
+        found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, Algorithm) and found is not Algorithm):
         raise AlgorithmError(_no_such_class(where, class_name, module))
     if inspect.isabstract(found):
@@ -116,7 +118,8 @@ def _load_file(path: Path) -> ModuleType:
         raise AlgorithmError(msg)
     path = path.resolve()
     name = path.stem
-    if name in sys.modules and _files.get(name) != path:  # it must not take the place of another module, such as `random`
+    if name in sys.modules and _files.get(name) != path:
+        # it must not take the place of another module, such as `random`
         name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

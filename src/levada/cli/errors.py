@@ -6,6 +6,8 @@
                   environment 'my_envs:Mine-v0', env 0 of 2, step 5, seed 1337405893
                   in node 'rollout' of flow 'ppo' (rollout, shard 0, firing 1, ticket 0); versions: policy 0
                   The traceback is in runs/ppo-.../error.txt.
+
+Where there is no run yet, the traceback is printed above the message.
 """
 
 from __future__ import annotations
@@ -52,8 +54,7 @@ def guarded(command: Callable[[], int]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except RunFailedError as failure:
-            assert failure.__cause__ is not None
-            return _report(failure.__cause__, failure.directory)
+            return _report(failure.__cause__ or failure, failure.directory)
         except Exception as error:
             if isinstance(error, LevadaError) and isinstance(error, ValueError | TypeError):
                 print(f"levada: {error}", file=sys.stderr)

@@ -7,8 +7,6 @@ docstrings. Defaults are those of the preset for the environment.
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +21,8 @@ from levada.api import configure
 from levada.cli.errors import UsageError
 from levada.run.identity import Origin, Setting
 
-O = TypeVar("O", bound="EnvOption")
-C = TypeVar("C", bound=Algorithm)
+OptionsT = TypeVar("OptionsT", bound="EnvOption")
+ConfigT = TypeVar("ConfigT", bound=Algorithm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +34,18 @@ class EnvOption:
 
 
 @dataclass(frozen=True)
-class _Words(Generic[O, C]):
+class _Words(Generic[OptionsT, ConfigT]):
     """The names are the headings of the help."""
 
-    command: O
-    algorithm: C
+    command: OptionsT
+    algorithm: ConfigT
 
 
 @dataclass(frozen=True)
-class Parsed(Generic[O]):
+class Parsed(Generic[OptionsT]):
     """What was said."""
 
-    options: O
+    options: OptionsT
     config: Algorithm
     settings: dict[str, Setting]
     """The fields of the algorithm, and where each value is from."""
@@ -55,7 +53,7 @@ class Parsed(Generic[O]):
     """Names of the options and fields that stood on the command line."""
 
 
-def parse(verb: str, options: type[O], args: Sequence[str]) -> Parsed[O]:
+def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[OptionsT]:
     """Parse `ALGORITHM --env ENV ...`.
 
     Raises:
@@ -84,9 +82,7 @@ def parse(verb: str, options: type[O], args: Sequence[str]) -> Parsed[O]:
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
     given = frozenset(names) | {name.removeprefix("no_") for name in names}
-    settings |= {
-        name: Setting(getattr(said.algorithm, name), "command line") for name in _fields(cls) if name in given
-    }
+    settings |= {name: Setting(getattr(said.algorithm, name), "command line") for name in _fields(cls) if name in given}
     return Parsed(said.command, said.algorithm, settings, given)
 
 
@@ -117,7 +113,7 @@ def _description(cls: type[Algorithm], env: str | None) -> str:
     text = describe(cls)
     if env is not None and preset(algorithm_name(cls), env):
         text += f" Defaults are those of the preset for {env}."
-    return textwrap.fill(text, shutil.get_terminal_size().columns)
+    return text
 
 
 def _fields(cls: type[Any]) -> list[str]:

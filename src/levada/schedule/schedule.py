@@ -306,8 +306,7 @@ class Schedule:
     def _advance(self, touched: list[tuple[str, int]]) -> Iterator[Instruction]:
         for stage in self._consumer_stages.values():
             if stage.busy is None:
-                if stage.next_ready() is None:
-                    self._feed(stage)
+                self._feed(stage)
                 yield from self._start_next(stage, None)
         for source, shard in [*touched, *self._deal()]:
             yield from self._start_next(self._stages[source, shard], source)
@@ -324,7 +323,7 @@ class Schedule:
                     yield source.stage.source, shard
 
     def _feed(self, stage: StageMachine) -> None:
-        """Take from the queues what an idle stage can use. Not while it can fire: an update there would make it older."""
+        """Take from the queues what an idle stage can use. Not while it is busy: an update there would make it older."""
         for machine, queues in self._feeds[stage]:
             name = machine.node.name
             for queue in sorted(queues, key=lambda queue: machine.order_of(queue.channel.input_index)):

@@ -1,0 +1,47 @@
+"""The peers' virtual environments, one each in `.bench/`, made anew when the pins change."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Final
+
+from benchmarks._peers.common import CACHE, SCRIPTS, BenchmarkError, tail
+from benchmarks._peers.processes import started
+from benchmarks._peers.screen import Screen
+
+_POLL_S: Final = 0.2
+
+
+def peer_python(peer: str) -> Path:
+    """The interpreter of a peer."""
+    return CACHE / f"venv-{peer}" / "bin" / "python"
+
+
+def pins(peer: str) -> dict[str, str]:
+    """Everything that is installed there: package -> version."""
+    lines = (SCRIPTS / f"requirements-{peer}.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def prepare_environment(peer: str, screen: Screen) -> None:
+    """Make the virtual environment of a peer, unless it is there with these very pins."""
+    requirements = SCRIPTS / f"requirements-{peer}.txt"
+    digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
+    folder = CACHE / f"venv-{peer}"
+    mark = folder / "requirements.sha256"
+    if mark.exists() and mark.read_text() == digest:
+        return
+    pip = [str(peer_python(peer)), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off"]
+    commands = [[sys.executable, "-m", "venv", "--clear", str(folder)], [*pip, "-r", str(requirements)]]
+    log = CACHE / f"venv-{peer}.log"
+    with log.open("wb") as output, screen.task(f"installing {peer}, once", None) as task:
+        for command in commands:
+            with started(command, {}, output, output) as process:
+                while not process.ended_within(_POLL_S):
+                    task.note(tail(log, 1)[:60])
+            if process.exit_code:
+                msg = f"cannot install {peer}, exit code {process.exit_code}:\n{tail(log)}"
+                raise BenchmarkError(msg)
+    mark.write_text(digest)

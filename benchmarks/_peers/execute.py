@@ -1,0 +1,122 @@
+"""Time one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks._peers.common import BenchmarkError, tail
+from benchmarks._peers.jobs import Job, Part
+from benchmarks._peers.processes import Load, started
+from benchmarks._peers.screen import Screen
+from benchmarks._peers.sides import LevadaSide, PeerSide, Point, Side
+
+DISTURBED_CORES: Final = 0.15
+_RUN_LIMIT_S: Final = 900.0
+_LOOK_EVERY_S: Final = 1.0
+_LEFT_OUT: Final = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one process did."""
+
+    part: Part
+    who: str
+    settings: str | None
+    """The preset; None: levada as it comes."""
+    turn: int
+    env_steps: int
+    process_s: float
+    """From its start to its exit."""
+    training_steps_per_s: float | None
+    """None if the run is too short to have an A."""
+    process_steps_per_s: float
+    solved_s: float | None
+    """`process_s` if the target was reached."""
+    solved_env_steps: int | None
+    episodic_return: float | None
+    """In the end."""
+    cpu_us_per_step: float
+    foreign_cores: float | None
+    """Cores that other processes kept busy meanwhile; None where the system does not tell."""
+    own_words: Mapping[str, object]
+    """The summary that levada itself gives."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else took a good part of the machine."""
+        return (self.foreign_cores or 0.0) > DISTURBED_CORES
+
+    def __str__(self) -> str:
+        parts = [f"{self.env_steps:,} steps in {self.process_s:.1f} s"]
+        if self.part == "solve":
+            parts.append("not solved" if self.solved_s is None else "solved")
+        elif self.training_steps_per_s is not None:
+            parts.append(f"training {self.training_steps_per_s:,.0f} steps/s")
+        if self.disturbed:
+            parts.append(f"disturbed: others took {self.foreign_cores:.2f} cores")
+        return ", ".join(parts)
+
+
+def training_steps_per_s(points: Sequence[Point]) -> float | None:
+    """Steps/s from A to the end, where A is the first point by which the first update was finished and another tenth of
+    all steps were taken.
+
+    >>> training_steps_per_s([Point(50, 9.0, None), Point(100, 10.0, None), Point(200, 12.0, None)])
+    50.0
+    """
+    if not points:
+        return None
+    end = points[-1]
+    begin = next((p for p in points if p.env_steps >= points[0].env_steps + _LEFT_OUT * end.env_steps), end)
+    return (end.env_steps - begin.env_steps) / (end.t - begin.t) if end.t > begin.t else None
+
+
+def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
+    """Run the process to its end and read what it has done."""
+    side: Side = LevadaSide() if job.is_levada else PeerSide()
+    folder.mkdir(parents=True)
+    stderr = folder / "stderr"
+    command, variables = side.command(job, seed, folder)
+    load = Load()
+    with (
+        (folder / "stdout").open("wb") as out,
+        stderr.open("wb") as err,
+        screen.task(job.title, job.num_env_steps) as task,
+        started(command, variables, out, err) as process,
+    ):
+        while not process.ended_within(_LOOK_EVERY_S):
+            if process.seconds > _RUN_LIMIT_S:
+                msg = f"{job.title} is not finished after {_RUN_LIMIT_S:.0f} s:\n{tail(stderr)}"
+                raise BenchmarkError(msg)
+            if point := side.last_point(folder):
+                task.note(str(point), point.env_steps)
+        cpu_s, foreign_s = load.children_s(), load.foreign_s()
+    if process.exit_code:
+        msg = f"{job.title} failed with exit code {process.exit_code}:\n{tail(stderr)}"
+        raise BenchmarkError(msg)
+
+    outcome = side.outcome(job, folder)
+    rate = training_steps_per_s(outcome.points)
+    if rate is None and job.part in ("steps/s", "threads"):
+        msg = f"{job.title}: too short to be timed, {len(outcome.points)} lines of progress"
+        raise BenchmarkError(msg)
+    return Run(
+        part=job.part,
+        who=job.who,
+        settings=job.preset.name if job.preset else None,
+        turn=job.turn,
+        env_steps=outcome.env_steps,
+        process_s=process.seconds,
+        training_steps_per_s=rate,
+        process_steps_per_s=outcome.env_steps / process.seconds,
+        solved_s=None if outcome.solved_env_steps is None else process.seconds,
+        solved_env_steps=outcome.solved_env_steps,
+        episodic_return=outcome.points[-1].episodic_return if outcome.points else None,
+        cpu_us_per_step=1e6 * cpu_s / outcome.env_steps,
+        foreign_cores=None if foreign_s is None else foreign_s / process.seconds,
+        own_words=outcome.own_words,
+    )

@@ -1,0 +1,143 @@
+"""Which processes are run, and in which order: in turn, A B A B ..., each turn with a seed of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from benchmarks._peers.presets import PRESETS, Preset
+
+Part = Literal["warm-up", "steps/s", "solve", "threads"]
+"""What a process is run for; a warm-up is not counted."""
+
+_LEVADA_SOLVE_STEPS: Final = 200_000
+_WARM_UP_STEPS: Final = 4_096
+_QUICK_STEPS: Final = 12_288
+_QUICK_SOLVE_STEPS: Final = 20_480
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What was asked for on the command line."""
+
+    benchmark: str
+    peers: tuple[str, ...]
+    runs: int
+    seed: int
+    quick: bool
+    only_peers: bool
+    compare_threads: bool
+    json: Path | None
+
+    @property
+    def presets(self) -> tuple[Preset, ...]:
+        """Those of the chosen peers."""
+        return tuple(preset for preset in PRESETS if preset.peer in self.peers)
+
+    @property
+    def target_return(self) -> int:
+        """What is to be reached: the mean return that solves CartPole-v1, or one that short runs come to."""
+        return 50 if self.quick else 475
+
+    def steps(self, preset: Preset) -> int:
+        """For how long steps/s are counted."""
+        return _QUICK_STEPS if self.quick else preset.num_env_steps
+
+    def solve_steps(self, num_env_steps: int) -> int:
+        """Within how many the target is to be reached."""
+        return _QUICK_SOLVE_STEPS if self.quick else num_env_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One process to time: a peer's script, or levada with the settings of a peer or with its own."""
+
+    part: Part
+    is_levada: bool
+    preset: Preset | None = None
+    """None: levada as it comes."""
+    turn: int = 0
+    num_env_steps: int
+    target_return: int | None = None
+    """Mean return of 100 episodes at which the process ends."""
+    threads: int = 1
+    """Of a peer. Levada chooses its own."""
+
+    @property
+    def who(self) -> str:
+        """The name of its row in the tables."""
+        if self.is_levada or self.preset is None:
+            return "levada"
+        threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.part == "threads" else ""
+        return self.preset.name + threads
+
+    @property
+    def title(self) -> str:
+        """What the screen calls it."""
+        settings = f" ({self.preset.name} settings)" if self.preset and self.is_levada else ""
+        turn = "" if self.part == "warm-up" else f", turn {self.turn + 1}"
+        return f"{self.part}: {self.who}{settings}{turn}"
+
+
+def make_jobs(plan: Plan) -> Iterator[Job]:
+    """All processes, in the order in which they run."""
+    yield from _warm_ups(plan)
+    for preset in plan.presets:
+        for turn in range(plan.runs):
+            yield from _threads(plan, preset, turn) if plan.compare_threads else _throughput(plan, preset, turn)
+    if not plan.compare_threads:
+        for turn in range(plan.runs):
+            yield from _solve(plan, turn)
+
+
+def _warm_ups(plan: Plan) -> Iterator[Job]:
+    """Each program once, so that its files are in memory."""
+    for preset in {preset.peer: preset for preset in plan.presets}.values():
+        yield Job(part="warm-up", is_levada=False, preset=preset, num_env_steps=_WARM_UP_STEPS, threads=preset.threads)
+    if not plan.only_peers:
+        yield Job(part="warm-up", is_levada=True, num_env_steps=_WARM_UP_STEPS)
+
+
+def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
+    num_env_steps = plan.steps(preset)
+    for is_levada in (False,) if plan.only_peers else (False, True):
+        yield Job(
+            part="steps/s",
+            is_levada=is_levada,
+            preset=preset,
+            turn=turn,
+            num_env_steps=num_env_steps,
+            threads=preset.threads,
+        )
+
+
+def _threads(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
+    num_env_steps = plan.steps(preset)
+    for threads in (1, 2):
+        yield Job(
+            part="threads", is_levada=False, preset=preset, turn=turn, num_env_steps=num_env_steps, threads=threads
+        )
+
+
+def _solve(plan: Plan, turn: int) -> Iterator[Job]:
+    for preset in plan.presets:
+        if preset.solve_steps is not None:
+            yield Job(
+                part="solve",
+                is_levada=False,
+                preset=preset,
+                turn=turn,
+                num_env_steps=plan.solve_steps(preset.solve_steps),
+                target_return=plan.target_return,
+                threads=preset.threads,
+            )
+    if not plan.only_peers:
+        yield Job(
+            part="solve",
+            is_levada=True,
+            turn=turn,
+            num_env_steps=plan.solve_steps(_LEVADA_SOLVE_STEPS),
+            target_return=plan.target_return,
+        )

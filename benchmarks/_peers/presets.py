@@ -1,0 +1,126 @@
+"""What is compared: each peer with its settings on CartPole-v1, and the same settings in levada's words.
+
+Every field of levada's PPO that has to do with learning is given, also where it is the default: levada has a preset of
+its own for CartPole-v1, which would fill the gaps. What cannot be given is not the same: CleanRL takes the time limit of
+an episode for a terminal state, levada and SB3 do not; levada spends one row of a rollout on each reset where it steps
+eight environments, does not count it as a step, and so learns a little more often per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A peer with one of its settings, and the same settings in levada's words."""
+
+    name: str
+    peer: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    threads: int
+    num_env_steps: int
+    """How long it is timed for."""
+    solve_steps: int | None = None
+    """Steps within which it should reach the target; None: it is not asked to."""
+    levada: Mapping[str, object]
+    """Fields of levada's PPO."""
+
+
+_SAME_IN_ALL: Final[Mapping[str, object]] = {
+    "shards": 1,
+    "max_lag": 0,
+    "clip": 0.2,
+    "max_grad_norm": 0.5,
+    "adam_eps": 1e-5,
+    "normalise_advantage": True,
+    "target_kl": None,
+    "normalise_obs": False,
+    "normalise_reward": False,
+    "hidden": (64, 64),
+    "activation": "tanh",
+}
+# The loss of the value is value_coef * 0.5 * error^2 in levada and in CleanRL, and vf_coef * error^2 in SB3: its 0.5 is a 1.
+_SAME_IN_SB3: Final[Mapping[str, object]] = {**_SAME_IN_ALL, "value_coef": 1.0, "clip_value": None, "entropy_coef": 0.0}
+
+# Threads, set by OMP_NUM_THREADS and torch.set_num_threads: the better of 1 and 2 in --compare-threads, on a machine with
+# 2 cores (AMD EPYC, torch 2.13.0+cpu, Python 3.11.7). Training steps/s, median (min - max) of 3:
+#                  1 thread                  2 threads
+#   SB3 default     2,877 ( 2,770 -  2,927)   1,489 (   278 -  2,748), each disturbed by other processes
+#   SB3 tuned       6,899 ( 6,700 -  6,946)   6,947 ( 6,419 -  6,956)
+#   CleanRL        10,236 ( 9,819 - 10,375)   9,098 ( 8,945 -  9,295)
+# A second thread doubles the processor time for nothing, and stalls where something else needs its core. (SB3 default
+# undisturbed, one short run each: 2,886 and 2,862.)
+PRESETS: Final = (
+    Preset(
+        name="SB3 default",
+        peer="sb3",
+        script="sb3_ppo.py",
+        arguments=("--preset", "default"),
+        threads=1,
+        num_env_steps=51_200,
+        levada={
+            **_SAME_IN_SB3,
+            "num_envs": 1,
+            "num_steps": 2048,
+            "num_epochs": 10,
+            "minibatch_size": 64,
+            "learning_rate": 3e-4,
+            "anneal_steps": None,
+            "anneal_learning_rate": False,
+            "anneal_clip": False,
+            "discount": 0.99,
+            "gae_lambda": 0.95,
+        },
+    ),
+    Preset(
+        name="SB3 tuned",
+        peer="sb3",
+        script="sb3_ppo.py",
+        arguments=("--preset", "tuned"),
+        threads=1,
+        num_env_steps=100_000,
+        solve_steps=100_000,
+        levada={
+            **_SAME_IN_SB3,
+            "num_envs": 8,
+            "num_steps": 32,
+            "num_epochs": 20,
+            "minibatch_size": 256,
+            "learning_rate": 1e-3,
+            "anneal_steps": 100_000,
+            "anneal_learning_rate": True,
+            "anneal_clip": True,
+            "discount": 0.98,
+            "gae_lambda": 0.8,
+        },
+    ),
+    Preset(
+        name="CleanRL",
+        peer="cleanrl",
+        script="cleanrl_ppo.py",
+        threads=1,
+        num_env_steps=153_600,
+        solve_steps=500_000,
+        levada={
+            **_SAME_IN_ALL,
+            "num_envs": 4,
+            "num_steps": 128,
+            "num_epochs": 4,
+            "minibatch_size": 128,
+            "learning_rate": 2.5e-4,
+            "anneal_steps": 500_000,
+            "anneal_learning_rate": True,
+            "anneal_clip": False,
+            "discount": 0.99,
+            "gae_lambda": 0.95,
+            "clip_value": 0.2,
+            "entropy_coef": 0.01,
+            "value_coef": 0.5,
+        },
+    ),
+)
+PEERS: Final = tuple(dict.fromkeys(preset.peer for preset in PRESETS))

@@ -1,0 +1,104 @@
+"""Start a process, see it end, and see what else the machine does meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_DROPPED: Final = {*THREAD_VARIABLES, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+
+
+class Process:
+    """A process that runs. A thread waits for it: `Popen.wait(timeout)` would see its end up to 50 ms late."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> None:
+        kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+        environment = {**kept, "CUDA_VISIBLE_DEVICES": "", **variables}
+        self.start_s = time.perf_counter()
+        self.end_s: float | None = None
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )
+        self._ended = threading.Event()  # a join that Ctrl-C interrupts would take the thread for dead (CPython 3.11)
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    @property
+    def seconds(self) -> float:
+        """From its start to its exit, or so far."""
+        return (time.perf_counter() if self.end_s is None else self.end_s) - self.start_s
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait at most so long."""
+        return self._ended.wait(seconds)
+
+    def kill(self) -> None:
+        """End it, with its children, if it still runs."""
+        if not self._ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._ended.wait()
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self.end_s = time.perf_counter()
+        self._ended.set()
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], variables: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Iterator[Process]:
+    """Start a process which, like its children, does not outlive the block. It sees no GPU."""
+    process = Process(command, variables, out, err)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+class Load:
+    """Processor time from its making on: of the processes that have ended since, and of everything else."""
+
+    def __init__(self) -> None:
+        self._busy_s = _busy_s()
+        self._self_s = _cpu_s(resource.RUSAGE_SELF)
+        self._children_s = _cpu_s(resource.RUSAGE_CHILDREN)
+
+    def children_s(self) -> float:
+        """Seconds of the processes that were started here."""
+        return _cpu_s(resource.RUSAGE_CHILDREN) - self._children_s
+
+    def foreign_s(self) -> float | None:
+        """Seconds that the cores were busy with something else; None where the system does not tell."""
+        busy_s = _busy_s()
+        if busy_s is None or self._busy_s is None:
+            return None
+        ours_s = self.children_s() + _cpu_s(resource.RUSAGE_SELF) - self._self_s
+        return max(0.0, busy_s - self._busy_s - ours_s)
+
+
+def _cpu_s(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _busy_s() -> float | None:
+    """Seconds that the cores of this machine were busy, or stolen from it."""
+    try:
+        fields = Path("/proc/stat").read_text().split(maxsplit=9)
+    except OSError:
+        return None
+    _, user, nice, system, _idle, _iowait, irq, softirq, steal, _ = fields
+    return sum(map(int, (user, nice, system, irq, softirq, steal))) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,129 @@
+"""What is shown in the end."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.table import Table
+
+from benchmarks._peers.execute import DISTURBED_CORES, Run
+
+_WORDS: Final = {"settings", "over", "who", "disturbed turns"}
+_RATES: Final[dict[str, Callable[[Run], float | None]]] = {
+    "training": lambda run: run.training_steps_per_s,
+    "whole process": lambda run: run.process_steps_per_s,
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median between the smallest and the largest value; infinite where a run did not get there."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread:
+        """Count a missing value as infinite."""
+        numbers = [math.inf if value is None else value for value in values]
+        return cls(statistics.median(numbers), min(numbers), max(numbers))
+
+    def text(self, digits: int = 0) -> str:
+        """Write it as the tables have it.
+
+        >>> Spread(2.0, 1.0, math.inf).text(), Spread(1500.0, 1500.0, 1500.0).text()
+        ('2 (1 - never)', '1,500')
+        """
+        numbers = (self.median, self.low, self.high)
+        median, low, high = (f"{x:,.{digits}f}" if math.isfinite(x) else "never" for x in numbers)
+        return median if low == high else f"{median} ({low} - {high})"
+
+    def divided_by(self, other: Spread) -> str:
+        """The ratio of the medians, between the least and the largest ratio that any two runs have.
+
+        >>> Spread(20.0, 10.0, 30.0).divided_by(Spread(4.0, 2.0, 5.0))
+        '5.00 (2.00 - 15.00)'
+        """
+        if not (math.isfinite(self.median) and math.isfinite(other.median)):
+            return "-"
+        return Spread(self.median / other.median, self.low / other.high, self.high / other.low).text(2)
+
+
+def throughput_table(runs: Sequence[Run]) -> Table:
+    """Steps/s, two rows for each preset."""
+    title = "CartPole-v1: steps/s with the peer's hyper-parameters, median (min - max)"
+    table = _table(title, "settings", "over", "peer", "levada", "levada / peer", "disturbed turns")
+    runs = [run for run in runs if run.part == "steps/s"]
+    for settings in dict.fromkeys(run.settings for run in runs):
+        peers, levadas = (
+            [run for run in runs if (run.settings, run.who) == (settings, who)] for who in (settings, "levada")
+        )
+        turns = "; ".join(
+            f"{who} {which}" for who, of in (("peer", peers), ("levada", levadas)) if (which := _disturbed_turns(of))
+        )
+        for over, rate in _RATES.items():
+            peer = Spread.of(map(rate, peers))
+            levada = Spread.of(map(rate, levadas)) if levadas else None
+            ratio = (levada.text(), levada.divided_by(peer)) if levada else ("-", "-")
+            table.add_row(settings, over, peer.text(), *ratio, turns)
+    return table
+
+
+def solve_table(runs: Sequence[Run], target_return: int) -> Table:
+    """Seconds to the target, one row for each contestant."""
+    of_who = _by_who(run for run in runs if run.part == "solve")
+    seconds = {who: Spread.of(run.solved_s for run in of) for who, of in of_who.items()}
+    title = f"CartPole-v1: seconds to a mean return of {target_return}, median (min - max)"
+    table = _table(title, "who", "solved", "seconds", "environment steps", "levada / this", "disturbed turns")
+    for who, of in of_who.items():
+        has_ratio = who != "levada" and "levada" in seconds
+        ratio = seconds["levada"].divided_by(seconds[who]) if has_ratio else ""
+        steps = Spread.of(run.solved_env_steps for run in of)
+        solved = f"{sum(run.solved_s is not None for run in of)} of {len(of)}"
+        table.add_row(who, solved, seconds[who].text(1), steps.text(), ratio, _disturbed_turns(of))
+    return table
+
+
+def threads_table(runs: Sequence[Run]) -> Table:
+    """Steps/s of training by the number of threads."""
+    title = "CartPole-v1: training steps/s by number of threads, median (min - max)"
+    table = _table(title, "who", "steps/s", "CPU us/step", "disturbed turns")
+    for who, of in _by_who(runs).items():
+        rate, cpu_us = Spread.of(run.training_steps_per_s for run in of), Spread.of(run.cpu_us_per_step for run in of)
+        table.add_row(who, rate.text(), cpu_us.text(), _disturbed_turns(of))
+    return table
+
+
+def disturbances(runs: Sequence[Run]) -> list[str]:
+    """Which runs were disturbed, and by how much."""
+    disturbed = [run for run in runs if run.disturbed]
+    if not disturbed:
+        return []
+    lines = [f"{len(disturbed)} of {len(runs)} runs were disturbed: other processes took over {DISTURBED_CORES} cores."]
+    for run in disturbed:
+        settings = f" ({run.settings} settings)" if run.who == "levada" and run.settings else ""
+        lines.append(f"    {run.part}: {run.who}{settings}, turn {run.turn + 1}: {run.foreign_cores:.2f} cores")
+    return lines
+
+
+def _table(title: str, *headers: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for header in headers:
+        table.add_column(header, justify="left" if header in _WORDS else "right")
+    return table
+
+
+def _by_who(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        grouped.setdefault(run.who, []).append(run)
+    return grouped
+
+
+def _disturbed_turns(runs: Sequence[Run]) -> str:
+    return " ".join(str(run.turn + 1) for run in runs if run.disturbed)

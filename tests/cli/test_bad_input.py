@@ -1,0 +1,326 @@
+"""Bad input: exit code 2 where the user's turn is, 1 where a run failed; one message; nothing overwritten."""
+
+import json
+import shutil
+
+import cli_harness
+import pytest
+
+import levada
+from levada.cli.errors import guarded
+from levada.rl.task import Task
+
+CARTPOLE = "train ppo --env CartPole-v1"
+BROKEN = f"train ppo --until updates=3 --no-tensorboard {cli_harness.TINY} --env broken_envs:Broken"
+MISTAKEN, FAILED = 2, 1
+HEADS = ("levada: ", "Unrecognized options", "Value error", "Missing argument", "Invalid choice", "Required options")
+"""How a message begins: our own, or those of the parser."""
+
+USER_FILE = """
+from dataclasses import dataclass
+from levada import PPO, Algorithm
+
+class Algoritm:
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(PPO):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutFlow(Algorithm):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetsToReturn(Algorithm):
+    def flow(self, task):
+        pass
+
+@dataclass(frozen=True, kw_only=True)
+class TakesSeed(PPO):
+    seed: int = 0
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutDefault(PPO):
+    width: int
+"""
+
+# id, command, exit code, what the message contains
+COMMANDS = [
+    # which command
+    ("unknown verb", "trian ppo --env CartPole-v1", MISTAKEN, ["no command 'trian'", "levada train"]),
+    ("strange verb", "frobnicate", MISTAKEN, ["no command 'frobnicate'", "train, eval, show, check, algorithms"]),
+    ("unknown flag", "--verbose", MISTAKEN, ["no command '--verbose'"]),
+    ("algorithms takes nothing", "algorithms ppo", MISTAKEN, ["takes nothing", "'ppo'"]),
+    # which algorithm
+    ("no algorithm", "train", MISTAKEN, ["which algorithm?", "algorithms: ppo"]),
+    ("algorithm not first", "train --env CartPole-v1 ppo", MISTAKEN, ["the algorithm comes first"]),
+    ("unknown algorithm", "train pop --env CartPole-v1", MISTAKEN, ["no algorithm 'pop'", "did you mean 'ppo'?"]),
+    ("strange algorithm", "train sac --env CartPole-v1", MISTAKEN, ["no algorithm 'sac'", "There are: ppo"]),
+    ("no file", "train none.py:Mine --env CartPole-v1", MISTAKEN, ["no file 'none.py'"]),
+    ("no module", "train nowhere:Mine --env CartPole-v1", MISTAKEN, ["no module 'nowhere'"]),
+    ("empty module", "train :Mine --env CartPole-v1", MISTAKEN, ["'' is no module"]),
+    ("no class", "train mine.py:Mien --env CartPole-v1", MISTAKEN, ["no algorithm 'Mien'", "did you mean 'Mine'?"]),
+    ("no algorithm class", "train mine.py:Algoritm --env CartPole-v1", MISTAKEN, ["derive it from levada.Algorithm"]),
+    ("abstract", "train mine.py:WithoutFlow --env CartPole-v1", MISTAKEN, ["WithoutFlow lacks flow"]),
+    ("no return", "train mine.py:ForgetsToReturn --env CartPole-v1", MISTAKEN, ["did you forget `return flow`?"]),
+    ("field taken", "train mine.py:TakesSeed --env CartPole-v1", MISTAKEN, ["field 'seed'", "call it something else"]),
+    ("no default", "train mine.py:WithoutDefault --env CartPole-v1", MISTAKEN, ["no default for width"]),
+    # which environment
+    ("no env", "train ppo", MISTAKEN, ["--env is missing", "levada train ppo --env CartPole-v1"]),
+    ("env without value", "train ppo --env", MISTAKEN, ["--env"]),
+    ("env twice", "train ppo --env CartPole-v1 --env Acrobot-v1", MISTAKEN, ["--env is given 2 times"]),
+    ("near env", "train ppo --env CartPol-v1", MISTAKEN, ["'CartPol-v1'", "did you mean 'CartPole-v1'?"]),
+    ("env version", "train ppo --env CartPole-v7", MISTAKEN, ["did you mean 'CartPole-v1'?"]),
+    ("env case", "train ppo --env cartpole", MISTAKEN, ["did you mean 'CartPole-v1'?"]),
+    ("env module", "train ppo --env nowhere:Cart-v0", MISTAKEN, ["there is no module 'nowhere'"]),
+    ("env of module", "train ppo --env broken_envs:BrokenNanObz-v0", MISTAKEN, ["did you mean 'BrokenNanObs-v0'?"]),
+    # fields of the algorithm
+    ("unknown field", f"{CARTPOLE} --learning-rat 1", MISTAKEN, ["--learning-rat", "--learning-rate FLOAT"]),
+    ("stray word", f"{CARTPOLE} --seed 1 fast", MISTAKEN, ["fast"]),
+    ("no number", f"{CARTPOLE} --learning-rate fast", MISTAKEN, ["--learning-rate", "'fast'"]),
+    ("no integer", f"{CARTPOLE} --num-envs 2.5", MISTAKEN, ["--num-envs", "'2.5'"]),
+    ("no choice", f"{CARTPOLE} --activation gelu", MISTAKEN, ["'gelu'", "tanh", "relu"]),
+    ("no bool", f"{CARTPOLE} --compile maybe", MISTAKEN, ["'maybe'", "auto"]),
+    ("lr 0", f"{CARTPOLE} --learning-rate 0", MISTAKEN, ["PPO(learning_rate=0.0): expected a number > 0"]),
+    ("lr negative", f"{CARTPOLE} --learning-rate -1", MISTAKEN, ["PPO(learning_rate=-1.0)"]),
+    ("lr nan", f"{CARTPOLE} --learning-rate nan", MISTAKEN, ["PPO(learning_rate=nan)"]),
+    ("lr inf", f"{CARTPOLE} --learning-rate inf", MISTAKEN, ["PPO(learning_rate=inf)"]),
+    ("discount 2", f"{CARTPOLE} --discount 2", MISTAKEN, ["PPO(discount=2.0): expected a number from 0 to 1"]),
+    ("lambda", f"{CARTPOLE} --gae-lambda -0.1", MISTAKEN, ["PPO(gae_lambda=-0.1)"]),
+    ("clip 0", f"{CARTPOLE} --clip 0", MISTAKEN, ["PPO(clip=0.0)"]),
+    ("no envs", f"{CARTPOLE} --num-envs 0", MISTAKEN, ["PPO(num_envs=0): expected an integer >= 1"]),
+    ("no epochs", f"{CARTPOLE} --num-epochs 0", MISTAKEN, ["PPO(num_epochs=0)"]),
+    ("lag", f"{CARTPOLE} --max-lag -1", MISTAKEN, ["PPO(max_lag=-1): expected"]),
+    ("entropy", f"{CARTPOLE} --entropy-coef -1", MISTAKEN, ["PPO(entropy_coef=-1.0)"]),
+    ("hidden 0", f"{CARTPOLE} --hidden 64 0", MISTAKEN, ["hidden", "(64, 0)"]),
+    ("std nan", f"{CARTPOLE} --log-std-init nan", MISTAKEN, ["log_std_init", "nan"]),
+    ("minibatch", f"{CARTPOLE} --minibatch-size 100", MISTAKEN, ["1 * 8 * 32 = 256", "try 64 or 128"]),
+    ("minibatch too large", f"{CARTPOLE} --minibatch-size 257", MISTAKEN, ["= 256; try 256"]),
+    # options of the run
+    ("until name", f"{CARTPOLE} --until retrun=475", MISTAKEN, ["'retrun'", "did you mean 'return'?"]),
+    ("until no number", f"{CARTPOLE} --until return=high", MISTAKEN, ["return=high is not a number"]),
+    ("until without value", f"{CARTPOLE} --until 475", MISTAKEN, ["'475' is not name=value"]),
+    ("until twice", f"{CARTPOLE} --until return=1 return=2", MISTAKEN, ["return is given twice, as 1 and 2"]),
+    ("until in two options", f"{CARTPOLE} --until steps=1 --until steps=2", MISTAKEN, ["steps is given twice"]),
+    ("until empty", f"{CARTPOLE} --until=", MISTAKEN, ["until is empty", "return, steps, updates"]),
+    ("until missing", f"{CARTPOLE} --until", MISTAKEN, ["--until"]),
+    ("until 0", f"{CARTPOLE} --until steps=0", MISTAKEN, ["steps=0 must be positive"]),
+    ("unknown deployment", f"{CARTPOLE} --on mars", MISTAKEN, ["on='mars'", "'inline'"]),
+    ("quiet json", f"{CARTPOLE} --quiet --json", MISTAKEN, ["--quiet and --json"]),
+    ("seed negative", f"{CARTPOLE} --seed -1", MISTAKEN, ["seed=-1: expected an integer >= 0"]),
+    ("seed word", f"{CARTPOLE} --seed one", MISTAKEN, ["--seed", "'one'"]),
+    ("seed twice", f"{CARTPOLE} --seed 1 --seed 2", MISTAKEN, ["--seed is given 2 times"]),
+    ("threads 0", f"{CARTPOLE} --threads 0", MISTAKEN, ["threads=0: expected an integer >= 1"]),
+    ("checkpoints", f"{CARTPOLE} --checkpoint-every-updates 0", MISTAKEN, ["checkpoint_every_updates=0"]),
+    # where to write
+    ("holds a run", f"{CARTPOLE} --out run", MISTAKEN, ["run already holds a run", "nothing is overwritten"]),
+    ("holds files", f"{CARTPOLE} --out files", MISTAKEN, ["files holds other files (notes.txt)"]),
+    ("is a file", f"{CARTPOLE} --out files/notes.txt", MISTAKEN, ["files/notes.txt is a file"]),
+    ("below a file", f"{CARTPOLE} --out files/notes.txt/run", MISTAKEN, ["files/notes.txt is a file, not a directory"]),
+    ("not writable", f"{CARTPOLE} --out /proc/levada/run", MISTAKEN, ["cannot write the run directory /proc/levada"]),
+    ("name too long", f"{CARTPOLE} --out {'x' * 300}", MISTAKEN, ["File name too long"]),
+    ("no such user", f"{CARTPOLE} --out ~nobody-here/run", MISTAKEN, ["there is no such user"]),
+    ("svg below nothing", "show ppo --env CartPole-v1 --svg no/flow.svg", MISTAKEN, ["--svg no/flow.svg", "No such"]),
+    ("svg directory", "show ppo --env CartPole-v1 --svg files", MISTAKEN, ["--svg files", "Is a directory"]),
+    ("svg and mermaid", "show ppo --env CartPole-v1 --svg a.svg --mermaid", MISTAKEN, ["--svg and --mermaid"]),
+    ("show until", "show ppo --env CartPole-v1 --until steps=1", MISTAKEN, ["--until"]),
+    # what cannot be learned from
+    ("Text", f"{BROKEN}TextObs-v0", MISTAKEN, ["observation space is Text", "encode the text as a Box"]),
+    ("Graph", f"{BROKEN}GraphObs-v0", MISTAKEN, ["observation space is Graph", "padded"]),
+    ("Tuple action", f"{BROKEN}TupleAction-v0", MISTAKEN, ["action space is Tuple", "ActionWrapper"]),
+    ("integer Box", f"{BROKEN}IntegerBoxAction-v0", MISTAKEN, ["dtype int64", "did you mean MultiDiscrete"]),
+    ("mask of wrong size", f"{BROKEN}MissizedMask-v0", MISTAKEN, ["'action_mask'", "MultiBinary(2)"]),
+    ("check Text", "check ppo --env broken_envs:BrokenTextObs-v0", MISTAKEN, ["observation space is Text"]),
+    ("check reset", "check ppo --env broken_envs:BrokenOldReset-v0", MISTAKEN, ["breaks Gymnasium's contract", "reset()"]),
+    # environments that break in the run
+    ("raises in reset", f"{BROKEN}RaisesInReset-v0", FAILED, ["KeyError: 'reset failed'", "env 0 of 2, reset"]),
+    (
+        "raises in step", f"{BROKEN}RaisesInStep-v0", FAILED,
+        ["ZeroDivisionError: division by zero", "in broken: return 1 / 0", "env 0 of 2, step 5", "node 'rollout'", "shard 0"],
+    ),
+    ("raises ValueError", f"{BROKEN}RaisesValueError-v0", FAILED, ["ValueError: math domain error", "shard 0"]),
+    ("NaN obs", f"{BROKEN}NanObs-v0", FAILED, ["EnvError", "env 0 of 2, step 5", "observation has NaN", "shard 0"]),
+    ("NaN reward", f"{BROKEN}NanReward-v0", FAILED, ["EnvError", "reward is nan", "node 'rollout'"]),
+    ("text reward", f"{BROKEN}TextReward-v0", FAILED, ["reward is 'much' (str), expected a number"]),
+    ("wrong shape", f"{BROKEN}WrongShape-v0", FAILED, ["shape (4,), expected (3,)"]),
+    ("wrong shape in reset", f"{BROKEN}WrongShapeInReset-v0", FAILED, ["shape (3, 1), expected (3,)", ".reshape(3,)"]),
+    ("wrong dtype", f"{BROKEN}WrongDtype-v0", FAILED, ["dtype float64, expected uint8"]),
+    ("no tuple", f"{BROKEN}NoTuple-v0", FAILED, ["step() returned a ndarray", "terminated, truncated"]),
+    ("four values", f"{BROKEN}FourValues-v0", FAILED, ["step() returned a tuple of 4", "old gym API"]),
+    ("old reset", f"{BROKEN}OldReset-v0", FAILED, ["reset() returned a ndarray", "(obs, info)"]),
+    ("nothing allowed", f"{BROKEN}NoActionAllowed-v0", FAILED, ["allows no action", "[0, 0]"]),
+    # runs that cannot be evaluated
+    ("eval nothing", "eval", MISTAKEN, ["RUN"]),
+    ("eval nowhere", "eval nowhere", MISTAKEN, ["no run at 'nowhere'"]),
+    ("eval no run", "eval files", MISTAKEN, ["files is not a run", "config.json"]),
+    ("eval above", "eval .", MISTAKEN, [". is not a run", "did you mean unsaved?"]),
+    ("eval file", "eval files/notes.txt", MISTAKEN, ["is a file"]),
+    ("eval torn", "eval torn", MISTAKEN, ["config.json", "torn"]),
+    ("eval unsaved", "eval unsaved", MISTAKEN, ["no valid checkpoint"]),
+    ("eval edited", "eval edited", MISTAKEN, ["lacks 'learning_rate'"]),
+    ("eval other network", "eval resized", MISTAKEN, ["expected shape (9, 4)"]),
+    ("eval 0 episodes", "eval run --episodes 0", MISTAKEN, ["num_episodes=0: expected an integer >= 1"]),
+    ("eval seed", "eval run --seed -1", MISTAKEN, ["seed=-1: expected an integer >= 0"]),
+]  # fmt: skip
+
+# id, call, what the message contains
+CALLS = [
+    ("unknown field", lambda: levada.train("ppo", "CartPole-v1", learning_rat=1), ["did you mean 'learning_rate'?"]),
+    ("strange field", lambda: levada.train("ppo", "CartPole-v1", zzz=1), ["no field 'zzz'; its fields: shards"]),
+    ("no number", lambda: levada.train("ppo", "CartPole-v1", learning_rate="fast"), ["PPO(learning_rate='fast')"]),
+    ("lr nan", lambda: levada.train("ppo", "CartPole-v1", learning_rate=float("nan")), ["PPO(learning_rate=nan)"]),
+    ("True envs", lambda: levada.train("ppo", "CartPole-v1", num_envs=True), ["PPO(num_envs=True)"]),
+    ("seed", lambda: levada.train("ppo", "CartPole-v1", seed=1.5), ["seed=1.5: expected an integer >= 0"]),
+    ("until", lambda: levada.train("ppo", "CartPole-v1", until="return"), ["'return' is not name=value"]),
+    ("deployment", lambda: levada.train("ppo", "CartPole-v1", on="mars"), ["on='mars'"]),
+    ("env number", lambda: levada.train("ppo", 7), ["env is 7 (int)"]),
+    ("env nothing", lambda: levada.train("ppo", lambda: None), ["returned None", "did you forget `return`?"]),
+    ("env kwargs", lambda: levada.train("ppo", Task("CartPole-v1", env_kwargs={"num_envs": 2})), ["'num_envs'"]),
+    ("holds a run", lambda: levada.train("ppo", "CartPole-v1", out="run"), ["run already holds a run"]),
+    ("episodes", lambda: levada.evaluate("run", num_episodes=0), ["num_episodes=0"]),
+    ("load", lambda: levada.load("nowhere"), ["no run at 'nowhere'"]),
+]
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """A directory with a run, and with all that looks like one."""
+    root = tmp_path_factory.mktemp("bad-input")
+    fields = {"display": "quiet", "tensorboard": False, **cli_harness.TINY_FIELDS}
+    levada.train("ppo", "CartPole-v1", until="updates=1", out=root / "run", **fields)
+    for copy in ("torn", "unsaved", "edited", "resized"):
+        shutil.copytree(root / "run", root / copy)
+    (root / "torn" / "config.json").write_bytes((root / "run" / "config.json").read_bytes()[:100])
+    shutil.rmtree(root / "unsaved" / "checkpoints")
+    for name, change in (
+        ("edited", {"learning_rate": None}),
+        ("resized", {"hidden": {"value": [9], "from": "default"}}),
+    ):
+        config = json.loads((root / name / "config.json").read_bytes())
+        settings = config["settings"] | change
+        config["settings"] = {key: value for key, value in settings.items() if value is not None}
+        (root / name / "config.json").write_text(json.dumps(config))
+    (root / "files").mkdir()
+    (root / "files" / "notes.txt").write_text("mine")
+    (root / "mine.py").write_text(USER_FILE)
+    return root
+
+
+@pytest.fixture
+def here(template, tmp_path, monkeypatch):
+    """A copy of it, in which the command is called."""
+    directory = tmp_path / "here"
+    shutil.copytree(template, directory)
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("COLUMNS", "400")
+    return directory
+
+
+@pytest.mark.parametrize(("command", "code", "pieces"), [row[1:] for row in COMMANDS], ids=[row[0] for row in COMMANDS])
+def test_bad_input_gives_one_clear_message(here, capsys, command, code, pieces):
+    before = cli_harness.tree(here)
+    done = cli_harness.Shell(capsys)(command)
+    assert done.code == code
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    for piece in pieces:
+        assert piece in done.message
+    after = cli_harness.tree(here)
+    assert {path: after.get(path) for path in before} == before, "something was overwritten"
+    if code == MISTAKEN:
+        assert after.keys() == before.keys(), "something was written"
+        heads = [head for head in HEADS if done.message.startswith(head)]
+        assert heads
+        assert sum(done.message.count(head) for head in HEADS) == 1 + (heads == ["Unrecognized options"])
+        return
+    report = done.err[done.err.index("levada: ") :]
+    assert report.count("levada: ") == 1
+    written = {path: data for path, data in after.items() if path not in before}
+    (trace,) = [data for path, data in written.items() if path.endswith("error.txt")]
+    assert trace.startswith(b"Traceback (most recent call last)")
+    assert str(next(path for path in written if path.endswith("error.txt"))) in report
+    assert not any(path.endswith("summary.json") for path in written)
+
+
+@pytest.mark.parametrize(("call", "pieces"), [row[1:] for row in CALLS], ids=[row[0] for row in CALLS])
+def test_bad_arguments_raise_before_anything_starts(here, call, pieces):
+    before = cli_harness.tree(here)
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call()
+    assert isinstance(caught.value, levada.LevadaError)
+    for piece in pieces:
+        assert piece in str(caught.value)
+    assert cli_harness.tree(here) == before
+
+
+def test_what_an_environment_raises_while_it_is_made_is_shown_with_its_traceback(here, capsys):
+    """There is no run yet that could hold error.txt."""
+    done = cli_harness.Shell(capsys)(f"{BROKEN}RaisesInInit-v0")
+    assert (done.code, done.out) == (FAILED, "")
+    trace, message = done.err.split("levada: RuntimeError: no such level\n")
+    assert trace.startswith("Traceback (most recent call last)")
+    assert "no such level" not in trace.splitlines()[-1]
+    assert "in __init__: raise RuntimeError(msg)" in message
+    assert "while making 1 of task 'broken_envs:BrokenRaisesInInit-v0'" in message
+    assert not (here / "runs").exists()
+
+
+def test_an_unknown_display_is_refused_before_anything_is_written(here):
+    with pytest.raises(ValueError, match="display 'loud': expected one of auto, live, plain, quiet, json"):
+        levada.train("ppo", "CartPole-v1", display="loud")
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "package", "command"),
+    [
+        ("ALE/Pong-v5", "ale_py", "pip install 'levada[atari]'"),
+        ("HalfCheetah-v5", "mujoco", "pip install 'levada[mujoco]'"),
+    ],
+)
+def test_a_missing_extra_is_named_with_its_command(here, capsys, monkeypatch, env, package, command):
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    monkeypatch.delitem(__import__("sys").modules, "gymnasium.envs.mujoco", raising=False)
+    done = cli_harness.Shell(capsys)(f"train ppo --env {env}")
+    assert done.code == MISTAKEN
+    assert done.err.startswith(f"levada: task {env!r} needs")
+    assert command in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_full_disk_does_not_hide_what_failed(here, capsys, monkeypatch):
+    """The traceback is printed if it cannot be written."""
+    from levada.cli import errors
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(errors.Path, "write_text", full)
+    done = cli_harness.Shell(capsys)(f"{BROKEN}RaisesInStep-v0")
+    assert done.code == FAILED
+    assert "Traceback (most recent call last)" in done.err
+    assert "levada: ZeroDivisionError: division by zero" in done.err
+
+
+def test_codes_and_streams_of_a_whole_process(here):
+    """As a shell sees them: the table above calls functions."""
+    mistaken = cli_harness.in_process("train ppo --env CartPol-v1", cwd=here)
+    assert (mistaken.code, mistaken.out) == (MISTAKEN, "")
+    assert mistaken.err.startswith("levada: task 'CartPol-v1'")
+    assert mistaken.err.count("\n") == 1
+    failed = cli_harness.in_process(f"{BROKEN}RaisesInStep-v0 --quiet --out failed", cwd=here)
+    assert (failed.code, failed.out) == (FAILED, "")
+    assert failed.err.startswith("levada: ZeroDivisionError: division by zero\n  at ")
+    assert failed.err.endswith("The traceback is in failed/error.txt.\n")
+    assert "return 1 / 0" in (here / "failed" / "error.txt").read_text()
+
+
+def test_other_errors_are_no_mistakes_of_the_user(capsys):
+    """A ValueError of levada's own making would say so; any other is shown whole."""
+
+    def fails():
+        raise ValueError("oops")
+
+    assert guarded(fails) == FAILED
+    assert capsys.readouterr().err.startswith("Traceback")

@@ -1,0 +1,154 @@
+"""`levada`, `show`, `check`, `algorithms`, `--help`: look without running."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import cli_harness
+import pytest
+
+import levada
+from levada.api import build
+from levada.rl.task import Task
+
+SHOW = "show ppo --env CartPole-v1"
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return cli_harness.Shell(capsys)
+
+
+def test_alone_it_lists_its_commands(shell):
+    done = shell("")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == shell("--help").out == shell("help").out
+    assert max(map(len, done.out.splitlines())) <= 80
+    for verb in ("train", "eval", "show", "check", "algorithms"):
+        assert re.search(rf"^  levada {verb}\b", done.out, re.MULTILINE)
+
+
+def test_version(shell):
+    assert shell("--version").out == f"levada {levada.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train",
+        "show",
+        "check",
+        "eval",
+        "algorithms",
+        "train ppo",
+        "show ppo",
+        "check ppo",
+        "train ppo --env CartPole-v1",
+    ],
+)
+def test_help_of_everything(shell, command):
+    done = shell(f"{command} --help")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"usage: levada {' '.join(command.split()[:2])}")
+    assert not list(Path().iterdir())
+
+
+def test_help_of_train_gives_the_options_of_the_run_first_and_defaults_of_the_preset(shell):
+    out = shell("train ppo --env CartPole-v1 --help").out
+    assert re.findall(r"[a-z]+ options", out) == ["command options", "algorithm options"]
+    flags = re.findall(r"^\W*?(--[a-z][a-z-]+)", out, re.MULTILINE)
+    assert flags[:5] == ["--env", "--until", "--seed", "--on", "--out"]
+    assert flags.index("--json") < flags.index("--shards")
+    assert "(default: 0.001)" in out
+    assert "preset for CartPole-v1" in out
+    assert "(default: 0.0003)" in shell("train ppo --help").out
+    assert max(map(len, out.splitlines()[4:])) <= 80
+
+
+def test_algorithms(shell):
+    done = shell("algorithms")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("ppo      PPO: proximal policy optimisation")
+    assert "path/to/file.py:Class" in done.out
+
+
+def test_show_prints_the_flow_and_its_hash(shell):
+    done = shell(SHOW)
+    flow = build(levada.api.configure("ppo", "CartPole-v1", {})[0], Task("CartPole-v1"))
+    assert done.code == 0
+    assert done.out == f"{flow}\n  hash   {flow.hash()}\n"
+    assert "bound  gae->batch" in done.out
+
+
+def test_show_follows_the_fields(shell):
+    done = shell(f"{SHOW} --shards 3 --max-lag 2")
+    assert "3 shards" in done.out
+    assert "lag <= 2" in done.out
+
+
+def test_show_mermaid(shell):
+    done = shell(f"{SHOW} --mermaid")
+    assert done.code == 0
+    assert done.out.startswith("flowchart ")
+    assert "rollout" in done.out
+
+
+def test_show_svg(shell):
+    done = shell(f"{SHOW} --svg flow.svg")
+    assert (done.code, done.out) == (0, "flow.svg\n")
+    assert ET.parse("flow.svg").getroot().tag.endswith("svg")
+
+
+def test_check(shell):
+    done = shell("check ppo --env small_envs:SmallPlain-v0")
+    assert (done.code, done.out) == (0, "ppo on small_envs:SmallPlain-v0: checked, no remarks\n")
+
+
+def test_modules_in_the_present_directory_are_found_after_all_libraries(shell, tmp_path):
+    (tmp_path / "envs_of_this_test.py").write_text(
+        "import gymnasium, small_envs\ngymnasium.register(id='OfThisTest-v0', entry_point=small_envs.Plain)\n"
+    )
+    (tmp_path / "random.py").write_text("raise RuntimeError\n")
+    assert shell("check ppo --env envs_of_this_test:OfThisTest-v0").code == 0
+
+
+def test_check_tells_what_gymnasium_remarks(shell):
+    done = shell("check ppo --env CartPole-v1")
+    assert done.code == 0
+    *remarks, last = done.out.splitlines()
+    assert len(remarks) == 2
+    assert all(re.match(r"remark: A Box observation space m..imum value is -?infinity", line) for line in remarks)
+    assert last == "ppo on CartPole-v1: checked, 2 remarks"
+
+
+def test_check_lists_every_problem_of_a_flow(shell, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from levada import Algorithm, Flow, Queue\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(Algorithm):\n"
+        "    def flow(self, task):\n"
+        "        flow = Flow('mine')\n"
+        "        made = flow.source('make', lambda shard: lambda weights: 1)\n"
+        "        flow.map('a', str, made)\n"
+        "        flow.map('b', str, made)\n"
+        "        return flow\n"
+    )
+    done = shell("check mine.py:Mine --env CartPole-v1")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("levada: flow 'mine' has ")
+    assert len(re.findall(r"^  LV\d+ ", done.err, re.MULTILINE)) >= 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    import os
+
+    ours, theirs = os.pipe()
+    os.close(ours)
+    process = cli_harness.begin(SHOW, cwd=tmp_path, stdout=theirs)
+    os.close(theirs)
+    _, err = process.communicate(timeout=60)
+    assert err == ""
+    assert process.returncode == 0

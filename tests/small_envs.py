@@ -1,0 +1,80 @@
+"""Sound environments of each supported kind, cheap to step: `small_envs:SmallMasked-v0` and so on."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+NUM_STEPS = 6
+"""Of an episode."""
+
+
+class Plain(gymnasium.Env):
+    """Shows what its space samples, and refuses every action that its action space does not contain."""
+
+    observation_space = Box(-1.0, 1.0, (3,), np.float32)
+    action_space = Discrete(3)
+
+    def __init__(self, scale=1.0):
+        self.scale = scale
+        self.drawn = deepcopy(self.observation_space)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.drawn.seed(seed)
+        self.num_steps = 0
+        return self.obs(), {}
+
+    def obs(self):
+        return self.drawn.sample()
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.num_steps += 1
+        return self.obs(), self.scale * float(np.sum(action)), self.num_steps == NUM_STEPS, False, {}
+
+
+class DictObs(Plain):
+    observation_space = Dict({"speed": Box(-1.0, 1.0, (2,)), "gear": Discrete(3)})
+
+
+class TupleObs(Plain):
+    observation_space = Tuple((Box(-1.0, 1.0, (2,)), MultiBinary(4)))
+
+
+class MultiDiscreteAction(Plain):
+    action_space = MultiDiscrete([2, 3])
+
+
+class MultiBinaryAction(Plain):
+    action_space = MultiBinary(3)
+
+
+class BoxAction(Plain):
+    action_space = Box(-0.5, 0.5, (2,))
+
+
+class Masked(Plain):
+    """Two of five actions are allowed at a time; to choose another one is an error."""
+
+    observation_space = Dict({"obs": Box(-1.0, 1.0, (2,)), "action_mask": MultiBinary(5)})
+    action_space = Discrete(5)
+
+    def obs(self):
+        mask = np.zeros(5, np.int8)
+        mask[self.np_random.choice(5, 2, replace=False)] = 1
+        self.mask = mask
+        return {"obs": np.zeros(2, np.float32), "action_mask": mask}
+
+    def step(self, action):
+        assert self.mask[action], f"action {action} is masked by {self.mask}"
+        return super().step(action)
+
+
+for _name, _env in list(globals().items()):
+    if isinstance(_env, type) and issubclass(_env, Plain) and f"Small{_name}-v0" not in gymnasium.registry:
+        gymnasium.register(id=f"Small{_name}-v0", entry_point=_env)

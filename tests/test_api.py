@@ -1,0 +1,367 @@
+"""`levada.train`, `load` and `evaluate`: every kind of task and algorithm through the same door."""
+
+import dataclasses
+import json
+import pickle
+import sys
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+import pytest
+import small_envs
+import torch
+from cli_harness import TINY_FIELDS
+
+import levada
+from levada import PPO, Task
+from levada.algorithms.checks import ConfigError
+from levada.api import LoadError, build, configure
+from levada.rl.threads import default_threads
+
+USER_FILE = '''"""PPO with a network of the user's own."""
+
+from dataclasses import dataclass
+
+from torch import nn
+from levada import PPO, Flow, Learner, Policy, Queue, Sampler
+from levada.algorithms.gae import GAE
+from levada.algorithms.ppo import PPOLoss
+
+
+class Net(nn.Module):
+    def __init__(self, space, num_params, width=5):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(space.shape[0], width), nn.ReLU())
+        self.policy, self.value = nn.Linear(width, num_params), nn.Linear(width, 1)
+
+    def forward(self, obs):
+        features = self.body(obs)
+        return self.policy(features), self.value(features).squeeze(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(PPO):
+    """Configuration of Mine."""
+
+    bonus: float = 0.5
+    """Not used."""
+
+    def flow(self, task):
+        policy = Policy(observation_space=task.observation_space, action_space=task.action_space, network=Net)
+        learner = Learner(policy=policy, loss=PPOLoss(self), coefficients=self.coefficients, compile=self.compile,
+                          num_epochs=self.num_epochs, minibatch_size=self.minibatch_size)
+        sampler = Sampler(task=task, policy=policy, num_envs=self.num_envs, num_steps=self.num_steps)
+        flow = Flow("mine")
+        weights = flow.latest("weights", of=learner)
+        rollouts = flow.source("rollout", sampler, reads=weights)
+        advantages = flow.map("gae", GAE(discount=self.discount, lambda_=self.gae_lambda), rollouts)
+        update = flow.learn("learn", learner, flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag)), size=1))
+        flow.publish(update.weights, to=weights)
+        flow.report(update.stats)
+        return flow
+'''
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def train(algorithm="ppo", env="CartPole-v1", **more):
+    settings = {"until": "updates=2", "display": "quiet", "tensorboard": False, **TINY_FIELDS, **more}
+    return levada.train(algorithm, env, **settings)
+
+
+def observations(env, num=20, seed=5):
+    """What an environment shows under random actions."""
+    made = gymnasium.make(env) if isinstance(env, str) else env()
+    obs, _ = made.reset(seed=seed)
+    made.action_space.seed(seed)
+    seen = [obs]
+    while len(seen) < num:
+        obs, _, terminated, truncated, _ = made.step(made.action_space.sample())
+        seen.append(made.reset()[0] if terminated or truncated else obs)
+    made.close()
+    return seen
+
+
+# ---- a run and its policy
+
+
+def test_a_result_has_the_summary_the_policy_and_the_path(tmp_path):
+    run = train(out=tmp_path / "run", seed=4)
+    assert run.path == tmp_path / "run"
+    assert run.summary == levada.load(run.path).summary
+    assert (run.summary.seed, run.summary.stopped_by) == (4, "updates=2")
+    assert run.policy.version == 2
+    assert run.task.name == "CartPole-v1"
+    assert run.flow.hash() == run.summary.flow_hash
+    action = run.policy.act(np.zeros(4, np.float32))
+    assert gymnasium.spaces.Discrete(2).contains(action)
+
+
+def test_the_same_seed_twice_learns_the_same_bits():
+    first, second, other = (train(seed=seed).summary for seed in (1, 1, 2))
+    assert first.params_sha256 == second.params_sha256 != other.params_sha256
+    assert first.flow_hash == second.flow_hash == other.flow_hash
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_loaded_policy_acts_as_the_one_that_was_trained(env):
+    run = train(env=env, normalise_obs=True)
+    loaded = levada.load(run.path)
+    for obs in observations(env):
+        np.testing.assert_array_equal(run.policy.act(obs), loaded.policy.act(obs))
+    for name, array in run.policy.weights.items():
+        np.testing.assert_array_equal(array, loaded.policy.weights[name])
+
+
+def test_act_is_what_the_trained_module_does_normalisation_included():
+    """Through torch, as in training: the observation is shifted and scaled by the statistics that were learned."""
+    run = train(env="Pendulum-v1", normalise_obs=True, normalise_reward=True, until="updates=4")
+    module = run.policy.policy.module(seed=9)
+    module.load_state_dict({name: torch.tensor(array) for name, array in run.policy.weights.items()})
+    assert float(run.policy.weights["normalisers.0.count"]) == 4 * 32
+    assert not np.allclose(run.policy.weights["normalisers.0.var"], 1.0, atol=0.05)
+    low, high = run.task.action_space.low, run.task.action_space.high
+    changed = 0
+    raw = dict(run.policy.weights) | {
+        "normalisers.0.mean": np.zeros(3, np.float32), "normalisers.0.var": np.ones(3, np.float32)
+    }  # fmt: skip
+    without = type(run.policy)(run.policy.policy, raw, version=4)
+    for obs in observations("Pendulum-v1"):
+        distribution, _ = module(torch.from_numpy(obs)[None])
+        expected = np.clip(distribution.mode().detach().numpy()[0], low, high)
+        np.testing.assert_allclose(run.policy.act(obs), expected, rtol=1e-5, atol=1e-6)
+        changed += not np.allclose(without.act(obs), expected, atol=1e-4)
+    assert changed > 10
+
+
+def test_sampled_actions_are_those_of_a_sampler_with_the_same_noise():
+    run = train(env="Pendulum-v1", normalise_obs=True)
+    policy = type(run.policy)(run.policy.policy, run.policy.weights, version=2, seed=11)
+    actor, rng = run.policy.policy.actor(), np.random.default_rng(11)
+    actor.load(run.policy.weights)
+    for obs in observations("Pendulum-v1", num=5):
+        batch = obs[None].astype(np.float32)
+        drawn = actor.sample(batch, actor.head.draw(rng, 1, 1)[0])[0]
+        expected = np.clip(drawn, run.task.action_space.low, run.task.action_space.high)
+        np.testing.assert_allclose(policy.act(obs, deterministic=False), expected, rtol=1e-6)
+
+
+# ---- every kind of task
+
+
+@pytest.mark.parametrize(
+    "kind", ["Plain", "DictObs", "TupleObs", "MultiDiscreteAction", "MultiBinaryAction", "BoxAction", "Masked"]
+)
+def test_every_kind_of_space_trains_loads_and_acts(kind):
+    env = f"small_envs:Small{kind}-v0"
+    run = train(env=env)
+    assert (run.summary.updates, run.summary.env) == (2, env)
+    loaded = levada.load(run.path)
+    space = getattr(small_envs, kind).action_space
+    for obs in observations(getattr(small_envs, kind)) if kind != "Masked" else masked_observations():
+        action = run.policy.act(obs)
+        assert space.contains(action.astype(space.dtype) if isinstance(action, np.ndarray) else action)
+        np.testing.assert_array_equal(action, loaded.policy.act(obs))
+    assert levada.evaluate(run, num_episodes=3).returns.shape == (3,)
+
+
+def masked_observations():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        mask = np.zeros(5, np.int8)
+        mask[rng.choice(5, 2, replace=False)] = 1
+        yield {"obs": rng.uniform(-1, 1, 2).astype(np.float32), "action_mask": mask}
+
+
+def test_a_masked_action_is_never_chosen():
+    """The environment refuses it in training (640 steps); here the policy is asked directly."""
+    run = train(env=small_envs.Masked, until="updates=20")
+    for obs in masked_observations():
+        chosen = {int(run.policy.act(obs, deterministic=False)) for _ in range(20)} | {int(run.policy.act(obs))}
+        assert chosen <= set(np.flatnonzero(obs["action_mask"]))
+
+
+def test_a_callable_and_what_load_needs_of_it():
+    run = train(env=small_envs.Plain)
+    assert run.summary.env == "Plain"
+    settings = json.loads((run.path / "config.json").read_bytes())["settings"]
+    assert settings["env"] == {"value": {"callable": "Plain"}, "from": "argument"}
+    with pytest.raises(
+        LoadError, match=r"trained on the callable Plain: give it, as in levada.load\(path, env=Plain\)"
+    ):
+        levada.load(run.path)
+    obs = small_envs.Plain().reset(seed=0)[0]
+    assert levada.load(run.path, env=small_envs.Plain).policy.act(obs) == run.policy.act(obs)
+
+
+def test_a_vector_environment():
+    def make(num_envs):
+        return gymnasium.make_vec("CartPole-v1", num_envs=num_envs)
+
+    assert train(env=make).summary.updates == 2
+
+
+def test_arguments_of_the_environment_are_kept():
+    run = train(env=Task("small_envs:SmallBoxAction-v0", env_kwargs={"scale": 100.0}))
+    loaded = levada.load(run.path)
+    assert loaded.task.env_kwargs == {"scale": 100.0}
+    returns = levada.evaluate(loaded, num_episodes=2).returns
+    np.testing.assert_array_equal(returns, levada.evaluate(run, num_episodes=2).returns)
+
+
+# ---- every kind of algorithm
+
+
+def test_a_users_file_with_a_network_of_its_own(tmp_path):
+    (tmp_path / "mine.py").write_text(USER_FILE)
+    run = train("mine.py:Mine", bonus=2.5)
+    assert run.summary.algorithm == "Mine"
+    assert run.policy.weights["network.body.0.weight"].shape == (5, 4)
+    config = json.loads((run.path / "config.json").read_bytes())["settings"]
+    assert config["bonus"] == {"value": 2.5, "from": "argument"}
+    assert config["algorithm_class"]["value"] == f"{tmp_path}/mine.py:Mine"
+    loaded = levada.load(run.path)
+    for obs in observations("CartPole-v1"):
+        assert run.policy.act(obs) == loaded.policy.act(obs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layered(PPO):
+    """Fields of every kind that JSON can hold."""
+
+    @dataclass(frozen=True)
+    class Inner:
+        scale: float = 1.0
+        names: tuple[str, ...] = ("a",)
+
+    inner: Inner = Inner()
+    table: dict[str, int] = dataclasses.field(default_factory=lambda: {"x": 1})
+    limit: float = 1.0
+
+
+def test_fields_are_read_back_as_they_were():
+    config = Layered(inner=Layered.Inner(2.0, ("b", "c")), table={"y": 2}, limit=float("inf"), **TINY_FIELDS)
+    run = levada.train(config, "CartPole-v1", until="updates=1", display="quiet", tensorboard=False)
+    settings = json.loads((run.path / "config.json").read_bytes())["settings"]
+    assert {settings[field.name]["from"] for field in dataclasses.fields(Layered)} == {"argument"}
+    read = levada.api._read_config(levada.api.RunDirectory.open(run.path), None)
+    assert read == config
+
+
+def test_a_field_that_cannot_be_read_back_is_named():
+    @dataclass(frozen=True, kw_only=True)
+    class Scheduled(PPO):
+        when: complex = 1j
+
+    run = train(Scheduled)
+    with pytest.raises(LoadError, match=r"when of Scheduled was saved as '1j'.*levada.load\(path, algorithm=Scheduled"):
+        levada.load(run.path, algorithm=Scheduled)
+    assert levada.load(run.path, algorithm=Scheduled(**TINY_FIELDS)).policy.version == 2
+
+
+@pytest.mark.parametrize(("qualname", "where"), [("Scripted", "a script"), ("main.<locals>.Scripted", "a function")])
+def test_a_class_that_cannot_be_imported_must_be_given(qualname, where):
+    @dataclass(frozen=True, kw_only=True)
+    class Scripted(PPO):
+        pass
+
+    Scripted.__qualname__ = qualname
+    if where == "a script":
+        Scripted.__module__ = "__main__"
+    run = train(Scripted)
+    with pytest.raises(LoadError, match=rf"a class of {where}.*give it, as in levada.load\(path, algorithm=Scripted\)"):
+        levada.load(run.path)
+    assert levada.load(run.path, algorithm=Scripted).policy.version == 2
+
+
+def test_a_configuration_goes_before_the_preset_and_arguments_before_both():
+    plain, settings = configure("ppo", "CartPole-v1", {"discount": 0.5})
+    assert (plain.learning_rate, plain.discount, plain.entropy_coef) == (1e-3, 0.5, 0.0)
+    assert [settings[name].origin for name in ("learning_rate", "discount", "entropy_coef")] == [
+        "preset",
+        "argument",
+        "default",
+    ]
+    given, settings = configure(PPO(learning_rate=0.1), "CartPole-v1", {"discount": 0.5})
+    assert (given.learning_rate, given.num_steps, given.discount) == (0.1, 128, 0.5)
+    assert {setting.origin for setting in settings.values()} == {"argument"}
+    assert configure(PPO, Task("CartPole-v1"), {})[0] == configure("ppo", "CartPole-v1", {})[0]
+
+
+# ---- how it runs
+
+
+def test_another_deployment_and_instruments(tmp_path):
+    seen = []
+
+    class Counts:
+        def on_event(self, event):
+            seen.append(type(event).__name__)
+
+    place = levada.Inline(adversary=3)
+    run = train(on=place, max_lag=1, until="updates=8", instruments=[Counts()], out=tmp_path / "run")
+    assert run.summary.deployment == "inline, adversary 3"
+    assert run.summary.lag["gae->batch"].bound == 1
+    assert run.summary.lag["gae->batch"].max <= 1
+    assert {"Fired", "Consumed", "Reported"} <= set(seen)
+    assert levada.load(tmp_path / "run").policy.version == 8
+
+
+def test_what_an_environment_raises_keeps_its_type_and_gets_notes():
+    with pytest.raises(ZeroDivisionError) as caught:
+        train(env="broken_envs:BrokenRaisesInStep-v0")
+    notes = "\n".join(caught.value.__notes__)
+    assert "env 0 of 2, step 5" in notes
+    assert "node 'rollout'" in notes
+    assert caught.traceback[-1].name == "broken"
+
+
+def test_a_value_error_of_an_environment_is_not_taken_for_a_mistake():
+    def make():
+        raise ValueError("level 7 is broken")
+
+    with pytest.raises(ValueError, match="level 7") as caught:
+        build(PPO(), Task(make))
+    assert not isinstance(caught.value, levada.LevadaError)
+    with pytest.raises(ConfigError, match="hidden"):
+        build(PPO(hidden=(0,)), Task("CartPole-v1"))
+
+
+def test_threads():
+    assert default_threads(Task("CartPole-v1")) == 1
+    train(threads=1)
+    assert torch.get_num_threads() == 1
+
+
+def test_evaluate_takes_a_run_or_its_directory_and_says_what_it_measured():
+    run = train()
+    of_run, of_path = (
+        levada.evaluate(run, num_episodes=4, seed=2),
+        levada.evaluate(str(run.path), num_episodes=4, seed=2),
+    )
+    assert of_run.returns.tolist() == of_path.returns.tolist()
+    assert (of_run.version, of_run.deterministic, len(of_run.episodes)) == (2, True, 4)
+    assert of_run.mean == pytest.approx(np.mean([episode.length for episode in of_run.episodes]))
+    drawn = [
+        levada.evaluate(run, num_episodes=8, seed=seed, deterministic=False).returns.tolist() for seed in (2, 2, 3)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_configuration_can_be_sent_to_another_process():
+    for config in (PPO(), configure("ppo", "LunarLander-v3", {})[0]):
+        assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files")
+def test_a_finished_run_leaves_no_file_open():
+    from pathlib import Path
+
+    train()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    train(tensorboard=True)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,0 +1,86 @@
+"""`import levada` is quick because it imports little; what is public is exactly what is meant."""
+
+import subprocess
+import sys
+from importlib import resources
+
+import pytest
+
+import levada
+
+PUBLIC = {
+    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Queue", "Report",
+    "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate", "load", "train",
+}  # fmt: skip
+HEAVY = ("torch", "gymnasium", "numpy", "tyro", "rich", "tensorboard", "msgspec", "safetensors", "levada.api")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Modules in a fresh process after a statement."""
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+def test_import_loads_nothing_heavy():
+    """`benchmarks/import_time.py` measures the time; here only what it is spent on, which does not flicker."""
+    loaded = loaded_by("import levada")
+    assert not loaded & set(HEAVY)
+    assert {name for name in loaded if name.startswith("levada")} == {"levada", "levada._version"}
+
+
+def test_the_flow_needs_no_torch_and_no_gymnasium():
+    loaded = loaded_by("from levada import Flow, Queue, Inline, Instrument, Update, Shard, Report")
+    assert not loaded & {"torch", "gymnasium"}
+
+
+def test_help_of_the_command_line_loads_no_torch():
+    assert not loaded_by("import levada.cli; levada.cli.main(['--version'])") & {"torch", "gymnasium", "tyro"}
+
+
+def test_exactly_what_is_meant_is_public():
+    assert set(levada.__all__) == PUBLIC
+    assert len(levada.__all__) == len(PUBLIC)
+    assert set(dir(levada)) == PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_public_name_resolves(name):
+    value = getattr(levada, name)
+    assert value is getattr(levada, name)
+    if name != "__version__":
+        assert value.__doc__
+        assert value.__module__.startswith("levada.")
+
+
+def test_a_star_import_gives_the_public_names():
+    names = {}
+    exec("from levada import *", names)
+    assert names.keys() - {"__builtins__"} == PUBLIC
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'levada' has no attribute 'trian'"):
+        levada.trian  # noqa: B018
+    with pytest.raises(ImportError):
+        exec("from levada import trian")
+
+
+def test_the_package_is_typed():
+    assert resources.files("levada").joinpath("py.typed").is_file()
+
+
+def test_what_type_checkers_see_is_what_there_is():
+    """The imports under TYPE_CHECKING name the same homes as the table that is used at run time."""
+    import ast
+    import inspect
+
+    imports = {
+        alias.name: node.module
+        for node in ast.walk(ast.parse(inspect.getsource(levada)))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("levada.")
+        for alias in node.names
+    }
+    assert imports.pop("__version__") == "levada._version"
+    assert imports == levada._HOME
