@@ -72,9 +72,10 @@ def test_an_id_with_a_vector_environment_of_its_own_uses_it() -> None:
     assert task.action_space == spaces.Discrete(2)
     assert task.observation_space.shape == (4,)
     assert not task.has_action_mask
-    env = vector_of(task, 3)
+    env = vector_of(task, 5)
     assert isinstance(env, CartPoleVectorEnv)
-    assert env.num_envs == 3
+    assert env.num_envs == 5
+    assert isinstance(vector_of(task, 4), SerialVectorEnv), "few are stepped quicker one after the other"
 
 
 def test_other_ids_are_stepped_one_after_the_other_without_the_checker() -> None:

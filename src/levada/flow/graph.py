@@ -1,7 +1,8 @@
 """Flow: the graph of one training job, built by ordinary typed Python; no work is done while it is built.
 
->>> def count(shard: Shard) -> Callable[[int], int]:
-...     return lambda weights: weights + 1
+>>> from levada.flow import Queue
+>>> def count(shard: Shard) -> Callable[[None], int]:
+...     return lambda weights: shard.index
 >>> flow = Flow("toy")
 >>> numbers = flow.source("count", count, shards=2)
 >>> pairs = flow.batch("pair", numbers.via(Queue(max_lag=None, capacity=4)), size=2)

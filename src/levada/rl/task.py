@@ -192,7 +192,7 @@ def _make_registered(env_id: str, kwargs: Mapping[str, Any], num_envs: int, how:
         msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
         raise TaskError(msg)
     # namespaced ones (ALE/...) are other environments than the single one; gymnasium's own are only quicker
-    few = num_envs < FEW_ENVS and spec.namespace is None
+    few = num_envs < FEW_ENVS and spec.namespace is None and spec.entry_point is not None
     if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec) and not few):
         with translated_errors(env_id, spec):
             env = gymnasium.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
