@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from levada.flow import Flow, Queue, Shard, Update
+from levada.flow import Flow, Header, Input, Item, Queue, Shard, Update
+from levada.flow.derive import Channel
 from levada.schedule import Begin, Event, Finished, Firing, Forget, Instruction, Lost, Output, Publish, Schedule, Start
 from schedule_audit import Audit, Token
 
@@ -64,6 +65,19 @@ def toy_flow(queue: Queue, *, size: int = 2, shards: int = 4, every: int = 1, so
     flow.publish(update.weights, to=weights, every=every)
     flow.report(update.stats)
     return flow
+
+
+def toy_channel(queue: Queue, *, per_update: int | None = 2, every: int | None = 1, **kwargs: Any) -> Channel:
+    """The channel of `toy_flow`, without a flow around it."""
+    given: dict[str, Any] = {"sources": ("rollout",), "proportions": None, "policy": "policy", **kwargs}
+    return Channel(
+        name="rollout->batch", queue=queue, input=Input("rollout"), consumer="batch", input_index=0,
+        learners=("learn",), per_update=per_update, publish_every=every, **given,
+    )  # fmt: skip
+
+
+def toy_item(ticket: int, version: int = 0, *, source: str = "rollout", value: Any = None) -> Item:
+    return Item(value, (Header({"policy": version}, source, 0, ticket, 0, ()),))
 
 
 class Executor:
@@ -143,12 +157,17 @@ class Executor:
     def _start(self, firing: Firing) -> None:
         if self.random.random() < 0.02:
             self._pace.clear()
-        lasts = self._pace[firing.node, firing.shard] * self.random.random()
+        reads_after, lasts = self._duration(firing)
         if firing.ticket is not None:
-            if self.random.random() < self.stragglers:
-                lasts = STRAGGLER
-            self._push(self._time + lasts * self.random.random(), True, firing)
+            self._push(self._time + reads_after, True, firing)
         self._push(self._time + lasts, False, firing)
+
+    def _duration(self, firing: Firing) -> tuple[float, float]:
+        """After what time a firing reads its weights, and ends."""
+        lasts = self._pace[firing.node, firing.shard] * self.random.random()
+        if firing.ticket is not None and self.random.random() < self.stragglers:
+            lasts = STRAGGLER
+        return lasts * self.random.random(), lasts
 
     def _push(self, time: float, reads: bool, firing: Firing) -> None:
         self._serial += 1

@@ -29,7 +29,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_home, algorithm_name, find_algorithm
-from levada.flow import Flow, Instrument, LevadaError, Statistics
+from levada.flow import Episode, Flow, Instrument, LevadaError, Statistics
 from levada.flow.deployment import Deployment, Run
 from levada.rl.evaluate import Evaluation, TrainedPolicy
 from levada.rl.evaluate import evaluate as evaluate_policy
@@ -291,9 +291,16 @@ def load(
 
 
 def evaluate(
-    run: Result | str | os.PathLike[str], *, num_episodes: int = 20, seed: int = 0, deterministic: bool = True
+    run: Result | str | os.PathLike[str],
+    *,
+    num_episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> Evaluation:
     """Play whole episodes with the policy of a run (or of its directory) and return what came of them.
+
+    `on_episode` is called after each, to show progress.
 
     Raises:
         ConfigError: fewer than one episode, or a negative seed.
@@ -301,7 +308,7 @@ def evaluate(
     _check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     result = run if isinstance(run, Result) else load(run)
     return evaluate_policy(
-        result.task, result.policy, num_episodes=num_episodes, seed=seed, deterministic=deterministic
+        result.task, result.policy, num_episodes=num_episodes, seed=seed, deterministic=deterministic, on_episode=on_episode
     )
 
 

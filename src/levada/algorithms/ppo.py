@@ -28,6 +28,7 @@ from levada.algorithms.checks import (
     require_positive,
 )
 from levada.algorithms.gae import GAE
+from levada.algorithms.network import NetworkField, find_network
 from levada.flow import Flow, Queue
 from levada.rl.learner import Learner
 from levada.rl.optimise import Adam
@@ -84,8 +85,10 @@ class PPO(Algorithm):
     """Shift and scale observations by their running mean and deviation."""
     normalise_reward: bool = False
     """Scale rewards by the running deviation of their discounted sum."""
+    network: NetworkField = None
+    """A network of your own, as `module:Class`, called with the observation space and the number of action parameters."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers, without a network of your own."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
     log_std_init: float = 0.0
@@ -119,7 +122,7 @@ class PPO(Algorithm):
         policy = Policy(
             observation_space=task.observation_space, action_space=task.action_space, hidden=self.hidden,
             activation=self.activation, normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward,
-            log_std_init=self.log_std_init,
+            log_std_init=self.log_std_init, network=find_network(self.network),
         )  # fmt: skip
         learner = Learner(
             policy=policy, loss=PPOLoss(self), coefficients=self.coefficients, num_epochs=self.num_epochs,

@@ -50,7 +50,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
             msg += "; one of your own is named by my_module:Class or path/to/file.py:Class"
         raise AlgorithmError(msg)
     where, _, class_name = name.rpartition(":")
-    module = _load_file(Path(where)) if where.endswith(".py") else _import(where)
+    module = load_module(where)
     found: object = module
     for part in class_name.split("."):
         found = getattr(found, part, None)
@@ -97,6 +97,15 @@ def _no_such_class(where: str, name: str, module: ModuleType) -> str:
     near = difflib.get_close_matches(name, own, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; it has: {', '.join(own) or 'none'}"
     return f"{where} has no algorithm {name!r}{hint}"
+
+
+def load_module(where: str) -> ModuleType:
+    """The module of a dotted name or of a file.
+
+    Raises:
+        AlgorithmError: there is none.
+    """
+    return _load_file(Path(where)) if where.endswith(".py") else _import(where)
 
 
 def _import(module: str) -> ModuleType:

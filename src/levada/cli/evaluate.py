@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
+from rich.console import Console
+from rich.progress import Progress
 
 from levada.api import evaluate as evaluate_run
 from levada.api import load
@@ -32,9 +35,12 @@ def evaluate(args: list[str], began_s: float) -> int:
     del began_s
     options = tyro.cli(EvalOptions, args=args, prog="levada eval", config=(tyro.conf.FlagCreatePairsOff,))
     result = load(options.run)
-    evaluation = evaluate_run(
-        result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic
-    )
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("episodes", total=options.episodes)
+        evaluation = evaluate_run(
+            result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic,
+            on_episode=lambda episode: progress.advance(bar),
+        )  # fmt: skip
     returns = evaluation.returns
     if options.json:
         print(json.dumps({

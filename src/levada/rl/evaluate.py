@@ -7,15 +7,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from levada.flow import Episode
 from levada.rl.policy import Policy, Weights
 from levada.rl.rollout import EpisodeCounter
-from levada.rl.spaces import Array
+from levada.rl.spaces import Array, leaf_spaces, named_leaves
 from levada.rl.task import Task
 
 MAX_ENVS = 8
@@ -35,11 +37,28 @@ class TrainedPolicy:
         self._actor.load(weights)
 
     def act(self, obs: Any, *, deterministic: bool = True) -> Array:
-        """The action for one observation, as the environment shows it; the likeliest one, or drawn as in training.
+        """The action for one observation; the likeliest one, or drawn as in training.
 
-        Discrete actions count from 0; continuous ones are within the bounds.
+        Discrete actions count from 0, and continuous ones are clipped to the bounds, as in training.
+
+        Raises:
+            ValueError: the observation has another shape than those of the policy's space.
         """
-        return self._actor.act(obs, self._rng, deterministic)
+        self._check(obs)
+        action = self._actor.act(obs, self._rng, deterministic)
+        space = self.policy.action_space
+        return np.clip(action, space.low, space.high) if isinstance(space, Box) else action
+
+    def _check(self, obs: Any) -> None:
+        expected = {path: space.shape for path, space in leaf_spaces(self.policy.observation_space).items()}
+        got = {path: np.shape(leaf) for path, leaf in named_leaves(obs).items()}
+        if got != expected:
+            msg = f"act: got an observation of shape {_plain(got)}, expected {_plain(expected)}; one observation, not a batch"
+            raise ValueError(msg)
+
+
+def _plain(shapes: dict[str, Any]) -> Any:
+    return shapes[""] if list(shapes) == [""] else shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +87,17 @@ class Evaluation:
 
 
 def evaluate(
-    task: Task, policy: TrainedPolicy, *, num_episodes: int = 20, seed: int = 0, deterministic: bool = True
+    task: Task,
+    policy: TrainedPolicy,
+    *,
+    num_episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> Evaluation:
     """Play whole episodes, the same number in each environment, so that short ones are not favoured.
+
+    `on_episode` is called after each, to show progress.
 
     Raises:
         ValueError: fewer than one episode.
@@ -94,6 +121,7 @@ def evaluate(
             for b, episode in zip(np.flatnonzero(ended), counted, strict=True):
                 if played[b] < quota[b]:
                     episodes.append(episode)
+                    on_episode(episode)
                 played[b] += 1
             obs = step.obs
     return Evaluation(tuple(episodes), policy.version, deterministic)

@@ -199,9 +199,10 @@ class QueueMachine:
 
     def _measure(self, header: Header, version: int | None) -> None:
         lag: dict[str, int] = {}
-        if version is not None and self.channel.policy in header.versions:
+        policy = self.channel.policy
+        if version is not None and policy is not None and policy in header.versions:
             measured = self._lag(header, version)
-            lag[self.channel.policy] = measured
+            lag[policy] = measured
             self._lag_max = max(self._lag_max, measured)
             self._lag_sum += measured
             self._lag_count += 1

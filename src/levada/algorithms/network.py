@@ -1,0 +1,35 @@
+"""A network of the user's own as a field of a configuration: a class in Python, `module:Class` on the command line.
+
+It is called with the observation space and the number of action parameters and returns an `nn.Module`; see docs/rl.md.
+
+>>> find_network("levada.rl.models:MLP").__name__
+'MLP'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import tyro
+
+from levada.algorithms.registry import AlgorithmError, load_module
+
+NetworkField = Annotated[Any, tyro.conf.arg(constructor=str, metavar="MODULE:CLASS")]
+"""The type of such a field: a callable, a string, or None."""
+
+
+def find_network(network: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
+    """What makes the network; None for the one that suits the observations.
+
+    Raises:
+        AlgorithmError: there is no such module or class.
+    """
+    if not isinstance(network, str):
+        return network
+    where, _, name = network.rpartition(":" if ":" in network else ".")  # config.json has the dotted name
+    found = getattr(load_module(where), name, None)
+    if not callable(found):
+        msg = f"network={network!r}: {where} has no class or function {name!r} that makes an nn.Module"
+        raise AlgorithmError(msg)
+    return found  # type: ignore[no-any-return]
