@@ -1,12 +1,27 @@
-"""Code in the documentation is executed: python blocks of Markdown files, and examples in docstrings of the package."""
+"""Code in the documentation is executed: blocks of Markdown files, and examples in docstrings of the package.
+
+- python: runs, in one namespace per document, in a directory that is thrown away.
+- output, right after it: must equal what the block printed; `...` stands for anything.
+- sh: is only read; but where an output block follows, its `levada` commands run, and must print that.
+"""
 
 from __future__ import annotations
 
+import doctest
+import io
+import os
+import shlex
+import tempfile
+from contextlib import redirect_stdout
+
 import pytest
 import torch
-from sybil import Sybil
+from sybil import Example, Sybil
+from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.doctest import DocTestParser
-from sybil.parsers.markdown import PythonCodeBlockParser
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+from levada.cli import main
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,23 +31,63 @@ def _one_thread() -> None:
 
 def _in_a_scratch_directory(namespace: dict[str, object]) -> None:
     """Documents train: what they write goes to a directory that is thrown away."""
-    import os
-    import tempfile
-
+    namespace["__name__"] = "__main__"  # a block is what a user would write in a script
     namespace["_scratch"] = scratch = tempfile.TemporaryDirectory()
     namespace["_before"] = os.getcwd()
     os.chdir(scratch.name)
 
 
 def _back(namespace: dict[str, object]) -> None:
-    import os
-
     os.chdir(str(namespace["_before"]))
     namespace["_scratch"].cleanup()  # type: ignore[attr-defined]
 
 
+class _Python(PythonEvaluator):
+    """Run a block and keep what it prints."""
+
+    def __call__(self, example: Example) -> None:
+        __tracebackhide__ = True
+        printed = io.StringIO()
+        example.namespace.pop("_commands", None)
+        try:
+            with redirect_stdout(printed):
+                super().__call__(example)
+        finally:
+            print(printed.getvalue(), end="")
+            example.namespace["_printed"] = printed.getvalue()
+
+
+def _shell(example: Example) -> None:
+    """Keep the commands, in case an output follows."""
+    example.namespace["_commands"] = str(example.parsed).splitlines()
+
+
+def _output(example: Example) -> str | None:
+    commands = example.namespace.pop("_commands", None)
+    got = example.namespace["_printed"] if commands is None else _run(commands)
+    expected = doctest.Example("", str(example.parsed))
+    checker = doctest.OutputChecker()
+    if checker.check_output(expected.want, got, doctest.ELLIPSIS):
+        return None
+    return checker.output_difference(expected, got, doctest.ELLIPSIS)
+
+
+def _run(commands: list[str]) -> str:
+    """Execute `levada ...` lines in this process."""
+    printed = io.StringIO()
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        if words[:1] == ["levada"]:
+            with redirect_stdout(printed):
+                code = main(words[1:])
+            assert code == 0, f"`{command}` gave exit code {code}"
+    return printed.getvalue()
+
+
+_python = PythonCodeBlockParser()
+_python.codeblock_parser = CodeBlockParser("python", _Python())
 _documents = Sybil(
-    parsers=[PythonCodeBlockParser()],
+    parsers=[_python, CodeBlockParser("sh", _shell), CodeBlockParser("output", _output)],
     patterns=["*.md"],
     excludes=["CHANGELOG.md", ".venv/**", ".bench/**"],
     setup=_in_a_scratch_directory,

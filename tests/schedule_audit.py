@@ -76,8 +76,12 @@ class Audit:
         self._used: dict[str, set[tuple[int, int]]] = {name: set() for name in flow.learners()}
         self._told: dict[tuple[str, int], tuple[Header, int]] = {}
         self._working: dict[tuple[str, int], tuple[int, Counter[str]]] = {}  # shard -> its ticket, items by channel
-        self._fed_by = {name: [a for a in self.accounts.values() if a.channel.input.node == name] for name in flow.nodes}
-        self._of_source = {name: [a for a in self.accounts.values() if name in a.channel.sources] for name in flow.nodes}
+        self._fed_by = {
+            name: [a for a in self.accounts.values() if a.channel.input.node == name] for name in flow.nodes
+        }
+        self._of_source = {
+            name: [a for a in self.accounts.values() if name in a.channel.sources] for name in flow.nodes
+        }
 
     # ---- what happens
 

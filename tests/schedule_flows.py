@@ -5,9 +5,9 @@ from math import prod
 from typing import Any
 
 from hypothesis import strategies as st
+from schedule_harness import ToyLearner
 
 from levada.flow import Flow, Latest, Queue, Stream
-from schedule_harness import ToyLearner
 
 
 @dataclass(frozen=True)

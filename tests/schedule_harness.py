@@ -10,15 +10,16 @@ its own and compares them with what the schedule promises and says.
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from levada.flow import Flow, Header, Input, Item, Queue, Shard, Update
+from schedule_audit import Audit, Token
+
+from levada.flow import Fired, Flow, Header, Input, Item, Queue, Shard, Update
 from levada.flow.derive import Channel
 from levada.schedule import Begin, Event, Finished, Firing, Forget, Instruction, Lost, Output, Publish, Schedule, Start
-from schedule_audit import Audit, Token
 
 STRAGGLER = 200.0
 """What a straggler takes; others take up to 10."""
@@ -54,10 +55,12 @@ def toy_source(shard: Shard) -> Callable[[Any], Any]:
     return lambda weights: (shard.node, shard.index, next(made), weights)
 
 
-def toy_flow(queue: Queue, *, size: int = 2, shards: int = 4, every: int = 1, source: Any = toy_source) -> Flow:
+def toy_flow(
+    queue: Queue, *, size: int = 2, shards: int = 4, every: int = 1, source: Any = toy_source, learner: Any = None
+) -> Flow:
     """The smallest flow that learns: rollout -> batch -> learn -> weights."""
     flow = Flow("toy")
-    learner = ToyLearner()
+    learner = learner or ToyLearner()
     weights = flow.latest("weights", of=learner)
     items = flow.source("rollout", source, reads=weights, shards=shards)
     batch = flow.batch("batch", items.via(queue), size=size)
@@ -65,6 +68,23 @@ def toy_flow(queue: Queue, *, size: int = 2, shards: int = 4, every: int = 1, so
     flow.publish(update.weights, to=weights, every=every)
     flow.report(update.stats)
     return flow
+
+
+def plain_flow(max_lag: int = 0, **kwargs: Any) -> Flow:
+    return toy_flow(Queue(max_lag=max_lag), **kwargs)
+
+
+class Recorder:
+    """An instrument that keeps every event; those of firings without their times, so that two runs can be compared."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def on_event(self, event: Any) -> None:
+        self.events.append(replace(event, start_s=0.0, end_s=0.0) if isinstance(event, Fired) else event)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 def toy_channel(queue: Queue, *, per_update: int | None = 2, every: int | None = 1, **kwargs: Any) -> Channel:

@@ -8,7 +8,6 @@ rule; arrival order overtakes by no more than its window. At the end, every tick
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from schedule_flows import Plan, plans
 from schedule_harness import Executor
 
@@ -29,18 +28,20 @@ def test_every_promise_is_kept_under_random_schedules(plan: Plan, seed: int):
     for run in range(RUNS):
         losses, stragglers = (0.03, 0.0) if run % 2 else (0.0, 0.04 if run == 0 else 0.0)
         executor = Executor(flow, seed + run, losses=losses, stragglers=stragglers, check_every=9)
-        executor.run(updates=1 if run else 3, firings=40).drain()
+        executor.run(updates=1 if run else 3, firings=32).drain()
 
 
 @given(plans(order="admission"), st.integers(0, 10**6))
 @settings(schedules, max_examples=400)
 def test_in_admission_order_timing_does_not_matter(plan: Plan, seed: int):
     flow = plan.build()
-    told = [_consumed(Executor(flow, seed + run, losses=run / 100, check_every=7).run(updates=3)) for run in range(RUNS)]
+    told = [
+        _consumed(Executor(flow, seed + run, losses=run / 100, check_every=7).run(updates=2)) for run in range(RUNS)
+    ]
     for learner, first in told[0].items():
         for other in told[1:]:
             common = min(len(first), len(other[learner]))
-            assert common >= 3
+            assert common >= 2
             assert first[:common] == other[learner][:common]
 
 

@@ -12,6 +12,7 @@ from levada.flow.deployment import Deployment, Run
 from levada.flow.errors import (
     ChannelError,
     FlowError,
+    FlowWarning,
     LevadaError,
     LevadaInternalError,
     NameInUseError,
@@ -40,7 +41,7 @@ from levada.flow.watch import (
 
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "Dropped", "Edge", "Episode", "Event",
-    "Experience", "Fired", "Flow", "FlowError", "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest",
+    "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest",
     "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
     "NodeStatistics", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "Shard", "Source",
     "Statistics", "Stream", "StreamError", "Update", "Updates", "close", "derive_seed",

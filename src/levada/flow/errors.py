@@ -54,6 +54,10 @@ class Problem:
         return f"{self.code}{mark} {self.where}: {self.got}; expected {self.expected}. {self.hint}"
 
 
+class FlowWarning(UserWarning):
+    """A flow runs, but probably not as it was meant."""
+
+
 class FlowError(LevadaError, ValueError):
     """The flow is not well formed. Every problem is listed, not just the first."""
 

@@ -16,15 +16,16 @@ thread too, but delays what has been made as long as the schedule allows, at ran
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter
 from typing import Any
 
-from levada.flow.errors import FlowError, LevadaError, Problem
+from levada.flow.errors import FlowError, FlowWarning, LevadaError, Problem
 from levada.flow.graph import Flow
 from levada.flow.payload import Item, Shard, derive_seed
 from levada.flow.protocols import close
@@ -59,7 +60,8 @@ class InlineRun:
     def __init__(
         self, flow: Flow, *, seed: int, instruments: Sequence[Instrument] = (), adversary: int | None = None
     ) -> None:
-        flow.check()
+        for problem in flow.check():
+            warnings.warn(str(problem), FlowWarning, stacklevel=3)
         _refuse_replays(flow)
         self.flow = flow
         self._schedule = Schedule(flow)
@@ -135,10 +137,11 @@ class InlineRun:
         return Statistics(wall_s, nodes, self._schedule.channels(), dict(self._schedule.versions))
 
     def close(self) -> None:
-        """Close the environments and whatever else the work holds."""
-        for work in self._work.values():
-            close(work)
-        self._work.clear()
+        """Close the environments and whatever else the work holds: all of it, also if one of them fails."""
+        with ExitStack() as closing:
+            for work in self._work.values():
+                closing.callback(close, work)
+            self._work.clear()
 
     # ---- inside
 
@@ -153,7 +156,11 @@ class InlineRun:
             if node.kind == "source":
                 for index in range(node.shards):
                     shard = Shard(node.name, index, node.shards, derive_seed(seed, node.name, index))
-                    self._work[node.name, index] = node.work(shard)
+                    try:
+                        self._work[node.name, index] = node.work(shard)
+                    except BaseException as error:
+                        error.add_note(f"while opening node {node.name!r} of flow {self.flow.name!r}, shard {index}")
+                        raise
             elif node.kind != "learn":
                 self._work[node.name, None] = node.work
 
@@ -183,7 +190,6 @@ class InlineRun:
         return (1, firing.shard) if firing.ticket is None else (2, firing.ticket)
 
     def _execute(self, firing: Firing) -> Finished:
-        self._waiting.remove(firing)
         node = self.flow.nodes[firing.node]
         if any(when(firing) for when in self._breakpoints.get(firing.node, ())):
             breakpoint()
@@ -200,7 +206,8 @@ class InlineRun:
                 p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()
             }
             explain(error, self.flow.name, firing, made_with)
-            raise
+            raise  # the firing is still waiting: a next step tries it again
+        self._waiting.remove(firing)
         self._note_time(firing, start_s, perf_counter())
         return Finished(firing, outputs, versions)
 

@@ -91,15 +91,7 @@ class StageMachine:
         """`nodes`: in the order in which items pass."""
         self.shard = shard
         self.machines: Mapping[str, NodeMachine] = {node.name: NodeMachine(node, shard is not None) for node in nodes}
-        self._following = {
-            name: [
-                (machine.node.name, index)
-                for machine in self.machines.values()
-                for index, edge in enumerate(machine.node.inputs)
-                if edge.node == name and edge.queue is None
-            ]
-            for name in self.machines
-        }
+        self._ahead = {name: self._inputs_ahead(name) for name in self.machines}
         self._downstream_first = tuple(m for m in reversed(list(self.machines.values())) if m.buffers)
         self.busy: str | None = None
         """The node that is firing."""
@@ -114,10 +106,22 @@ class StageMachine:
 
     def wants(self, node: str, index: int) -> bool:
         """Whether an item brought to this input could go on to a learner as soon as its batch is full."""
-        machine = self.machines[node]
-        if not machine.wants(index):
+        if not self.machines[node].wants(index):
             return False
-        return machine.node.kind == "learn" or all(self.wants(*following) for following in self._following[node])
+        return all(any(map(machine.wants, indices)) for machine, indices in self._ahead[node])
+
+    def _inputs_ahead(self, name: str) -> list[tuple[NodeMachine, list[int]]]:
+        """What an item that enters at a node passes up to the learner, each with the inputs by which it does."""
+        reached = {name}
+        ahead: list[tuple[NodeMachine, list[int]]] = []
+        for machine in self.machines.values():
+            edges = enumerate(machine.node.inputs)
+            indices = [index for index, edge in edges if edge.queue is None and edge.node in reached]
+            if indices:
+                ahead.append((machine, indices))
+                if machine.node.kind != "learn":
+                    reached.add(machine.node.name)
+        return [] if self.machines[name].node.kind == "learn" else ahead
 
     def put(self, node: str, index: int, item: Item) -> None:
         """Hand an item to an input."""
