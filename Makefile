@@ -28,7 +28,7 @@ train: $(VENV)/ready ## train PPO on CartPole-v1 until it is solved
 lint: $(VENV)/ready ## style, spelling, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src tests docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: types

@@ -154,3 +154,69 @@ def weighted_union() -> Flow:
     flow.publish(update.weights, to=weights)
     flow.report(update.stats)
     return flow
+
+
+def free_with_evaluation() -> Flow:
+    """Free-running, with losses that correct, and a second register that nobody trains from."""
+    learner = Adder(corrects_staleness=True)
+    flow = Flow("free")
+    weights, copy = flow.latest("weights", of=learner), flow.latest("copy", of=learner)
+    rollouts = flow.source("rollout", Roll(), reads=weights, shards=4)
+    returns = flow.source("evaluate", Roll(), reads=copy)
+    kept = flow.filter("keep", positive, rollouts)
+    update = flow.learn("learn", learner, flow.batch("batch", kept.via(Queue(max_lag=None, capacity=16)), size=8))
+    flow.publish(update.weights, to=weights)
+    flow.publish(update.weights, to=copy, every=10)
+    flow.report(update.stats)
+    flow.report(flow.flat_map("twice", twice, returns).via(Queue(max_lag=None, capacity=1)), name="returns")
+    return flow
+
+
+ODD = 'odd "key" <&>\x00 --> `x` #1;'
+
+
+def nested_scopes() -> Flow:
+    """Scopes in scopes, edges that leave them, three policies, names that must be escaped."""
+    one, other, third = Adder("one"), Adder("other"), Adder('<b>&"third"')
+    flow = Flow("nested")
+    registers = {name: flow.latest(f"w_{name}", of=of) for name, of in (("a", one), ("b", other), ("c", third))}
+    rollouts = flow.source("rollout", Roll(), reads=registers, shards=4)
+    parts = flow.split("parts", rollouts, keys=["a", "b", ODD])
+    evaluated = flow.source("evaluate", Roll(), reads=registers["a"]).via(Queue(max_lag=None, capacity=4))
+    evaluated = flow.batch("eval_batch", evaluated, size=2)
+    flow.report(flow.map("mean", same, evaluated), name="eval_report")
+    with flow.scope("agents"):
+        with flow.scope("a"):
+            flow.publish(ppo_part(flow, parts["a"], one), to=registers["a"])
+        with flow.scope("b"):
+            flow.publish(dqn_part(flow, parts["b"], other), to=registers["b"], every=3)
+        batch = flow.batch("batch", parts[ODD].via(Queue(max_lag=3, on_stale="drop", capacity=12)), size=4)
+        update = flow.learn("learn_with_a_rather_long_name_indeed", third, batch)
+        flow.publish(update.weights, to=registers["c"])
+        flow.report(update.stats)
+    flow.report(flow.map("after", same, update.stats), name="outer_report")
+    return flow
+
+
+def mixed_in_replay() -> Flow:
+    """IMPALA with two replays mixed in, one of which is refilled from its own samples."""
+    learner = Adder(corrects_staleness=True)
+    flow = Flow("mixin")
+    weights = flow.latest("weights", of=learner)
+    replay, hard = (
+        flow.replay(name, of=list, capacity=1_000, min_size=10, samples_per_insert=1.0, sampler="prioritised")
+        for name in ("replay", "hard")
+    )
+    rollouts = flow.source("rollout", Roll(), reads=weights, shards=32)
+    flow.store(rollouts, to=replay)
+    flow.store(rollouts, to=hard)
+    fresh = flow.batch("fresh", rollouts.via(Queue(max_lag=None, capacity=64)), size=8)
+    again = flow.map("relabel", same, flow.sample("mined", hard, size=8))
+    flow.store(again, to=hard)
+    mixed = flow.union("mix", fresh, flow.sample("replayed", replay, size=8), again, weights=[2, 1, 1])
+    update = flow.learn("learn", learner, mixed)
+    flow.publish(update.weights, to=weights)
+    flow.reprioritise(update.priorities, of=replay)
+    flow.reprioritise(update.priorities, of=hard)
+    flow.report(update.stats)
+    return flow

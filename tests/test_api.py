@@ -16,6 +16,7 @@ from cli_harness import TINY_FIELDS
 import levada
 from levada import PPO, Task
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.presets import PRESETS
 from levada.api import LoadError, build, configure
 from levada.rl.threads import default_threads
 
@@ -279,8 +280,9 @@ def test_a_class_that_cannot_be_imported_must_be_given(qualname, where):
 
 
 def test_a_configuration_goes_before_the_preset_and_arguments_before_both():
+    tuned = PRESETS["ppo"]["CartPole-v1"]["learning_rate"]
     plain, settings = configure("ppo", "CartPole-v1", {"discount": 0.5})
-    assert (plain.learning_rate, plain.discount, plain.entropy_coef) == (1e-3, 0.5, 0.0)
+    assert (plain.learning_rate, plain.discount, plain.entropy_coef) == (tuned, 0.5, 0.0)
     assert [settings[name].origin for name in ("learning_rate", "discount", "entropy_coef")] == [
         "preset",
         "argument",

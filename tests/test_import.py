@@ -1,5 +1,8 @@
 """`import levada` is quick because it imports little; what is public is exactly what is meant."""
 
+import ast
+import inspect
+import pkgutil
 import subprocess
 import sys
 from importlib import resources
@@ -7,6 +10,8 @@ from importlib import resources
 import pytest
 
 import levada
+import levada.math
+import levada.rl
 
 PUBLIC = {
     "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Queue", "Report",
@@ -27,7 +32,7 @@ def test_import_loads_nothing_heavy():
     """`benchmarks/import_time.py` measures the time; here only what it is spent on, which does not flicker."""
     loaded = loaded_by("import levada")
     assert not loaded & set(HEAVY)
-    assert {name for name in loaded if name.startswith("levada")} == {"levada", "levada._version"}
+    assert {name for name in loaded if name.startswith("levada")} == {"levada", "levada._lazy", "levada._version"}
 
 
 def test_the_flow_needs_no_torch_and_no_gymnasium():
@@ -71,16 +76,27 @@ def test_the_package_is_typed():
     assert resources.files("levada").joinpath("py.typed").is_file()
 
 
-def test_what_type_checkers_see_is_what_there_is():
-    """The imports under TYPE_CHECKING name the same homes as the table that is used at run time."""
-    import ast
-    import inspect
+LAZY = (levada, levada.math, levada.rl)
 
-    imports = {
-        alias.name: node.module
-        for node in ast.walk(ast.parse(inspect.getsource(levada)))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("levada.")
-        for alias in node.names
-    }
-    assert imports.pop("__version__") == "levada._version"
-    assert imports == levada._HOME
+
+@pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
+def test_what_type_checkers_see_is_what_there_is(package):
+    """The imports under TYPE_CHECKING name the same homes as the table that is used at run time."""
+    guarded = next(node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If))
+    imports = {alias.name: node.module for node in guarded.body for alias in node.names}
+    assert imports == package._HOME
+    assert set(dir(package)) == set(package.__all__)
+    assert set(package.__all__) - {"__version__"} == set(imports)
+
+
+@pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
+def test_no_public_name_is_hidden_by_a_module(package):
+    """`import package.name` would replace the one by the other."""
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert not modules & set(package.__all__)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+
+
+def test_spaces_need_no_torch():
+    assert "torch" not in loaded_by("import levada.rl; from levada.rl import SpaceError")

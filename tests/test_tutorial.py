@@ -10,7 +10,6 @@ import pytest
 from docs_harness import ROOT, code_blocks
 
 import levada as lv
-from levada.algorithms.registry import find_algorithm
 
 MAX_LINES = 60
 

@@ -11,9 +11,9 @@ imported when they are first used, so `import levada` is quick and loads no torc
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from levada._lazy import lazy
 from levada._version import __version__
 
 if TYPE_CHECKING:
@@ -63,18 +63,7 @@ _HOME = {
     "train": "levada.api",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        msg = f"module 'levada' has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
+    __getattr__, __dir__ = lazy(__name__, _HOME)

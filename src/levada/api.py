@@ -308,7 +308,12 @@ def evaluate(
     _check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     result = run if isinstance(run, Result) else load(run)
     return evaluate_policy(
-        result.task, result.policy, num_episodes=num_episodes, seed=seed, deterministic=deterministic, on_episode=on_episode
+        result.task,
+        result.policy,
+        num_episodes=num_episodes,
+        seed=seed,
+        deterministic=deterministic,
+        on_episode=on_episode,
     )
 
 

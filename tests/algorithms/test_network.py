@@ -13,7 +13,7 @@ from levada.algorithms.network import find_network
 from levada.algorithms.registry import AlgorithmError
 from levada.cli import main
 
-SOURCE = '''
+SOURCE = """
 from torch import nn
 
 class Net(nn.Module):
@@ -23,7 +23,7 @@ class Net(nn.Module):
 
     def forward(self, obs):
         return self.params(obs), self.value(obs).squeeze(-1)
-'''
+"""
 
 
 class Linear(nn.Module):

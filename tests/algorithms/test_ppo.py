@@ -44,7 +44,13 @@ def test_it_learns_cartpole() -> None:
 
 def test_it_learns_continuous_actions() -> None:
     hp = PPO(
-        num_envs=8, num_steps=256, num_epochs=10, learning_rate=1e-3, discount=0.9, normalise_reward=True, normalise_obs=True
+        num_envs=8,
+        num_steps=256,
+        num_epochs=10,
+        learning_rate=1e-3,
+        discount=0.9,
+        normalise_reward=True,
+        normalise_obs=True,
     )
     monitor, *_ = run(hp, "Pendulum-v1", updates=24)
     assert monitor.return_mean_100 > -900  # a random policy has -1,200

@@ -8,6 +8,7 @@ import cli_harness
 import pytest
 
 import levada
+from levada.algorithms.presets import PRESETS
 from levada.api import build
 from levada.rl.task import Task
 
@@ -61,7 +62,7 @@ def test_help_of_train_gives_the_options_of_the_run_first_and_defaults_of_the_pr
     flags = re.findall(r"^\W*?(--[a-z][a-z-]+)", out, re.MULTILINE)
     assert flags[:5] == ["--env", "--until", "--seed", "--on", "--out"]
     assert flags.index("--json") < flags.index("--shards")
-    assert "(default: 0.001)" in out
+    assert f"(default: {PRESETS['ppo']['CartPole-v1']['learning_rate']})" in out
     assert "preset for CartPole-v1" in out
     assert "(default: 0.0003)" in shell("train ppo --help").out
     assert max(map(len, out.splitlines()[4:])) <= 80

@@ -16,6 +16,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import levada
+from levada.algorithms.presets import PRESETS
 from levada.run import checkpoint
 from levada.run.directory import RunDirectory
 
@@ -67,7 +68,7 @@ def test_config_says_where_each_value_came_from(run):
     config = json.loads((path / "config.json").read_bytes())
     settings = config["settings"]
     chosen = {name: (setting["value"], setting["from"]) for name, setting in settings.items()}
-    assert chosen["learning_rate"] == (1e-3, "preset")
+    assert chosen["learning_rate"] == (PRESETS["ppo"]["CartPole-v1"]["learning_rate"], "preset")
     assert chosen["num_envs"] == (2, "command line")
     assert chosen["compile"] == (False, "command line")
     assert chosen["seed"] == (1, "command line")

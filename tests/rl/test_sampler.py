@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from rl.exact_mdp import SMALL, ExactEnv, ExactMDP, make_exact_env
 from scipy import stats
 from torch import Tensor, nn
 
@@ -20,7 +21,6 @@ from levada.rl.policy import Policy
 from levada.rl.rollout import Rollout
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task
-from rl.exact_mdp import SMALL, ExactEnv, ExactMDP, make_exact_env
 
 DISCOUNT = 0.9
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
@@ -35,7 +35,9 @@ def _ring() -> ExactMDP:
     reward = np.arange(num_states, dtype=np.float64)[:, None, None] * np.ones_like(probability)
     terminal = np.zeros(probability.shape, bool)
     terminal[num_states - 1] = True
-    return ExactMDP(start=np.full(num_states, 1 / num_states), probability=probability, reward=reward, terminal=terminal)
+    return ExactMDP(
+        start=np.full(num_states, 1 / num_states), probability=probability, reward=reward, terminal=terminal
+    )
 
 
 RING = _ring()
@@ -76,7 +78,9 @@ def sample(mdp: ExactMDP, mode: AutoresetMode, *, num_envs: int, num_steps: int,
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("lambda_", [0.0, 0.8, 1.0])
-def test_value_targets_are_the_analytic_values_where_everything_is_deterministic(mode: AutoresetMode, lambda_: float) -> None:
+def test_value_targets_are_the_analytic_values_where_everything_is_deterministic(
+    mode: AutoresetMode, lambda_: float
+) -> None:
     rollout = sample(RING, mode, num_envs=3, num_steps=40, max_episode_steps=3)
     assert rollout.truncated.sum() > 5, "the time limit must bite"
     assert rollout.terminated.sum() > 5

@@ -98,7 +98,9 @@ class PPO(Algorithm):
 
     def __post_init__(self) -> None:
         require_fractions(self, "discount", "gae_lambda")
-        require_positive(self, "learning_rate", "clip", "adam_eps", "clip_value", "max_grad_norm", "target_kl", "anneal_steps")
+        require_positive(
+            self, "learning_rate", "clip", "adam_eps", "clip_value", "max_grad_norm", "target_kl", "anneal_steps"
+        )
         require_counts(self, "shards", "num_envs", "num_steps", "num_epochs", "minibatch_size")
         require_not_negative(self, "max_lag", "entropy_coef", "value_coef")
         product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"

@@ -144,7 +144,7 @@ class Replay(Generic[T]):
     """A table that is sampled, with a balance between what is inserted and what is sampled.
 
     Made by `Flow.replay`. With `e = (inserted - min_size) * samples_per_insert - sampled`, inserting waits while
-    `e > tolerance` and sampling waits while `e < -tolerance` (Reverb's rate limiter, arXiv 2102.04736, section 3.3).
+    `e > tolerance` and sampling waits while `e <= -tolerance` (Reverb's rate limiter, arXiv 2102.04736, section 3.3).
     """
 
     name: str

@@ -84,8 +84,9 @@ def _registers(s: _Subject) -> Iterator[Problem]:
         if edge.kind == "publish":
             node, register = flow.nodes[edge.source.node], flow.registers[edge.target]
             if node.kind != "learn" or edge.source.port != "weights" or edge.source.queue is not None:
+                through = "" if edge.source.queue is None else " through a queue"
                 yield Problem(
-                    "LV103", edge.target, f"is published from {edge.source.label}", "the weights of a learner, directly",
+                    "LV103", edge.target, f"is published from {edge.source.label}{through}", "the weights of a learner, directly",
                     "Write flow.publish(update.weights, to=...), without via(...).",
                 )  # fmt: skip
             elif node.work.policy_name != register.policy:
@@ -101,13 +102,9 @@ def _registers(s: _Subject) -> Iterator[Problem]:
             )  # fmt: skip
         if not any(name == register.name for node in flow.nodes.values() for _, name in node.reads):
             yield Problem(
-                "LV106",
-                register.name,
-                "nothing reads it",
-                "a source with reads=...",
-                "Remove it, or read it.",
-                "warning",
-            )
+                "LV106", register.name, "nothing reads it", "a source that does",
+                "Give it to a source (reads=...), or remove it.", "warning",
+            )  # fmt: skip
 
 
 def _replays(s: _Subject) -> Iterator[Problem]:
@@ -121,15 +118,11 @@ def _replays(s: _Subject) -> Iterator[Problem]:
                 replay.name,
                 "nothing is stored in it",
                 "flow.store(..., to=...)",
-                "Store the rollouts in it.",
+                "Store the items of a source in it.",
             )
         if not samples:
             yield Problem(
-                "LV202",
-                replay.name,
-                "nothing is sampled from it",
-                "flow.sample(...)",
-                "Sample from it, or remove it.",
+                "LV202", replay.name, "nothing is sampled from it", "flow.sample(...)", "Sample from it, or remove it."
             )
         if replay.min_size > replay.capacity:
             yield Problem(
@@ -215,12 +208,15 @@ def _places(s: _Subject) -> Iterator[Problem]:
 def _queues(s: _Subject) -> Iterator[Problem]:
     flow = s.flow
     queued = {channel.consumer for channel in s.topology.channels}
+    second = [c for c in s.topology.channels if any(name in queued for name in ancestors(flow, c.input.node))]
+    for channel in second:
+        yield Problem(
+            "LV311", channel.name, "lies behind another queue", "one queue on each path from a source to a learner",
+            "Keep the queue that ends the sharding; the nodes behind it hand items over directly.",
+        )  # fmt: skip
+    involved = {name for channel in second for name in ancestors(flow, channel.input.node)}
     for channel in s.topology.channels:
-        if any(name in queued for name in ancestors(flow, channel.input.node)):
-            yield Problem(
-                "LV311", channel.name, "lies behind another queue", "one queue on each path from a source to a learner",
-                "Keep the queue that ends the sharding; the nodes behind it hand items over directly.",
-            )  # fmt: skip
+        if channel in second or channel.consumer in involved:
             continue
         if not channel.sources:
             yield Problem(
@@ -237,9 +233,11 @@ def _queues(s: _Subject) -> Iterator[Problem]:
                 "LV312", channel.name, "its capacity cannot be derived", "Queue(..., capacity=...)",
                 "The items that one update consumes are not known from the graph; give a capacity.",
             )  # fmt: skip
-        need = channel.per_update or flow.nodes[channel.consumer].size
-        if channel.tickets is not None and channel.tickets < need:
-            yield _cannot_start(flow, channel, f"{channel.tickets} tickets for the {need} items of the first update")
+        need = (channel.per_update or 1) * (channel.publish_every or 1)
+        if channel.queue.blocks and channel.tickets is not None and channel.tickets < need:
+            yield _cannot_start(
+                flow, channel, f"{channel.tickets} tickets for the {need} items until weights come back"
+            )
         if channel.queue.on_stale == "drop" and channel.queue.max_lag == 0:
             yield Problem(
                 "LV313", channel.name, "max_lag=0 with on_stale='drop' discards whatever was begun before an update",
@@ -252,49 +250,78 @@ def _queues(s: _Subject) -> Iterator[Problem]:
                 "one weighted union at the shards, each of its inputs from one source of its own",
                 "Leave out weights=..., or give each source a queue and make the union behind the queues.",
             )  # fmt: skip
+    yield from _turns(s)
     yield from _shard_batches(s)
 
 
+def _turns(s: _Subject) -> Iterator[Problem]:
+    """Two rules about whose turn it is may wait for each other."""
+    flow = s.flow
+    dealt = [channel for channel in s.topology.channels if channel.proportions is not None]
+    for index, channel in enumerate(dealt):
+        for other in dealt[:index]:
+            shared = set(channel.sources) & set(other.sources)
+            if len(shared) > 1:
+                yield Problem(
+                    "LV316", channel.name, f"deals turns to {', '.join(sorted(shared))}, and so does {other.name}",
+                    "one weighted union for the same sources", "The two could wait for each other: leave out one of the weights.",
+                )  # fmt: skip
+    for node in flow.nodes.values():
+        if node.kind == "union" and node.weights is not None and node.name not in s.topology.sharded:
+            ways = [list(ancestors(flow, edge.node)) for edge in node.inputs if edge.queue is None]
+            common = [name for i, way in enumerate(ways) for other in ways[:i] for name in way if name in other]
+            if common and len(set(node.weights)) > 1:
+                yield Problem(
+                    "LV317", node.name, f"takes unequal shares of ways that both come from {common[0]}",
+                    "equal weights, or streams of their own", "One way would pile up: leave out weights=...",
+                )  # fmt: skip
+
+
 def _blocking(s: _Subject, channel: Channel) -> Iterator[Problem]:
-    if len(channel.learners) != 1 or channel.per_update is None:
-        reason = {
-            0: "no learner is behind it",
-            1: "items pass a filter, flat_map or union, or reach it twice",
-        }.get(len(channel.learners), f"several learners are behind it: {', '.join(channel.learners)}")
-        yield Problem(
-            "LV321", channel.name, f"how many items one update consumes cannot be derived: {reason}",
-            "one learner, reached through map and batch only",
-            "Give each learner a queue of its own; where items are filtered use on_stale='drop' with a capacity.",
-        )  # fmt: skip
+    if len(channel.learners) == 1 and channel.per_update is not None:
+        yield from _weight_edge(s, channel)
         return
-    yield from _weight_edge(s, channel)
+    reason, hint = _not_one_learner(channel) or (
+        "items pass a filter, flat_map or union, or reach it twice",
+        "Where their number is not fixed, use on_stale='drop' with a capacity.",
+    )
+    yield Problem(
+        "LV321", channel.name, f"how many items one update consumes cannot be derived: {reason}",
+        "one learner, reached through map and batch only", hint,
+    )  # fmt: skip
+
+
+def _not_one_learner(channel: Channel) -> tuple[str, str] | None:
+    """In words, and what to do about it."""
+    if not channel.learners:
+        return "no learner is behind it", "Without a learner there is no lag: use Queue(max_lag=None, capacity=...)."
+    if len(channel.learners) > 1:
+        return f"several learners are behind it: {', '.join(channel.learners)}", "Give each learner a queue of its own."
+    return None
 
 
 def _weight_edge(s: _Subject, channel: Channel) -> Iterator[Problem]:
     """Whether lag is bounded by something that exists: the versions of one learner, which come often enough."""
-    flow, lag = s.flow, channel.queue.max_lag
+    lag = channel.queue.max_lag
     if lag is None:
         return
-    missing = None
-    if len(channel.learners) != 1:
+    missing = _not_one_learner(channel)
+    if missing is None and (channel.policy is None or channel.publish_every is None):
+        learner, sources = channel.learners[0], ", ".join(channel.sources)
         missing = (
-            f"several learners are behind it: {', '.join(channel.learners)}"
-            if channel.learners
-            else "no learner is behind it"
-        )
-    elif channel.policy is None:
-        missing = f"the policy of {channel.learners[0]!r} is not read by {', '.join(channel.sources)}"
-    elif channel.publish_every is None:
-        missing = f"{channel.learners[0]!r} does not publish to what {', '.join(channel.sources)} reads"
-    if missing:
-        yield Problem(
-            "LV322", channel.name, f"bounds the lag, but {missing}", "a weight edge from the one learner behind it",
+            f"the policy of {learner!r} is not read by {sources}"
+            if channel.policy is None
+            else f"{learner!r} does not publish to what {sources} reads",
             "Add weights = flow.latest(..., of=learner), reads=weights, and flow.publish(update.weights, to=weights).",
-        )  # fmt: skip
-    elif channel.publish_every is not None and lag < channel.publish_every - 1:
-        yield _cannot_start(
-            flow, channel, f"items may lag {lag} updates, but new weights come only after {channel.publish_every}"
         )
+    if missing:
+        reason, hint = missing
+        yield Problem(
+            "LV322", channel.name, f"bounds the lag, but {reason}", "a weight edge from the one learner behind it", hint
+        )
+    elif not channel.queue.blocks and lag < (channel.publish_every or 1) - 1:
+        why = f"every item would be stale before the {channel.publish_every} updates that new weights take"
+        yield _cannot_start(s.flow, channel, why)
 
 
 def _cannot_start(flow: Flow, channel: Channel, why: str) -> Problem:
@@ -325,7 +352,8 @@ def _shard_batches(s: _Subject) -> Iterator[Problem]:
 
 def _staleness(s: _Subject) -> Iterator[Problem]:
     for channel in s.topology.channels:
-        for learner in channel.learners if channel.queue.max_lag is None else ():
+        unbounded = channel.lag_bound is None and not channel.queue.blocks
+        for learner in channel.learners if unbounded else ():
             corrects = getattr(s.flow.nodes[learner].work, "corrects_staleness", False)
             if not corrects and policy_read(s.flow, learner, channel.sources):
                 yield Problem(

@@ -73,13 +73,16 @@ class Channel:
     """P: items that one update consumes."""
     publish_every: int | None
     """Its sources get only each n-th version of its learner. None: they get none."""
+    counted: bool = True
+    """Whether each item that is taken serves the next update of the learner, and no later one."""
 
     @property
     def window(self) -> int:
         """W: an item may overtake the oldest outstanding ticket by W - 1 numbers."""
         if not self.queue.blocks or self.queue.consumption == "admission":
             return 1
-        return self.queue.window or 1 + (self.queue.max_lag or 0) * (self.per_update or 1) // 2
+        spare = (self.queue.max_lag or 0) + 1 - (self.publish_every or 1)
+        return self.queue.window or 1 + max(0, spare) * (self.per_update or 1) // 2
 
     @property
     def tickets(self) -> int | None:
@@ -94,7 +97,7 @@ class Channel:
     def lag_bound(self) -> int | None:
         """The largest lag at consumption; None: no bound."""
         if not self.queue.blocks:
-            return self.queue.max_lag
+            return self.queue.max_lag if self.counted else None
         if self.per_update is None or self.tickets is None:
             return None
         return (self.tickets + self.window - 2) // self.per_update
@@ -179,9 +182,7 @@ def _shard_stage(flow: Flow, source: Node, sharded: frozenset[str]) -> ShardStag
     for node in flow.nodes.values():
         if node.name in sharded and any(edge.node in nodes for edge in node.inputs):
             nodes.append(node.name)
-    firings = 1
-    if not any(flow.nodes[name].kind in ("filter", "flat_map") for name in nodes):
-        firings = max(batched for name in nodes for batched in shard_batches(flow, name, source.name))
+    firings = max(batched for name in nodes for batched in shard_batches(flow, name, source.name))
     return ShardStage(source.name, tuple(nodes), source.shards, firings)
 
 
@@ -217,7 +218,7 @@ def _channel(flow: Flow, consumer: Node, index: int, sharded: frozenset[str]) ->
     name = f"{edge.label}->{consumer.name}"
     return Channel(
         name, edge.queue, edge, consumer.name, index, sources, _proportions(flow, edge.node, sources),
-        learners, policy, per_update, every,
+        learners, policy, per_update, every, all(items is not None for _, items in reached),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ its right, runs below the graph in a lane of its own, and comes back on the left
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -37,6 +37,8 @@ class Box:
     column: int = 0
     x: float = 0.0
     y: float = 0.0
+    span: tuple[float, float] = (0.0, 0.0)
+    """Left and right edge of its column."""
 
     @property
     def left(self) -> float:
@@ -114,7 +116,9 @@ def closes_cycle(links: Sequence[Link], source: Box, target: Box) -> bool:
     return source in reached
 
 
-def arrange(boxes: Sequence[Box], links: Sequence[Link], loops: Sequence[Loop]) -> Drawing:
+def arrange(
+    boxes: Sequence[Box], links: Sequence[Link], loops: Sequence[Loop], header_width: Callable[[tuple[str, ...]], float]
+) -> Drawing:
     """Give every box a place and every line its points. The links must not form a cycle."""
     columns = _columns(boxes, links)
     bands = _bands([box for column in columns for box in column])
@@ -127,10 +131,11 @@ def arrange(boxes: Sequence[Box], links: Sequence[Link], loops: Sequence[Loop]) 
         if loop.box:
             loop.box.y = loop.label.y
         bottom = loop.label.y + height / 2 - GAP + _SPACE / 2
-    lefts, rights = _across(columns, lanes)
+    headers = {scope[:n]: header_width(scope[:n]) for scope in rows for n in range(1, len(scope) + 1)}
+    lefts, rights = _across(columns, lanes, headers)
     _lead(links, lanes, lefts, rights)
     width = max([rights[-1], *(point[0] for loop in lanes for end in loop.sources for point in end.line)])
-    return Drawing(width + GAP, bottom + GAP, tuple(_groups(columns, rows)))
+    return Drawing(width + GAP, bottom + GAP, tuple(_groups(columns, rows, headers)))
 
 
 # ---- columns
@@ -193,7 +198,7 @@ def _beside(links: Sequence[Link]) -> tuple[dict[Box, list[Box]], dict[Box, list
 
 
 def _order(columns: list[list[Box]], links: Sequence[Link], bands: Mapping[tuple[str, ...], int]) -> None:
-    """Sort each column by the mean place of its neighbours, to and fro; keep what crosses least."""
+    """Sort each column by the mean place of its neighbours, in both directions; keep what crosses least."""
     before, after = _beside(links)
     best, fewest = [list(column) for column in columns], -1
     for sweep in range(8):
@@ -277,9 +282,14 @@ def _span(loop: Loop) -> int:
     return max(columns, default=0) - min(columns, default=0)
 
 
-def _across(columns: list[list[Box]], lanes: Sequence[Loop]) -> tuple[list[float], list[float]]:
+def _across(
+    columns: list[list[Box]], lanes: Sequence[Loop], headers: Mapping[tuple[str, ...], float]
+) -> tuple[list[float], list[float]]:
     """Places from left to right; registers and labels of lanes stand below a column. Gives the edges of the columns."""
     widths = [max((box.width for box in column), default=0.0) for column in columns] or [0.0]
+    for scope, width in headers.items():
+        first = min(box.column for column in columns for box in column if box.scope[: len(scope)] == scope)
+        widths[first] = max(widths[first], width)
     for loop in lanes:
         first = max((end.box.column for end in loop.targets), default=0)
         last = min((end.box.column for end in loop.sources), default=first)
@@ -298,7 +308,8 @@ def _across(columns: list[list[Box]], lanes: Sequence[Loop]) -> tuple[list[float
         rights.append(x)
     lane_boxes = [box for loop in lanes for box in (loop.label, loop.box) if box]
     for box in [box for column in columns for box in column] + lane_boxes:
-        box.x = (lefts[box.column] + rights[box.column]) / 2
+        box.span = lefts[box.column], rights[box.column]
+        box.x = sum(box.span) / 2
     return lefts, rights
 
 
@@ -341,17 +352,20 @@ def _lead(links: Sequence[Link], lanes: Sequence[Loop], lefts: Sequence[float], 
             loop.targets.clear()
 
 
-def _groups(columns: Sequence[Sequence[Box]], rows: Mapping[tuple[str, ...], tuple[float, float]]) -> Iterator[Group]:
+def _groups(
+    columns: Sequence[Sequence[Box]],
+    rows: Mapping[tuple[str, ...], tuple[float, float]],
+    scopes: Iterable[tuple[str, ...]],
+) -> Iterator[Group]:
     """A rectangle for each scope, outer ones first."""
-    scopes = {scope[:n]: None for scope in rows for n in range(1, len(scope) + 1)}
     for scope in scopes:
         inside = [box for column in columns for box in column if box.scope[: len(scope)] == scope]
         bands = [(len(found) - len(scope), *ends) for found, ends in rows.items() if found[: len(scope)] == scope]
-        margin = GAP / 2 - 2.0 * len(scope)
+        margin = max(1.0, 13.0 - 4.0 * len(scope))
         yield Group(
             scope,
-            min(box.left for box in inside) - margin,
+            min(box.span[0] for box in inside) - margin,
             min(top - _HEADER * (depth + 1) for depth, top, _ in bands),
-            max(box.right for box in inside) + margin,
+            max(box.span[1] for box in inside) + margin,
             max(bottom + _FOOTER * (depth + 1) for depth, _, bottom in bands),
         )

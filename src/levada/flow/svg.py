@@ -7,7 +7,7 @@ and runs below the graph, so that each loop of the algorithm is seen. Pointing a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
@@ -45,7 +45,9 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def to_svg(flow: Flow) -> str:
     """The flow as a drawing: well-formed XML with a title and a description, as wide as it needs to be."""
     picture = _Picture(flow, derive(flow))
-    drawing = arrange(list(picture.boxes.values()), picture.links, picture.loops)
+    drawing = arrange(
+        list(picture.boxes.values()), picture.links, picture.loops, lambda scope: _width("/".join(scope), _PLAIN)
+    )
     top = 40.0  # the flow's name stands above
     width, height = max(drawing.width, 32 + _width(flow.name, _BOLD)), drawing.height + top + 16
     size = f'width="{width:.0f}" height="{height:.0f}"'
@@ -165,7 +167,7 @@ class _Picture:
             for end in loop.targets:
                 yield _path(_rounded(end.line[::-1]), back=True)
         for link in self.links:
-            yield _path(_curve(link))
+            yield _path(_curve(link, self.channel_of))
         hidden = {loop.label for loop in self.loops if loop.box and loop.box.column == loop.label.column}
         for box, words in self.words.items():
             channel = self.channel_of.get(box)
@@ -230,19 +232,24 @@ def _centred(box: Box, lines: Sequence[str], lower: float) -> list[str]:
     ]
 
 
-def _curve(link: Link) -> str:
+def _curve(link: Link, pills: Container[Box]) -> str:
+    """Level within the columns, for there are other boxes above and below; curved between them."""
     x, y = link.start
-    path = [f"M{x:.1f} {y:.1f}"]
+    path, right = [f"M{x:.1f} {y:.1f}"], link.source.span[1]
     for box in link.stops:
-        path.append(_bend(x, y, box.left, box.y))
-        x, y = box.right, box.y
-        path.append(f"H{x:.1f}")
-    return "".join([*path, _bend(x, y, *link.end)])
+        path.append(_bend(right, y, box.span[0], box.y))
+        if box in pills:
+            path.append(f"H{box.left:.1f}M{box.right:.1f} {box.y:.1f}")
+        right, y = box.span[1], box.y
+    path.append(_bend(right, y, link.target.span[0], link.end[1]))
+    if link.end[0] - link.target.span[0] > 0.1:
+        path.append(f"H{link.end[0]:.1f}")
+    return "".join(path)
 
 
 def _bend(x: float, y: float, to_x: float, to_y: float) -> str:
     middle = (x + to_x) / 2
-    return f"C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+    return f"H{x:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
 
 
 def _rounded(points: Sequence[Point], radius: float = 6.0) -> str:

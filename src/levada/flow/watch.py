@@ -140,7 +140,7 @@ class ChannelStatistics:
     """State of a queue."""
 
     fill: int
-    """Items that are made or in the making."""
+    """Items that wait to be consumed."""
     capacity: int
     """Tickets in existence."""
     lag: Mapping[str, LagStatistics]

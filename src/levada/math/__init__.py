@@ -21,70 +21,48 @@ torch.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from levada._lazy import lazy
+
 if TYPE_CHECKING:
-    from ._checks import KindError, RangeError, ShapeError
-    from .distributions import (
-        Bernoulli,
-        Categorical,
-        Distribution,
-        Gaussian,
-        MultiCategorical,
-        SquashedGaussian,
-    )
-    from .off_policy import VTrace, vtrace
-    from .returns import discounted_returns, gae, lambda_returns, n_step_returns
-    from .returns_numpy import gae_numpy
+    from levada.math._checks import KindError as KindError
+    from levada.math._checks import RangeError as RangeError
+    from levada.math._checks import ShapeError as ShapeError
+    from levada.math.distributions import Bernoulli as Bernoulli
+    from levada.math.distributions import Categorical as Categorical
+    from levada.math.distributions import Distribution as Distribution
+    from levada.math.distributions import Gaussian as Gaussian
+    from levada.math.distributions import MultiCategorical as MultiCategorical
+    from levada.math.distributions import SquashedGaussian as SquashedGaussian
+    from levada.math.off_policy import VTrace as VTrace
+    from levada.math.off_policy import vtrace as vtrace
+    from levada.math.returns import discounted_returns as discounted_returns
+    from levada.math.returns import gae as gae
+    from levada.math.returns import lambda_returns as lambda_returns
+    from levada.math.returns import n_step_returns as n_step_returns
+    from levada.math.returns_numpy import gae_numpy as gae_numpy
 
-__all__ = [
-    "Bernoulli",
-    "Categorical",
-    "Distribution",
-    "Gaussian",
-    "KindError",
-    "MultiCategorical",
-    "RangeError",
-    "ShapeError",
-    "SquashedGaussian",
-    "VTrace",
-    "discounted_returns",
-    "gae",
-    "gae_numpy",
-    "lambda_returns",
-    "n_step_returns",
-    "vtrace",
-]
-
-_MODULE_OF = {
-    "Bernoulli": "distributions",
-    "Categorical": "distributions",
-    "Distribution": "distributions",
-    "Gaussian": "distributions",
-    "KindError": "_checks",
-    "MultiCategorical": "distributions",
-    "RangeError": "_checks",
-    "ShapeError": "_checks",
-    "SquashedGaussian": "distributions",
-    "VTrace": "off_policy",
-    "discounted_returns": "returns",
-    "gae": "returns",
-    "gae_numpy": "returns_numpy",
-    "lambda_returns": "returns",
-    "n_step_returns": "returns",
-    "vtrace": "off_policy",
+_HOME = {
+    "Bernoulli": "levada.math.distributions",
+    "Categorical": "levada.math.distributions",
+    "Distribution": "levada.math.distributions",
+    "Gaussian": "levada.math.distributions",
+    "KindError": "levada.math._checks",
+    "MultiCategorical": "levada.math.distributions",
+    "RangeError": "levada.math._checks",
+    "ShapeError": "levada.math._checks",
+    "SquashedGaussian": "levada.math.distributions",
+    "VTrace": "levada.math.off_policy",
+    "discounted_returns": "levada.math.returns",
+    "gae": "levada.math.returns",
+    "gae_numpy": "levada.math.returns_numpy",
+    "lambda_returns": "levada.math.returns",
+    "n_step_returns": "levada.math.returns",
+    "vtrace": "levada.math.off_policy",
 }
 
+__all__ = [*_HOME]
 
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value: object = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
+    __getattr__, __dir__ = lazy(__name__, _HOME)

@@ -1,0 +1,68 @@
+"""The parts of reinforcement learning that algorithms are made of: tasks, policies, samplers, learners.
+
+    task        Task: environments of one kind, and what they observe and take
+    acting      Policy (its network, its distribution), Sampler -> Rollout, Shard
+    learning    Transitions, Learner (epochs and minibatches over a loss), Adam
+    after it    TrainedPolicy, Evaluation (made by `levada.evaluate`)
+    networks    MLP, NatureCNN, MultiInput, default_network
+
+    >>> from levada.rl import Policy, Task
+    >>> task = Task("CartPole-v1")
+    >>> policy = Policy(observation_space=task.observation_space, action_space=task.action_space)
+    >>> policy.action_space
+    Discrete(2)
+
+Names are looked up on first use: whoever only needs spaces does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada._lazy import lazy
+
+if TYPE_CHECKING:
+    from levada.rl.env_batch import EnvError as EnvError
+    from levada.rl.evaluate import Evaluation as Evaluation
+    from levada.rl.evaluate import TrainedPolicy as TrainedPolicy
+    from levada.rl.learner import Learner as Learner
+    from levada.rl.learner import NonFiniteError as NonFiniteError
+    from levada.rl.models import MLP as MLP
+    from levada.rl.models import MultiInput as MultiInput
+    from levada.rl.models import NatureCNN as NatureCNN
+    from levada.rl.models import default_network as default_network
+    from levada.rl.optimise import Adam as Adam
+    from levada.rl.policy import Policy as Policy
+    from levada.rl.rollout import Rollout as Rollout
+    from levada.rl.sampler import Sampler as Sampler
+    from levada.rl.spaces import SpaceError as SpaceError
+    from levada.rl.step import Apply as Apply
+    from levada.rl.task import Task as Task
+    from levada.rl.transitions import Transitions as Transitions
+    from levada.rl.transitions import concatenate as concatenate
+
+_HOME = {
+    "Adam": "levada.rl.optimise",
+    "Apply": "levada.rl.step",
+    "EnvError": "levada.rl.env_batch",
+    "Evaluation": "levada.rl.evaluate",
+    "Learner": "levada.rl.learner",
+    "MLP": "levada.rl.models",
+    "MultiInput": "levada.rl.models",
+    "NatureCNN": "levada.rl.models",
+    "NonFiniteError": "levada.rl.learner",
+    "Policy": "levada.rl.policy",
+    "Rollout": "levada.rl.rollout",
+    "Sampler": "levada.rl.sampler",
+    "SpaceError": "levada.rl.spaces",
+    "Task": "levada.rl.task",
+    "TrainedPolicy": "levada.rl.evaluate",
+    "Transitions": "levada.rl.transitions",
+    "concatenate": "levada.rl.transitions",
+    "default_network": "levada.rl.models",
+}
+
+__all__ = [*_HOME]
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
+    __getattr__, __dir__ = lazy(__name__, _HOME)

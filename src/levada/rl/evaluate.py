@@ -1,8 +1,8 @@
 """Evaluation: a trained policy by itself, acting in environments that it is not learning from.
 
-    policy = run.policy
-    action = policy.act(observation)
-    print(evaluate(task, policy, num_episodes=20).mean)
+policy = run.policy
+action = policy.act(observation)
+print(evaluate(task, policy, num_episodes=20).mean)
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -52,7 +52,7 @@ class Learner:
     """See `levada.rl.step.Loss`; it is differentiated with respect to the policy's parameters."""
     coefficients: Callable[[int], Mapping[str, float]]
     """Env steps that were learned from so far -> the scalars of the next update; `learning_rate` must be among them."""
-    optimizer: Adam = Adam()
+    optimizer: Adam = field(default_factory=Adam)
     """Adam's constants."""
     num_epochs: int = 1
     """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
@@ -210,9 +210,9 @@ class LiveLearner:
         bad = [name for name, view in views.items() if not bool(torch.isfinite(view).all())]
         reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
         msg = (
-            f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity in {', '.join(bad)}; it was "
-            f"refused. Statistics of the update: {reported}. Likely: a learning rate that is too high, or rewards or "
-            "observations far from 1 (normalise_obs, normalise_reward)"
+            f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity in "
+            f"{', '.join(bad)}; it was refused. Statistics of the update: {reported}. Likely: a learning rate that is too "
+            "high, or rewards or observations far from 1 (normalise_obs, normalise_reward)"
         )
         raise NonFiniteError(msg)
 

@@ -58,7 +58,9 @@ def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Ten
         results = function(*args)
     replay = recorder.replay(results)
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, whose interpreter is the quickest there is
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of TorchScript, whose interpreter is the quickest there is
         script: Callable[..., Tensors] = torch.jit.trace(replay, args, check_trace=False)
 
     def run(*args: Tensor) -> Tensors:
@@ -114,12 +116,12 @@ class _Recorder(TorchDispatchMode):
         """The recording as a function."""
         operations, wanted = self._operations, [self._slot_of(result).number for result in results]
         made = {number for operation in operations for number in operation.outputs}
-        fixed = {n: tensor for n, tensor in enumerate(self._tensors) if n >= self._num_inputs and n not in made}
+        fixed: dict[int | None, Tensor] = {
+            n: tensor for n, tensor in enumerate(self._tensors) if n >= self._num_inputs and n not in made
+        }
 
         def run(*args: Tensor) -> Tensors:
-            memory: dict[int | None, Tensor] = {}
-            for number, tensor in (*fixed.items(), *enumerate(args)):
-                memory[number] = tensor
+            memory = fixed | dict(enumerate(args))
 
             def value(x: Any) -> Any:
                 return memory[x.number] if isinstance(x, _Slot) else x

@@ -115,7 +115,13 @@ class MinibatchStep:
         """The step as a function of tensors only."""
 
         def step(
-            params: Tensor, mean: Tensor, square: Tensor, count: Tensor, coefficients: Tensor, index: Tensor, *rest: Tensor
+            params: Tensor,
+            mean: Tensor,
+            square: Tensor,
+            count: Tensor,
+            coefficients: Tensor,
+            index: Tensor,
+            *rest: Tensor,
         ) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             rows = [leaf.index_select(0, index) for leaf in rest[len(buffers) :]]

@@ -44,7 +44,8 @@ def concatenate(parts: Sequence[Transitions]) -> Transitions:
     first = parts[0]
     for part in parts[1:]:
         if set(part.columns) != set(first.columns):
-            msg = f"a batch of transitions needs the same columns in each part, got {sorted(first.columns)} and {sorted(part.columns)}"
+            got = f"{sorted(first.columns)} and {sorted(part.columns)}"
+            msg = f"a batch of transitions needs the same columns in each part, got {got}"
             raise ValueError(msg)
     moments: dict[str, Moments] = {}
     for part in parts:

@@ -1,18 +1,18 @@
 """The loop around a run: metrics, display, checkpoints, and when to stop.
 
-    with deployment.open(flow, seed=1, instruments=[monitor]) as run:
-        summary = execute(
-            run,
-            identity=identity,
-            until=Until.parse("return=475 steps=1_000_000"),
-            monitor=monitor,
-            directory=RunDirectory.create(None, identity, settings),
-            sinks=[JsonLines(directory.metrics_path)],
-            display=make_display(),
-            arrays_of=lambda: (learner_arrays, node_states),
-            params_of=lambda: learner.weights(),
-            checkpoint_every_updates=100,
-        )
+    run = deployment.open(flow, seed=1, instruments=[monitor])
+    summary = execute(
+        run,
+        identity=identity,
+        until=Until.parse("return=475 steps=1_000_000"),
+        monitor=monitor,
+        directory=RunDirectory.create(None, identity, settings),
+        sinks=[JsonLines(directory.metrics_path)],
+        display=make_display(),
+        arrays_of=lambda: (learner_arrays, node_states),
+        params_of=lambda: learner.weights(),
+        checkpoint_every_updates=100,
+    )
 
 What is written, and after which update, follows from the counts alone, never from the clock: two runs of one seed write
 the same lines and checkpoints, except for the times in them.

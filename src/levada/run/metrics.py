@@ -9,7 +9,7 @@
 | `charts/wall_s` | seconds since the run began |
 | `losses/...` | whatever the learner reports, by its own names |
 | `lag/<channel>/mean`, `lag/<channel>/max` | updates between making and using an item, over the whole run |
-| `queue/<channel>/fill` | share of a channel's tickets that are in use |
+| `queue/<channel>/fill` | items that wait in the channel, as a share of its tickets |
 | `node/<name>/busy` | share of the wall time in which a node works |
 
 The step of every metric is the number of env steps.

@@ -1,10 +1,9 @@
 """Counts what a run does: env steps, episodes, returns, updates, time.
 
     monitor = Monitor(target_return=until.return_mean, learners=["learn"])
-    with deployment.open(flow, seed=1, instruments=[monitor]) as run:
-        for report in run:
-            if until.met(monitor):
-                break
+    for report in flow.run(on=deployment, seed=1, instruments=[monitor]):
+        if until.met(monitor):
+            break
 
 An item that two consumers receive counts once. Nothing here depends on the clock but the times that it tells.
 """

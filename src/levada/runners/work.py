@@ -49,7 +49,8 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
         return _learn(node, work, values[0])
     assert node.kind == "report", node.kind
     if not isinstance(values[0], Mapping):
-        msg = f"node {node.name!r} reports mappings of numbers by name, got {type(values[0]).__name__} from {node.inputs[0].label}"
+        got = f"{type(values[0]).__name__} from {node.inputs[0].label}"
+        msg = f"node {node.name!r} reports mappings of numbers by name, got {got}"
         raise WorkError(msg)
     return ()
 

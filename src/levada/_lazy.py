@@ -1,0 +1,27 @@
+"""Public names that are imported when they are first used, so that `import levada` loads neither torch nor numpy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose public names live in other modules.
+
+        __getattr__, __dir__ = lazy(__name__, {"Task": "levada.rl.task"})
+
+    A name that does not exist raises AttributeError, as in any module.
+    """
+    namespace = vars(sys.modules[package])
+
+    def getattr_(name: str) -> Any:
+        if name not in home:
+            msg = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        namespace[name] = value = getattr(importlib.import_module(home[name]), name)
+        return value
+
+    return getattr_, lambda: list(namespace["__all__"])
