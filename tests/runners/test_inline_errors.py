@@ -197,6 +197,14 @@ def test_close_closes_what_was_opened():
     assert sorted(closed) == ["env 0", "env 1", "env 2"]
 
 
+def test_a_with_block_closes_and_lets_the_error_through():
+    closed: list[str] = []
+    run = Inline().open(plain_flow(source=lambda shard: Resource(f"env {shard.index}", closed), shards=2))
+    with pytest.raises(BadWeatherError), run:
+        raise BadWeatherError
+    assert sorted(closed) == ["env 0", "env 1"]
+
+
 def test_what_was_opened_is_closed_when_a_later_source_fails_to_open():
     closed: list[str] = []
 

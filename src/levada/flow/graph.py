@@ -278,11 +278,8 @@ class Flow:
 
     def run(self, *, on: Deployment, seed: int = 0, instruments: Sequence[Instrument] = ()) -> Iterator[Report]:
         """Run the flow and yield each report: `for report in flow.run(on=Inline()): ...`. Ends when the loop does."""
-        run = on.open(self, seed=seed, instruments=instruments)
-        try:
+        with on.open(self, seed=seed, instruments=instruments) as run:
             yield from run
-        finally:
-            run.close()
 
     # ---- inside
 

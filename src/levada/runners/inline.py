@@ -1,13 +1,13 @@
 """Inline: one thread, deterministic, one firing at a time. `pdb`, breakpoints and tracebacks work as usual.
 
->>> run = Inline().open(_counting_flow())
->>> print(run.step())
+>>> with Inline().open(_counting_flow()) as run:
+...     print(run.step())
+...     print(run.step(until="pair"))
+...     print([item.value for item in run.peek("total")])
+...     print(next(iter(run)).values)
 count, shard 0, firing 1, ticket 0
->>> print(run.step(until="pair"))
 pair, firing 1
->>> [item.value for item in run.peek("total")]
 [(0, 0)]
->>> next(iter(run)).values
 {'total': 0.0}
 
 A one-thread order hides staleness: everything is delivered at once. `Inline(adversary=seed)` executes the same flow in one
@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from levada.flow.errors import FlowError, FlowWarning, LevadaError, Problem
 from levada.flow.graph import Flow
@@ -55,7 +55,7 @@ class Inline:
 
 
 class InlineRun:
-    """A flow that is executed step by step; made by `Inline().open(flow)`."""
+    """A flow that is executed step by step; made by `Inline().open(flow)`, closed at the end of a `with` block."""
 
     def __init__(
         self, flow: Flow, *, seed: int, instruments: Sequence[Instrument] = (), adversary: int | None = None
@@ -142,6 +142,12 @@ class InlineRun:
             for work in self._work.values():
                 closing.callback(close, work)
             self._work.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     # ---- inside
 
