@@ -10,11 +10,12 @@ its own and compares them with what the schedule promises and says.
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
 from schedule_audit import Audit, Token
 
 from levada.flow import Fired, Flow, Header, Input, Item, Queue, Shard, Update

@@ -63,7 +63,7 @@ def test_an_admission_ticket_names_its_version(max_lag: int, versions: list[int]
             named.append(grant.version)
             queue.finished(grant.number, [toy_item(grant.number, grant.version or 0)])
         assert [queue.take(update).headers[0].ticket for _ in range(2)] == [2 * update, 2 * update + 1]
-        queue.published(update + 1)
+        queue.published()
     assert named[: len(versions)] == versions
     assert named == [max(0, number // 2 - max_lag) for number in range(len(named))]
     lag = queue.statistics().lag["policy"]
@@ -77,7 +77,7 @@ def test_a_ticket_names_the_versions_that_are_published():
         queue.finished(grant.number, [toy_item(grant.number)])
     assert take_tickets(queue) == [0, 1, 2, 3, 4, 5]
     assert not queue.may_issue("rollout")
-    queue.published(3)
+    queue.published()
     assert [queue.issue("rollout").version for _ in range(6)] == [3] * 6
 
 
@@ -119,7 +119,7 @@ def test_a_straggler_stops_the_others_after_the_window():
             queue.finished(number, [toy_item(number)])
         if len(take_tickets(queue, version)) == 2:
             version += 1
-            queue.published(version)
+            queue.published()
     assert version == 1
     queue.finished(straggler, [toy_item(straggler)])
     assert queue.take(version).headers[0].ticket == straggler
@@ -146,7 +146,7 @@ def test_a_blocking_ticket_comes_back_when_its_version_is_published():
     assert take_tickets(queue) == [0, 1]
     assert queue.outstanding == 2
     assert not queue.may_issue("rollout")
-    queue.published(1)
+    queue.published()
     assert queue.outstanding == 0
     assert issue_all(queue) == [2, 3]
 
@@ -156,7 +156,7 @@ def test_a_lost_ticket_is_issued_again_with_its_number_and_version():
     for number in issue_all(queue):
         queue.finished(number, [toy_item(number)])
     take_tickets(queue)
-    queue.published(1)
+    queue.published()
     assert issue_all(queue) == [2, 3]
     queue.lost(2)
     assert queue.outstanding == 2

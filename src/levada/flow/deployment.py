@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from levada.flow.watch import Instrument, Report, Statistics
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """A flow that is being executed; `with` closes it."""
+    """A flow that is being executed."""
 
     @property
     def flow(self) -> Flow:
@@ -37,10 +37,6 @@ class Run(Protocol):
     def close(self) -> None:
         """Stop, and give the resources back."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc: object) -> None: ...
 
 
 class Deployment(Protocol):

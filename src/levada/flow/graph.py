@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from levada.flow.channels import Latest, Replay
@@ -278,7 +278,7 @@ class Flow:
 
     def run(self, *, on: Deployment, seed: int = 0, instruments: Sequence[Instrument] = ()) -> Iterator[Report]:
         """Run the flow and yield each report: `for report in flow.run(on=Inline()): ...`. Ends when the loop does."""
-        with on.open(self, seed=seed, instruments=instruments) as run:
+        with closing(on.open(self, seed=seed, instruments=instruments)) as run:
             yield from run
 
     # ---- inside

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Episode:
+
+class Episode(Struct, frozen=True):
     """A finished episode."""
 
     episode_return: float
@@ -52,8 +53,7 @@ class Shard:
     """Seed for everything random in this shard; it depends on the run's seed, the node and the index alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """Travels with an item from its source to the update that consumes it."""
 
     versions: Mapping[str, int]
@@ -66,8 +66,7 @@ class Header:
     episodes: tuple[Episode, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A value and the headers of everything it was made from (a batch of 8 rollouts has 8 headers)."""
 
     value: Any

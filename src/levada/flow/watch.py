@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from msgspec import Struct
+
 from levada.flow.payload import Header
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What `for report in flow.run(...)` yields."""
 
     node: str
@@ -35,8 +36,7 @@ class Report:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
+class Fired(Struct, frozen=True):
     """A node finished a firing. Times are seconds of `time.perf_counter`."""
 
     node: str
@@ -46,8 +46,7 @@ class Fired:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Consumed:
+class Consumed(Struct, frozen=True):
     """An item left a queue to be used by its consumer."""
 
     channel: str
@@ -56,8 +55,7 @@ class Consumed:
     """Policy -> updates between the version that the item was made with and the consumer's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Struct, frozen=True):
     """An item was discarded: `stale`, `full` or `filtered`."""
 
     channel: str
@@ -65,16 +63,14 @@ class Dropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """New weights are in a register."""
 
     register: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Struct, frozen=True):
     """A report is handed to the user's loop."""
 
     report: Report

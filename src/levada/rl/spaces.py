@@ -185,7 +185,7 @@ def canonical_action_space(space: Space[Any]) -> Space[Any]:
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
         return spaces.MultiDiscrete(space.nvec)
-    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f" and space.dtype != np.float32:
         with np.errstate(over="ignore"):  # a float64 bound beyond float32 is infinite there
             return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
     return space

@@ -81,15 +81,16 @@ class Monitor:
         """See one event."""
         if self._startup_s is None:
             self._startup_s = self._since_beginning(event)
-        if isinstance(event, Consumed):
+        if isinstance(event, Fired):  # the most frequent one
+            if event.node in self._learners:
+                self.updates = max(self.updates, event.firing)
+        elif isinstance(event, Consumed):
             self._count_steps(event.channel, event.header)
             self._count_episodes(event.channel, event.header)
         elif isinstance(event, Dropped):
             self._count_steps(event.channel, event.header)  # it was sampled, though nobody learns from it
         elif isinstance(event, Reported):
             self.updates = max(self.updates, *event.report.versions.values(), 0)
-        elif isinstance(event, Fired) and event.node in self._learners:
-            self.updates = max(self.updates, event.firing)
 
     @property
     def elapsed_s(self) -> float:

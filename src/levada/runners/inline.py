@@ -197,7 +197,7 @@ class InlineRun:
 
     def _execute(self, firing: Firing) -> Finished:
         node = self.flow.nodes[firing.node]
-        if any(when(firing) for when in self._breakpoints.get(firing.node, ())):
+        if self._breakpoints and any(when(firing) for when in self._breakpoints.get(firing.node, ())):
             breakpoint()
         start_s = perf_counter()
         versions: dict[str, int] = {}

@@ -28,10 +28,11 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
     """
     if node.kind == "source":
         value = work(weights)
-        if hasattr(value, "num_env_steps"):
-            experience: Experience = value
-            return (Output(value, num_env_steps=experience.num_env_steps, episodes=experience.episodes),)
-        return (Output(value),)
+        num_env_steps = getattr(value, "num_env_steps", None)
+        if num_env_steps is None:
+            return (Output(value),)
+        experience: Experience = value
+        return (Output(value, num_env_steps=num_env_steps, episodes=experience.episodes),)
     values = [item.value for item in firing.inputs]
     if node.kind == "batch":
         return (Output(tuple(values)),)

@@ -8,15 +8,15 @@ for instruction in schedule.handle(Finished(firing, outputs)):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from levada.flow.payload import Episode, Item
 from levada.flow.watch import Event as WatchEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """A register that a firing reads."""
 
     key: str | None
@@ -26,8 +26,7 @@ class Read:
     """The version that the ticket names; None: the newest when the firing starts."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Firing:
+class Firing(Struct, frozen=True, eq=False):
     """One call of a node, as the schedule orders it. Two firings are equal only if they are the same."""
 
     node: str
@@ -45,8 +44,7 @@ class Firing:
         return f"{self.node}{shard}, firing {self.number}{ticket}"
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """One value that a firing made."""
 
     value: Any
@@ -58,23 +56,20 @@ class Output:
 # ---- events: what happened
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """The run begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """A firing is done."""
 
     firing: Firing
     outputs: tuple[Output, ...] = ()
-    versions: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int] = {}
     """Policy -> version that a source's firing really used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """A firing of a source will never be done: its worker failed. Its ticket is issued again."""
 
     firing: Firing
@@ -86,32 +81,28 @@ Event: TypeAlias = Begin | Finished | Lost
 # ---- instructions: what the runner has to do
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """This firing may start now; when it does is the runner's affair."""
 
     firing: Firing
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """Make these weights readable as this version."""
 
     register: str
     version: int
-    weights: Any = field(repr=False)
+    weights: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Struct, frozen=True):
     """No ticket can name this version any more."""
 
     register: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Struct, frozen=True):
     """Something that instruments see."""
 
     event: WatchEvent

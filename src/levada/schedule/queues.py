@@ -12,7 +12,7 @@ back at consumption (free-running, or dropping) overtaking is free.
 False
 >>> queue.finished(0, [_item(0)]); [queue.take(version=0).headers[0].ticket for _ in range(2)]
 [0, 1]
->>> queue.may_issue("rollout"); queue.published(1); queue.may_issue("rollout")
+>>> queue.may_issue("rollout"); queue.published(); queue.may_issue("rollout")
 False
 True
 >>> queue.issue("rollout").version                   # exactly: max(0, 4 // 2 - 1)
@@ -24,8 +24,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from levada.flow.channels import Queue
 from levada.flow.derive import Channel
@@ -34,8 +35,7 @@ from levada.flow.payload import Header, Item
 from levada.flow.watch import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """The right to put one item into a queue."""
 
     number: int
@@ -52,17 +52,20 @@ class QueueMachine:
         self.channel = channel
         self.tickets = tickets
         self._blocks = channel.queue.blocks
+        self._drops_when_full = channel.queue.drops_when_full
         self._window = channel.window if self._blocks else inf
         self._names_versions = self._blocks and channel.queue.consumption == "admission"
         self._debt = dict.fromkeys(channel.sources, 0.0)
         self._next = 0
+        self._returned = 0  # tickets that came back
         self._lost_numbers: dict[str, list[int]] = {source: [] for source in channel.sources}
         self._making: dict[int, str] = {}
         self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
         self._oldest = 0  # smallest number that is not consumed, dropped or empty
         self._gone: set[int] = set()  # numbers above `_oldest` of which this is true
-        self._unpublished: list[int] = []
-        self._num_waiting = 0
+        self._unpublished = 0  # tickets whose items were consumed, and that come back with the next version
+        self.num_waiting = 0
+        """Items that are made and not consumed."""
         self._produced = self._consumed = self._lost = 0
         self._dropped: Counter[str] = Counter()
         self._lag_max = self._lag_sum = self._lag_count = 0
@@ -75,7 +78,7 @@ class QueueMachine:
         """Whether a ticket can be issued to this source now."""
         if self._lost_numbers[source]:
             return True
-        if not self.channel.queue.drops_when_full and self.outstanding >= self.tickets:
+        if not self._drops_when_full and self.outstanding >= self.tickets:
             return False
         return self._next_source() in (None, source)
 
@@ -108,11 +111,12 @@ class QueueMachine:
             if header is not None:
                 self.told.append(Dropped(self.channel.name, header, "filtered"))
             self._settle(number)
+            self._returned += 1
             return
         self._produced += len(items) - 1
         self._waiting[number] = deque(items)
-        self._num_waiting += len(items)
-        while self.channel.queue.drops_when_full and self._num_waiting > self.tickets:
+        self.num_waiting += len(items)
+        while self._drops_when_full and self.num_waiting > self.tickets:
             self._drop(next(iter(self._waiting)), "full")
 
     @property
@@ -126,13 +130,15 @@ class QueueMachine:
         assert number is not None, f"{self.channel.name} is not ready"
         items = self._waiting[number]
         item = items.popleft()
-        self._num_waiting -= 1
+        self.num_waiting -= 1
         self._consumed += 1
         if not items:
             del self._waiting[number]
             self._settle(number)
             if self._blocks:
-                self._unpublished.append(number)
+                self._unpublished += 1
+            else:
+                self._returned += 1
         for header in item.headers:
             self._measure(header, version)
         return item
@@ -147,10 +153,10 @@ class QueueMachine:
                 for _ in range(len(items)):
                     self._drop(number, "stale")
 
-    def published(self, version: int) -> None:
+    def published(self) -> None:
         """The version made from what was taken is out: its tickets come back."""
-        del version
-        self._unpublished.clear()
+        self._returned += self._unpublished
+        self._unpublished = 0
 
     # ---- looking
 
@@ -161,17 +167,16 @@ class QueueMachine:
     @property
     def outstanding(self) -> int:
         """Tickets that are not back."""
-        num_lost = sum(map(len, self._lost_numbers.values()))
-        return len(self._making) + len(self._waiting) + len(self._unpublished) + num_lost
+        return self._next - self._returned
 
     def statistics(self) -> ChannelStatistics:
         """The queue at this moment."""
         policy = self.channel.policy
         mean = self._lag_sum / self._lag_count if self._lag_count else 0.0
         lag = LagStatistics(self._lag_max, mean, self.channel.lag_bound, self._lag_count)
-        in_flight = len(self._making) + self._num_waiting
+        in_flight = len(self._making) + self.num_waiting
         ledger = Ledger(self._produced, self._consumed, dict(self._dropped), self._lost, in_flight)
-        return ChannelStatistics(self._num_waiting, self.tickets, {policy: lag} if policy else {}, ledger)
+        return ChannelStatistics(self.num_waiting, self.tickets, {policy: lag} if policy else {}, ledger)
 
     # ---- inside
 
@@ -190,12 +195,13 @@ class QueueMachine:
     def _drop(self, number: int, reason: str) -> None:
         items = self._waiting[number]
         item = items.popleft()
-        self._num_waiting -= 1
+        self.num_waiting -= 1
         self._dropped[reason] += 1
         self.told += [Dropped(self.channel.name, header, reason) for header in item.headers]
         if not items:
             del self._waiting[number]
             self._settle(number)
+            self._returned += 1
 
     def _measure(self, header: Header, version: int | None) -> None:
         lag: dict[str, int] = {}

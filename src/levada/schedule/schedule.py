@@ -13,7 +13,7 @@ so what is proved and tested here (lag, accounts, progress) holds for all of the
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,10 @@ class _SourceMachine:
 
     def blocked_by(self) -> str | None:
         """The channel that withholds tickets."""
-        return next((c.channel.name for c in self.channels if not c.may_issue(self.stage.source)), None)
+        for machine in self.channels:
+            if not machine.may_issue(self.stage.source):
+                return machine.channel.name
+        return None
 
     def deal(self) -> int | None:
         """Issue a ticket, if one may be issued now; to which shard."""
@@ -151,10 +154,10 @@ class Schedule:
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates it has had."""
         self._running: dict[Firing, tuple[StageMachine, str | None]] = {}
-        self._edges_from: dict[str, list[tuple[Node, int]]] = {name: [] for name in flow.nodes}
+        self._readers: dict[tuple[str, str | None], list[tuple[Node, int]]] = {}
         for node in flow.nodes.values():
             for index, edge in enumerate(node.inputs):
-                self._edges_from[edge.node].append((node, index))
+                self._readers.setdefault((edge.node, edge.port), []).append((node, index))
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take note of what happened; what is to be done next."""
@@ -185,7 +188,7 @@ class Schedule:
     def blocked(self) -> Iterator[tuple[str, str, int]]:
         """Sources that are held back: the source, the channel that withholds tickets, and how many shards have none."""
         for name, source in self._sources.items():
-            num_idle = sum(not tickets for tickets in source.tickets)
+            num_idle = source.tickets.count([])
             held = source.blocked_by() if num_idle else None
             if held is not None:
                 yield name, held, num_idle
@@ -223,7 +226,9 @@ class Schedule:
         elif node.kind == "report":
             yield self._report(node, firing)
         for output in event.outputs:
-            self._emit(stage, source, node, output, self._headers(event, output))
+            readers = self._readers.get((node.name, output.port))
+            if readers is not None:
+                self._emit(stage, source, Item(output.value, self._headers(event, output)), readers)
         if source is not None:
             self._close_ticket(stage, source, event)
 
@@ -238,14 +243,9 @@ class Schedule:
             ),
         )  # fmt: skip
 
-    def _emit(
-        self, stage: StageMachine, source: str | None, node: Node, output: Output, headers: tuple[Header, ...]
-    ) -> None:
-        item = Item(output.value, headers)
-        for consumer, index in self._edges_from[node.name]:
+    def _emit(self, stage: StageMachine, source: str | None, item: Item, readers: Sequence[tuple[Node, int]]) -> None:
+        for consumer, index in readers:
             edge = consumer.inputs[index]
-            if edge.port != output.port:
-                continue
             if edge.queue is None:
                 stage.put(consumer.name, index, item)
             else:
@@ -284,7 +284,7 @@ class Schedule:
         for queue in self._queues.values():
             every = queue.channel.publish_every
             if node.name in queue.channel.learners and every is not None and version % every == 0:
-                queue.published(version)
+                queue.published()
 
     def _report(self, node: Node, firing: Firing) -> Tell:
         origin = node.inputs[0].node
@@ -296,9 +296,7 @@ class Schedule:
         if source is None or stage.shard is None:
             msg = f"only the work of a shard can be lost, not {firing}"
             raise LevadaInternalError(msg)
-        for machine in stage.machines.values():
-            for buffer in machine.buffers:
-                buffer.clear()
+        stage.clear()
         self._sources[source].lost(stage.shard)
 
     # ---- what can be done next
@@ -316,7 +314,7 @@ class Schedule:
         dealt = True
         while dealt:
             dealt = False
-            for source in sorted(self._sources.values(), key=lambda source: source.issued_per_shard):
+            for source in _fewest_first(self._sources.values()):
                 shard = source.deal()
                 if shard is not None:
                     dealt = True
@@ -325,8 +323,11 @@ class Schedule:
     def _feed(self, stage: StageMachine) -> None:
         """Take from the queues what an idle stage can use. Not while it is busy: an update there would make it older."""
         for machine, queues in self._feeds[stage]:
+            full = [queue for queue in queues if queue.num_waiting]
+            if len(full) > 1:
+                full.sort(key=lambda queue: machine.order_of(queue.channel.input_index))
             name = machine.node.name
-            for queue in sorted(queues, key=lambda queue: machine.order_of(queue.channel.input_index)):
+            for queue in full:
                 policy = queue.channel.policy
                 version = self.versions.get(policy) if policy else None
                 if version is not None:
@@ -337,7 +338,7 @@ class Schedule:
     def _start_next(self, stage: StageMachine, source: str | None) -> Iterator[Start]:
         machine = stage.next_ready()
         if machine is not None:
-            inputs = machine.take()
+            inputs = stage.take(machine)
             yield self._start(stage, source, machine, Firing(
                 machine.node.name, stage.shard, machine.num_firings + 1, inputs,
             ))  # fmt: skip
@@ -370,6 +371,12 @@ class Schedule:
         policy = self.flow.registers[register].policy
         lags = [c.queue.max_lag for c in channels if c.policy == policy and c.queue.blocks and c.queue.max_lag]
         return max(lags, default=0) + 1
+
+
+def _fewest_first(sources: Collection[_SourceMachine]) -> Collection[_SourceMachine]:
+    if len(sources) == 1:
+        return sources
+    return sorted(sources, key=lambda source: source.issued_per_shard)
 
 
 def _with_turns(channels: Sequence[Channel], flow: Flow) -> Iterator[Channel]:

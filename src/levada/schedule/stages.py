@@ -42,7 +42,7 @@ class NodeMachine:
         if self.node.kind == "union":
             return self._turn() is not None
         need = self.need
-        for buffer in self.buffers:  # a loop: this is asked at every event
+        for buffer in self.buffers:
             if len(buffer) < need:
                 return False
         return bool(self.buffers)
@@ -93,16 +93,24 @@ class StageMachine:
         self.machines: Mapping[str, NodeMachine] = {node.name: NodeMachine(node, shard is not None) for node in nodes}
         self._ahead = {name: self._inputs_ahead(name) for name in self.machines}
         self._downstream_first = tuple(m for m in reversed(list(self.machines.values())) if m.buffers)
+        self.num_held = 0
+        """Items that lie between nodes."""
         self.busy: str | None = None
         """The node that is firing."""
 
     def next_ready(self) -> NodeMachine | None:
         """The node that should fire next; None if none can, or one does already."""
-        if self.busy is None:
+        if self.num_held and self.busy is None:
             for machine in self._downstream_first:
                 if machine.ready:
                     return machine
         return None
+
+    def take(self, machine: NodeMachine) -> tuple[Item, ...]:
+        """The items of one firing of a node that is ready."""
+        items = machine.take()
+        self.num_held -= len(items)
+        return items
 
     def wants(self, node: str, index: int) -> bool:
         """Whether an item brought to this input could go on to a learner as soon as its batch is full."""
@@ -126,3 +134,11 @@ class StageMachine:
     def put(self, node: str, index: int, item: Item) -> None:
         """Hand an item to an input."""
         self.machines[node].buffers[index].append(item)
+        self.num_held += 1
+
+    def clear(self) -> None:
+        """Forget what lies between the nodes."""
+        for machine in self.machines.values():
+            for buffer in machine.buffers:
+                buffer.clear()
+        self.num_held = 0
