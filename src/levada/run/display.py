@@ -25,6 +25,7 @@ from levada.run.plain import finite
 from levada.run.summary import Summary, lags
 from levada.run.until import Until
 from levada.run.view import View, Viewer
+from levada.run.words import lag_text, rate_text, return_text, summary_text
 
 Mode = Literal["auto", "live", "plain", "quiet", "json"]
 
@@ -63,10 +64,11 @@ class _Lines:
 
     def __init__(
         self,
-        stream: TextIO | None,
-        first_s: float,
-        every_s: float,
-        clock: Callable[[], float],
+        stream: TextIO | None = None,
+        *,
+        first_s: float = 1.0,
+        every_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._given_stream = stream
         self._first_s = first_s
@@ -112,16 +114,6 @@ class _Lines:
 class PlainDisplay(_Lines):
     """A line on stderr every five seconds, for logs."""
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        first_s: float = 1.0,
-        every_s: float = 5.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(stream, first_s, every_s, clock)
-
     @property
     def _stream(self) -> TextIO:
         return self._given_stream or sys.stderr
@@ -151,16 +143,6 @@ class JsonDisplay(_Lines):
 
     Lines have a ``type``: ``start``, ``progress``, ``summary``.
     """
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        first_s: float = 1.0,
-        every_s: float = 5.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(stream, first_s, every_s, clock)
 
     @property
     def _stream(self) -> TextIO:
@@ -204,39 +186,6 @@ def make_display(mode: Mode = "auto") -> Display:
         return QuietDisplay()
     msg = f"display {mode!r}: expected one of auto, live, plain, quiet, json"
     raise ValueError(msg)
-
-
-def summary_text(summary: Summary) -> str:
-    """What came of a run, in one line."""
-    seconds = f"{summary.wall_s:,.1f} s"
-    if summary.startup_s >= 0.05:
-        seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
-    parts = [
-        f"stopped by {summary.stopped_by}",
-        f"return {return_text(summary.return_mean_100)} ({summary.episodes:,} episodes)",
-        f"{summary.env_steps:,} env steps",
-        f"{summary.updates:,} updates",
-        seconds,
-    ]
-    if summary.steps_per_s is not None:
-        parts.append(f"{summary.steps_per_s:,.0f} steps/s")
-    parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
-    return " | ".join(parts)
-
-
-def return_text(value: float | None) -> str:
-    """A mean return, or a dash while there is none."""
-    return "-" if value is None else f"{value:,.1f}"
-
-
-def rate_text(value: float) -> str:
-    """A rate, with a decimal while it is small."""
-    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
-
-
-def lag_text(lag: int, bound: int | None) -> str:
-    """The largest lag beside its bound."""
-    return f"{lag} (no bound)" if bound is None else f"{lag} <= {bound}"
 
 
 def _json(value: object) -> str:

@@ -23,12 +23,12 @@ from rich.table import Table
 from rich.text import Text
 
 from levada.flow.watch import LagStatistics, NodeStatistics, Statistics
-from levada.run.display import rate_text, return_text, summary_text
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.summary import Summary
 from levada.run.until import RETURN_WINDOW, Until
 from levada.run.view import History, View, Viewer, clock_time, fate, percentages, sparkline
+from levada.run.words import rate_text, return_text, summary_text
 
 REFRESH_S = 0.25
 """Least time between two drawings."""

@@ -1,0 +1,42 @@
+"""What the displays have in common, in words.
+
+>>> return_text(None), return_text(12.34), rate_text(3.21), rate_text(12345.6), lag_text(1, 2), lag_text(7, None)
+('-', '12.3', '3.2', '12,346', '1 <= 2', '7 (no bound)')
+"""
+
+from __future__ import annotations
+
+from levada.run.summary import Summary
+
+
+def summary_text(summary: Summary) -> str:
+    """What came of a run, in one line."""
+    seconds = f"{summary.wall_s:,.1f} s"
+    if summary.startup_s >= 0.05:
+        seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
+    parts = [
+        f"stopped by {summary.stopped_by}",
+        f"return {return_text(summary.return_mean_100)} ({summary.episodes:,} episodes)",
+        f"{summary.env_steps:,} env steps",
+        f"{summary.updates:,} updates",
+        seconds,
+    ]
+    if summary.steps_per_s is not None:
+        parts.append(f"{summary.steps_per_s:,.0f} steps/s")
+    parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
+    return " | ".join(parts)
+
+
+def return_text(value: float | None) -> str:
+    """A mean return, or a dash while there is none."""
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def rate_text(value: float) -> str:
+    """A rate, with a decimal while it is small."""
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def lag_text(lag: int, bound: int | None) -> str:
+    """The largest lag beside its bound."""
+    return f"{lag} (no bound)" if bound is None else f"{lag} <= {bound}"
