@@ -93,6 +93,6 @@ _documents = Sybil(
     setup=_in_a_scratch_directory,
     teardown=_back,
 )
-_docstrings = Sybil(parsers=[DocTestParser()], patterns=["src/levada/**/*.py"])
+_docstrings = Sybil(parsers=[DocTestParser()], path="src/levada", pattern="*.py")
 
 pytest_collect_file = (_documents + _docstrings).pytest()
