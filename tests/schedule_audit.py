@@ -184,7 +184,7 @@ class Audit:
 
     def check(self) -> None:
         """Compare the accounts with the ledgers, the tickets and the bounds."""
-        for name, statistics in self.schedule.channels().items():
+        for name, statistics in self.schedule.hub.channels().items():
             account, bound, ledger = self.accounts[name], self.bounds[name], statistics.ledger
             dealt = self._dealt(account)
             assert ledger.balanced
@@ -210,22 +210,22 @@ class Audit:
         if channel.queue.drops_when_full:
             assert account.waiting <= channel.tickets
         elif account.extra:  # a ticket stands for all that a flat_map makes of its item
-            assert self.schedule._queues[channel.name].outstanding <= channel.tickets
+            assert self.schedule.hub._queues[channel.name].outstanding <= channel.tickets
         else:
             assert outstanding <= channel.tickets, f"{channel.name}: {outstanding} of {channel.tickets} tickets are out"
 
     def _dealt(self, account: Account) -> int:
         """Tickets in the hands of shards, begun or not."""
-        return sum(len(own) for name in account.channel.sources for own in self.schedule._sources[name].tickets)
+        return sum(len(own) for name in account.channel.sources for own in self.schedule.hub._sources[name].tickets)
 
     def first_undealt(self) -> dict[str, int]:
         """For each source the number of the next ticket that is dealt to it."""
-        return {name: source._issued for name, source in self.schedule._sources.items()}
+        return {name: source._issued for name, source in self.schedule.hub._sources.items()}
 
     def check_drained(self, undealt: dict[str, int]) -> None:
         """Every ticket below `undealt` is done: only what is less than the next version needs is not back."""
-        for name, source in self.schedule._sources.items():
-            assert all(ticket.number >= undealt[name] for own in source.tickets for ticket in own)
+        for name, source in self.schedule.hub._sources.items():
+            assert all(dealt.ticket.number >= undealt[name] for own in source.tickets for dealt in own)
         for account in self.accounts.values():
             channel = account.channel
             if channel.queue.blocks:
@@ -235,7 +235,7 @@ class Audit:
                 assert channel.per_update is not None
                 assert channel.publish_every is not None
                 assert 0 <= left < channel.per_update * channel.publish_every
-                assert self.schedule._queues[channel.name].outstanding == self._dealt(account) + left
+                assert self.schedule.hub._queues[channel.name].outstanding == self._dealt(account) + left
                 (learner,) = channel.learners
                 used = sum(len(tokens) for tokens in self.updates[learner])
                 assert used == len(self._used[learner]) == version * channel.per_update * account.per_item

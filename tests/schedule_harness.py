@@ -128,7 +128,7 @@ class Executor:
         targets = {policy: version + updates for policy, version in versions.items()}
         limit = self.num_ended + within
         while self.num_ended < firings or any(versions[policy] < target for policy, target in targets.items()):
-            assert self._pending, f"stuck: {self.schedule.waiting()}"
+            assert self._pending, f"stuck: {self.schedule.hub.waiting()}"
             assert self.num_ended < limit, f"{versions} of {targets} after {within} firings"
             self._next()
         self.audit.check()

@@ -19,7 +19,7 @@ def firings(instructions: list[Instruction]) -> list[Firing]:
 
 
 def finish(schedule: Schedule, firing: Firing, version: int = 0) -> list[Instruction]:
-    kind = schedule.flow.nodes[firing.node].kind
+    kind = schedule.hub.flow.nodes[firing.node].kind
     outputs: tuple[Output, ...] = (Output("value"),)
     if kind == "learn":
         outputs = (Output("weights", "weights"), Output({"loss": 1.0}, "stats"), Output(None, "priorities"))
@@ -35,7 +35,7 @@ def test_synchronous_training_step_by_step():
     assert started(begun) == ["rollout, shard 0, firing 1, ticket 0", "rollout, shard 1, firing 1, ticket 1"]
     first, second = firings(begun)
     assert finish(schedule, second) == []  # ticket 0 is first, and shard 1 has no second ticket
-    assert list(schedule.blocked()) == [("rollout", "rollout->batch", 1)]
+    assert list(schedule.hub.blocked()) == [("rollout", "rollout->batch", 1)]
     answer = finish(schedule, first)
     assert started(answer) == ["batch, firing 1"]
     assert [tell.event.header.ticket for tell in answer if isinstance(tell, Tell)] == [0, 1]
@@ -66,7 +66,7 @@ def test_peek_and_waiting_say_where_things_stand():
     finish(schedule, first)
     assert [item.headers[0].ticket for item in schedule.peek("batch")] == [0, 1]
     assert schedule.peek("learn") == []
-    assert schedule.waiting() == [
+    assert schedule.hub.waiting() == [
         "rollout waits for a ticket of rollout->batch", "batch has 2 of 3 from rollout", "learn has 0 of 1 from batch",
         "report has 0 of 1 from learn.stats",
     ]  # fmt: skip
@@ -76,7 +76,7 @@ def test_a_lost_firing_is_started_again_at_its_shard():
     schedule = Schedule(toy_flow(Queue(max_lag=0), size=2, shards=2))
     _, second = firings(schedule.handle(Begin()))
     assert started(schedule.handle(Lost(second))) == ["rollout, shard 1, firing 2, ticket 1"]
-    assert schedule.channels()["rollout->batch"].ledger.lost == 1
+    assert schedule.hub.channels()["rollout->batch"].ledger.lost == 1
 
 
 def test_only_the_work_of_a_shard_can_be_lost():
@@ -136,7 +136,7 @@ def test_a_slow_learner_holds_the_samplers():
         if firing.node == "rollout":  # the consumer never ends
             made += 1
             pending += firings(finish(schedule, firing))
-    statistics = schedule.channels()["rollout->batch"]
+    statistics = schedule.hub.channels()["rollout->batch"]
     assert made == 6 + 2  # what is taken for the batch that hangs, and the capacity
     assert (statistics.fill, statistics.ledger.consumed) == (6, 2)
 
@@ -152,7 +152,7 @@ def test_every_dropped_item_is_told():
             super()._follow(instruction)
 
     executor = Listening(flow, seed=1).run(updates=30)
-    ledger = executor.schedule.channels()["rollout->batch"].ledger
+    ledger = executor.schedule.hub.channels()["rollout->batch"].ledger
     assert ledger.dropped["stale"] > 0
     assert ledger.dropped == Counter(event.reason for event in told if isinstance(event, Dropped))
     assert ledger.consumed == sum(isinstance(event, Consumed) for event in told)

@@ -134,7 +134,7 @@ class InlineRun:
                 self._num_firings[node.name], busy, max(0.0, wall_s - busy - blocked), blocked,
                 self._blocked_by.get(node.name),
             )  # fmt: skip
-        return Statistics(wall_s, nodes, self._schedule.channels(), dict(self._schedule.versions))
+        return Statistics(wall_s, nodes, self._schedule.hub.channels(), dict(self._schedule.hub.versions))
 
     def close(self) -> None:
         """Close the environments and whatever else the work holds: all of it, also if one of them fails."""
@@ -221,7 +221,7 @@ class InlineRun:
         weights: dict[str | None, Any] = {}
         versions: dict[str, int] = {}
         for read in firing.reads:
-            version = self._schedule.registers[read.register].resolve(read.version)
+            version = self._schedule.hub.registers[read.register].resolve(read.version)
             weights[read.key] = self._weights[read.register][version]
             versions[self.flow.registers[read.register].policy] = version
         return (weights.get(None) if None in weights or not weights else weights), versions
@@ -252,7 +252,7 @@ class InlineRun:
     def _note_time(self, firing: Firing, start_s: float, end_s: float) -> None:
         self._busy_s[firing.node] += end_s - start_s
         self._num_firings[firing.node] += 1
-        for source, channel, num_shards in self._schedule.blocked():
+        for source, channel, num_shards in self._schedule.hub.blocked():
             self._blocked_s[source] += num_shards * (end_s - self._noted_s)
             self._blocked_by[source] = channel
         self._noted_s = end_s
@@ -264,7 +264,9 @@ class InlineRun:
             raise ValueError(msg)
 
     def _stuck(self) -> str:
-        return f"flow {self.flow.name!r} cannot go on:\n" + "\n".join(f"  {line}" for line in self._schedule.waiting())
+        return f"flow {self.flow.name!r} cannot go on:\n" + "\n".join(
+            f"  {line}" for line in self._schedule.hub.waiting()
+        )
 
 
 class _Adversary:

@@ -1,11 +1,19 @@
-"""The schedule: pure state machines that every runner drives. Events in, instructions out; no I/O, clocks or threads."""
+"""The schedule: pure state machines that every runner drives. Events in, instructions out; no I/O, clocks or threads.
+
+Schedule      the whole of it behind one `handle`, for a runner in one place; made of
+Hub             what all shards share: queues, registers, the nodes behind the queues; deals tickets
+ShardMachine    one shard: works on its tickets without asking anybody
+"""
 
 from levada.schedule.events import (
     Begin,
+    Closed,
+    Deal,
     Event,
     Finished,
     Firing,
     Forget,
+    HubInstruction,
     Instruction,
     Lost,
     Output,
@@ -13,14 +21,18 @@ from levada.schedule.events import (
     Read,
     Start,
     Tell,
+    Ticket,
 )
+from levada.schedule.hub import Hub
 from levada.schedule.limiter import ReplayLimiter
 from levada.schedule.queues import QueueMachine
 from levada.schedule.registers import RegisterMachine
 from levada.schedule.schedule import Schedule
+from levada.schedule.shards import ShardMachine
 from levada.schedule.stages import NodeMachine, StageMachine
 
 __all__ = [
-    "Begin", "Event", "Finished", "Firing", "Forget", "Instruction", "Lost", "NodeMachine", "Output", "Publish",
-    "QueueMachine", "Read", "RegisterMachine", "ReplayLimiter", "Schedule", "StageMachine", "Start", "Tell",
+    "Begin", "Closed", "Deal", "Event", "Finished", "Firing", "Forget", "Hub", "HubInstruction", "Instruction", "Lost",
+    "NodeMachine", "Output", "Publish", "QueueMachine", "Read", "RegisterMachine", "ReplayLimiter", "Schedule",
+    "ShardMachine", "StageMachine", "Start", "Tell", "Ticket",
 ]  # fmt: skip

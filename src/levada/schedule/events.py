@@ -7,12 +7,12 @@ for instruction in schedule.handle(Finished(firing, outputs)):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from levada.flow.payload import Episode, Item
+from levada.flow.payload import Episode, Header, Item
 from levada.flow.watch import Event as WatchEvent
 
 
@@ -24,6 +24,17 @@ class Read(Struct, frozen=True):
     register: str
     version: int | None
     """The version that the ticket names; None: the newest when the firing starts."""
+
+
+class Ticket(Struct, frozen=True):
+    """The right of a shard to fire its source, for one item as a rule."""
+
+    source: str
+    shard: int
+    number: int
+    """Counted per source, from 0."""
+    versions: Mapping[str, int]
+    """Register -> the version to read, where a queue in admission order names one."""
 
 
 class Firing(Struct, frozen=True, eq=False):
@@ -75,6 +86,16 @@ class Lost(Struct, frozen=True):
     firing: Firing
 
 
+class Closed(Struct, frozen=True):
+    """A shard has nothing left to do for a ticket."""
+
+    ticket: Ticket
+    made: Mapping[str, Sequence[Item]]
+    """Channel -> what goes there."""
+    header: Header
+    """Of the source's last firing, for tickets of which nothing came."""
+
+
 Event: TypeAlias = Begin | Finished | Lost
 
 
@@ -85,6 +106,14 @@ class Start(Struct, frozen=True):
     """This firing may start now; when it does is the runner's affair."""
 
     firing: Firing
+
+
+class Deal(Struct, frozen=True):
+    """A shard gets a ticket."""
+
+    ticket: Ticket
+    first: bool = False
+    """It was dealt before, and lost: it goes before those that wait at the shard."""
 
 
 class Publish(Struct, frozen=True):
@@ -109,3 +138,5 @@ class Tell(Struct, frozen=True):
 
 
 Instruction: TypeAlias = Start | Publish | Forget | Tell
+HubInstruction: TypeAlias = Deal | Instruction
+"""A hub also deals tickets; where hub and shards are in one place, that stays between them."""

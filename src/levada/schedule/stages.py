@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from levada.flow.nodes import Node
 from levada.flow.payload import Item
+from levada.schedule.events import Firing, Read, Start
 
 
 @dataclass
@@ -106,11 +107,20 @@ class StageMachine:
                     return machine
         return None
 
-    def take(self, machine: NodeMachine) -> tuple[Item, ...]:
-        """The items of one firing of a node that is ready."""
-        items = machine.take()
-        self.num_held -= len(items)
-        return items
+    def start(self, machine: NodeMachine, reads: tuple[Read, ...] = (), ticket: int | None = None) -> Start:
+        """Fire a node of the stage that is ready, or its source, with a ticket."""
+        inputs: tuple[Item, ...] = ()
+        if ticket is None:
+            inputs = machine.take()
+            self.num_held -= len(inputs)
+        machine.num_firings += 1
+        self.busy = machine.node.name
+        return Start(Firing(machine.node.name, self.shard, machine.num_firings, inputs, reads, ticket))
+
+    def held(self, node: str) -> list[Item]:
+        """The items that were handed to a node and wait there."""
+        machine = self.machines.get(node)
+        return [item for buffer in machine.buffers for item in buffer] if machine else []
 
     def wants(self, node: str, index: int) -> bool:
         """Whether an item brought to this input could go on to a learner as soon as its batch is full."""

@@ -1,0 +1,314 @@
+"""The hub of a schedule: queues, registers, and the nodes behind the queues. It deals tickets to shards, which do the rest.
+
+    hub = Hub(flow, derive(flow))
+    instructions = hub.begin()                           # Deal: to a shard; Start: a firing behind the queues
+    instructions = hub.closed(closed)                    # what a ticket has yielded
+    instructions = hub.finished(Finished(firing, outputs))
+
+Sans-I/O, as everything here: no threads, clocks, sockets or tensors; time and randomness are the caller's.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from levada.flow.derive import Channel, ShardStage, Topology
+from levada.flow.nodes import Node
+from levada.flow.payload import Item
+from levada.flow.watch import ChannelStatistics, Published, Report, Reported
+from levada.schedule.events import (
+    Closed,
+    Deal,
+    Finished,
+    Firing,
+    Forget,
+    HubInstruction,
+    Output,
+    Publish,
+    Tell,
+    Ticket,
+)
+from levada.schedule.queues import QueueMachine
+from levada.schedule.registers import RegisterMachine
+from levada.schedule.shards import Readers, headers_of
+from levada.schedule.stages import StageMachine
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """A ticket that a shard has."""
+
+    ticket: Ticket
+    numbers: Mapping[str, int]
+    """Channel -> number there; it differs from the ticket's where several sources share a queue."""
+
+
+class _SourceMachine:
+    """Deals the tickets of one source to its shards: round-robin in admission order, else to who was free the longest."""
+
+    def __init__(self, stage: ShardStage, channels: list[QueueMachine], registers: Sequence[tuple[str, str]]) -> None:
+        """`registers`: those that the source reads, each with its policy."""
+        self.stage = stage
+        self.channels = channels
+        self.round_robin = any(c.channel.queue.consumption == "admission" for c in channels)
+        self.tickets: list[list[_Dealt]] = [[] for _ in range(stage.shards)]
+        """Per shard: the first is being worked on."""
+        self._registers = registers
+        self._issued = 0
+        self._lost: list[int] = []
+        self._dealt_last = [-1] * stage.shards
+
+    @property
+    def issued_per_shard(self) -> float:
+        """How much this source has had; who has had least is asked first."""
+        return self._issued / self.stage.shards
+
+    def blocked_by(self) -> str | None:
+        """The channel that withholds tickets."""
+        for machine in self.channels:
+            if not machine.may_issue(self.stage.source):
+                return machine.channel.name
+        return None
+
+    def deal(self) -> Deal | None:
+        """Issue a ticket, if one may be issued now."""
+        shard = self._shard() if self.blocked_by() is None else None
+        if shard is None:
+            return None
+        grants = {c: c.issue(self.stage.source) for c in self.channels}
+        again = bool(self._lost)
+        number = self._lost.pop(0) if again else self._issued
+        self._issued += not again
+        self._dealt_last[shard] = number
+        versions: dict[str, int] = {}
+        for machine, grant in grants.items():
+            policy = machine.channel.policy
+            if policy is not None and grant.version is not None:
+                versions[policy] = max(grant.version, versions.get(policy, 0))
+        named = {register: versions[policy] for register, policy in self._registers if policy in versions}
+        ticket = Ticket(self.stage.source, shard, number, named)
+        dealt = _Dealt(ticket, {machine.channel.name: grant.number for machine, grant in grants.items()})
+        self.tickets[shard].insert(0 if again else len(self.tickets[shard]), dealt)
+        return Deal(ticket, again)
+
+    def closed(self, closed: Closed) -> None:
+        """Hand over what a ticket has yielded."""
+        dealt = self.tickets[closed.ticket.shard].pop(0)
+        assert dealt.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {dealt.ticket}"
+        for machine in self.channels:
+            name = machine.channel.name
+            machine.finished(dealt.numbers[name], closed.made.get(name, ()), closed.header)
+
+    def lost(self, shard: int) -> None:
+        """The ticket that a shard was working on is to be issued again."""
+        dealt = self.tickets[shard].pop(0)
+        for machine in self.channels:
+            machine.lost(dealt.numbers[machine.channel.name])
+        insort(self._lost, dealt.ticket.number)
+
+    def _shard(self) -> int | None:
+        if self.round_robin:
+            return (self._lost[0] if self._lost else self._issued) % self.stage.shards
+        free = (shard for shard, tickets in enumerate(self.tickets) if not tickets)
+        return min(free, key=self._dealt_last.__getitem__, default=None)
+
+
+class Hub:
+    """What all shards share."""
+
+    def __init__(self, flow: Flow, topology: Topology, readers: Readers) -> None:
+        """`flow` must have passed its check."""
+        self.flow = flow
+        self._readers = readers
+        self._queues = {channel.name: QueueMachine(channel) for channel in _with_turns(topology.channels, flow)}
+        self._into: dict[str, list[QueueMachine]] = {}
+        for queue in self._queues.values():
+            self._into.setdefault(queue.channel.consumer, []).append(queue)
+        self._sources = {stage.source: self._source(stage) for stage in topology.shard_stages}
+        self._stages = [StageMachine([flow.nodes[name] for name in stage.nodes]) for stage in topology.consumer_stages]
+        self._stage_of = {name: stage for stage in self._stages for name in stage.machines}
+        self._feeds = {
+            stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
+            for stage in self._stages
+        }
+        self.registers = {
+            name: RegisterMachine(name, keep=self._versions_to_keep(name, topology.channels)) for name in flow.registers
+        }
+        self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
+        """Policy -> number of updates it has had."""
+
+    # ---- events
+
+    def begin(self) -> list[HubInstruction]:
+        """The run begins."""
+        return self._go_on([])
+
+    def closed(self, closed: Closed) -> list[HubInstruction]:
+        """A shard has nothing left to do for a ticket."""
+        self._sources[closed.ticket.source].closed(closed)
+        return self._go_on([])
+
+    def lost(self, source: str, shard: int) -> list[HubInstruction]:
+        """A shard has lost the ticket that it was working on: it is dealt again."""
+        self._sources[source].lost(shard)
+        return self._go_on([])
+
+    def finished(self, event: Finished) -> list[HubInstruction]:
+        """A firing behind the queues is done."""
+        firing = event.firing
+        node, stage = self.flow.nodes[firing.node], self._stage_of[firing.node]
+        stage.busy = None
+        instructions: list[HubInstruction] = []
+        if node.kind == "learn":
+            instructions += self._updated(node, event.outputs)
+        elif node.kind == "report":
+            instructions.append(self._report(node, firing))
+        for output in event.outputs:
+            found = self._readers.get((node.name, output.port))
+            if found:
+                item = Item(output.value, headers_of(firing))
+                for consumer, index in found:
+                    stage.put(consumer.name, index, item)
+        return self._go_on(instructions)
+
+    # ---- looking
+
+    def channels(self) -> dict[str, ChannelStatistics]:
+        """Statistics of every queue."""
+        return {name: queue.statistics() for name, queue in self._queues.items()}
+
+    def tickets(self, source: str, shard: int) -> list[Ticket]:
+        """What a shard has been dealt and has not closed, in its order."""
+        return [dealt.ticket for dealt in self._sources[source].tickets[shard]]
+
+    def blocked(self) -> Iterator[tuple[str, str, int]]:
+        """Sources that are held back: the source, the channel that withholds tickets, and how many shards have none."""
+        for name, source in self._sources.items():
+            num_idle = source.tickets.count([])
+            held = source.blocked_by() if num_idle else None
+            if held is not None:
+                yield name, held, num_idle
+
+    def peek(self, node: str) -> list[Item]:
+        """What waits to be consumed by a node behind a queue, or in its queues."""
+        stage = self._stage_of.get(node)
+        return (stage.held(node) if stage else []) + [item for q in self._into.get(node, ()) for item in q.waiting()]
+
+    def waiting(self) -> list[str]:
+        """Who waits for what, in words; for when nothing can go on."""
+        lines = []
+        for name, source in self._sources.items():
+            held = source.blocked_by()
+            if held:
+                lines.append(f"{name} waits for a ticket of {held}")
+        for stage in self._stages:
+            for machine in stage.machines.values():
+                counts = ", ".join(
+                    f"{len(buffer)} of {machine.need} from {edge.label}"
+                    for buffer, edge in zip(machine.buffers, machine.node.inputs, strict=True)
+                )
+                lines.append(f"{machine.node.name} has {counts}")
+        return lines
+
+    # ---- inside
+
+    def _updated(self, node: Node, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
+        policy = node.work.policy_name
+        self.versions[policy] += 1
+        version = self.versions[policy]
+        weights = next((output.value for output in outputs if output.port == "weights"), None)
+        for edge in self.flow.edges:
+            if edge.kind == "publish" and edge.source.node == node.name and version % edge.every == 0:
+                yield Publish(edge.target, version, weights)
+                yield from (Forget(edge.target, old) for old in self.registers[edge.target].publish(version))
+                yield Tell(Published(edge.target, version))
+        for queue in self._queues.values():
+            every = queue.channel.publish_every
+            if node.name in queue.channel.learners and every is not None and version % every == 0:
+                queue.published()
+
+    def _report(self, node: Node, firing: Firing) -> Tell:
+        origin = node.inputs[0].node
+        stage = self._stage_of.get(origin)
+        number = stage.machines[origin].num_firings if stage else firing.number
+        return Tell(Reported(Report(origin, number, dict(self.versions), dict(firing.inputs[0].value))))
+
+    def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:
+        """What can be done next."""
+        for stage in self._stages:
+            if stage.busy is None:
+                self._feed(stage)
+                machine = stage.next_ready()
+                if machine is not None:
+                    instructions.append(stage.start(machine))
+        instructions += self._deal()
+        for queue in self._queues.values():
+            if queue.told:
+                instructions += [Tell(told) for told in queue.told]
+                queue.told.clear()
+        return instructions
+
+    def _deal(self) -> Iterator[Deal]:
+        """Issue every ticket that may be issued now; sources that share a queue take turns."""
+        dealt = True
+        while dealt:
+            dealt = False
+            for source in _fewest_first(self._sources.values()):
+                deal = source.deal()
+                if deal is not None:
+                    dealt = True
+                    yield deal
+
+    def _feed(self, stage: StageMachine) -> None:
+        """Take from the queues what an idle stage can use. Not while it is busy: an update there would make it older."""
+        for machine, queues in self._feeds[stage]:
+            full = [queue for queue in queues if queue.num_waiting]
+            if len(full) > 1:
+                full.sort(key=lambda queue: machine.order_of(queue.channel.input_index))
+            name = machine.node.name
+            for queue in full:
+                policy = queue.channel.policy
+                version = self.versions.get(policy) if policy else None
+                if version is not None:
+                    queue.discard_stale(version)
+                while queue.ready and stage.wants(name, queue.channel.input_index):
+                    stage.put(name, queue.channel.input_index, queue.take(version))
+
+    def _source(self, stage: ShardStage) -> _SourceMachine:
+        channels = [queue for queue in self._queues.values() if stage.source in queue.channel.sources]
+        read = [(register, self.flow.registers[register].policy) for _, register in self.flow.nodes[stage.source].reads]
+        return _SourceMachine(stage, channels, read)
+
+    def _versions_to_keep(self, register: str, channels: tuple[Channel, ...]) -> int:
+        """One more than the largest lag at which a ticket can name a version."""
+        policy = self.flow.registers[register].policy
+        lags = [c.queue.max_lag for c in channels if c.policy == policy and c.queue.blocks and c.queue.max_lag]
+        return max(lags, default=0) + 1
+
+
+def _fewest_first(sources: Collection[_SourceMachine]) -> Collection[_SourceMachine]:
+    if len(sources) == 1:
+        return sources
+    return sorted(sources, key=lambda source: source.issued_per_shard)
+
+
+def _with_turns(channels: Sequence[Channel], flow: Flow) -> Iterator[Channel]:
+    """In admission order sources take turns at a queue that they share, by their shards, so that timing has no say.
+
+    Not where another queue deals turns to two of them already: two rules could wait for each other.
+    """
+    ruled = [set(channel.sources) for channel in channels if channel.proportions is not None]
+    for channel in channels:
+        sources = set(channel.sources)
+        admits = channel.queue.consumption == "admission" and channel.proportions is None and len(sources) > 1
+        if admits and all(len(sources & others) < 2 for others in ruled):
+            ruled.append(sources)
+            yield replace(channel, proportions=tuple(float(flow.nodes[name].shards) for name in channel.sources))
+        else:
+            yield channel

@@ -1,0 +1,132 @@
+"""The state machine of one shard: its tickets in order, and what the nodes beside its source do with their items.
+
+It knows nothing of queues and versions: it is dealt tickets, and says what came of each. So it can live wherever the
+shard does, in another process say, and nobody is asked between one node and the next.
+
+    shard = ShardMachine(flow.nodes, readers(flow.nodes), stage, index)
+    starts = shard.deal(ticket)                          # firings to execute
+    more = shard.finished(Finished(firing, outputs))     # further firings, or what the ticket has yielded
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from levada.flow.derive import ShardStage
+from levada.flow.nodes import Node
+from levada.flow.payload import Header, Item
+from levada.schedule.events import Closed, Finished, Firing, Output, Read, Start, Ticket
+from levada.schedule.stages import StageMachine
+
+Readers: TypeAlias = Mapping[tuple[str, str | None], Sequence[tuple[Node, int]]]
+"""Node and port -> who reads it, with which of its inputs."""
+
+
+def readers(nodes: Mapping[str, Node]) -> Readers:
+    """Who reads what."""
+    found: dict[tuple[str, str | None], list[tuple[Node, int]]] = {}
+    for node in nodes.values():
+        for index, edge in enumerate(node.inputs):
+            found.setdefault((edge.node, edge.port), []).append((node, index))
+    return found
+
+
+@dataclass(slots=True)
+class _Open:
+    """A ticket that is being worked on, or will be next."""
+
+    ticket: Ticket
+    firings_left: int
+    header: Header | None = None
+    made: dict[str, list[Item]] = field(default_factory=dict)
+
+
+class ShardMachine:
+    """One logical copy of a source and of the nodes beside it. It works on one ticket at a time, one node at a time."""
+
+    def __init__(self, nodes: Mapping[str, Node], readers: Readers, stage: ShardStage, shard: int) -> None:
+        """`nodes` and `readers`: of the whole flow."""
+        self.source = stage.source
+        self.shard = shard
+        self._readers = readers
+        self._reads = nodes[stage.source].reads
+        self._firings_per_ticket = stage.firings_per_ticket
+        self._stage = StageMachine([nodes[name] for name in stage.nodes], shard=shard)
+        self._open: deque[_Open] = deque()
+
+    def deal(self, ticket: Ticket, *, first: bool = False) -> list[Start | Closed]:
+        """Take a ticket; `first`: before those that wait already, for it was dealt before, and lost."""
+        opened = _Open(ticket, self._firings_per_ticket)
+        if first:
+            self._open.appendleft(opened)
+        else:
+            self._open.append(opened)
+        return self._next() if self._stage.busy is None else []
+
+    def finished(self, event: Finished) -> list[Start | Closed]:
+        """Take note of what a firing made; what is to be done next."""
+        firing, opened = event.firing, self._open[0]
+        self._stage.busy = None
+        if firing.ticket is not None:
+            opened.firings_left -= 1
+            opened.header = self._header(event, event.outputs)
+        for output in event.outputs:
+            found = self._readers.get((firing.node, output.port))
+            if found:
+                made = firing.ticket is not None
+                headers = (self._header(event, (output,)),) if made else headers_of(firing)
+                self._pass_on(Item(output.value, headers), found)
+        return self._next()
+
+    def lost(self) -> None:
+        """The ticket that was being worked on is lost, with all that was made of it."""
+        self._stage.clear()
+        self._stage.busy = None
+        self._open.popleft()
+
+    def held(self, node: str) -> list[Item]:
+        """The items that were handed to a node and wait there."""
+        return self._stage.held(node)
+
+    def _pass_on(self, item: Item, readers: Sequence[tuple[Node, int]]) -> None:
+        for consumer, index in readers:
+            edge = consumer.inputs[index]
+            if edge.queue is None:
+                self._stage.put(consumer.name, index, item)
+            else:
+                self._open[0].made.setdefault(f"{edge.label}->{consumer.name}", []).append(item)
+
+    def _header(self, event: Finished, outputs: Sequence[Output]) -> Header:
+        firing = event.firing
+        assert firing.shard is not None
+        assert firing.ticket is not None
+        if len(outputs) == 1:
+            num_env_steps, episodes = outputs[0].num_env_steps, outputs[0].episodes
+        else:
+            num_env_steps = sum(output.num_env_steps for output in outputs)
+            episodes = tuple(episode for output in outputs for episode in output.episodes)
+        return Header(event.versions, firing.node, firing.shard, firing.ticket, num_env_steps, episodes)
+
+    def _next(self) -> list[Start | Closed]:
+        """Go on with the items that lie here, with the ticket, or with the next one."""
+        machine = self._stage.next_ready()
+        if machine is not None:
+            return [self._stage.start(machine)]
+        done: list[Start | Closed] = []
+        if self._open and not self._open[0].firings_left:
+            opened = self._open.popleft()
+            assert opened.header is not None
+            done.append(Closed(opened.ticket, opened.made, opened.header))
+        if self._open:
+            ticket = self._open[0].ticket
+            reads = tuple([Read(key, register, ticket.versions.get(register)) for key, register in self._reads])
+            done.append(self._stage.start(self._stage.machines[self.source], reads, ticket.number))
+        return done
+
+
+def headers_of(firing: Firing) -> tuple[Header, ...]:
+    """The headers of everything that a firing uses."""
+    return tuple([header for item in firing.inputs for header in item.headers])
