@@ -29,7 +29,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_home, algorithm_name, find_algorithm
-from levada.flow import Episode, Flow, Instrument, LevadaError, Statistics
+from levada.flow import DeploymentError, Episode, Flow, Instrument, LevadaError, Statistics
 from levada.flow.deployment import Deployment, Run
 from levada.rl.evaluate import Evaluation, TrainedPolicy
 from levada.rl.evaluate import evaluate as evaluate_policy
@@ -46,15 +46,12 @@ from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.summary import Summary, summarise
 from levada.run.until import Until
 from levada.runners.inline import Inline
+from levada.runners.processes import Processes
 
 Env = str | EnvFactory | Task
 
 CUT_OFF = "cut off"
 """`Summary.stopped_by` of a run that was killed, as `load` gives it."""
-
-
-class DeploymentError(LevadaError, ValueError):
-    """There is no such deployment."""
 
 
 class LoadError(LevadaError, ValueError):
@@ -70,7 +67,7 @@ class Options:
     seed: int = 0
     """Everything random follows from it: inline, the same seed gives the same bits."""
     on: str = "inline"
-    """Where to run: `inline` is everything in one thread."""
+    """Where to run: `inline` is everything in one thread, `processes` and `processes:2` use more cores."""
     out: str | None = None
     """Directory of the run, which must be new or empty; by default one below runs/."""
     threads: int | None = None
@@ -136,7 +133,9 @@ def deployment(on: str | Deployment) -> Deployment:
         return on
     if on == "inline":
         return Inline()
-    msg = f"on={on!r}: expected 'inline', which runs everything in one thread"
+    if on.startswith("processes"):
+        return Processes.parse(on.removeprefix("processes"))
+    msg = f"on={on!r}: expected 'inline' (everything in one thread), 'processes' or, with a number, 'processes:2'"
     raise DeploymentError(msg)
 
 

@@ -23,8 +23,9 @@ from levada.flow import (
 )
 
 PUBLIC = {
-    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "Dropped", "Edge", "Episode", "Event",
-    "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument", "Item", "LagStatistics",
+    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Dropped", "Edge",
+    "Episode", "Event", "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
+    "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
     "NodeStatistics", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "Shard", "Source",
     "Statistics", "Stream", "StreamError", "Update", "Updates", "close", "derive_seed",

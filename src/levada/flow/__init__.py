@@ -11,6 +11,7 @@ from levada.flow.channels import Latest, Queue, Replay
 from levada.flow.deployment import Deployment, Run
 from levada.flow.errors import (
     ChannelError,
+    DeploymentError,
     FlowError,
     FlowWarning,
     LevadaError,
@@ -40,8 +41,9 @@ from levada.flow.watch import (
 )
 
 __all__ = [
-    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "Dropped", "Edge", "Episode", "Event",
-    "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest",
+    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Dropped", "Edge",
+    "Episode", "Event", "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
+    "Instrument", "Item", "LagStatistics", "Latest",
     "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
     "NodeStatistics", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "Shard", "Source",
     "Statistics", "Stream", "StreamError", "Update", "Updates", "close", "derive_seed",

@@ -23,6 +23,10 @@ class ChannelError(LevadaError, ValueError):
     """A channel whose promises contradict each other."""
 
 
+class DeploymentError(LevadaError, ValueError):
+    """A deployment that cannot be."""
+
+
 class NameInUseError(LevadaError, ValueError):
     """Two nodes or channels of a flow have the same name."""
 

@@ -25,13 +25,13 @@ from random import Random
 from time import perf_counter
 from typing import Any, Self
 
-from levada.flow.errors import FlowError, FlowWarning, LevadaError, Problem
+from levada.flow.errors import FlowWarning, LevadaError
 from levada.flow.graph import Flow
 from levada.flow.payload import Item, Shard, derive_seed
 from levada.flow.protocols import close
-from levada.flow.watch import Event as WatchEvent
-from levada.flow.watch import Fired, Instrument, NodeStatistics, Report, Reported, Statistics
-from levada.runners.work import explain, perform
+from levada.flow.watch import Instrument, Report, Reported, Statistics
+from levada.runners.accounts import Accounts
+from levada.runners.work import explain, perform, read_weights, refuse_replays
 from levada.schedule import Begin, Finished, Firing, Forget, Instruction, Publish, Schedule, Start, Tell
 
 
@@ -62,26 +62,23 @@ class InlineRun:
     ) -> None:
         for problem in flow.check():
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
-        _refuse_replays(flow)
+        refuse_replays(flow)
         self.flow = flow
         self._schedule = Schedule(flow)
-        self._instruments = tuple(instruments)
+        self._accounts = Accounts(flow, self._schedule.hub, instruments)
         self._breakpoints: dict[str, list[Callable[[Firing], bool]]] = defaultdict(list)
         self._waiting: list[Firing] = []
         self._reports: deque[Report] = deque()
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
+        self._policies = {name: register.policy for name, register in flow.registers.items()}
         self._work: dict[tuple[str, int | None], Any] = {}
-        self._busy_s: defaultdict[str, float] = defaultdict(float)
-        self._blocked_s: defaultdict[str, float] = defaultdict(float)
-        self._blocked_by: dict[str, str] = {}
-        self._num_firings: defaultdict[str, int] = defaultdict(int)
         self._adversary = None if adversary is None else _Adversary(adversary)
         try:
             self._open(seed)
         except BaseException:
             self.close()
             raise
-        self._start_s = self._noted_s = perf_counter()
+        self._accounts.begin()
         self._follow(self._schedule.handle(Begin()))
 
     # ---- running
@@ -125,16 +122,7 @@ class InlineRun:
 
     def statistics(self) -> Statistics:
         """The run at this moment, as plain data."""
-        wall_s = perf_counter() - self._start_s
-        nodes = {}
-        for node in self.flow.nodes.values():
-            shards = node.shards if node.kind == "source" else 1
-            busy, blocked = self._busy_s[node.name] / shards, self._blocked_s[node.name] / shards
-            nodes[node.name] = NodeStatistics(
-                self._num_firings[node.name], busy, max(0.0, wall_s - busy - blocked), blocked,
-                self._blocked_by.get(node.name),
-            )  # fmt: skip
-        return Statistics(wall_s, nodes, self._schedule.hub.channels(), dict(self._schedule.hub.versions))
+        return self._accounts.statistics()
 
     def close(self) -> None:
         """Close the environments and whatever else the work holds: all of it, also if one of them fails."""
@@ -203,7 +191,7 @@ class InlineRun:
         versions: dict[str, int] = {}
         weights: Any = None
         if node.kind == "source":
-            weights, versions = self._read(firing)
+            weights, versions = read_weights(firing, self._policies, self._find_weights)
         work = self._work.get((node.name, firing.shard), node.work)
         try:
             outputs = perform(node, work, firing, weights)
@@ -214,17 +202,12 @@ class InlineRun:
             explain(error, self.flow.name, firing, made_with)
             raise  # the firing is still waiting: a next step tries it again
         self._waiting.remove(firing)
-        self._note_time(firing, start_s, perf_counter())
+        self._accounts.fired(firing.node, firing.shard, firing.number, start_s, perf_counter())
         return Finished(firing, outputs, versions)
 
-    def _read(self, firing: Firing) -> tuple[Any, dict[str, int]]:
-        weights: dict[str | None, Any] = {}
-        versions: dict[str, int] = {}
-        for read in firing.reads:
-            version = self._schedule.hub.registers[read.register].resolve(read.version)
-            weights[read.key] = self._weights[read.register][version]
-            versions[self.flow.registers[read.register].policy] = version
-        return (weights.get(None) if None in weights or not weights else weights), versions
+    def _find_weights(self, register: str, version: int | None) -> tuple[int, Any]:
+        found = self._schedule.hub.registers[register].resolve(version)
+        return found, self._weights[register][found]
 
     def _finish(self, finished: Finished) -> None:
         self._follow(self._schedule.handle(finished))
@@ -243,20 +226,7 @@ class InlineRun:
     def _tell(self, tell: Tell) -> None:
         if isinstance(tell.event, Reported):
             self._reports.append(tell.event.report)
-        self._show(tell.event)
-
-    def _show(self, event: WatchEvent) -> None:
-        for instrument in self._instruments:
-            instrument.on_event(event)
-
-    def _note_time(self, firing: Firing, start_s: float, end_s: float) -> None:
-        self._busy_s[firing.node] += end_s - start_s
-        self._num_firings[firing.node] += 1
-        for source, channel, num_shards in self._schedule.hub.blocked():
-            self._blocked_s[source] += num_shards * (end_s - self._noted_s)
-            self._blocked_by[source] = channel
-        self._noted_s = end_s
-        self._show(Fired(firing.node, firing.shard, firing.number, start_s, end_s))
+        self._accounts.show(tell.event)
 
     def _known(self, node: str | None) -> None:
         if node is not None and node not in self.flow.nodes:
@@ -300,15 +270,6 @@ class _Adversary:
             self._favour[key] = self._random.random()
         late = isinstance(option, Finished)
         return self._favour[key] - 0.5 * late * self._random.random()
-
-
-def _refuse_replays(flow: Flow) -> None:
-    problems = [
-        Problem("LV501", name, "is a replay", "queues and registers", "The inline runner does not execute replays yet.")
-        for name in flow.replays
-    ]
-    if problems:
-        raise FlowError(flow.name, problems)
 
 
 def _counting_flow() -> Flow:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from levada.flow.errors import LevadaError
+from levada.flow.errors import FlowError, LevadaError, Problem
+from levada.flow.graph import Flow
 from levada.flow.nodes import Node
 from levada.flow.payload import Experience
 from levada.flow.protocols import LearnerState
@@ -77,7 +78,36 @@ def _learn(node: Node, learner: LearnerState[Any, Any], batch: Any) -> tuple[Out
     )
 
 
+def read_weights(
+    firing: Firing, policies: Mapping[str, str], find: Callable[[str, int | None], tuple[int, Any]]
+) -> tuple[Any, dict[str, int]]:
+    """What a source is called with, and the versions of it by policy.
+
+    Args:
+        firing: of a source.
+        policies: register -> policy.
+        find: gives the version (None: the newest) of a register, and which one that is.
+
+    """
+    weights: dict[str | None, Any] = {}
+    versions: dict[str, int] = {}
+    for read in firing.reads:
+        version, weights[read.key] = find(read.register, read.version)
+        versions[policies[read.register]] = version
+    return (weights.get(None) if None in weights or not weights else weights), versions
+
+
 def explain(error: BaseException, flow: str, firing: Firing, versions: Mapping[str, int]) -> None:
     """Add to an error where in the flow it happened; the traceback stays the user's own."""
     made_with = ", ".join(f"{policy} {version}" for policy, version in versions.items()) or "none"
     error.add_note(f"in node {firing.node!r} of flow {flow!r} ({firing}); versions: {made_with}")
+
+
+def refuse_replays(flow: Flow) -> None:
+    """Raise FlowError if the flow has a replay: no runner executes them yet."""
+    problems = [
+        Problem("LV501", name, "is a replay", "queues and registers", "No runner executes replays yet.")
+        for name in flow.replays
+    ]
+    if problems:
+        raise FlowError(flow.name, problems)

@@ -19,7 +19,7 @@ class RegisterMachine:
         """`keep`: how many versions a ticket can still name, the newest included."""
         self.name = name
         self._versions = deque([0])
-        self._keep = keep
+        self.keep = keep
 
     @property
     def newest(self) -> int:
@@ -31,7 +31,7 @@ class RegisterMachine:
         assert version > self.newest, f"{self.name}: version {version} after {self.newest}"
         self._versions.append(version)
         forgotten = []
-        while len(self._versions) > self._keep:
+        while len(self._versions) > self.keep:
             forgotten.append(self._versions.popleft())
         return forgotten
 

@@ -1,0 +1,61 @@
+"""Where the time of a run goes, and who sees its events: the same for every runner."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from time import perf_counter
+
+from levada.flow.graph import Flow
+from levada.flow.watch import Event, Fired, Instrument, NodeStatistics, Statistics
+from levada.schedule import Hub
+
+
+class Accounts:
+    """Adds up what nodes did, and how long sources were held back; tells instruments."""
+
+    def __init__(self, flow: Flow, hub: Hub, instruments: Sequence[Instrument]) -> None:
+        self._flow = flow
+        self._hub = hub
+        self._instruments = tuple(instruments)
+        self._busy_s: defaultdict[str, float] = defaultdict(float)
+        self._blocked_s: defaultdict[str, float] = defaultdict(float)
+        self._blocked_by: dict[str, str] = {}
+        self._num_firings: defaultdict[str, int] = defaultdict(int)
+        self._start_s = self._noted_s = perf_counter()
+
+    def begin(self) -> None:
+        """What came before was start-up, and counts for nothing."""
+        self._start_s = self._noted_s = perf_counter()
+
+    def fired(self, node: str, shard: int | None, number: int, start_s: float, end_s: float) -> None:
+        """A node has fired; to be said before the hub hears of it."""
+        self._busy_s[node] += end_s - start_s
+        self._num_firings[node] += 1
+        self.note_blocked(end_s)
+        self.show(Fired(node, shard, number, start_s, end_s))
+
+    def note_blocked(self, now_s: float) -> None:
+        """Sources that are held back have been so since the last event."""
+        for source, channel, num_shards in self._hub.blocked():
+            self._blocked_s[source] += num_shards * max(0.0, now_s - self._noted_s)
+            self._blocked_by[source] = channel
+        self._noted_s = max(now_s, self._noted_s)
+
+    def show(self, event: Event) -> None:
+        """Tell the instruments."""
+        for instrument in self._instruments:
+            instrument.on_event(event)
+
+    def statistics(self) -> Statistics:
+        """The run at this moment, as plain data."""
+        wall_s = perf_counter() - self._start_s
+        nodes = {}
+        for node in self._flow.nodes.values():
+            shards = node.shards if node.kind == "source" else 1
+            busy, blocked = self._busy_s[node.name] / shards, self._blocked_s[node.name] / shards
+            nodes[node.name] = NodeStatistics(
+                self._num_firings[node.name], busy, max(0.0, wall_s - busy - blocked), blocked,
+                self._blocked_by.get(node.name),
+            )  # fmt: skip
+        return Statistics(wall_s, nodes, self._hub.channels(), dict(self._hub.versions))

@@ -1,0 +1,114 @@
+"""Anonymous shared memory, and arrays in it. The kernel frees it when the last process that maps it ends, however it ends.
+
+>>> segment = Segment.create(4096)
+>>> array = Arena(segment).empty((2, 3), np.dtype(np.float32))
+>>> array[:] = 1.0
+>>> same = Segment.open(segment.duplicate(), 4096)       # as another process would, with the descriptor that it was sent
+>>> np.frombuffer(same.memory, np.float32, count=6).tolist()
+[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from math import prod
+
+import numpy as np
+
+ALIGNMENT = 64
+"""Bytes; that of a cache line."""
+
+
+class Segment:
+    """A piece of memory that several processes map. It has no name, so nothing can be left behind."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """`create` and `open` make segments; the segment closes the descriptor."""
+        self.size = size
+        self._descriptor = descriptor
+        self.memory = mmap.mmap(descriptor, size)
+
+    @classmethod
+    def create(cls, size: int) -> Segment:
+        """New memory of `size` bytes. Pages take room only once they are written to, so a generous size costs nothing."""
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("levada")
+        else:  # not Linux: a file that has lost its name
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, size)
+        return cls(descriptor, size)
+
+    @classmethod
+    def open(cls, descriptor: int, size: int) -> Segment:
+        """Map memory that another process has made; its descriptor is closed, for a mapping needs none."""
+        segment = cls(descriptor, size)
+        segment.seal()
+        return segment
+
+    def duplicate(self) -> int:
+        """A descriptor to send to another process; who asks for it closes it."""
+        assert self._descriptor >= 0, "the descriptor is gone"
+        return os.dup(self._descriptor)
+
+    def seal(self) -> None:
+        """Nobody else will map this memory."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            self.seal()
+
+
+class Arena:
+    """Hands out arrays in a segment, or a part of it, one behind the other, until it is emptied."""
+
+    def __init__(self, segment: Segment, start: int = 0, size: int | None = None) -> None:
+        self.segment = segment
+        self.size = segment.size - start if size is None else size
+        """Bytes that there are."""
+        self._first = start
+        self.used = 0
+        """Bytes handed out."""
+        self.wanted = 0
+        """Bytes asked for, also those for which there was no room."""
+        self._bytes = np.frombuffer(segment.memory, np.uint8)
+        self._address = self._bytes.ctypes.data
+
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array of arbitrary content; where there is no room for it in the segment, in ordinary memory."""
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        num_bytes = prod(shape) * dtype.itemsize
+        offset = self.take(num_bytes)
+        if offset is None:
+            return np.empty(shape, dtype)
+        return self._bytes[offset : offset + num_bytes].view(dtype).reshape(shape)
+
+    def take(self, num_bytes: int) -> int | None:
+        """Where `num_bytes` can be written; None if there is no room."""
+        room = -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        self.wanted += room
+        if self.used + room > self.size:
+            return None
+        offset = self._first + self.used
+        self.used += room
+        return offset
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Copy into the segment."""
+        self._bytes[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
+
+    def offset_of(self, data: memoryview) -> int | None:
+        """Where data lies in the segment; None if it lies elsewhere."""
+        if not data.nbytes:
+            return self._first
+        offset = int(np.frombuffer(data, np.uint8).ctypes.data - self._address)
+        return offset if self._first <= offset <= self._first + self.size - data.nbytes else None
+
+    def clear(self) -> None:
+        """Begin anew; arrays that were handed out will be overwritten."""
+        self.used = self.wanted = 0

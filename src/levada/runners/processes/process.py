@@ -1,0 +1,123 @@
+"""A worker as the main process sees it: the process, the wire to it, its slots, and what is to be sent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from multiprocessing import forkserver
+from typing import Any
+
+from levada.flow.payload import Shard
+from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Made, Stop
+from levada.runners.processes.pool import Slots
+from levada.runners.processes.ring import Ring
+from levada.runners.processes.wire import Wire
+from levada.runners.processes.worker import Plan, work
+from levada.schedule import Ticket
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_PRELOAD = ["levada.runners.processes.worker", "levada.rl.sampler"]
+"""Loaded once, by the process that workers are forked from."""
+PATIENCE_S = 5.0
+"""How long a worker may take to close its environments, before it is killed."""
+
+
+class WorkerProcess:
+    """One worker."""
+
+    @staticmethod
+    def prepare() -> None:
+        """Begin to load what workers need, while this process does something else."""
+        _CONTEXT.set_forkserver_preload(_PRELOAD)
+        forkserver.ensure_running()
+
+    def __init__(self, plan: Plan, shards: tuple[Shard, ...], rings: Mapping[str, Ring]) -> None:
+        self.shards = shards
+        self.unopened = {(shard.node, shard.index) for shard in shards}
+        here, there = socket.socketpair()
+        self.wire = Wire(here, FromWorker)
+        self._slots = Slots(self._free)
+        self._freed: list[int] = []
+        self._tickets: list[tuple[Ticket, bool]] = []
+        self.exitcode: int | None = None
+        """Once it has ended."""
+        self._process = _CONTEXT.Process(target=work, args=(there, plan, shards), name="levada worker", daemon=True)
+        with there:
+            self._process.start()
+        places = {register: ring.place for register, ring in rings.items()}
+        self.wire.send(Begin(places), [descriptor for ring in rings.values() for descriptor in ring.share()])
+
+    def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
+        """Tickets that go out at the next `flush`."""
+        self._tickets += [(ticket, first) for ticket in tickets]
+
+    def forget_tickets(self) -> None:
+        """What was to be given is not to be given."""
+        self._tickets.clear()
+
+    def flush(self) -> None:
+        """Send what there is to send.
+
+        Raises:
+            ConnectionError: the process is gone.
+
+        """
+        if self._freed:
+            freed, self._freed = tuple(self._freed), []
+            self.wire.send(Free(freed))
+        if self._tickets:
+            tickets, self._tickets = tuple(self._tickets), []
+            self.wire.send(Give(tickets))
+
+    def receive(self) -> list[FromWorker]:
+        """What it has to say.
+
+        Raises:
+            EOFError, ConnectionError: the process is gone, and has nothing more to say.
+
+        """
+        messages = []
+        for message, descriptors in self.wire.receive():
+            for descriptor in descriptors:
+                self._slots.add(message.segment, descriptor, message.segment_size)
+            messages.append(message)
+        return messages
+
+    def unpack(self, made: Made) -> list[Any]:
+        """The values of an item message, in its order."""
+        packets = [item.packet for items in made.items.values() for item in items]
+        return self._slots.unpack(made.slot, made.segment, packets)
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        with suppress(ConnectionError):
+            self.wire.send(Stop())
+
+    def join(self) -> None:
+        """Wait until it has ended; kill it if that takes too long."""
+        self._process.join(PATIENCE_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self.exitcode = self._process.exitcode
+        self._process.close()
+        self._slots.close()
+        self.wire.close()
+
+    @property
+    def how_it_ended(self) -> str:
+        """In words."""
+        code = self.exitcode
+        return f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def _free(self, number: int) -> None:
+        self._freed.append(number)

@@ -1,0 +1,129 @@
+"""Weights in shared memory: written once for each version, read by any number of processes, nobody waits.
+
+>>> ring = Ring(num_versions=2, weights={"bias": np.zeros(3, np.float32)})
+>>> reader = RingReader(ring.place, ring.share())
+>>> ring.write(1, {"bias": np.ones(3, np.float32)})
+>>> version, weights = reader.read(None)
+>>> version, weights["bias"].tolist()
+(1, [1.0, 1.0, 1.0])
+
+A slot is stamped with its version after it was written, and without one while it is. A reader copies, then looks at the
+stamp again: what it got is whole, or it is thrown away.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from levada.flow.errors import LevadaInternalError
+from levada.runners.processes.memory import ALIGNMENT, Arena, Segment
+from levada.runners.processes.packet import Packet, pack, unpack
+
+_NONE = -1
+_HEAD_SIZE = 1 << 16
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Packet).decode
+
+
+class RingPlace(Struct, frozen=True):
+    """What a reader needs to know beside the descriptors."""
+
+    num_slots: int
+    slot_size: int
+
+
+class _Head:
+    """The newest version; of each slot its version, where its packet lies, and how many bytes are used."""
+
+    def __init__(self, segment: Segment, num_slots: int) -> None:
+        numbers = np.frombuffer(segment.memory, np.int64)
+        self.newest = numbers[:1]
+        self.slots = numbers[1 : 1 + 4 * num_slots].reshape(num_slots, 4)
+
+
+class Ring:
+    """The writer's end."""
+
+    def __init__(self, num_versions: int, weights: Any) -> None:
+        """A ring that keeps `num_versions` of weights that are as large as these; they are written as version 0."""
+        size = _room_for(weights)
+        self.place = RingPlace(num_versions + 1, size)  # one more, to be written to
+        self._head_segment = Segment.create(_HEAD_SIZE)
+        self._head = _Head(self._head_segment, self.place.num_slots)
+        self._head.newest[0] = _NONE
+        self._head.slots[:, 0] = _NONE
+        self._arenas = [Arena(Segment.create(size)) for _ in range(self.place.num_slots)]
+        self._num_written = 0
+        self.write(0, weights)
+
+    def write(self, version: int, weights: Any) -> None:
+        """Make a version readable; the oldest one is overwritten."""
+        index = self._num_written % self.place.num_slots
+        self._num_written += 1
+        arena, slot = self._arenas[index], self._head.slots[index]
+        slot[0] = _NONE
+        arena.clear()
+        packet = _encode(pack(weights, arena))
+        offset = arena.take(len(packet))
+        assert offset is not None
+        arena.write(offset, memoryview(packet))
+        slot[1:] = offset, len(packet), arena.used
+        slot[0] = version
+        self._head.newest[0] = version
+
+    def share(self) -> list[int]:
+        """Descriptors for a reader, which closes them."""
+        segments = [self._head_segment, *(arena.segment for arena in self._arenas)]
+        return [segment.duplicate() for segment in segments]
+
+
+class RingReader:
+    """A reader's end. It copies a version once, however often it is asked for."""
+
+    def __init__(self, place: RingPlace, descriptors: Sequence[int]) -> None:
+        """`descriptors`: of the ring."""
+        head, *slots = descriptors
+        self._head_segment = Segment.open(head, _HEAD_SIZE)
+        self._head = _Head(self._head_segment, place.num_slots)
+        self._segments = [Segment.open(descriptor, place.slot_size) for descriptor in slots]
+        self._last: tuple[int, Any] | None = None
+
+    def read(self, version: int | None) -> tuple[int, Any]:
+        """The weights of a version, None: of the newest, and which one that is."""
+        while True:
+            wanted = int(self._head.newest[0]) if version is None else version
+            if self._last is None or self._last[0] != wanted:
+                weights = self._copy(wanted)
+                if weights is None and version is not None:
+                    msg = f"version {version} is gone, the newest is {int(self._head.newest[0])}"
+                    raise LevadaInternalError(msg)
+                if weights is None:
+                    continue  # it was overwritten meanwhile, so there is a newer one
+                self._last = (wanted, weights[0])
+            return self._last
+
+    def _copy(self, version: int) -> tuple[Any] | None:
+        found = np.flatnonzero(self._head.slots[:, 0] == version)
+        if not len(found):
+            return None
+        index = int(found[0])
+        slot = self._head.slots[index]
+        offset, length, used = (int(number) for number in slot[1:])
+        copied = memoryview(bytes(memoryview(self._segments[index].memory)[:used]))
+        if int(slot[0]) != version:
+            return None
+        return (unpack(_decode(copied[offset : offset + length]), copied),)
+
+
+def _room_for(weights: Any) -> int:
+    """Bytes for weights of that size: they may grow a little."""
+    sizes: list[int] = []
+    pickled = pickle.dumps(weights, protocol=5, buffer_callback=lambda buffer: sizes.append(buffer.raw().nbytes))
+    return 2 * (len(pickled) + sum(sizes) + ALIGNMENT * len(sizes)) + (1 << 16)

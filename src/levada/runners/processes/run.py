@@ -1,0 +1,252 @@
+"""A flow on several processes: the thin shell around the hub. Shards live in workers; this process learns and deals tickets.
+
+Nothing here is on the way of the data: a worker writes its item into shared memory, and who consumes it looks at it there.
+"""
+
+from __future__ import annotations
+
+import selectors
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Self
+
+from levada.flow.derive import Topology, derive
+from levada.flow.errors import FlowWarning, LevadaError
+from levada.flow.graph import Flow
+from levada.flow.nodes import Node
+from levada.flow.payload import Item, Shard, derive_seed
+from levada.flow.protocols import close
+from levada.flow.watch import Instrument, Report, Reported, Statistics
+from levada.runners.accounts import Accounts
+from levada.runners.processes.errors import unpack_error
+from levada.runners.processes.messages import FromWorker, Made, Opened
+from levada.runners.processes.process import WorkerProcess
+from levada.runners.processes.ring import Ring
+from levada.runners.processes.worker import Plan
+from levada.runners.work import explain, perform, refuse_replays
+from levada.schedule import Closed, Deal, Finished, Firing, Hub, HubInstruction, Publish, Start, Tell
+from levada.schedule.shards import readers
+
+
+class WorkerError(LevadaError, RuntimeError):
+    """A worker ended, more often than is allowed."""
+
+
+class ProcessesRun:
+    """A flow that is executed by several processes; made by `Processes().open(flow)`, closed at the end of a `with` block."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        seed: int,
+        instruments: Sequence[Instrument],
+        num_workers: int,
+        num_threads: int,
+        max_restarts: int,
+    ) -> None:
+        for problem in flow.check():
+            warnings.warn(str(problem), FlowWarning, stacklevel=3)
+        refuse_replays(flow)
+        self.flow = flow
+        found, topology = readers(flow.nodes), derive(flow)
+        self._hub = Hub(flow, topology, found)
+        self._accounts = Accounts(flow, self._hub, instruments)
+        self._plan = Plan(
+            flow=flow.name, nodes=_of_shards(flow, topology), stages=topology.shard_stages, num_threads=num_threads,
+            policies={name: register.policy for name, register in flow.registers.items()},
+        )  # fmt: skip
+        self._max_restarts = max_restarts
+        self._num_failures: Counter[tuple[str, int]] = Counter()
+        self._waiting: deque[Firing] = deque()
+        self._reports: deque[Report] = deque()
+        self._learners: dict[str, Any] = {}
+        self._rings: dict[str, Ring] = {}
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[WorkerProcess] = []
+        self._carrier: dict[tuple[str, int], WorkerProcess] = {}
+        try:
+            self._open(seed, num_workers)
+        except BaseException:
+            self.close()
+            raise
+        self._accounts.begin()
+        self._follow(self._hub.begin())
+
+    # ---- running
+
+    def __iter__(self) -> Iterator[Report]:
+        while True:
+            while self._reports:
+                yield self._reports.popleft()
+            self._send_all()
+            if self._waiting:
+                self._execute(self._waiting[0])
+            else:
+                self._listen()
+
+    def statistics(self) -> Statistics:
+        """The run at this moment, as plain data."""
+        self._accounts.note_blocked(perf_counter())
+        return self._accounts.statistics()
+
+    def node_state(self, node: str) -> Any:
+        """The live learner of a learn node; shards live elsewhere."""
+        if node not in self._learners:
+            msg = f"the state of node {node!r} is not in this process; here are: {', '.join(self._learners)}"
+            raise ValueError(msg)
+        return self._learners[node]
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The process numbers of the workers, for those who watch processes."""
+        return tuple(worker.pid for worker in self._workers)
+
+    def close(self) -> None:
+        """End the workers, all of them, and close what this process has opened."""
+        with ExitStack() as closing:
+            closing.callback(self._selector.close)
+            for learner in self._learners.values():
+                closing.callback(close, learner)
+            for worker in self._workers:
+                closing.callback(worker.join)
+            for worker in self._workers:
+                worker.stop()
+            self._workers, self._learners, self._rings = [], {}, {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _open(self, seed: int, num_workers: int) -> None:
+        WorkerProcess.prepare()
+        for name, recipe in self.flow.learners().items():
+            learner = self._learners[name] = recipe.open(derive_seed(seed, name))
+            for register in self.flow.registers.values():
+                if register.policy == recipe.policy_name:
+                    keep = self._hub.registers[register.name].keep
+                    self._rings[register.name] = Ring(keep, learner.weights())
+        shards = [
+            Shard(node.name, index, node.shards, derive_seed(seed, node.name, index))
+            for node in self.flow.nodes.values()
+            if node.kind == "source"
+            for index in range(node.shards)
+        ]
+        for number in range(num_workers):
+            self._start_worker(tuple(shards[number::num_workers]))
+        while any(worker.unopened for worker in self._workers):
+            self._listen()
+
+    def _start_worker(self, shards: tuple[Shard, ...]) -> WorkerProcess:
+        worker = WorkerProcess(self._plan, shards, self._rings)
+        self._workers.append(worker)
+        self._selector.register(worker.wire, selectors.EVENT_READ, worker)
+        for shard in shards:
+            self._carrier[shard.node, shard.index] = worker
+        return worker
+
+    def _listen(self) -> None:
+        """Take what workers have to say; sleeps until one has."""
+        for key, _ in self._selector.select():
+            worker: WorkerProcess = key.data
+            try:
+                messages = worker.receive()
+            except (EOFError, ConnectionError):
+                self._replace(worker)
+                continue
+            for message in messages:
+                self._take(worker, message)
+
+    def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
+        if isinstance(message, Made):
+            self._num_failures.pop((message.ticket.source, message.ticket.shard), None)
+            for spent in message.spent:
+                self._accounts.fired(spent.node, message.ticket.shard, spent.number, spent.start_s, spent.end_s)
+            values = iter(worker.unpack(message))
+            made = {
+                channel: [Item(next(values), item.headers) for item in items]
+                for channel, items in message.items.items()
+            }
+            del values  # it would keep the last slot in use
+            self._follow(self._hub.closed(Closed(message.ticket, made, message.header)))
+        elif isinstance(message, Opened):
+            worker.unopened.discard((message.source, message.shard))
+        else:
+            error = unpack_error(message.error)
+            if message.opening or self._has_failed_too_often(message.source, message.shard):
+                raise error
+            self._follow(self._hub.lost(message.source, message.shard))
+
+    def _has_failed_too_often(self, source: str, shard: int) -> bool:
+        self._num_failures[source, shard] += 1
+        return self._num_failures[source, shard] > self._max_restarts
+
+    def _replace(self, dead: WorkerProcess) -> None:
+        """A worker has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
+        self._selector.unregister(dead.wire)
+        self._workers.remove(dead)
+        dead.join()
+        failed = [self._has_failed_too_often(shard.node, shard.index) for shard in dead.shards]
+        if any(failed):
+            names = ", ".join(f"{shard.node} {shard.index}" for shard in dead.shards)
+            msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {dead.how_it_ended}"
+            raise WorkerError(msg)
+        fresh = self._start_worker(dead.shards)
+        for shard in dead.shards:
+            if self._hub.tickets(shard.node, shard.index):
+                self._follow(self._hub.lost(shard.node, shard.index))
+        fresh.forget_tickets()
+        for shard in dead.shards:
+            fresh.give(self._hub.tickets(shard.node, shard.index))
+
+    def _execute(self, firing: Firing) -> None:
+        node = self.flow.nodes[firing.node]
+        start_s = perf_counter()
+        try:
+            outputs = perform(node, self._learners.get(node.name, node.work), firing)
+        except BaseException as error:
+            made_with = {p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()}
+            explain(error, self.flow.name, firing, made_with)
+            raise  # the firing is still waiting
+        self._waiting.popleft()
+        self._accounts.fired(firing.node, None, firing.number, start_s, perf_counter())
+        self._follow(self._hub.finished(Finished(firing, outputs)))
+
+    def _follow(self, instructions: Sequence[HubInstruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                self._waiting.append(instruction.firing)
+            elif isinstance(instruction, Deal):
+                ticket = instruction.ticket
+                self._carrier[ticket.source, ticket.shard].give([ticket], first=instruction.first)
+            elif isinstance(instruction, Publish):
+                self._rings[instruction.register].write(instruction.version, instruction.weights)
+            elif isinstance(instruction, Tell):
+                if isinstance(instruction.event, Reported):
+                    self._reports.append(instruction.event.report)
+                self._accounts.show(instruction.event)
+
+    def _send_all(self) -> None:
+        """Tickets and free slots go out together, once what names a version is written."""
+        for worker in self._workers:
+            with suppress(ConnectionError):  # it is gone: the selector will say so
+                worker.flush()
+
+
+def _of_shards(flow: Flow, topology: Topology) -> dict[str, Node]:
+    """The nodes of the shards as they are, and who reads from them, without their work, which stays here."""
+    at_shards = {name for stage in topology.shard_stages for name in stage.nodes}
+    readers = {n.name for n in flow.nodes.values() if any(edge.node in at_shards for edge in n.inputs)}
+    return {
+        name: node if name in at_shards else replace(node, work=None)
+        for name, node in flow.nodes.items()
+        if name in at_shards | readers
+    }

@@ -1,0 +1,193 @@
+"""Flows for tests of several processes: at module level, for work crosses into workers by its name."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from levada.algorithms.ppo import PPO
+from levada.flow import Flow, Queue, Shard, Update
+from levada.rl.task import Task
+
+SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num_epochs": 2}
+
+
+def small_ppo(max_lag: int) -> Flow:
+    """PPO on CartPole, with four shards."""
+    return PPO(max_lag=max_lag, compile=False, **SMALL).flow(Task("CartPole-v1"))
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """Work that takes a random time more: `what` is a source, a function, or the recipe of a learner."""
+
+    what: Any
+    most_s: float = 0.02
+
+    def __call__(self, given: Any) -> Any:
+        made = self.what(given)
+        if isinstance(given, Shard):
+            return Delayed(made, self.most_s)
+        self.wait()
+        return made
+
+    def wait(self) -> None:
+        """A random time; never the same twice."""
+        time.sleep(random.SystemRandom().random() * self.most_s)
+
+    def open(self, seed: int) -> Any:
+        live = self.what.open(seed)
+        update = live.update
+
+        def slow(batch: Any) -> Any:
+            self.wait()
+            return update(batch)
+
+        live.update = slow
+        return live
+
+    def close(self) -> None:
+        if hasattr(self.what, "close"):
+            self.what.close()
+
+    @property
+    def policy_name(self) -> str:
+        return self.what.policy_name
+
+    @property
+    def corrects_staleness(self) -> bool:
+        return self.what.corrects_staleness
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A learner whose weights are the number of its updates, and who keeps what it was given."""
+
+    policy_name: str = "policy"
+    corrects_staleness: bool = True
+
+    def open(self, seed: int) -> "LiveCounting":
+        return LiveCounting()
+
+
+class LiveCounting:
+    def __init__(self) -> None:
+        self.num_updates = 0
+        self.batches: list[Any] = []
+
+    def update(self, batch: Any) -> Update[np.ndarray]:
+        self.num_updates += 1
+        self.batches.append(tuple(np.array(item) for item in batch))
+        return Update(self.weights(), {"updates": float(self.num_updates)})
+
+    def weights(self) -> np.ndarray:
+        return np.full(4, self.num_updates, np.float32)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A source of arrays: shard, firing, the version it was made with. `misbehave` is called before each."""
+
+    size: int = 3
+    misbehave: Callable[[Shard, int], None] | None = None
+
+    def __call__(self, shard: Shard) -> "LiveNumbers":
+        return LiveNumbers(self, shard)
+
+
+@dataclass
+class LiveNumbers:
+    recipe: Numbers
+    shard: Shard
+    num_firings: int = field(default=0)
+
+    def __call__(self, weights: np.ndarray) -> np.ndarray:
+        self.num_firings += 1
+        if self.recipe.misbehave is not None:
+            self.recipe.misbehave(self.shard, self.num_firings)
+        made = np.zeros(max(3, self.recipe.size), np.float32)
+        made[:3] = self.shard.index, self.num_firings, weights[0]
+        return made
+
+
+def counting_flow(source: Any, *, shards: int = 4, queue: Queue | None = None) -> Flow:
+    """Arrays into batches into a counting learner."""
+    flow = Flow("counting")
+    learner = Counting()
+    weights = flow.latest("weights", of=learner)
+    numbers = flow.source("numbers", source, reads=weights, shards=shards)
+    update = flow.learn("learn", learner, flow.batch("batch", numbers.via(queue or Queue(max_lag=0)), size=shards))
+    flow.publish(update.weights, to=weights)
+    flow.report(update.stats)
+    return flow
+
+
+SIZES = (1, 1_000, 1_000_000, 30_000_000)
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A source of arrays, each much larger than the one before; the value is the firing."""
+
+    def __call__(self, shard: Shard) -> Callable[[Any], np.ndarray]:
+        sizes = chain(enumerate(SIZES), repeat((len(SIZES), 1)))
+
+        def make(weights: Any) -> np.ndarray:
+            n, size = next(sizes)
+            return np.full(size, n, np.float32)
+
+        return make
+
+
+class StormError(Exception):
+    """A user's own exception."""
+
+
+@dataclass(frozen=True)
+class Once:
+    """Does something bad at a shard's firing, once in the life of a directory: what is restarted gets through."""
+
+    directory: str
+    what: str
+    shard: int = 1
+    firing: int = 3
+
+    def __call__(self, shard: Shard, firing: int) -> None:
+        if (shard.index, firing) != (self.shard, self.firing):
+            return
+        try:
+            (Path(self.directory) / self.what).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        do_harm(self.what)
+
+
+@dataclass(frozen=True)
+class Always:
+    """Does something bad at every firing of a shard from one on."""
+
+    what: str
+    shard: int = 1
+    firing: int = 3
+
+    def __call__(self, shard: Shard, firing: int) -> None:
+        if shard.index == self.shard and firing >= self.firing:
+            do_harm(self.what)
+
+
+def do_harm(what: str) -> None:
+    if what == "raise":
+        raise StormError("storm")
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "exit":
+        os._exit(3)
+    if what == "sleep":
+        time.sleep(1000.0)
