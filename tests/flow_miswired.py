@@ -124,6 +124,14 @@ def register_unread() -> Flow:
     return p.flow
 
 
+@miswired("LV107")
+def written_twice() -> Flow:
+    p = begin()
+    update = p.finish(p.flow.batch("batch", p.rollouts.via(Queue(max_lag=0)), size=2))
+    p.flow.publish(update.weights, to=p.weights, every=2)
+    return p.flow
+
+
 @miswired("LV201")
 def nothing_stored() -> Flow:
     p = begin()
@@ -294,6 +302,14 @@ def unequal_shares_of_one_stream() -> Flow:
     batch = p.flow.batch("batch", p.rollouts.via(FREE), size=2)
     plain, mirrored = p.flow.map("plain", same, batch), p.flow.map("mirror", same, batch)
     p.finish(p.flow.union("mix", plain, mirrored, weights=[3, 1]))
+    return p.flow
+
+
+@miswired("LV317 queues")
+def shares_of_one_stream_behind_queues() -> Flow:
+    p = begin(corrects_staleness=True)
+    plain, mirrored = p.flow.map("plain", same, p.rollouts), p.flow.map("mirror", same, p.rollouts)
+    p.finish(p.flow.batch("batch", p.flow.union("mix", plain.via(FREE), mirrored.via(FREE), weights=[1, 1]), size=2))
     return p.flow
 
 

@@ -12,6 +12,7 @@ from flow_samples import Adder, Roll, same
 
 from levada.flow import Flow, FlowError, Problem, Queue
 from levada.flow.check import find_problems
+from levada.runners import Inline
 
 ROOT = Path(__file__).resolve().parents[2]
 RIGHT = [
@@ -70,6 +71,11 @@ LV106
     got      nothing reads it
     expected a source that does
     hint     Give it to a source (reads=...), or remove it.
+LV107
+  error at weights
+    got      is written by learn.weights and by learn.weights
+    expected one publish edge
+    hint     Leave out one of the two flow.publish(...); every=... says how often.
 LV201
   error at replay
     got      nothing is stored in it
@@ -166,9 +172,14 @@ LV316
     hint     The two could wait for each other: leave out one of the weights.
 LV317
   error at mix
-    got      takes unequal shares of ways that both come from batch
-    expected equal weights, or streams of their own
-    hint     One way would pile up: leave out weights=...
+    got      takes shares of ways that both come from batch
+    expected streams with sources of their own
+    hint     One way would pile up while the other waits: leave out weights=...
+LV317 queues
+  error at mix
+    got      takes shares of ways that both come from rollout
+    expected streams with sources of their own
+    hint     One way would pile up while the other waits: leave out weights=...
 LV321
   error at keep->batch
     got      how many items one update consumes cannot be derived: items pass a filter, flat_map or union, or reach it twice
@@ -474,4 +485,26 @@ def test_every_code_has_a_section_in_the_documentation():
 
 def test_every_code_of_the_check_has_a_smallest_flow():
     codes = set(re.findall(r'"(LV\d{3})"', (ROOT / "src/levada/flow/check.py").read_text(encoding="utf-8")))
-    assert {case.split()[0] for case in MISWIRED} | {"LV402", "LV403"} == codes
+    assert {case.split()[0] for case in MISWIRED} | {"LV108", "LV402", "LV403"} == codes
+
+
+def test_who_waits_for_reports_refuses_a_flow_without():
+    p = begin()
+    batch = p.flow.batch("batch", p.rollouts.via(Queue(max_lag=0)), size=2)
+    p.flow.publish(p.flow.learn("learn", p.learner, batch).weights, to=p.weights)
+    assert p.flow.check() == []
+    with pytest.raises(FlowError, match="LV108") as caught:
+        next(p.flow.run(on=Inline()))
+    assert (
+        said(caught.value.problems[0])
+        == """\
+  error at flow
+    got      reports nothing, so whoever waits for a report waits for ever
+    expected at least one report
+    hint     Add flow.report(update.stats).
+"""
+    )
+    run = Inline().open(p.flow)
+    run.step(until="learn")  # step by step it may still be looked at
+    with pytest.raises(FlowError, match="LV108"):
+        next(iter(run))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from schedule_harness import ToyLearner, plain_flow, toy_flow, toy_source
 
-from levada.flow import Flow, FlowError, LevadaError, Queue, Shard
-from levada.runners import Inline, StuckError, WorkError
+from levada.flow import Consumed, Episode, Flow, FlowError, LevadaError, Queue, Shard
+from levada.runners import Inline, IteratorEndedError, StuckError, WorkError
 
 
 class BadWeatherError(Exception):
@@ -239,3 +239,38 @@ def test_the_loop_closes_however_it_ends(ends: str):
         with pytest.raises(BadWeatherError):
             reports.throw(BadWeatherError())
     assert sorted(closed) == ["env 0", "env 1"]
+
+
+def test_a_closed_run_does_not_go_on():
+    run = Inline().open(plain_flow())
+    run.step()
+    run.close()
+    with pytest.raises(LevadaError, match="the run of flow 'toy' is closed"):
+        run.step()
+
+
+def test_the_end_of_a_users_iterator_is_not_the_end_of_the_run():
+    with pytest.raises(IteratorEndedError, match=r"node 'gae' raised StopIteration; likely next\(") as caught:
+        list(mapped(lambda item: next(iter(()))).run(on=Inline()))
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert caught.value.__notes__[0].startswith("in node 'gae' of flow 'mapped'")
+
+
+def test_a_mapping_of_rollouts_counts_its_steps_once():
+    class Part:
+        num_env_steps = 5
+        episodes = (Episode(1.0, 5),)
+
+    flow = Flow("joint")
+    both = flow.source("joint", lambda shard: lambda weights: {"a": Part(), "b": Part()})
+    flow.report(flow.map("shown", lambda item: {"num": 2.0}, both.via(Queue(max_lag=None, capacity=1))))
+    seen: list[Consumed] = []
+
+    class Seeing:
+        def on_event(self, event: Any) -> None:
+            if isinstance(event, Consumed):
+                seen.append(event)
+
+    next(flow.run(on=Inline(), instruments=[Seeing()]))
+    assert seen[0].header.num_env_steps == 5
+    assert seen[0].header.episodes == (Episode(1.0, 5), Episode(1.0, 5))

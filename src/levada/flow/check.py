@@ -24,13 +24,16 @@ class _Subject:
     topology: Topology
 
 
-def find_problems(flow: Flow, *, reproducible: bool = False, crosses_processes: bool = False) -> list[Problem]:
+def find_problems(
+    flow: Flow, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
+) -> list[Problem]:
     """Every problem of a flow, errors before warnings.
 
     Args:
         flow: to look at.
         reproducible: also refuse what makes the result depend on timing.
         crosses_processes: also refuse work that cannot be sent to another process.
+        reports: also refuse a flow that reports nothing, for whoever waits for reports.
 
     """
     subject = _Subject(flow, derive(flow))
@@ -41,6 +44,8 @@ def find_problems(flow: Flow, *, reproducible: bool = False, crosses_processes: 
         rules.append(_reproducible)
     if crosses_processes:
         rules.append(_picklable)
+    if reports:
+        rules.append(_reporting)
     problems = [problem for rule in rules for problem in rule(subject)]
     return sorted(problems, key=lambda problem: problem.severity != "error")
 
@@ -95,7 +100,14 @@ def _registers(s: _Subject) -> Iterator[Problem]:
                     "one policy per register", "Did you publish the other learner's weights?",
                 )  # fmt: skip
     for register in flow.registers.values():
-        if not any(edge.kind == "publish" and edge.target == register.name for edge in flow.edges):
+        writers = [edge.source for edge in flow.edges if edge.kind == "publish" and edge.target == register.name]
+        learned = [edge.label for edge in writers if edge.port == "weights" and edge.queue is None]
+        if len(learned) > 1:
+            yield Problem(
+                "LV107", register.name, f"is written by {' and by '.join(learned)}",
+                "one publish edge", "Leave out one of the two flow.publish(...); every=... says how often.",
+            )  # fmt: skip
+        if not writers:
             yield Problem(
                 "LV105", register.name, "nothing writes it", "a publish edge from the learner",
                 "Add flow.publish(update.weights, to=...).",
@@ -268,12 +280,12 @@ def _turns(s: _Subject) -> Iterator[Problem]:
                 )  # fmt: skip
     for node in flow.nodes.values():
         if node.kind == "union" and node.weights is not None and node.name not in s.topology.sharded:
-            ways = [list(ancestors(flow, edge.node)) for edge in node.inputs if edge.queue is None]
+            ways = [list(ancestors(flow, edge.node)) for edge in node.inputs]
             common = [name for i, way in enumerate(ways) for other in ways[:i] for name in way if name in other]
-            if common and len(set(node.weights)) > 1:
+            if common:
                 yield Problem(
-                    "LV317", node.name, f"takes unequal shares of ways that both come from {common[0]}",
-                    "equal weights, or streams of their own", "One way would pile up: leave out weights=...",
+                    "LV317", node.name, f"takes shares of ways that both come from {common[0]}",
+                    "streams with sources of their own", "One way would pile up while the other waits: leave out weights=...",
                 )  # fmt: skip
 
 
@@ -384,6 +396,14 @@ def _reproducible(s: _Subject) -> Iterator[Problem]:
                 "LV402", replay.name, "inserting and sampling interleave as they come, so the result depends on timing",
                 "samples_per_insert with tolerance=0 in a reproducible run", "Give the ratio, and no tolerance.",
             )  # fmt: skip
+
+
+def _reporting(s: _Subject) -> Iterator[Problem]:
+    if not any(node.kind == "report" for node in s.flow.nodes.values()):
+        yield Problem(
+            "LV108", s.flow.name, "reports nothing, so whoever waits for a report waits for ever",
+            "at least one report", "Add flow.report(update.stats).",
+        )  # fmt: skip
 
 
 def _picklable(s: _Subject) -> Iterator[Problem]:

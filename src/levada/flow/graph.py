@@ -219,15 +219,23 @@ class Flow:
 
     # ---- looking
 
-    def problems(self, *, reproducible: bool = False) -> list[Problem]:
-        """Everything that is wrong with the flow, warnings included; see docs/checks.md for the codes."""
+    def problems(
+        self, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
+    ) -> list[Problem]:
+        """Everything that is wrong with the flow, warnings included; see docs/checks.md for the codes.
+
+        `reproducible` also finds what makes the result depend on timing; `crosses_processes` work that cannot be sent to
+        another process; `reports` a flow that reports nothing.
+        """
         from levada.flow.check import find_problems
 
-        return find_problems(self, reproducible=reproducible)
+        return find_problems(self, reproducible=reproducible, crosses_processes=crosses_processes, reports=reports)
 
-    def check(self, *, reproducible: bool = False) -> list[Problem]:
-        """Raise `FlowError` with every error of the flow; return the warnings."""
-        problems = self.problems(reproducible=reproducible)
+    def check(
+        self, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
+    ) -> list[Problem]:
+        """Raise `FlowError` with every error of the flow; return the warnings. The arguments are those of `problems`."""
+        problems = self.problems(reproducible=reproducible, crosses_processes=crosses_processes, reports=reports)
         if any(problem.severity == "error" for problem in problems):
             raise FlowError(self.name, problems)
         return problems
@@ -278,6 +286,7 @@ class Flow:
 
     def run(self, *, on: Deployment, seed: int = 0, instruments: Sequence[Instrument] = ()) -> Iterator[Report]:
         """Run the flow and yield each report: `for report in flow.run(on=Inline()): ...`. Ends when the loop does."""
+        self.check(reports=True)
         with closing(on.open(self, seed=seed, instruments=instruments)) as run:
             yield from run
 

@@ -1,6 +1,6 @@
 """Runners execute a flow under a deployment: thin shells around the schedule that move items and call the work."""
 
-from levada.runners.inline import Inline, InlineRun, StuckError
-from levada.runners.work import WorkError
+from levada.runners.inline import ClosedError, Inline, InlineRun, StuckError
+from levada.runners.work import IteratorEndedError, WorkError
 
-__all__ = ["Inline", "InlineRun", "StuckError", "WorkError"]
+__all__ = ["ClosedError", "Inline", "InlineRun", "IteratorEndedError", "StuckError", "WorkError"]

@@ -21,6 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from random import Random
 from time import perf_counter
 from typing import Any, Self
@@ -37,6 +38,10 @@ from levada.schedule import Begin, Finished, Firing, Forget, Instruction, Publis
 
 class StuckError(LevadaError, RuntimeError):
     """Nothing can go on; says who waits for what."""
+
+
+class ClosedError(LevadaError, ValueError):
+    """The run was closed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +72,8 @@ class InlineRun:
         self._schedule = Schedule(flow)
         self._accounts = Accounts(flow, self._schedule.hub, instruments)
         self._breakpoints: dict[str, list[Callable[[Firing], bool]]] = defaultdict(list)
-        self._waiting: list[Firing] = []
+        self._waiting: list[tuple[tuple[int, int], int, Firing]] = []  # a heap: the most urgent first
+        self._num_started = 0
         self._reports: deque[Report] = deque()
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
         self._policies = {name: register.policy for name, register in flow.registers.items()}
@@ -98,6 +104,7 @@ class InlineRun:
                 return firing
 
     def __iter__(self) -> Iterator[Report]:
+        self.flow.check(reports=True)
         while True:
             while self._reports:
                 yield self._reports.popleft()
@@ -111,7 +118,7 @@ class InlineRun:
     def peek(self, node: str) -> list[Item]:
         """The items that wait to be consumed by a node; nothing is changed."""
         self._known(node)
-        ordered = [item for firing in self._waiting if firing.node == node for item in firing.inputs]
+        ordered = [item for _, _, firing in sorted(self._waiting) if firing.node == node for item in firing.inputs]
         return ordered + self._schedule.peek(node)
 
     def node_state(self, node: str) -> Any:
@@ -159,23 +166,29 @@ class InlineRun:
                 self._work[node.name, None] = node.work
 
     def _step(self) -> Firing:
+        if not self._work:
+            msg = f"the run of flow {self.flow.name!r} is closed; open it again to go on"
+            raise ClosedError(msg)
         if self._adversary is not None:
             return self._adversarial_step(self._adversary)
         if not self._waiting:
             raise StuckError(self._stuck())
-        firing = min(self._waiting, key=self._urgency)
-        self._finish(self._execute(firing))
+        firing = self._waiting[0][-1]
+        finished = self._execute(firing)
+        heappop(self._waiting)
+        self._finish(finished)
         return firing
 
     def _adversarial_step(self, adversary: _Adversary) -> Firing:
         while True:
-            chosen = adversary.choose(self._waiting)
+            chosen = adversary.choose([firing for *_, firing in self._waiting])
             if chosen is None:
                 raise StuckError(self._stuck())
             if isinstance(chosen, Finished):
                 self._finish(chosen)
                 return chosen.firing
             adversary.delay(self._execute(chosen))
+            self._waiting = [started for started in self._waiting if started[-1] is not chosen]
 
     def _urgency(self, firing: Firing) -> tuple[int, int]:
         """Consumers first, then what runs at shards, then new tickets in their order."""
@@ -201,7 +214,6 @@ class InlineRun:
             }
             explain(error, self.flow.name, firing, made_with)
             raise  # the firing is still waiting: a next step tries it again
-        self._waiting.remove(firing)
         self._accounts.fired(firing.node, firing.shard, firing.number, start_s, perf_counter())
         return Finished(firing, outputs, versions)
 
@@ -215,7 +227,9 @@ class InlineRun:
     def _follow(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Start):
-                self._waiting.append(instruction.firing)
+                self._num_started += 1
+                firing = instruction.firing
+                heappush(self._waiting, (self._urgency(firing), self._num_started, firing))
             elif isinstance(instruction, Publish):
                 self._weights[instruction.register][instruction.version] = instruction.weights
             elif isinstance(instruction, Forget):

@@ -8,13 +8,16 @@ from typing import Any
 from levada.flow.errors import FlowError, LevadaError, Problem
 from levada.flow.graph import Flow
 from levada.flow.nodes import Node
-from levada.flow.payload import Experience
 from levada.flow.protocols import LearnerState
 from levada.schedule import Firing, Output
 
 
 class WorkError(LevadaError, TypeError):
     """The work of a node returned something that the flow cannot pass on."""
+
+
+class IteratorEndedError(LevadaError, RuntimeError):
+    """The work of a node raised StopIteration, which Python would take for the end of the run (PEP 479)."""
 
 
 def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple[Output, ...]:
@@ -26,14 +29,21 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
         firing: with its inputs.
         weights: for sources.
 
+    Raises:
+        Exception: whatever the work raises; IteratorEndedError in place of StopIteration.
+
     """
+    try:
+        return _perform(node, work, firing, weights)
+    except StopIteration as error:
+        msg = f"the work of node {node.name!r} raised StopIteration; likely next(...) of an iterator that has ended"
+        raise IteratorEndedError(msg) from error
+
+
+def _perform(node: Node, work: Any, firing: Firing, weights: Any) -> tuple[Output, ...]:
     if node.kind == "source":
         value = work(weights)
-        num_env_steps = getattr(value, "num_env_steps", None)
-        if num_env_steps is None:
-            return (Output(value),)
-        experience: Experience = value
-        return (Output(value, num_env_steps=num_env_steps, episodes=experience.episodes),)
+        return (_made(value),)
     values = [item.value for item in firing.inputs]
     if node.kind == "batch":
         return (Output(tuple(values)),)
@@ -55,6 +65,14 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
         msg = f"node {node.name!r} reports mappings of numbers by name, got {got}"
         raise WorkError(msg)
     return ()
+
+
+def _made(value: Any) -> Output:
+    """What a source made, counted. A mapping holds what several policies saw of the same steps: the most of them count."""
+    parts = list(value.values()) if isinstance(value, Mapping) else [value]
+    num_env_steps = max((getattr(part, "num_env_steps", 0) for part in parts), default=0)
+    episodes = tuple(episode for part in parts for episode in getattr(part, "episodes", ()))
+    return Output(value, num_env_steps=num_env_steps, episodes=episodes)
 
 
 def _split(node: Node, value: Any) -> tuple[Output, ...]:

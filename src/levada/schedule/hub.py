@@ -60,6 +60,8 @@ class _SourceMachine:
         self.tickets: list[list[_Dealt]] = [[] for _ in range(stage.shards)]
         """Per shard: the first is being worked on."""
         self._registers = registers
+        self.num_idle = stage.shards
+        """Shards that have no ticket."""
         self._issued = 0
         self._lost: list[int] = []
         self._dealt_last = [-1] * stage.shards
@@ -94,12 +96,13 @@ class _SourceMachine:
         named = {register: versions[policy] for register, policy in self._registers if policy in versions}
         ticket = Ticket(self.stage.source, shard, number, named)
         dealt = _Dealt(ticket, {machine.channel.name: grant.number for machine, grant in grants.items()})
+        self.num_idle -= not self.tickets[shard]
         self.tickets[shard].insert(0 if again else len(self.tickets[shard]), dealt)
         return Deal(ticket, again)
 
     def closed(self, closed: Closed) -> None:
         """Hand over what a ticket has yielded."""
-        dealt = self.tickets[closed.ticket.shard].pop(0)
+        dealt = self._take_back(closed.ticket.shard)
         assert dealt.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {dealt.ticket}"
         for machine in self.channels:
             name = machine.channel.name
@@ -107,10 +110,15 @@ class _SourceMachine:
 
     def lost(self, shard: int) -> None:
         """The ticket that a shard was working on is to be issued again."""
-        dealt = self.tickets[shard].pop(0)
+        dealt = self._take_back(shard)
         for machine in self.channels:
             machine.lost(dealt.numbers[machine.channel.name])
         insort(self._lost, dealt.ticket.number)
+
+    def _take_back(self, shard: int) -> _Dealt:
+        dealt = self.tickets[shard].pop(0)
+        self.num_idle += not self.tickets[shard]
+        return dealt
 
     def _shard(self) -> int | None:
         if self.round_robin:
@@ -190,10 +198,9 @@ class Hub:
     def blocked(self) -> Iterator[tuple[str, str, int]]:
         """Sources that are held back: the source, the channel that withholds tickets, and how many shards have none."""
         for name, source in self._sources.items():
-            num_idle = source.tickets.count([])
-            held = source.blocked_by() if num_idle else None
+            held = source.blocked_by() if source.num_idle else None
             if held is not None:
-                yield name, held, num_idle
+                yield name, held, source.num_idle
 
     def peek(self, node: str) -> list[Item]:
         """What waits to be consumed by a node behind a queue, or in its queues."""

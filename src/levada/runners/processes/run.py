@@ -49,7 +49,7 @@ class ProcessesRun:
         num_threads: int,
         max_restarts: int,
     ) -> None:
-        for problem in flow.check():
+        for problem in flow.check(crosses_processes=True, reports=True):
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
         refuse_replays(flow)
         self.flow = flow
