@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from levada.rl import learner as learner_module
 from levada.rl.learner import Learner, LiveLearner, NonFiniteError
 from levada.rl.optimise import Adam, adam_init, adam_step
 from levada.rl.policy import Policy
 from levada.rl.record import RecordError, record
+from levada.rl.spaces import allocate, write
 from levada.rl.transitions import Transitions, concatenate
 
 POLICY = Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(2), hidden=(8,))
@@ -43,6 +45,104 @@ def batch(num_rows: int = 32, seed: int = 0) -> list[Transitions]:
         "advantage": rng.normal(size=num_rows).astype(np.float32), "target": rng.normal(size=num_rows).astype(np.float32),
         "mask": np.ones(num_rows, bool),
     })]  # fmt: skip
+
+
+class Layers(nn.Module):
+    """A network whose body is given."""
+
+    def __init__(self, num_params: int, *body: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*body)
+        self.policy, self.value = nn.Linear(8, num_params), nn.Linear(8, 1)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(obs)
+        params: Tensor = self.policy(features)
+        value: Tensor = self.value(features).squeeze(-1)
+        return params, value
+
+
+def with_layer_norm(space: Any, num_params: int) -> nn.Module:
+    return Layers(num_params, nn.Linear(3, 8), nn.LayerNorm(8), nn.LayerNorm(8, elementwise_affine=False), nn.Tanh())
+
+
+def with_batch_norm(space: Any, num_params: int) -> nn.Module:
+    return Layers(num_params, nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU())
+
+
+class Last(nn.Module):
+    """What an LSTM says after the last step; torch cannot record its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last: Tensor = self.lstm(x[None])[0][0]
+        return last
+
+
+def with_lstm(space: Any, num_params: int) -> nn.Module:
+    return Layers(num_params, Last())
+
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,))
+IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "network"),
+    [
+        (VECTOR, with_layer_norm),
+        (VECTOR, with_batch_norm),
+        (VECTOR, with_lstm),
+        (IMAGE, None),
+        (spaces.Box(0, 255, (84, 84, 4), np.uint8), None),
+        (spaces.Dict({"camera": IMAGE, "speed": VECTOR}), None),
+    ],
+)
+def test_a_recording_of_any_layers_learns_the_same(space: spaces.Space[Any], network: Any) -> None:
+    policy = Policy(observation_space=space, action_space=spaces.Discrete(2), network=network)
+    learned = []
+    for compile_ in (False, "auto"):
+        live = make(policy=policy, compile=compile_, coefficients=lambda n: {"learning_rate": 1e-3})
+        for seed in range(2):
+            update = live.update(observed(space, seed))
+        learned.append((update.weights, update.stats))
+    (eager, eager_stats), (recorded, recorded_stats) = learned
+    assert recorded.keys() == eager.keys()
+    for name, array in eager.items():
+        np.testing.assert_allclose(recorded[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+    assert recorded_stats == pytest.approx(eager_stats, rel=1e-3, abs=1e-4)
+
+
+def observed(space: spaces.Space[Any], seed: int, num_rows: int = 16) -> list[Transitions]:
+    """A batch whose observations are drawn from the space."""
+    space = deepcopy(space)
+    space.seed(seed)
+    obs = allocate(space, num_rows)
+    for row in range(num_rows):
+        write(obs, row, space.sample())
+    return [Transitions({**batch(num_rows, seed)[0].columns, "obs": obs})]
+
+
+def test_what_cannot_be_recorded_is_said_and_run_as_ordinary_torch(caplog: pytest.LogCaptureFixture) -> None:
+    policy = Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), network=with_lstm)
+    live = make(policy=policy)
+    live.update(batch())
+    live.update(batch(seed=1))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "cannot be recorded" in said
+    assert "updates run as with compile=False" in said
+
+
+def test_a_loss_that_fails_while_it_is_recorded_fails_with_its_own_error(caplog: pytest.LogCaptureFixture) -> None:
+    def misshapen(apply: Any, batch: Any, coefficients: Any) -> Any:
+        return apply(batch["obs"])[1].reshape(3, 7), {}
+
+    with pytest.raises(RuntimeError, match="shape '\\[3, 7\\]' is invalid"):
+        make(loss=misshapen).update(batch())
+    assert not caplog.records
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports
@@ -106,8 +206,9 @@ def test_masked_rows_teach_nothing() -> None:
     assert one.num_env_steps == 28
 
 
-def test_nan_is_refused_and_nothing_changes() -> None:
-    live = make()
+@pytest.mark.parametrize("network", [None, with_batch_norm])
+def test_nan_is_refused_and_nothing_changes(network: Any) -> None:
+    live = make(policy=Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), network=network))
     live.update(batch())
     before = {name: array.copy() for name, array in live.state_dict().items()}
     poisoned = batch()[0]

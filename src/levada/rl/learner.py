@@ -115,9 +115,11 @@ class LiveLearner:
         size = self._minibatch_size(data.num_rows)
         values = self.recipe.coefficients(self.num_env_steps)
         coefficients = torch.tensor(list(values.values()), dtype=torch.float32)
-        state, stats, num_minibatches = self._minibatches(columns, data.num_rows, size, coefficients)
+        # a layer may change its buffers in place: copies, so that a refused update changes nothing
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, coefficients)
         self._refuse_non_finite(state, stats)
-        self._state = state
+        self._state, self._buffers = state, buffers
         self.num_updates += 1
         self.num_minibatches += num_minibatches
         self.num_env_steps += int(columns[MASK].sum()) if MASK in columns else data.num_rows
@@ -160,14 +162,14 @@ class LiveLearner:
     # ---- inside
 
     def _minibatches(
-        self, columns: Mapping[str, Any], num_rows: int, size: int, coefficients: Tensor
+        self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int, coefficients: Tensor
     ) -> tuple[StepState, dict[str, float], int]:
         state, collected = self._state, []
         mode = self._mode()
         for _ in range(self.recipe.num_epochs):
             order = torch.from_numpy(self._rng.permutation(num_rows))
             for index in torch.split(order, size):
-                state, stats = self._step(mode, state, coefficients, self._buffers, index, columns)
+                state, stats = self._step(mode, state, coefficients, buffers, index, columns)
                 collected.append(stats)
                 if self._exceeded(stats):
                     break

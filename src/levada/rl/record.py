@@ -15,14 +15,14 @@ are not recorded, so a function that reads a number out of a tensor is refused. 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from levada.flow import LevadaError
 
@@ -42,7 +42,8 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    call: Callable[..., Any]
+    call: Any
+    """An operator of torch, or a function that stands for one."""
     args: Any
     kwargs: Any
     outputs: tuple[int | None, ...]
@@ -51,9 +52,12 @@ class _Operation:
 def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
     """Call `function` once, and return what does the same to other tensors of the same shapes and dtypes.
 
+    It is called on copies, so what it changes in place (the statistics of a BatchNorm) is changed by replaying alone.
+
     Raises:
         RecordError: the function looked at the numbers in a tensor.
     """
+    args = tuple(arg.clone() for arg in args)
     with _Recorder(args) as recorder:
         results = function(*args)
     replay = recorder.replay(results)
@@ -68,6 +72,50 @@ def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Ten
             return script(*args)
 
     return run
+
+
+def _traceable(operation: _Operation) -> _Operation:
+    """The same operation as TorchScript takes it.
+
+    torch.jit.trace refuses arguments of type bool[], such as the output_mask of backward operations. Those become a
+    function in TorchScript's own words, whose arguments are the tensors; all else, and the outputs wanted, stands there.
+
+    >>> args = (_Slot(4), _Slot(7), [2], 1e-05, None, [True, False])
+    >>> print(_source("aten::norm_backward", args, {}, [0]), end="")
+    def call(t4: Tensor, t7: Tensor):
+        made = torch.ops.aten.norm_backward(t4, t7, [2], 1e-05, None, [True, False])
+        return (made[0],)
+    """
+    if not any(_is_flags(arg) for arg in (*operation.args, *operation.kwargs.values())):
+        return operation
+    wanted = [index for index, number in enumerate(operation.outputs) if number is not None]
+    source = _source(operation.call._schema.name, operation.args, operation.kwargs, wanted)
+    slots = tuple(_slots(operation.args, operation.kwargs).values())
+    outputs = tuple(operation.outputs[index] for index in wanted)
+    return _Operation(torch.jit.CompilationUnit(source).call, slots, {}, outputs)
+
+
+def _source(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], wanted: Sequence[int]) -> str:
+    parameters = ", ".join(f"{name}: Tensor" for name in _slots(args, kwargs))
+    given = ", ".join([*map(_literal, args), *(f"{key}={_literal(value)}" for key, value in kwargs.items())])
+    results = "".join(f"made[{index}]," for index in wanted)
+    operator = name.replace("::", ".")
+    return f"def call({parameters}):\n    made = torch.ops.{operator}({given})\n    return ({results})\n"
+
+
+def _literal(x: Any) -> str:
+    if isinstance(x, _Slot):
+        return f"t{x.number}"
+    return f"[{', '.join(map(_literal, x))}]" if isinstance(x, list | tuple) else repr(x)
+
+
+def _slots(args: Any, kwargs: Any) -> dict[str, _Slot]:
+    """The tensors that an operation takes by their names in the source, each once."""
+    return {_literal(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, _Slot)}
+
+
+def _is_flags(x: Any) -> bool:
+    return isinstance(x, list | tuple) and len(x) > 0 and all(isinstance(flag, bool) for flag in x)
 
 
 def _tanh(x: Tensor) -> Tensor:
@@ -114,7 +162,10 @@ class _Recorder(TorchDispatchMode):
 
     def replay(self, results: Tensors) -> Callable[..., Tensors]:
         """The recording as a function."""
-        operations, wanted = self._operations, [self._slot_of(result).number for result in results]
+        operations, wanted = (
+            [_traceable(operation) for operation in self._operations],
+            [self._slot_of(result).number for result in results],
+        )
         made = {number for operation in operations for number in operation.outputs}
         fixed: dict[int | None, Tensor] = {
             n: tensor for n, tensor in enumerate(self._tensors) if n >= self._num_inputs and n not in made

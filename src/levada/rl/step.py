@@ -10,6 +10,7 @@ same function (64-64 network, minibatch of 64, one core):
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from levada.rl.optimise import Adam, AdamState, adam_step
-from levada.rl.record import record
+from levada.rl.record import RecordError, record
 from levada.rl.transitions import MASK, WEIGHT
 
 Apply = Callable[[Any], Any]
@@ -30,6 +31,9 @@ Loss = Callable[[Apply, Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor, 
 """A loss: (apply, batch of tensors ``[N, ...]``, coefficients) -> (scalar, scalars to report by name)."""
 Mode = Literal["eager", "recorded", "compiled"]
 Differentiate = Callable[[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor], tuple[Tensor, Tensor]]
+
+
+log = logging.getLogger(__name__)
 
 
 class StepState(NamedTuple):
@@ -107,7 +111,7 @@ class MinibatchStep:
         function = self._function(buffers, structure, _by_func if mode == "compiled" else _by_autograd)
         if mode == "eager":
             return function
-        return record(function, args) if mode == "recorded" else compile_whole(function)
+        return _recorded_if_possible(function, args) if mode == "recorded" else compile_whole(function)
 
     def _function(
         self, buffers: tuple[str, ...], structure: Mapping[str, Any], differentiate: Differentiate
@@ -143,6 +147,21 @@ class MinibatchStep:
             return (new, *state, torch.cat([stats, norm[None]]))
 
         return step
+
+
+def _recorded_if_possible(
+    function: Callable[..., tuple[Tensor, ...]], args: tuple[Tensor, ...]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """The recording; or the function itself, said in the log, where torch cannot record one of its operations."""
+    try:
+        return record(function, args)
+    except RecordError:
+        raise
+    except RuntimeError as error:
+        function(*(arg.clone() for arg in args))  # if the loss or the network is at fault, its own error comes here
+        reason = str(error).strip().partition("\n")[0]
+        log.warning("an operation of the update cannot be recorded (%s): updates run as with compile=False", reason)
+        return function
 
 
 def _by_autograd(objective: Callable[[Tensor], tuple[Tensor, Tensor]], params: Tensor) -> tuple[Tensor, Tensor]:
