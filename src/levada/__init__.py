@@ -1,4 +1,4 @@
-"""levada: distributed reinforcement learning as one explicit graph, run unchanged in one thread, on all cores, or on a cluster.
+"""levada: distributed reinforcement learning as one explicit graph, run unchanged in one thread or on all cores.
 
     import levada as lv
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from levada.rl.task import Task as Task
     from levada.rl.transitions import Transitions as Transitions
     from levada.runners.inline import Inline as Inline
+    from levada.runners.processes import Processes as Processes
 
 _HOME = {
     "Algorithm": "levada.algorithms.algorithm",
@@ -49,6 +50,7 @@ _HOME = {
     "LevadaError": "levada.flow",
     "PPO": "levada.algorithms.ppo",
     "Policy": "levada.rl.policy",
+    "Processes": "levada.runners.processes",
     "Queue": "levada.flow",
     "Report": "levada.flow",
     "Result": "levada.api",

@@ -79,6 +79,20 @@ def test_a_lost_item_is_made_again_and_the_ledger_names_it(tmp_path, what, worke
         assert {row[2] for row in batch} == {update}  # with the version that their ticket named
 
 
+def test_a_worker_that_hangs_is_replaced(tmp_path):
+    source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "sleep"))
+    learner, statistics = counted(samples.counting_flow(source), 10, workers=2, hang_timeout_s=1.0)
+    assert statistics.channels["numbers->batch"].ledger.lost >= 1
+    assert statistics.channels["numbers->batch"].ledger.balanced
+    assert [row[0] for row in learner.batches[9]] == [0, 1, 2, 3]
+
+
+def test_workers_that_hang_again_and_again_end_the_run():
+    source = samples.Numbers(misbehave=samples.Always("sleep", firing=1))
+    with pytest.raises(WorkerError, match=r"ended 2 times in a row, now after 0.5 s without a sign of life"):
+        counted(samples.counting_flow(source), 10, workers=2, max_restarts=1, hang_timeout_s=0.5)
+
+
 def test_the_users_error_comes_back_with_traceback_and_note_once_it_is_hopeless():
     source = samples.Numbers(misbehave=samples.Always("raise", firing=1))
     with pytest.raises(samples.StormError, match="storm") as caught:

@@ -23,6 +23,9 @@ class Processes:
     max_restarts: int = 3
     """How often in a row a shard may fail, or be killed, before the run fails."""
 
+    hang_timeout_s: float | None = None
+    """Seconds without a sign of life, in the middle of its work, after which a worker is killed. None: never."""
+
     def __post_init__(self) -> None:
         for name, value, least in (
             ("workers", self.workers, 1),
@@ -32,6 +35,9 @@ class Processes:
             if value is not None and (type(value) is not int or value < least):
                 msg = f"Processes: {name} is {value!r}, expected an integer of at least {least}"
                 raise DeploymentError(msg)
+        if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
+            msg = f"Processes: hang_timeout_s is {self.hang_timeout_s!r}, expected seconds above 0, or None"
+            raise DeploymentError(msg)
 
     def open(self, flow: Flow, *, seed: int = 0, instruments: Sequence[Instrument] = ()) -> ProcessesRun:
         """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
@@ -39,7 +45,7 @@ class Processes:
         wanted = self.workers or len(os.sched_getaffinity(0))
         return ProcessesRun(
             flow, seed=seed, instruments=instruments, num_workers=min(wanted, num_shards),
-            num_threads=self.num_threads, max_restarts=self.max_restarts,
+            num_threads=self.num_threads, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
         )  # fmt: skip
 
     @classmethod

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from multiprocessing import forkserver
+from time import perf_counter
 from typing import Any
 
 from levada.flow.payload import Shard
@@ -44,6 +45,9 @@ class WorkerProcess:
         self._tickets: list[tuple[Ticket, bool]] = []
         self.exitcode: int | None = None
         """Once it has ended."""
+        self.heard_s = perf_counter()
+        """When it last said something, or got something to do."""
+        self._why_killed = ""
         self._process = _CONTEXT.Process(target=work, args=(there, plan, shards), name="levada worker", daemon=True)
         with there:
             self._process.start()
@@ -69,6 +73,7 @@ class WorkerProcess:
             freed, self._freed = tuple(self._freed), []
             self.wire.send(Free(freed))
         if self._tickets:
+            self.heard_s = perf_counter()
             tickets, self._tickets = tuple(self._tickets), []
             self.wire.send(Give(tickets))
 
@@ -96,6 +101,11 @@ class WorkerProcess:
         with suppress(ConnectionError):
             self.wire.send(Stop())
 
+    def kill(self, why: str) -> None:
+        """End it at once; its end will be noticed as that of any worker."""
+        self._why_killed = why
+        self._process.kill()
+
     def join(self) -> None:
         """Wait until it has ended; kill it if that takes too long."""
         self._process.join(PATIENCE_S)
@@ -111,6 +121,8 @@ class WorkerProcess:
     def how_it_ended(self) -> str:
         """In words."""
         code = self.exitcode
+        if self._why_killed:
+            return self._why_killed
         return f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
 
     @property

@@ -48,6 +48,7 @@ class ProcessesRun:
         num_workers: int,
         num_threads: int,
         max_restarts: int,
+        hang_timeout_s: float | None,
     ) -> None:
         for problem in flow.check(crosses_processes=True, reports=True):
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
@@ -61,6 +62,7 @@ class ProcessesRun:
             policies={name: register.policy for name, register in flow.registers.items()},
         )  # fmt: skip
         self._max_restarts = max_restarts
+        self._hang_timeout_s = hang_timeout_s
         self._num_failures: Counter[tuple[str, int]] = Counter()
         self._waiting: deque[Firing] = deque()
         self._reports: deque[Report] = deque()
@@ -154,9 +156,13 @@ class ProcessesRun:
         return worker
 
     def _listen(self) -> None:
-        """Take what workers have to say; sleeps until one has."""
-        for key, _ in self._selector.select():
+        """Take what workers have to say; sleeps until one has, or has been silent for too long."""
+        said = self._selector.select(self._patience_s())
+        if not said:
+            self._kill_the_silent()
+        for key, _ in said:
             worker: WorkerProcess = key.data
+            worker.heard_s = perf_counter()
             try:
                 messages = worker.receive()
             except (EOFError, ConnectionError):
@@ -164,6 +170,23 @@ class ProcessesRun:
                 continue
             for message in messages:
                 self._take(worker, message)
+
+    def _patience_s(self) -> float | None:
+        """How long to wait for the worker that has been silent the longest; None: as long as it takes."""
+        if self._hang_timeout_s is None:
+            return None
+        owing = [worker.heard_s for worker in self._workers if self._owes(worker)]
+        return max(0.0, min(owing) + self._hang_timeout_s - perf_counter()) if owing else None
+
+    def _owes(self, worker: WorkerProcess) -> bool:
+        return bool(worker.unopened) or any(self._hub.tickets(shard.node, shard.index) for shard in worker.shards)
+
+    def _kill_the_silent(self) -> None:
+        assert self._hang_timeout_s is not None
+        limit_s = perf_counter() - self._hang_timeout_s
+        for worker in self._workers:
+            if self._owes(worker) and worker.heard_s <= limit_s:
+                worker.kill(f"after {self._hang_timeout_s:g} s without a sign of life")
 
     def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, Made):
