@@ -173,6 +173,7 @@ def train(
     Raises:
         ValueError, TypeError: something that cannot be run, found before anything starts.
         Exception: whatever the environment or the loss raises, with a note that says where in the flow.
+        SystemExit: SIGTERM or SIGHUP came; the run was ended and saved as after Ctrl-C, and now the process should end.
     """
     began_s = time.perf_counter()
     place = deployment(on)
@@ -234,7 +235,7 @@ def launch(
         summary = execute(
             run, identity=identity, until=until, monitor=monitor, directory=directory, sinks=sinks,
             display=shown, arrays_of=lambda: _state(run), params_of=lambda: _weights(run),
-            checkpoint_every_updates=options.checkpoint_every_updates,
+            is_whole=lambda: _is_whole(run), checkpoint_every_updates=options.checkpoint_every_updates,
         )  # fmt: skip
         policy = _policies(run)[0]
     finally:
@@ -431,6 +432,13 @@ def _state(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _weights(run: Run) -> dict[str, Any]:
     return {f"{name}/{key}": value for name, live in _learners(run).items() for key, value in live.weights().items()}
+
+
+def _is_whole(run: Run) -> bool:
+    """Whether every update that a learner has counted was also published: it counts one before the last of it is done."""
+    versions = run.statistics().versions
+    recipes: dict[str, Learner] = run.flow.learners()
+    return all(live.num_updates == versions[recipes[name].policy_name] for name, live in _learners(run).items())
 
 
 def _policies(run: Run) -> list[TrainedPolicy]:

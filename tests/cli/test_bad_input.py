@@ -4,11 +4,13 @@ import json
 import shutil
 
 import cli_harness
+import numpy as np
 import pytest
 
 import levada
 from levada.cli.errors import guarded
 from levada.rl.task import Task
+from levada.run import checkpoint
 
 CARTPOLE = "train ppo --env CartPole-v1"
 BROKEN = f"train ppo --until updates=3 --no-tensorboard {cli_harness.TINY} --env broken_envs:Broken"
@@ -43,6 +45,31 @@ class TakesSeed(PPO):
 @dataclass(frozen=True, kw_only=True)
 class WithoutDefault(PPO):
     width: int
+"""
+
+FAILING = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class DiesLate(CartPoleEnv):
+    num = 0
+
+    def step(self, action):
+        self.num += 1
+        if self.num == 100:
+            raise RuntimeError("the simulator died")
+        return super().step(action)
+
+class PaysTooMuch(CartPoleEnv):
+    num = 0
+
+    def step(self, action):
+        self.num += 1
+        obs, reward, *rest = super().step(action)
+        return obs, 3e38 if self.num == 100 else reward, *rest
+
+gymnasium.register(id="DiesLate-v0", entry_point=DiesLate)
+gymnasium.register(id="PaysTooMuch-v0", entry_point=PaysTooMuch)
 """
 
 # id, command, exit code, what the message contains
@@ -301,6 +328,21 @@ def test_a_full_disk_does_not_hide_what_failed(here, capsys, monkeypatch):
     assert done.code == FAILED
     assert "Traceback (most recent call last)" in done.err
     assert "levada: ZeroDivisionError: division by zero" in done.err
+
+
+@pytest.mark.parametrize(("env", "said"), [("DiesLate-v0", "the simulator died"), ("PaysTooMuch-v0", "NonFiniteError")])
+def test_a_run_that_fails_late_can_be_evaluated(here, capsys, env, said):
+    """An environment that raises and a loss that gives NaN: what was learned until then is saved."""
+    command = f"train ppo --until updates=50 --no-tensorboard {cli_harness.TINY} --out late --env failing:{env}"
+    (here / "failing.py").write_text(FAILING)
+    done = cli_harness.Shell(capsys)(command)
+    assert (done.code, said in done.err) == (FAILED, True)
+    saved = checkpoint.newest(here / "late")
+    assert f"what was learned in {saved.step} updates is saved in late" in done.err
+    assert saved.step > 0
+    assert saved.meta["stopped_by"] == "failed"
+    assert all(np.isfinite(array).all() for array in saved.arrays.values())
+    assert (levada.load("late").summary.stopped_by, levada.load("late").policy.version) == ("cut off", saved.step)
 
 
 def test_codes_and_streams_of_a_whole_process(here):

@@ -5,7 +5,9 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -245,12 +247,7 @@ def test_the_first_condition_that_holds_ends_the_run(shell, until, stopped_by):
 def test_ctrl_c_saves_and_exits_with_130(tmp_path):
     """One SIGINT: the update is finished, everything is saved, and a script sees that it was not the end."""
     process = cli_harness.begin(f"{COMMAND} --until minutes=5 --json --out run", cwd=tmp_path)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 3):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_updates(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -262,6 +259,54 @@ def test_ctrl_c_saves_and_exits_with_130(tmp_path):
     assert saved.step == summary["updates"] > 3
     assert saved.meta["between_updates"]
     assert levada.load(tmp_path / "run").summary.stopped_by == "interrupted"
+
+
+def wait_for_updates(process, path, num=3):
+    deadline = time.monotonic() + 60
+    metrics = path / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > num):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_of_the_system_saves_too(tmp_path, name, code):
+    process = cli_harness.begin(f"{COMMAND} --until minutes=5 --json --out run", cwd=tmp_path)
+    wait_for_updates(process, tmp_path / "run")
+    process.send_signal(getattr(signal, name))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (code, f"stopping after this update; a second {name} stops at once")
+    summary = summary_of(tmp_path / "run")
+    assert json.loads(out.splitlines()[-1]) == {"type": "summary", **summary}
+    assert summary["stopped_by"] == "interrupted"
+    assert not (tmp_path / "run" / "error.txt").exists()
+    assert levada.load(tmp_path / "run").policy.version == summary["updates"] > 3
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "both"])
+@pytest.mark.parametrize("option", ["--json", ""])
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path, closed, option):
+    """`levada train ... --json | head -1`: what is trained is trained to its end."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    streams = {name: theirs for name in ("stdout", "stderr") if closed in (name, "both")}
+    process = cli_harness.begin(f"{COMMAND} {option} --until updates=3 --out run", cwd=tmp_path, **streams)
+    os.close(theirs)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert summary_of(tmp_path / "run")["stopped_by"] == "updates=3"
+    assert checkpoint.newest(tmp_path / "run").step == 3
+    if closed == "stdout" and option == "--json":
+        assert err == ""
+    if closed == "stderr" and option == "--json":
+        assert json.loads(out.splitlines()[-1])["type"] == "summary"
+
+
+def test_without_a_stderr_there_is_nothing_to_show(tmp_path):
+    command = shlex.join([sys.executable, "-m", "levada.cli", *f"{COMMAND} --until updates=2 --out run".split()])
+    subprocess.run(["sh", "-c", f"{command} 2>&-"], cwd=tmp_path, check=True, timeout=60)
+    assert summary_of(tmp_path / "run")["updates"] == 2
 
 
 # ---- the same everywhere

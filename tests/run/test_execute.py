@@ -1,7 +1,9 @@
 """The loop: what is written when, and what is left when it ends early."""
 
+import errno
 import io
 import json
+import os
 import signal
 
 import numpy as np
@@ -17,6 +19,7 @@ from levada.run.directory import RunDirectory
 from levada.run.display import PlainDisplay, QuietDisplay
 from levada.run.execute import execute
 from levada.run.hashing import params_sha256
+from levada.run.interrupt import Terminated
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines
 from levada.run.summary import Summary
@@ -193,10 +196,132 @@ def test_an_error_of_the_run_leaves_what_was_written(tmp_path):
         it.execute("updates=10", checkpoint_every_updates=2, sinks=[it.sink, lines])
     assert (it.sink.num_closed, it.display.calls[-1]) == (1, None)
     assert [line["step"] for line in it.directory.metrics()] == [10, 20, 30, 40, 50]
-    assert it.steps == [2, 4]
+    assert it.steps == [2, 4, 5]
     assert it.directory.summary() is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         lines.write(1, {})
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_process_ends_the_run_first(tmp_path, capfd, name):
+    it = Setup(tmp_path)
+    number = getattr(signal, name)
+    real, it.display.update = (
+        it.display.update,
+        lambda *args: (it.run.updates == 4 and signal.raise_signal(number), real(*args)),
+    )
+    with pytest.raises(Terminated) as ended:
+        it.execute("updates=10")
+    assert ended.value.code == 128 + number
+    summary = it.directory.summary()
+    assert (summary.stopped_by, summary.updates) == ("interrupted", 4)
+    assert (it.steps, newest(it.directory.path).meta["between_updates"]) == ([4], True)
+    assert (it.sink.num_closed, it.display.calls[-1]) == (1, summary)
+    assert f"a second {name} stops at once" in capfd.readouterr().err
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("the env broke"), SystemExit(0)])
+def test_a_run_that_fails_saves_what_was_learned(tmp_path, raised):
+    it = Setup(tmp_path, raises={6: raised})
+    with pytest.raises(type(raised)) as caught:
+        it.execute("updates=10")
+    found = newest(it.directory.path)
+    assert (found.step, found.meta["stopped_by"], found.meta["between_updates"]) == (5, "failed", False)
+    assert (found.arrays["weights"] == 2.5).all()
+    assert caught.value.__notes__ == [f"what was learned in 5 updates is saved in {it.directory.path}"]
+
+
+def test_before_the_first_update_there_is_nothing_to_save(tmp_path):
+    it = Setup(tmp_path, raises={1: RuntimeError("the env broke")})
+    with pytest.raises(RuntimeError) as caught:
+        it.execute("updates=10")
+    assert (it.steps, hasattr(caught.value, "__notes__")) == ([], False)
+
+
+def test_an_update_that_may_be_torn_is_not_saved(tmp_path):
+    it = Setup(tmp_path, raises={6: RuntimeError("the learner broke")})
+    with pytest.raises(RuntimeError) as caught:
+        it.execute("updates=10", is_whole=lambda: False, checkpoint_every_updates=4)
+    assert it.steps == [4]
+    assert caught.value.__notes__ == ["update 6 may have been applied in part: it was not saved"]
+
+
+def test_a_failure_that_cannot_be_saved_says_so_and_stays_itself(tmp_path, monkeypatch):
+    it = Setup(tmp_path, raises={6: RuntimeError("the env broke")})
+    real = it.run.arrays
+    with pytest.raises(RuntimeError, match="the env broke") as caught:
+        it.execute("updates=10", arrays_of=lambda: (FullDisk(monkeypatch, "fsync"), real())[1])
+    monkeypatch.undo()
+    (note,) = caught.value.__notes__
+    assert note.startswith("saving what was learned until then failed too: OSError: [Errno 28] No space left")
+    assert it.steps == []
+
+
+def test_metrics_that_cannot_be_written_name_the_run_and_what_to_do(tmp_path):
+    it = Setup(tmp_path)
+    real = it.sink.write
+
+    def full(step, values):
+        if step == 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(step, values)
+
+    it.sink.write = full
+    with pytest.raises(OSError, match="No space left") as caught:
+        it.execute("updates=10")
+    where = f"the run in {it.directory.path}"
+    assert caught.value.__notes__ == [
+        f"ListSink could not write the metrics of {where}; free some space, or give a directory on another disk",
+        f"what was learned in 3 updates is saved in {it.directory.path}",
+    ]
+    assert it.steps == [3]
+
+
+def test_a_sink_that_fails_twice_does_not_hide_the_first_error(tmp_path):
+    it = Setup(tmp_path, raises={3: ZeroDivisionError()})
+
+    def close():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    it.sink.close = close
+    with pytest.raises(ZeroDivisionError) as caught:
+        it.execute("updates=10")
+    assert "closing what shows and writes the run failed too: OSError" in caught.value.__notes__[-1]
+    assert it.display.calls[-1] is None
+
+
+@pytest.mark.parametrize("where", ["start", "update", "finish"])
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.EBADF])
+def test_a_display_that_nobody_sees_does_not_end_the_run(tmp_path, where, number):
+    it = Setup(tmp_path)
+    real = getattr(it.display, where)
+
+    def closed(*args):
+        real(*args)
+        if args != (None,):
+            raise OSError(number, os.strerror(number))
+
+    setattr(it.display, where, closed)
+    summary = it.execute("updates=5")
+    assert (summary.stopped_by, it.directory.summary(), it.steps) == ("updates=5", summary, [5])
+    shown = {"start": ["start"], "update": ["start", "update"], "finish": ["start", *["update"] * 5, summary]}
+    assert it.display.calls == [*shown[where], None]  # the last gives the terminal back
+
+
+def test_a_display_that_fails_otherwise_fails_the_run_and_it_is_saved(tmp_path):
+    it = Setup(tmp_path)
+    real = it.display.update
+
+    def full(*args):
+        real(*args)
+        if it.run.updates == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    it.display.update = full
+    with pytest.raises(OSError, match="No space left"):
+        it.execute("updates=10")
+    assert it.steps == [3]
 
 
 @pytest.mark.parametrize("where", ["start", "update"])

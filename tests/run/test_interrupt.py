@@ -1,11 +1,12 @@
 """The first Ctrl-C asks, the second insists, and afterwards everything is as it was."""
 
+import os
 import signal
 import threading
 
 import pytest
 
-from levada.run.interrupt import MESSAGE, Interrupt
+from levada.run.interrupt import MESSAGE, TOGETHER_S, Interrupt
 
 
 def test_the_first_asks_and_the_second_insists(capfd):
@@ -59,3 +60,52 @@ def test_a_closed_stderr_is_no_reason_to_fail(monkeypatch):
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGINT)
         assert interrupt.requested
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_the_process_asks_too(number, capfd, monkeypatch):
+    """A second one that comes at once is the same request; a later one ends the process."""
+    now, raised, real = [0.0], [], signal.raise_signal
+    with Interrupt(clock=lambda: now[0]) as interrupt:
+        real(number)
+        assert (interrupt.requested, interrupt.number) == (True, number)
+        now[0] += TOGETHER_S / 2
+        real(signal.SIGHUP)
+        real(number)
+        assert interrupt.number == number
+        now[0] += TOGETHER_S
+        monkeypatch.setattr(signal, "raise_signal", lambda number: raised.append((number, signal.getsignal(number))))
+        real(number)
+    assert raised == [(number, signal.SIG_DFL)]
+    message = f"\nstopping after this update; a second {signal.Signals(number).name} stops at once\n"
+    assert capfd.readouterr().err == message
+
+
+def test_ctrl_c_insists_after_a_sigterm():
+    with Interrupt(clock=lambda: 0.0) as interrupt:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert interrupt.number == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_is_ignored_stays_ignored():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupt.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_process_that_was_forked_meanwhile_ends_as_usual():
+    with Interrupt() as interrupt:
+        child = os.fork()
+        if child == 0:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        assert not interrupt.requested

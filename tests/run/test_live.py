@@ -9,6 +9,7 @@ from rich.console import Console
 from run.fakes import IDENTITY, Clock, channel, consumed, report, statistics
 
 from levada.flow.watch import LagStatistics, NodeStatistics, Reported, Statistics
+from levada.run.display import UntilClosed
 from levada.run.live import LiveDisplay, panel
 from levada.run.monitor import Monitor
 from levada.run.summary import summarise
@@ -175,3 +176,19 @@ def test_what_the_user_prints_to_a_pipe_stays_there(capsys):
     print("for a program")
     display.finish(None)
     assert capsys.readouterr().out == "for a program\n"
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(5, "Input/output error")])
+def test_a_terminal_that_is_gone_ends_the_panel_and_nothing_else(monkeypatch, error):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise error
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out, monitor = sys.stdout, Monitor(clock=Clock())
+    display = UntilClosed(LiveDisplay(clock=Clock()))
+    display.start(IDENTITY, UNTIL)
+    display.update(monitor, statistics)
+    display.finish(summarise(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="return=475"))
+    assert sys.stdout is out

@@ -39,6 +39,10 @@ def start(path, until, **rest):
     return directory, lambda: run_it(directory, monitor, run, until)
 
 
+class Killed(BaseException):
+    """Stands for the end of the process: nothing is saved any more."""
+
+
 def without_rates(lines):
     return [{name: value for name, value in line.items() if name != "charts/SPS"} for line in lines]
 
@@ -56,8 +60,8 @@ def go_on(path, until):
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, torn):
     directory, whole = start(tmp_path / "whole", "updates=20")
     expected = whole()
-    broken, begin = start(tmp_path / "broken", "updates=20", raises={11: RuntimeError("killed")})
-    with pytest.raises(RuntimeError, match="killed"):
+    broken, begin = start(tmp_path / "broken", "updates=20", raises={11: Killed()})
+    with pytest.raises(Killed):
         begin()
     if torn:
         (list_checkpoints(broken.path)[-1] / ARRAYS).write_bytes(b"")
@@ -86,7 +90,15 @@ def test_a_run_that_has_nothing_left_to_do_does_nothing(tmp_path):
 def test_a_checkpoint_from_the_middle_of_an_update_is_warned_about(tmp_path):
     directory, begin = start(tmp_path / "run", "updates=10", raises={3: KeyboardInterrupt()})
     begin()
-    with pytest.warns(CheckpointWarning, match="cut off by Ctrl-C"):
+    with pytest.warns(CheckpointWarning, match="was cut off or failed"):
+        assert resume(directory, Monitor()).step == 2
+
+
+def test_so_is_one_of_a_run_that_failed(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10", raises={3: ZeroDivisionError()})
+    with pytest.raises(ZeroDivisionError):
+        begin()
+    with pytest.warns(CheckpointWarning, match="was cut off or failed"):
         assert resume(directory, Monitor()).step == 2
 
 

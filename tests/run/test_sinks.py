@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,16 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     found = {v.tag: v.tensor.float_val[0] for event in values for v in event.summary.value}
     assert found == {"charts/SPS": 9500.0, "lag/rollout->learn/max": 1.0}
     assert {(event.step, event.wall_time) for event in values} == {(2048, 1_700_000_005.0)}
+
+
+def test_a_disk_that_takes_a_part_of_a_line_is_asked_again(tmp_path, monkeypatch):
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data[:3])))
+        sink.write(7, {"charts/SPS": 9500.0})
+    sink.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step":7,"charts/SPS":9500.0}\n'
 
 
 def test_two_writers_of_one_moment_get_files_of_their_own(tmp_path):

@@ -6,8 +6,9 @@
     levada check ppo --env CartPole-v1
     levada algorithms
 
-Exit codes: 0 done; 1 the run failed; 2 the command cannot be carried out as given; 130 stopped by Ctrl-C (after the first
-one the update is finished and everything is saved, so the run can be evaluated).
+Exit codes: 0 done; 1 the run failed; 2 the command cannot be carried out as given; 130, 143, 129
+stopped by Ctrl-C, SIGTERM, SIGHUP (after the first one the update is finished and everything is saved, so the run can be
+evaluated).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import TextIO
 
 import levada
 from levada.flow.errors import LevadaError
+from levada.run.streams import CLOSED
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 
@@ -48,18 +49,45 @@ def guarded(command: Callable[[], int]) -> int:
         except SystemExit as exit_:  # from the parser, which has printed its message
             return exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else MISTAKEN
         except KeyboardInterrupt:
-            print("levada: interrupted", file=sys.stderr)
+            tell("levada: interrupted")
             return INTERRUPTED
         except BrokenPipeError:  # `levada show ppo ... | head`: the reader has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except RunFailedError as failure:
             return _report(failure.__cause__ or failure, failure.directory)
         except Exception as error:
             if isinstance(error, LevadaError) and isinstance(error, ValueError | TypeError):
-                print(f"levada: {error}", file=sys.stderr)
+                tell(f"levada: {error}")
                 return MISTAKEN
             return _report(error, None)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                _forget_if_closed(stream)
+
+
+def tell(text: str) -> None:
+    """Print on stderr; nothing if nobody reads it any more, for then there is nobody to tell."""
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
+
+
+def _forget_if_closed(stream: TextIO | None) -> None:
+    """What a closed stream still holds would be written when Python ends, and make its exit code 120."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)
 
 
 def silence_warnings() -> None:
@@ -77,7 +105,10 @@ def _show_warning(
 ) -> None:
     """One line, without the place in somebody's site-packages, and without Gymnasium's colours."""
     del category, filename, lineno, line
-    print(f"levada: warning: {plain_warning(message)}", file=file or sys.stderr)
+    if file is None:
+        tell(f"levada: warning: {plain_warning(message)}")
+    else:
+        print(f"levada: warning: {plain_warning(message)}", file=file)
 
 
 def plain_warning(message: Warning | str) -> str:
@@ -98,8 +129,8 @@ def _report(error: BaseException, directory: Path | None) -> int:
         lines.append(f"  The traceback is in {file}.")
     except OSError:  # also a full disk, which may be what failed
         frames = "".join(trace.format()).removesuffix("".join(trace.format_exception_only()))
-        print(frames, file=sys.stderr, end="")
-    print("\n".join(lines), file=sys.stderr)
+        tell(frames.removesuffix("\n"))
+    tell("\n".join(lines))
     return FAILED
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from shlex import quote
 
 import tyro
 
 from levada.api import Options, Result, deployment, launch
-from levada.cli.errors import INTERRUPTED, RunFailedError, UsageError, silence_warnings
+from levada.cli.errors import INTERRUPTED, RunFailedError, UsageError, silence_warnings, tell
 from levada.cli.parse import EnvOption, origins, parse
 from levada.run import execute
 from levada.run.directory import RunDirectory
@@ -45,7 +44,7 @@ def train(args: list[str], began_s: float) -> int:
             raise
         raise RunFailedError(claimed[0].path) from error
     if not options.quiet and not options.json:
-        print(_what_next(result, args[0]), file=sys.stderr)
+        tell(_what_next(result, args[0]))
     return INTERRUPTED if result.summary.stopped_by == execute.INTERRUPTED else 0
 
 

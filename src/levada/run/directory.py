@@ -244,14 +244,18 @@ def _unwritable(path: Path, error: OSError | ValueError) -> str:
         file = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), path.parent)
         return f"cannot make the run directory {path}: {file} is a file, not a directory"
     if isinstance(error, OSError):
-        hint = {
-            errno.ENOSPC: "; free some space, or give a directory on another disk",
-            errno.EDQUOT: "; your quota on this disk is used up",
-            errno.EROFS: "; give a directory that can be written",
-            errno.EACCES: "; give a directory that you may write",
-        }.get(error.errno or 0, "")
-        return f"cannot write the run directory {path}: {error.strerror}{hint}"
+        return f"cannot write the run directory {path}: {error.strerror}{disk_hint(error)}"
     return f"cannot make the run directory {str(path)!r}: {error}"
+
+
+def disk_hint(error: OSError) -> str:
+    """What to do about a directory that cannot be written, to end a message with; empty if that is not known."""
+    return {
+        errno.ENOSPC: "; free some space, or give a directory on another disk",
+        errno.EDQUOT: "; your quota on this disk is used up: remove something, or give a directory on another disk",
+        errno.EROFS: "; give a directory that can be written",
+        errno.EACCES: "; give a directory that you may write",
+    }.get(error.errno or 0, "")
 
 
 def _not_a_run(path: Path, error: OSError | ValueError) -> str:

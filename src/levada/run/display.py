@@ -22,6 +22,7 @@ from levada.flow.watch import Statistics
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.plain import finite
+from levada.run.streams import CLOSED
 from levada.run.summary import Summary, lags
 from levada.run.until import Until
 from levada.run.view import View, Viewer
@@ -44,6 +45,39 @@ class Display(Protocol):
     def finish(self, summary: Summary | None) -> None:
         """Called once, also after an error, then without a summary."""
         ...
+
+
+class UntilClosed:
+    """Shows a run until nobody can see it: `--json | head -1`, a terminal that was closed. Then it shows nothing more."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._is_closed = False
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Show that the run begins."""
+        self._show(lambda: self._display.start(identity, until))
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Show the run as it is."""
+        self._show(lambda: self._display.update(monitor, statistics))
+
+    def finish(self, summary: Summary | None) -> None:
+        """Show the end; a display that cannot show it gives back what it took."""
+        self._show(lambda: self._display.finish(summary))
+        if self._is_closed:
+            self._is_closed = False
+            self._show(lambda: self._display.finish(None))
+
+    def _show(self, show: Callable[[], None]) -> None:
+        if self._is_closed:
+            return
+        try:
+            show()
+        except OSError as error:
+            if error.errno not in CLOSED:
+                raise
+            self._is_closed = True
 
 
 class QuietDisplay:
@@ -171,9 +205,9 @@ class JsonDisplay(_Lines):
 
 
 def make_display(mode: Mode = "auto") -> Display:
-    """Make the display that `mode` names; `auto` is live where stderr is a terminal, plain elsewhere."""
+    """Make the display that `mode` names; `auto` is live where stderr is a terminal, plain elsewhere, quiet without one."""
     if mode == "auto":
-        mode = "live" if sys.stderr.isatty() else "plain"
+        mode = "quiet" if sys.stderr is None else "live" if sys.stderr.isatty() else "plain"
     if mode == "live":
         from levada.run.live import LiveDisplay  # rich is loaded only where it is used
 

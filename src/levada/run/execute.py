@@ -22,17 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Protocol
 
 import numpy as np
 
 from levada.flow.watch import Report, Statistics
 from levada.run import checkpoint
-from levada.run.directory import RunDirectory
-from levada.run.display import Display
+from levada.run.directory import RunDirectory, disk_hint
+from levada.run.display import Display, UntilClosed
 from levada.run.hashing import params_sha256
 from levada.run.identity import Identity
-from levada.run.interrupt import Interrupt
+from levada.run.interrupt import ENDING, Interrupt, Terminated
 from levada.run.metrics import collect
 from levada.run.monitor import Monitor
 from levada.run.plain import JSON
@@ -43,7 +44,9 @@ from levada.run.until import Until
 Arrays = Mapping[str, np.ndarray]
 
 INTERRUPTED = "interrupted"
-"""`Summary.stopped_by` after Ctrl-C."""
+"""`Summary.stopped_by` after Ctrl-C, SIGTERM or SIGHUP."""
+FAILED = "failed"
+"""What a checkpoint says that was saved because the run failed; such a run has no summary."""
 SOURCES_ENDED = "sources ended"
 """`Summary.stopped_by` when there was nothing left to do."""
 
@@ -71,11 +74,14 @@ def execute(
     display: Display,
     arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]],
     params_of: Callable[[], Arrays] | None = None,
+    is_whole: Callable[[], bool] = lambda: True,
     checkpoint_every_updates: int | None = None,
     metrics_every_updates: int = 1,
     keep_checkpoints: int = 3,
 ) -> Summary:
-    """Run until a condition of `until` holds, Ctrl-C is pressed, or the sources end; then save and sum up.
+    """Run until a condition of `until` holds, a signal asks to stop, or the sources end; then save and sum up.
+
+    A run that fails saves what was learned until then, if it can, before the error goes on.
 
     Args:
         run: an open run; the caller closes it.
@@ -84,16 +90,20 @@ def execute(
         monitor: counts; it must be among the run's instruments.
         directory: where checkpoints and summary.json go; None writes neither.
         sinks: receive the metrics; closed at the end, also after an error.
-        display: shows the run; finished at the end, also after an error.
+        display: shows the run; finished at the end, also after an error. Where its stream is closed, nothing more is
+            shown, and the run goes on.
         arrays_of: everything that a checkpoint holds: arrays, and what is not an array.
         params_of: the learned parameters, for the fingerprint in the summary; None takes the arrays of `arrays_of`.
+        is_whole: whether each update was applied in full or not at all; asked when the run has failed.
         checkpoint_every_updates: a checkpoint after each so many updates; None saves at the end only.
         metrics_every_updates: metrics after each so many updates; raising it costs resolution and saves time.
         keep_checkpoints: how many are kept; older ones are deleted.
 
     Raises:
         ValueError: a number that must be positive is not.
-        Exception: whatever the run raises; what was written until then stays, and there is no summary.json.
+        Terminated: SIGTERM or SIGHUP came; the run has ended as after Ctrl-C, and the process should.
+        Exception: whatever the run raises; what was written until then stays, and there is no summary.json. A note says
+            whether what was learned could be saved.
 
     """
     for name, value in (
@@ -104,39 +114,62 @@ def execute(
         if value is not None and value < 1:
             msg = f"execute: {name}={value}, expected at least 1"
             raise ValueError(msg)
-    metrics = _Metrics(run, monitor, sinks, _Every(metrics_every_updates, monitor.updates))
+    metrics = _Metrics(run, monitor, directory, sinks, _Every(metrics_every_updates, monitor.updates))
     saver = _Saver(directory, monitor, arrays_of, keep_checkpoints)
     due = _Every(checkpoint_every_updates, monitor.updates)
+    shown = UntilClosed(display)
     summary: Summary | None = None
-    with ExitStack() as closing:
-        closing.callback(lambda: display.finish(summary))
+    with Interrupt() as interrupt, ExitStack() as closing:
+        closing.push(_noting(lambda: shown.finish(summary)))
         for sink in sinks:
-            closing.callback(sink.close)
-        display.start(identity, until)
-        stopped_by, between_updates = until.met(monitor), True  # a resumed run may have nothing left to do
+            closing.push(_noting(sink.close))
         try:
-            with Interrupt() as interrupt:
+            shown.start(identity, until)
+            stopped_by, between_updates = until.met(monitor), True  # a resumed run may have nothing left to do
+            try:
                 for report in run if stopped_by is None else ():
                     _check_counted(report, monitor)
                     metrics.take(report)
-                    display.update(monitor, run.statistics)
+                    shown.update(monitor, run.statistics)
                     stopped_by = until.met(monitor) or (INTERRUPTED if interrupt.requested else None)
                     if stopped_by is not None:
                         break
                     if due.crossed(monitor.updates):
                         saver.save(None, between_updates=True)
-        except KeyboardInterrupt:  # a second Ctrl-C, or one under a handler that raises at the first
-            stopped_by, between_updates = INTERRUPTED, False
-        stopped_by = stopped_by or SOURCES_ENDED
-        statistics = run.statistics()
-        parameters = arrays_of()[0] if params_of is None else params_of()
-        ended = summarise(identity, monitor, statistics, params_sha256=params_sha256(parameters), stopped_by=stopped_by)
-        metrics.flush(statistics)
-        saver.save(stopped_by, between_updates=between_updates)
-        if directory is not None:
-            directory.write_summary(ended)
+            except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
+                stopped_by, between_updates = INTERRUPTED, False
+            stopped_by = stopped_by or SOURCES_ENDED
+            statistics = run.statistics()
+            parameters = arrays_of()[0] if params_of is None else params_of()
+            sha256 = params_sha256(parameters)
+            ended = summarise(identity, monitor, statistics, params_sha256=sha256, stopped_by=stopped_by)
+            metrics.flush(statistics)
+            saver.save(stopped_by, between_updates=between_updates)
+            if directory is not None:
+                directory.write_summary(ended)
+        except (Exception, SystemExit) as error:
+            saver.rescue(error, is_whole)
+            raise
         summary = ended  # only now: a display that shows it may say that everything is saved
+    if stopped_by == INTERRUPTED and interrupt.number is not None and interrupt.number in ENDING:
+        raise Terminated(interrupt.number)
     return summary
+
+
+def _noting(
+    close: Callable[[], None],
+) -> Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]:
+    """An exit of a `with` block that closes something, and never hides the error of the block behind one of its own."""
+
+    def leave(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            close()
+        except Exception as second:
+            if error is None:
+                raise
+            error.add_note(f"closing what shows and writes the run failed too: {type(second).__name__}: {second}")
+
+    return leave
 
 
 def _check_counted(report: Report, monitor: Monitor) -> None:
@@ -163,9 +196,12 @@ class _Every:
 class _Metrics:
     """Joins the reports of all nodes until metrics are due."""
 
-    def __init__(self, run: Running, monitor: Monitor, sinks: Sequence[MetricSink], due: _Every) -> None:
+    def __init__(
+        self, run: Running, monitor: Monitor, directory: RunDirectory | None, sinks: Sequence[MetricSink], due: _Every
+    ) -> None:
         self._run = run
         self._monitor = monitor
+        self._directory = directory
         self._sinks = sinks
         self._due = due
         self._reported: dict[str, float] = {}
@@ -182,7 +218,12 @@ class _Metrics:
             return
         values = collect(self._monitor, statistics, self._reported)
         for sink in self._sinks:
-            sink.write(self._monitor.env_steps, values)
+            try:
+                sink.write(self._monitor.env_steps, values)
+            except OSError as error:
+                where = "a run" if self._directory is None else f"the run in {self._directory.path}"
+                error.add_note(f"{type(sink).__name__} could not write the metrics of {where}{disk_hint(error)}")
+                raise
         self._reported, self._pending = {}, False
 
 
@@ -201,6 +242,7 @@ class _Saver:
         self._arrays_of = arrays_of
         self._num_kept = num_kept
         self._saved_at = monitor.updates or -1  # a resumed run begins with a checkpoint
+        self._failed_at = -1
 
     def save(self, stopped_by: str | None, *, between_updates: bool) -> None:
         """Save, with what a resumed run needs to know.
@@ -221,6 +263,22 @@ class _Saver:
             checkpoint.save(self._directory.path, step, arrays, record)
             checkpoint.keep_last(self._directory.path, self._num_kept)
         except OSError as error:
+            self._failed_at = step
             error.add_note(f"saving the checkpoint after update {step}; older ones in {self._directory.path} are whole")
             raise
         self._saved_at = step
+
+    def rescue(self, error: BaseException, is_whole: Callable[[], bool]) -> None:
+        """The run has failed: save what was learned, and say in a note what came of that."""
+        step = self._monitor.updates
+        if self._directory is None or step == 0 or step == self._failed_at:
+            return
+        try:
+            if step != self._saved_at and not is_whole():
+                error.add_note(f"update {step + 1} may have been applied in part: it was not saved")
+                return
+            self.save(FAILED, between_updates=False)
+        except Exception as second:
+            error.add_note(f"saving what was learned until then failed too: {type(second).__name__}: {second}")
+        else:
+            error.add_note(f"what was learned in {step} updates is saved in {self._directory.path}")

@@ -1,4 +1,4 @@
-"""Ctrl-C without tearing an update apart: the first asks, the second insists.
+"""Ctrl-C, SIGTERM and SIGHUP without tearing an update apart: the first asks, the second insists.
 
     with Interrupt() as interrupt:
         for report in run:
@@ -15,27 +15,53 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 MESSAGE = "\nstopping after this update; press Ctrl-C again to stop at once\n"
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask the whole process to end: of a scheduler or `kill`, and of a terminal that was closed."""
+
+TOGETHER_S = 1.0
+"""SIGTERM and SIGHUP that come within this time are one request: `timeout` sends two, and so does a closed terminal."""
+
+
+class Terminated(SystemExit):
+    """SIGTERM or SIGHUP has ended the run, and all is saved; `code` is 128 plus the signal, as shells have it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
 
 
 class Interrupt:
-    """While it is entered, the first SIGINT sets `requested`; the next one raises KeyboardInterrupt as usual.
+    """While it is entered, the first signal sets `requested`; the next does what it usually does, and so ends at once.
 
     Outside the main thread, where Python delivers no signals, and under a handler of the user's own it changes nothing.
+    Neither does it where a signal is ignored, as SIGHUP is under nohup.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._installed = False
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds; replaced in tests."""
+        self.number: int | None = None
+        """The signal that came first."""
+        self._before: dict[int, Any] = {}
+        self._process = os.getpid()
+        self._clock = clock
+        self._asked_s = 0.0
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self.number is not None
 
     def __enter__(self) -> Self:
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._on_signal)
-            self._installed = True
+        if threading.current_thread() is threading.main_thread():
+            usual = {signal.SIGINT: signal.default_int_handler} | dict.fromkeys(ENDING, signal.SIG_DFL)
+            self._before = {number: how for number, how in usual.items() if signal.getsignal(number) is how}
+            for number in self._before:
+                signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -44,14 +70,20 @@ class Interrupt:
         self._restore()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._restore()
+        together = number in ENDING and self.number in ENDING and self._clock() - self._asked_s < TOGETHER_S
+        if os.getpid() != self._process or (self.requested and not together):  # or forked, with this handler, by an env
+            self._restore()
+            signal.raise_signal(number)
+        if self.requested:
+            return
+        self.number, self._asked_s = number, self._clock()
+        again = f"\nstopping after this update; a second {signal.Signals(number).name} stops at once\n"
         # not print: a signal may come in the middle of one, and streams refuse to be entered twice
         with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to fail: it only tells
             if sys.__stderr__ is not None:
-                os.write(sys.__stderr__.fileno(), MESSAGE.encode())
+                os.write(sys.__stderr__.fileno(), (MESSAGE if number == signal.SIGINT else again).encode())
 
     def _restore(self) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._installed = False
+        while self._before:
+            number, how = self._before.popitem()
+            signal.signal(number, how)

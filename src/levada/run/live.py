@@ -41,7 +41,7 @@ class LiveDisplay:
     """A panel that is drawn anew a few times a second."""
 
     def __init__(self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or _Console(stderr=True)
         self._clock = clock
         self._due_s = 0.0
         self._viewer = Viewer()
@@ -58,7 +58,8 @@ class LiveDisplay:
             Text(f"{_title(identity)}: starting"),
             console=self._console,
             auto_refresh=False,
-            redirect_stdout=sys.stdout.isatty(),  # what is piped to a program must not end up on the terminal
+            # what is piped to a program must not end up on the terminal
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
 
@@ -94,6 +95,12 @@ class LiveDisplay:
             self._identity, self._until, view, self._returns, width=options.max_width, ascii_only=options.ascii_only
         )
         self._live.update(drawn, refresh=True)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the BrokenPipeError go on: rich would end the process."""
+        raise  # rich calls this where it has caught the error
 
 
 def panel(

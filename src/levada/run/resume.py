@@ -20,7 +20,7 @@ from levada.run.monitor import Monitor
 def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint:
     """Take up a run where its newest valid checkpoint left it; `meta` is what `arrays_of` gave to `execute`.
 
-    Warns with CheckpointWarning about torn checkpoints, and about one that was saved in the middle of an update.
+    Warns with CheckpointWarning about torn checkpoints, and about one that was saved in the middle of an update or of a failure.
 
     Raises:
         RunDirectoryError: there is no valid checkpoint, or it was not written by `execute`.
@@ -36,7 +36,7 @@ def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint:
         raise RunDirectoryError(msg)
     if not found.meta.get("between_updates", True):
         text = (
-            f"checkpoint {found.path} was saved when an update was cut off by Ctrl-C: "
+            f"checkpoint {found.path} was saved when the run was cut off or failed: "
             "training goes on, but is not bit for bit what it would have been"
         )
         warnings.warn(text, CheckpointWarning, stacklevel=2)

@@ -47,7 +47,9 @@ class JsonLines:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, in one call to the system."""
         line = {"step": step} | {name: finite(value) for name, value in values.items()}
-        os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+        rest = memoryview(msgspec.json.encode(line) + b"\n")
+        while rest:  # a disk that is nearly full takes a part, and says so only at the next call
+            rest = rest[os.write(self._descriptor, rest) :]
 
     def close(self) -> None:
         """Close the file."""
