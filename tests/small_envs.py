@@ -46,6 +46,14 @@ class TupleObs(Plain):
     observation_space = Tuple((Box(-1.0, 1.0, (2,)), MultiBinary(4)))
 
 
+class Image(Plain):
+    observation_space = Box(0, 255, (36, 36, 3), np.uint8)
+
+
+class DictImage(Plain):
+    observation_space = Dict({"camera": Box(0, 255, (36, 36, 1), np.uint8), "speed": Box(-1.0, 1.0, (2,))})
+
+
 class MultiDiscreteAction(Plain):
     action_space = MultiDiscrete([2, 3])
 

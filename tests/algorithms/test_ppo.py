@@ -56,6 +56,16 @@ def test_it_learns_continuous_actions() -> None:
     assert monitor.return_mean_100 > -900  # a random policy has -1,200
 
 
+@pytest.mark.parametrize("kind", ["Image", "DictImage"])
+def test_images_learn_the_same_recorded_as_in_ordinary_torch(kind: str) -> None:
+    hp = dataclasses.replace(QUICK, num_envs=2, num_steps=8, minibatch_size=8)
+    env = f"small_envs:Small{kind}-v0"
+    *_, recorded, _ = run(hp, env, updates=2)
+    *_, ordinary, _ = run(dataclasses.replace(hp, compile=False), env, updates=2)
+    for name, array in ordinary.items():
+        np.testing.assert_allclose(recorded[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
 def test_the_same_seed_gives_the_same_bits_in_any_order(max_lag: int) -> None:
     hp = dataclasses.replace(QUICK, shards=3, minibatch_size=48, max_lag=max_lag)

@@ -30,7 +30,9 @@ Apply = Callable[[Any], Any]
 Loss = Callable[[Apply, Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 """A loss: (apply, batch of tensors ``[N, ...]``, coefficients) -> (scalar, scalars to report by name)."""
 Mode = Literal["eager", "recorded", "compiled"]
-Differentiate = Callable[[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor], tuple[Tensor, Tensor]]
+Aside = tuple[Tensor, dict[str, Tensor]]
+"""What comes with a loss: the scalars to report ``[S]``, and buffers that were changed."""
+Objective = Callable[[Tensor], tuple[Tensor, Aside]]
 
 
 log = logging.getLogger(__name__)
@@ -108,15 +110,16 @@ class MinibatchStep:
     def _record(
         self, mode: Mode, buffers: tuple[str, ...], structure: Mapping[str, Any], args: tuple[Tensor, ...]
     ) -> Callable[..., Any]:
-        function = self._function(buffers, structure, _by_func if mode == "compiled" else _by_autograd)
+        function = self._function(buffers, structure, is_compiled=mode == "compiled")
         if mode == "eager":
             return function
         return _recorded_if_possible(function, args) if mode == "recorded" else compile_whole(function)
 
     def _function(
-        self, buffers: tuple[str, ...], structure: Mapping[str, Any], differentiate: Differentiate
+        self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """The step as a function of tensors only."""
+        """The step as a function of tensors only; layers such as BatchNorm change the buffers among them in place."""
+        differentiate = _by_func if is_compiled else _by_autograd
 
         def step(
             params: Tensor,
@@ -134,13 +137,17 @@ class MinibatchStep:
                 batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
             named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
 
-            def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
-                tensors = {**self.layout.views(flat), **fixed}
+            def objective(flat: Tensor) -> tuple[Tensor, Aside]:
+                # torch.func lets no layer change what comes from outside; so it changes copies, which are copied back
+                inside = {name: buffer.clone() for name, buffer in fixed.items()} if is_compiled else {}
+                tensors = {**self.layout.views(flat), **fixed, **inside}
                 loss, stats = self._loss(lambda obs: functional_call(self._module, tensors, (obs,)), batch, named)
                 self.stats = (*stats, "grad_norm")
-                return loss, torch.stack([value.detach() for value in stats.values()])
+                return loss, (torch.stack([value.detach() for value in stats.values()]), inside)
 
-            gradient, stats = differentiate(objective, params)
+            gradient, (stats, changed) = differentiate(objective, params)
+            for name, buffer in changed.items():
+                fixed[name].copy_(buffer)
             new, state, norm = adam_step(
                 self._adam, params, gradient, AdamState(mean, square, count), named["learning_rate"]
             )
@@ -164,18 +171,18 @@ def _recorded_if_possible(
         return function
 
 
-def _by_autograd(objective: Callable[[Tensor], tuple[Tensor, Tensor]], params: Tensor) -> tuple[Tensor, Tensor]:
+def _by_autograd(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
     """The gradient by the engine; the same numbers as `torch.func.grad`, which would import the whole compiler."""
     leaf = params.detach().requires_grad_()
     with torch.enable_grad():
-        loss, stats = objective(leaf)
-    return torch.autograd.grad(loss, leaf)[0], stats
+        loss, aside = objective(leaf)
+    return torch.autograd.grad(loss, leaf)[0], aside
 
 
-def _by_func(objective: Callable[[Tensor], tuple[Tensor, Tensor]], params: Tensor) -> tuple[Tensor, Tensor]:
+def _by_func(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
     """The gradient as a function, which the Inductor can fuse."""
-    gradient, stats = torch.func.grad(objective, has_aux=True)(params)
-    return gradient, stats
+    gradient, aside = torch.func.grad(objective, has_aux=True)(params)
+    return gradient, aside
 
 
 def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
