@@ -30,8 +30,11 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from levada.flow.errors import LevadaError
+from levada.rl._encode import make_encoder
 from levada.rl._layers import Dense, HasNumpyLayers, NumpyLayers, Vector
 from levada.rl._numpy_network import Stack
+from levada.rl._observations import Violation, make_reader
+from levada.rl._outcomes import MaskCheck
 from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule
 from levada.rl.policy import Weights
 from levada.rl.spaces import ACTION_MASK, OBS, Array, Nest, has_action_mask, leaves, map_nest
@@ -66,6 +69,9 @@ class Actor:
         self.reward_scale = 1.0
         """To multiply rewards by: 1 / std of the discounted return, or 1 if the policy does not normalise."""
         self._has_mask = has_action_mask(policy.observation_space)
+        self._reader = make_reader(policy.env_observation_space, num_rows=1)
+        self._encode = make_encoder(policy.env_action_space, num_envs=1)
+        self._check_mask = MaskCheck(policy.env_action_space) if self._has_mask else None
         self._loaded = False
         module = policy.module(seed=0).eval()
         self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
@@ -133,19 +139,32 @@ class Actor:
         return cast("_TorchNetwork", self._torch).forward(obs)[1]
 
     def act(self, obs: Any, rng: np.random.Generator, deterministic: bool = False) -> Array:
-        """Give an action for one observation, without batch dimension, in the canonical action space.
+        """Give the action for one observation, both as the environment has them, without batch dimension.
+
+        So a Discrete with a `start` counts from there, and the actions of a Box are clipped to its bounds.
+
+        Raises:
+            ValueError: the observation is not of the space, has NaN, or its mask allows no action.
 
         >>> from gymnasium import spaces
         >>> from levada.rl.policy import Policy
-        >>> policy = Policy(observation_space=spaces.Discrete(3), action_space=spaces.Box(-1.0, 1.0, (2,)))
+        >>> policy = Policy(observation_space=spaces.Discrete(3), action_space=spaces.Discrete(2, start=7))
         >>> actor = policy.actor()
         >>> actor.load(policy.weights(policy.module(seed=0)))
-        >>> actor.act(1, np.random.default_rng(0)).shape
-        (2,)
+        >>> actor.act(1, np.random.default_rng(0)) in (7, 8)
+        True
         """
-        batch = map_nest(lambda leaf: np.asarray(leaf)[None], obs)
+        try:
+            rows = self._reader.allocate()
+            self._reader.put(rows, 0, obs)
+            batch = self._reader.read(rows)
+            if self._check_mask is not None:
+                self._check_mask(batch, np.zeros(1, np.bool_))
+        except Violation as violation:
+            msg = f"act: {violation.what} (act takes one observation as the environment shows it, not a batch)"
+            raise ValueError(msg) from None
         action = self.mode(batch) if deterministic else self.sample(batch, self.head.draw(rng, 1, 1)[0])
-        return cast("Array", action[0])
+        return cast("Array", self._encode(action)[0])
 
     def mask(self, obs: Nest) -> Array | None:
         """Give the action mask in the observations, if there is one."""

@@ -97,6 +97,7 @@ class EnvBatch:
     - Observations come in canonical form (see `levada.rl.spaces`): float32, counting from 0.
     - An `AsyncVectorEnv` in SAME_STEP mode resets an environment before it sends the final observation; one
       that returns the same array each time needs `Task(..., vectorization="async")`, which copies it in time.
+    - `env_observation_space` and `env_action_space` are the spaces as the environment declares them.
     - A mask that allows nothing is refused; at an episode's end it is opened, for no action follows there.
     """
 
@@ -120,7 +121,7 @@ class EnvBatch:
             env.unwrapped.envs = [KeepFinalObs(single) for single in env.unwrapped.envs]
         self.observation_space = canonical_observation_space(raw_space)
         self.action_space = canonical_action_space(raw_action_space)
-        self._raw_space = raw_space
+        self.env_observation_space, self.env_action_space = raw_space, raw_action_space
         self._read = make_reader(raw_space, self.num_envs).read
         self._row_readers: dict[int, Reader] = {}
         self._encode = make_encoder(raw_action_space, self.num_envs)
@@ -280,7 +281,7 @@ class EnvBatch:
             )
         num_rows = len(indices)
         if num_rows not in self._row_readers:
-            self._row_readers[num_rows] = make_reader(self._raw_space, num_rows, "final_obs")
+            self._row_readers[num_rows] = make_reader(self.env_observation_space, num_rows, "final_obs")
         reader = self._row_readers[num_rows]
         try:
             if isinstance(final, np.ndarray) and final.dtype == object:  # an observation or None for each

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
 
 from levada.flow import Episode
 from levada.rl.policy import Policy, Weights
 from levada.rl.rollout import EpisodeCounter
-from levada.rl.spaces import Array, leaf_spaces, named_leaves
+from levada.rl.spaces import Array
 from levada.rl.task import Task
 
 MAX_ENVS = 8
@@ -39,26 +38,13 @@ class TrainedPolicy:
     def act(self, obs: Any, *, deterministic: bool = True) -> Array:
         """The action for one observation; the likeliest one, or drawn as in training.
 
-        Discrete actions count from 0, and continuous ones are clipped to the bounds, as in training.
+        The observation is as the environment shows it, and the action as the environment takes it: Discrete ones count
+        from the `start` of the space, and continuous ones are clipped to the bounds.
 
         Raises:
-            ValueError: the observation has another shape than those of the policy's space.
+            ValueError: the observation is not of the environment's space, has NaN, or its mask allows no action.
         """
-        self._check(obs)
-        action = self._actor.act(obs, self._rng, deterministic)
-        space = self.policy.action_space
-        return np.clip(action, space.low, space.high) if isinstance(space, Box) else action
-
-    def _check(self, obs: Any) -> None:
-        expected = {path: space.shape for path, space in leaf_spaces(self.policy.observation_space).items()}
-        got = {path: np.shape(leaf) for path, leaf in named_leaves(obs).items()}
-        if got != expected:
-            msg = f"act: got an observation of shape {_plain(got)}, expected {_plain(expected)}; one observation, not a batch"
-            raise ValueError(msg)
-
-
-def _plain(shapes: dict[str, Any]) -> Any:
-    return shapes[""] if list(shapes) == [""] else shapes
+        return self._actor.act(obs, self._rng, deterministic)
 
 
 @dataclass(frozen=True, slots=True)

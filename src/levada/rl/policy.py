@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -78,6 +78,10 @@ class Policy:
     """Send the actions of a Box through tanh into its bounds, instead of clipping them there."""
     log_std_init: float = 0.0
     """Initial log of the standard deviation of a Box's actions. Higher explores more widely at first."""
+    env_observation_space: Space[Any] = field(init=False, repr=False, compare=False)
+    """`observation_space` as it was given, which is what `Actor.act` reads."""
+    env_action_space: Space[Any] = field(init=False, repr=False, compare=False)
+    """`action_space` as it was given, which is what `Actor.act` answers in."""
 
     def __post_init__(self) -> None:
         """Check the fields and bring the spaces into canonical form."""
@@ -95,6 +99,8 @@ class Policy:
             msg = f"Policy: log_std_init is {self.log_std_init}, expected a finite number"
             raise ValueError(msg)
         object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "env_observation_space", self.observation_space)
+        object.__setattr__(self, "env_action_space", self.action_space)
         object.__setattr__(self, "observation_space", canonical_observation_space(self.observation_space))
         object.__setattr__(self, "action_space", canonical_action_space(self.action_space))
         action_head(self.action_space, self.squash)  # refuses what cannot be squashed
@@ -180,7 +186,7 @@ class Policy:
         return names | ({"return": "returns"} if self.normalise_reward else {})
 
     def _idle_settings(self) -> list[tuple[str, str]]:
-        defaults = {field.name: field.default for field in fields(self)}
+        defaults = {setting.name: setting.default for setting in fields(self)}
         changed = [name for name in ("hidden", "activation") if getattr(self, name) != defaults[name]]
         idle = [(name, "the policy has a network of its own") for name in changed if self.network is not None]
         if self.normalise_obs and not normalised_leaves(self.observation_space):

@@ -120,7 +120,7 @@ class Task:
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """That of one environment, in canonical form (see `levada.rl.spaces`).
+        """That of one environment, as it declares it; a `Policy` knows its canonical form (see `levada.rl.spaces`).
 
         The first look makes an environment and closes it.
         """
@@ -128,7 +128,7 @@ class Task:
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """That of one environment, in canonical form: what policies choose from."""
+        """That of one environment, as it declares it."""
         return self._spaces[1]
 
     @property
@@ -147,7 +147,7 @@ class Task:
     def _spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
         # No processes for a mere look.
         with self._make(1, "sync" if self.vectorization == "async" else self.vectorization) as batch:
-            return batch.observation_space, batch.action_space
+            return batch.env_observation_space, batch.env_action_space
 
     def _make(self, num_envs: int, vectorization: Vectorization) -> EnvBatch:
         try:
