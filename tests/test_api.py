@@ -19,6 +19,7 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import PRESETS
 from levada.api import LoadError, build, configure
 from levada.rl.threads import default_threads
+from levada.run.exits import ExitError
 
 USER_FILE = '''"""PPO with a network of the user's own."""
 
@@ -320,6 +321,26 @@ def test_what_an_environment_raises_keeps_its_type_and_gets_notes():
     assert "env 0 of 2, step 5" in notes
     assert "node 'rollout'" in notes
     assert caught.traceback[-1].name == "broken"
+
+
+def test_a_run_that_fails_has_its_traceback_in_a_file(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        train(env="broken_envs:BrokenRaisesInStep-v0", out=tmp_path / "run")
+    text = (tmp_path / "run" / "error.txt").read_text()
+    assert text.startswith("Traceback (most recent call last)")
+    assert "return 1 / 0" in text
+    assert "env 0 of 2, step 5" in text
+
+
+def test_an_environment_that_calls_exit_is_an_error(tmp_path):
+    class Exits(small_envs.Plain):
+        def step(self, action):
+            sys.exit(3)
+
+    with pytest.raises(ExitError, match=r"sys\.exit\(3\) was called by the environment") as caught:
+        train(env=Exits, out=tmp_path / "run")
+    assert "node 'rollout'" in "\n".join(caught.value.__notes__)
+    assert "sys.exit(3)" in (tmp_path / "run" / "error.txt").read_text()
 
 
 def test_a_value_error_of_an_environment_is_not_taken_for_a_mistake():

@@ -40,6 +40,7 @@ from levada.run import checkpoint
 from levada.run.directory import RunDirectory
 from levada.run.display import make_display
 from levada.run.execute import execute
+from levada.run.exits import sys_exit_is_an_error
 from levada.run.identity import Identity, Origin, Setting
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines, MetricSink, TensorBoard
@@ -172,7 +173,9 @@ def train(
 
     Raises:
         ValueError, TypeError: something that cannot be run, found before anything starts.
-        Exception: whatever the environment or the loss raises, with a note that says where in the flow.
+        Exception: whatever the environment or the loss raises, with a note that says where in the flow; the
+            traceback is in error.txt of the run directory, too.
+        ExitError: the environment or the loss called sys.exit.
         SystemExit: SIGTERM or SIGHUP came; the run was ended and saved as after Ctrl-C, and now the process should end.
     """
     began_s = time.perf_counter()
@@ -202,8 +205,9 @@ def launch(
     began_s = time.perf_counter() if began_s is None else began_s
     task = env if isinstance(env, Task) else Task(env)
     until = Until.parse(options.until)
-    flow = build(config, task)
-    flow.check()
+    with sys_exit_is_an_error():
+        flow = build(config, task)
+        flow.check()
     shown = make_display(display)
     threads = options.threads or default_threads(task)
     identity = Identity(
@@ -227,19 +231,24 @@ def launch(
     on_directory(directory)
     set_threads(threads)
     monitor = Monitor(target_return=until.return_mean, began_s=began_s)
-    run = place.open(flow, seed=options.seed, instruments=[monitor, *instruments])
     try:
-        sinks: list[MetricSink] = [JsonLines(directory.metrics_path)]
-        if options.tensorboard:
-            sinks.append(TensorBoard(directory.path))
-        summary = execute(
-            run, identity=identity, until=until, monitor=monitor, directory=directory, sinks=sinks,
-            display=shown, arrays_of=lambda: _state(run), params_of=lambda: _weights(run),
-            is_whole=lambda: _is_whole(run), checkpoint_every_updates=options.checkpoint_every_updates,
-        )  # fmt: skip
-        policy = _policies(run)[0]
-    finally:
-        run.close()
+        with sys_exit_is_an_error():
+            run = place.open(flow, seed=options.seed, instruments=[monitor, *instruments])
+            try:
+                sinks: list[MetricSink] = [JsonLines(directory.metrics_path)]
+                if options.tensorboard:
+                    sinks.append(TensorBoard(directory.path))
+                summary = execute(
+                    run, identity=identity, until=until, monitor=monitor, directory=directory, sinks=sinks,
+                    display=shown, arrays_of=lambda: _state(run), params_of=lambda: _weights(run),
+                    is_whole=lambda: _is_whole(run), checkpoint_every_updates=options.checkpoint_every_updates,
+                )  # fmt: skip
+                policy = _policies(run)[0]
+            finally:
+                run.close()
+    except Exception as error:
+        directory.write_error(error)
+        raise
     return Result(summary, policy, directory.path, task, flow)
 
 

@@ -48,6 +48,8 @@ class WithoutDefault(PPO):
 """
 
 FAILING = """
+import sys
+
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -60,6 +62,23 @@ class DiesLate(CartPoleEnv):
             raise RuntimeError("the simulator died")
         return super().step(action)
 
+class Exits(CartPoleEnv):
+    where = "step"
+
+    def __init__(self, where="step"):
+        super().__init__()
+        if where == "init":
+            sys.exit(0)
+        self.where = where
+
+    def reset(self, **how):
+        if self.where == "reset":
+            sys.exit()
+        return super().reset(**how)
+
+    def step(self, action):
+        sys.exit("no licence")
+
 class PaysTooMuch(CartPoleEnv):
     num = 0
 
@@ -69,6 +88,8 @@ class PaysTooMuch(CartPoleEnv):
         return obs, 3e38 if self.num == 100 else reward, *rest
 
 gymnasium.register(id="DiesLate-v0", entry_point=DiesLate)
+for where in ("init", "reset", "step"):
+    gymnasium.register(id=f"Exits-{where}-v0", entry_point=Exits, kwargs={"where": where})
 gymnasium.register(id="PaysTooMuch-v0", entry_point=PaysTooMuch)
 """
 
@@ -343,6 +364,40 @@ def test_a_run_that_fails_late_can_be_evaluated(here, capsys, env, said):
     assert saved.meta["stopped_by"] == "failed"
     assert all(np.isfinite(array).all() for array in saved.arrays.values())
     assert (levada.load("late").summary.stopped_by, levada.load("late").policy.version) == ("cut off", saved.step)
+
+
+@pytest.mark.parametrize(
+    ("where", "called", "line"),
+    [("reset", "sys.exit()", "sys.exit()"), ("step", "sys.exit('no licence')", "sys.exit(")],
+)
+def test_an_environment_that_calls_exit_is_a_failed_run(here, capsys, where, called, line):
+    (here / "failing.py").write_text(FAILING)
+    command = (
+        f"train ppo --until updates=5 --no-tensorboard {cli_harness.TINY} --env failing:Exits-{where}-v0 --out exits"
+    )
+    done = cli_harness.Shell(capsys)(command)
+    assert (done.code, done.out) == (FAILED, "")
+    assert f"levada: ExitError: {called} was called by the environment, the loss or other code of the run" in done.err
+    assert f"in {where}: {line}" in done.err
+    assert "in node 'rollout' of flow 'ppo'" in done.err or where == "reset"
+    assert done.err.endswith("The traceback is in exits/error.txt.\n")
+    assert "SystemExit" in (here / "exits" / "error.txt").read_text()
+    assert not (here / "exits" / "summary.json").exists()
+
+
+def test_an_exit_before_there_is_a_run_is_an_error_too(here, capsys):
+    (here / "failing.py").write_text(FAILING)
+    done = cli_harness.Shell(capsys)(f"train ppo {cli_harness.TINY} --env failing:Exits-init-v0 --out exits")
+    assert (done.code, done.out) == (FAILED, "")
+    assert done.err.startswith("Traceback")
+    assert "levada: ExitError: sys.exit(0) was called" in done.err
+    assert not (here / "exits").exists()
+
+
+@pytest.mark.parametrize("command", ["train ppo --help --env CartPole-v1", "train --help", "eval --help"])
+def test_help_is_no_failure(here, capsys, command):
+    done = cli_harness.Shell(capsys)(command)
+    assert (done.code, done.err) == (0, "")
 
 
 def test_codes_and_streams_of_a_whole_process(here):

@@ -263,3 +263,18 @@ def test_a_seed_of_any_size_is_kept(tmp_path):
     identity = Identity(algorithm="a", env="b", seed=2**64 - 1, deployment="d", flow_hash="e")
     RunDirectory.create(tmp_path / "run", identity, {})
     assert RunDirectory.open(tmp_path / "run").config.identity.seed == 2**64 - 1
+
+
+def test_the_traceback_of_a_run_that_failed(tmp_path, monkeypatch):
+    made = create(tmp_path / "run")
+    error = ZeroDivisionError("division by zero")
+    made.write_error(error)
+    assert made.error_path.read_text() == "ZeroDivisionError: division by zero\n"
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("levada.run.directory.Path.write_text", full)
+    made.write_error(error)
+    (note,) = error.__notes__
+    assert note.startswith(f"{made.error_path} could not be written: No space left on device; free some space")

@@ -17,13 +17,18 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import levada
 from levada.flow.errors import LevadaError
+from levada.run.exits import ExitError, OwnExit, sys_exit_is_an_error
 from levada.run.streams import CLOSED
+
+if TYPE_CHECKING:
+    from levada.run.directory import RunDirectory  # loads numpy, for which `levada --help` should not wait
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 
@@ -35,9 +40,22 @@ class UsageError(LevadaError, ValueError):
 class RunFailedError(LevadaError, RuntimeError):
     """A run failed after it had begun; `directory` holds what was written until then."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(f"the run in {directory} failed")
+    def __init__(self, directory: RunDirectory) -> None:
+        super().__init__(f"the run in {directory.path} failed")
         self.directory = directory
+
+
+class ParserExit(OwnExit):
+    """The parser has printed its message, or the help, and is done."""
+
+
+@contextmanager
+def parsing() -> Iterator[None]:
+    """Tell the parser's SystemExit from one of the user's code."""
+    try:
+        yield
+    except SystemExit as exit_:
+        raise ParserExit(exit_.code) from exit_
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -45,8 +63,9 @@ def guarded(command: Callable[[], int]) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            return command()
-        except SystemExit as exit_:  # from the parser, which has printed its message
+            with sys_exit_is_an_error():
+                return command()
+        except OwnExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else MISTAKEN
         except KeyboardInterrupt:
             tell("levada: interrupted")
@@ -116,27 +135,23 @@ def plain_warning(message: Warning | str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")
 
 
-def _report(error: BaseException, directory: Path | None) -> int:
-    """Say what failed; the traceback goes to a file beside the run, or is printed above if there is no run."""
+def _report(error: BaseException, directory: RunDirectory | None) -> int:
+    """Say what failed; the traceback is in a file beside the run, or is printed above if there is none."""
     lines = [f"levada: {type(error).__name__}: {error}", *_place(error)]
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
-    trace = traceback.TracebackException.from_exception(error)
-    file = directory and directory / "error.txt"
-    try:
-        if file is None:
-            raise FileNotFoundError
-        file.write_text("".join(trace.format()), encoding="utf-8")
-        lines.append(f"  The traceback is in {file}.")
-    except OSError:  # also a full disk, which may be what failed
-        frames = "".join(trace.format()).removesuffix("".join(trace.format_exception_only()))
-        tell(frames.removesuffix("\n"))
+    if directory is not None and directory.error_path.exists():
+        lines.append(f"  The traceback is in {directory.error_path}.")
+    else:
+        trace = traceback.TracebackException.from_exception(error)
+        tell("".join(trace.format()).removesuffix("".join(trace.format_exception_only())).removesuffix("\n"))
     tell("\n".join(lines))
     return FAILED
 
 
 def _place(error: BaseException) -> list[str]:
     """Where the user's own code raised it; nothing if levada did."""
-    frames = traceback.extract_tb(error.__traceback__)
+    raised = error.__cause__ if isinstance(error, ExitError) and error.__cause__ is not None else error
+    frames = traceback.extract_tb(raised.__traceback__)
     if not frames or Path(frames[-1].filename).is_relative_to(Path(levada.__file__).parent):
         return []
     frame = frames[-1]

@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from levada.api import evaluate as evaluate_run
 from levada.api import load
+from levada.cli.errors import parsing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class EvalOptions:
 def evaluate(args: list[str], began_s: float) -> int:
     """Play whole episodes and print what came of them."""
     del began_s
-    options = tyro.cli(EvalOptions, args=args, prog="levada eval", config=(tyro.conf.FlagCreatePairsOff,))
+    with parsing():
+        options = tyro.cli(EvalOptions, args=args, prog="levada eval", config=(tyro.conf.FlagCreatePairsOff,))
     result = load(options.run)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("episodes", total=options.episodes)

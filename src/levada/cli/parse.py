@@ -18,7 +18,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import ALGORITHMS, algorithm_name, describe, find_algorithm
 from levada.api import configure
-from levada.cli.errors import UsageError
+from levada.cli.errors import ParserExit, UsageError, parsing
 from levada.run.identity import Origin, Setting
 
 OptionsT = TypeVar("OptionsT", bound="EnvOption")
@@ -57,7 +57,7 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     """Parse `ALGORITHM --env ENV ...`.
 
     Raises:
-        UsageError, AlgorithmError, ConfigError: what cannot be; and SystemExit after tyro's own message.
+        UsageError, AlgorithmError, ConfigError: what cannot be; and ParserExit after tyro's own message.
     """
     if not args or args[0].startswith("-"):
         _without_algorithm(verb, options, args)
@@ -73,14 +73,15 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
         msg = f"--env is missing: `levada {verb} {args[0]} --env CartPole-v1`"
         raise UsageError(msg)
     start, settings = configure(cls, env or "", {})
-    said = tyro.cli(
-        _Words[tyro.conf.DisallowNone[options], cls],  # type: ignore[valid-type]
-        args=words,
-        default=_Words(options(), start),
-        prog=f"levada {verb} {args[0]}",
-        description=_description(cls, env),
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-    )
+    with parsing():
+        said = tyro.cli(
+            _Words[tyro.conf.DisallowNone[options], cls],  # type: ignore[valid-type]
+            args=words,
+            default=_Words(options(), start),
+            prog=f"levada {verb} {args[0]}",
+            description=_description(cls, env),
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        )
     given = frozenset(names) | {name.removeprefix("no_") for name in names}
     settings |= {name: Setting(getattr(said.algorithm, name), "command line") for name in _fields(cls) if name in given}
     return Parsed(said.command, said.algorithm, settings, given)
@@ -103,7 +104,7 @@ def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> No
             f"algorithms: {known}; one of your own is path/to/file.py:Class\n"
             f"`levada {verb} ppo --help` lists all options."
         )
-        raise SystemExit(0)
+        raise ParserExit(0)
     what = "the algorithm comes first:" if args else "which algorithm?"
     msg = f"{what} `levada {verb} ALGORITHM --env ENV ...`; algorithms: {known}"
     raise UsageError(msg)

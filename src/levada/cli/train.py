@@ -42,7 +42,7 @@ def train(args: list[str], began_s: float) -> int:
     except Exception as error:
         if not claimed:
             raise
-        raise RunFailedError(claimed[0].path) from error
+        raise RunFailedError(claimed[0]) from error
     if not options.quiet and not options.json:
         tell(_what_next(result, args[0]))
     return INTERRUPTED if result.summary.stopped_by == execute.INTERRUPTED else 0

@@ -5,6 +5,7 @@
         metrics.jsonl       one line per report
         checkpoints/        see `levada.run.checkpoint`
         summary.json        written at the end; a run without one was interrupted
+        error.txt           the traceback, if the run failed
 
     directory = RunDirectory.create(None, identity, settings)
     directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
@@ -18,6 +19,7 @@ import contextlib
 import errno
 import os
 import re
+import traceback
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import count
@@ -36,6 +38,7 @@ from levada.run.summary import Summary
 CONFIG = "config.json"
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
+ERROR = "error.txt"
 
 
 class RunDirectoryError(LevadaError, ValueError):
@@ -146,6 +149,19 @@ class RunDirectory:
     def write_summary(self, summary: Summary) -> None:
         """Write summary.json, as a whole."""
         write_atomic(self.path / SUMMARY, summary.to_json())
+
+    @property
+    def error_path(self) -> Path:
+        """Where the traceback is written of a run that has failed."""
+        return self.path / ERROR
+
+    def write_error(self, error: BaseException) -> None:
+        """Write the traceback of what ended the run; if that cannot be written, the error gets a note that says so."""
+        text = "".join(traceback.format_exception(error))
+        try:
+            self.error_path.write_text(text, encoding="utf-8")
+        except OSError as second:  # also a full disk, which may be what failed
+            error.add_note(f"{self.error_path} could not be written: {second.strerror or second}{disk_hint(second)}")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics that were written; a last line that was cut off is left out.

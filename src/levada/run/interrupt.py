@@ -20,6 +20,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from levada.run.exits import OwnExit
+
 MESSAGE = "\nstopping after this update; press Ctrl-C again to stop at once\n"
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that ask the whole process to end: of a scheduler or `kill`, and of a terminal that was closed."""
@@ -28,7 +30,7 @@ TOGETHER_S = 1.0
 """SIGTERM and SIGHUP that come within this time are one request: `timeout` sends two, and so does a closed terminal."""
 
 
-class Terminated(SystemExit):
+class Terminated(OwnExit):
     """SIGTERM or SIGHUP has ended the run, and all is saved; `code` is 128 plus the signal, as shells have it."""
 
     def __init__(self, number: int) -> None:

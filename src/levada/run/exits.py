@@ -1,0 +1,43 @@
+"""A `sys.exit` of the user's code is an error: a run that it ended would otherwise look like one that is done.
+
+>>> try:
+...     with sys_exit_is_an_error():
+...         raise SystemExit(0)
+... except ExitError as error:
+...     print(str(error).partition(" or other")[0])
+sys.exit(0) was called by the environment, the loss
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from levada.flow.errors import LevadaError
+
+
+class OwnExit(SystemExit):
+    """An end of the process that levada itself asks for."""
+
+
+class ExitError(LevadaError, RuntimeError):
+    """User code called sys.exit; `__cause__` is its SystemExit."""
+
+
+@contextmanager
+def sys_exit_is_an_error() -> Iterator[None]:
+    """Turn a SystemExit into an ExitError with the same notes. An OwnExit passes as it is."""
+    try:
+        yield
+    except OwnExit:
+        raise
+    except SystemExit as exit_:
+        code = "" if exit_.code is None else repr(exit_.code)
+        msg = (
+            f"sys.exit({code}) was called by the environment, the loss or other code of the run, "
+            "which has not ended; raise an error that says what is wrong instead"
+        )
+        error = ExitError(msg)
+        for note in getattr(exit_, "__notes__", ()):
+            error.add_note(note)
+        raise error from exit_
