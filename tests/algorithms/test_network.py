@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import levada as lv
 from levada.algorithms.network import find_network
 from levada.algorithms.registry import AlgorithmError
 from levada.cli import main
+from levada.rl.policy import ModelError
 
 SOURCE = """
 from torch import nn
@@ -63,12 +65,57 @@ def test_a_network_that_is_not_there(network: str, message: str) -> None:
         find_network(network)
 
 
-def test_a_network_of_the_wrong_shape_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    def wrong(space: object, num_params: int) -> nn.Module:
-        return nn.Linear(4, num_params)
+def wrong_output(space: object, num_params: int) -> nn.Module:
+    return nn.Linear(4, num_params)
 
-    with pytest.raises(TypeError, match="does forward return both, params and value"):
-        lv.train("ppo", "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", network=wrong)
+
+def a_loss(apply: object, batch: object, coefficients: object) -> None:
+    raise AssertionError
+
+
+def forgetful(space: object, num_params: int) -> None:
+    Linear(space, num_params)
+
+
+class NoModule:
+    def __init__(self, space: object, num_params: int) -> None:
+        pass
+
+
+class NoArguments:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (wrong_output, "does forward return both, params and value"),
+        (
+            a_loss,
+            r"network=a_loss does not take two arguments \(missing a required argument: 'coefficients'\), expected a class",
+        ),
+        (NoArguments, "network=NoArguments does not take two arguments"),
+        (NoModule, "network=NoModule made a NoModule, expected.*; does it derive from nn.Module"),
+        (forgetful, "network=forgetful made None, expected.*; did you forget `return`"),
+        (Linear(None, 2), "network=Linear is a module already, expected.*; did you mean its class"),
+        (5, r"network=5 \(int\) cannot be called, expected"),
+    ],
+)
+def test_what_is_no_network_is_refused_before_anything_starts(network: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        lv.PPO(network=network).flow(lv.Task("CartPole-v1"))
+    with pytest.raises(ValueError, match=message):
+        lv.train("ppo", "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", network=network)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_calls_it_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "losses.py", tmp_path / "run"
+    file.write_text("def loss(apply, batch, coefficients):\n    pass\n")
+    argv = ["train", "ppo", "--env", "CartPole-v1", "--until", "updates=2", "--out", str(out), "--quiet"]
+    assert main([*argv, "--network", f"{file}:loss"]) == 2
+    assert "levada: network=loss does not take two arguments" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_the_default_is_a_multilayer_perceptron() -> None:

@@ -342,9 +342,8 @@ def test_weights_of_another_policy_are_refused() -> None:
     ],
 )
 def test_a_network_that_describes_itself_wrongly_is_refused(network: Any, message: str) -> None:
-    policy = Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), network=network)
     with pytest.raises(ModelError, match=message):
-        policy.actor()
+        Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), network=network)
 
 
 def test_a_subclass_that_does_something_else_is_refused() -> None:
@@ -354,7 +353,7 @@ def test_a_subclass_that_does_something_else_is_refused() -> None:
             return params, value + 1.0
 
     with pytest.raises(ModelError, match="another function than forward"):
-        Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), network=Doubled).actor()
+        Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), network=Doubled)
 
 
 def test_the_test_covers_both_ways_of_computing() -> None:

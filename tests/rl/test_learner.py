@@ -326,6 +326,7 @@ def test_batches_of_different_columns_do_not_mix() -> None:
     [
         ({"num_epochs": 0}, r"Learner\(num_epochs=0\): expected an integer >= 1"),
         ({"minibatch_size": 0}, r"Learner\(minibatch_size=0\)"),
+        ({"compile": "always"}, r"Learner\(compile='always'\): expected True, False or 'auto'"),
         ({"coefficients": lambda n: {"clip": 0.1}}, r"gave \['clip'\]; expected 'learning_rate' among them"),
     ],
 )

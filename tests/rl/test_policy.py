@@ -269,13 +269,13 @@ def test_the_gradient_can_be_traced_and_compiled_whole(name: str) -> None:
 )
 def test_a_network_with_the_wrong_output_is_refused_when_it_is_built(network: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message) as caught:
-        make(network=network).module(0)
-    assert isinstance(caught.value, TypeError) and isinstance(caught.value, LevadaError)
+        make(network=network)
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, LevadaError)
 
 
 def test_a_network_that_raises_keeps_its_error_and_gets_a_note() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2") as caught:
-        make(network=Misfit).module(0)
+        make(network=Misfit)
     assert "network Misfit of policy 'policy', with 2 observations of Box" in caught.value.__notes__[0]
 
 

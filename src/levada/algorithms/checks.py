@@ -12,20 +12,50 @@ class ConfigError(LevadaError, ValueError):
     """A field of a configuration has a value that cannot be."""
 
 
-def require_counts(config: Any, *names: str) -> None:
-    """Integers from 1."""
+def require_counts(config: Any, *names: str, least: int = 1, or_none: bool = False) -> None:
+    """Integers from `least`."""
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _error(config, name, "an integer >= 1")
+        if not (_is_count(value, least) or (or_none and value is None)):
+            raise _error(config, name, f"an integer >= {least}" + (", or None" if or_none else ""))
 
 
-def require_positive(config: Any, *names: str) -> None:
-    """Finite numbers above 0, or None where the field allows it."""
+def require_widths(config: Any, *names: str) -> None:
+    """Sequences of integers from 1, perhaps empty."""
     for name in names:
         value = getattr(config, name)
-        if value is not None and not (_is_number(value) and value > 0):
-            raise _error(config, name, "a number > 0")
+        if not isinstance(value, tuple | list) or not all(_is_count(width, 1) for width in value):
+            raise _error(config, name, "a sequence of integers >= 1, such as (64, 64)")
+
+
+def require_bools(config: Any, *names: str) -> None:
+    """True or False, and nothing that merely counts as one."""
+    for name in names:
+        if not isinstance(getattr(config, name), bool):
+            raise _error(config, name, "True or False")
+
+
+def require_choice(config: Any, name: str, *choices: Any) -> None:
+    """One of the choices; True is not 1."""
+    value = getattr(config, name)
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        *others, last = map(repr, choices)
+        raise _error(config, name, f"{', '.join(others)} or {last}")
+
+
+def require_numbers(config: Any, *names: str) -> None:
+    """Finite numbers."""
+    for name in names:
+        if not _is_number(getattr(config, name)):
+            raise _error(config, name, "a finite number")
+
+
+def require_positive(config: Any, *names: str, or_none: bool = False) -> None:
+    """Finite numbers above 0."""
+    for name in names:
+        value = getattr(config, name)
+        if not ((_is_number(value) and value > 0) or (or_none and value is None)):
+            raise _error(config, name, "a number > 0" + (", or None" if or_none else ""))
 
 
 def require_not_negative(config: Any, *names: str) -> None:
@@ -55,6 +85,10 @@ def require_divides(config: Any, divisor: str, number: int, product: str) -> Non
             f"{type(config).__name__}({divisor}={value}) does not divide the batch of {product} = {number}; try {near}"
         )
         raise ConfigError(msg)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_number(value: Any) -> bool:

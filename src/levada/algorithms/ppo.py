@@ -21,11 +21,15 @@ from torch import Tensor
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import (
+    require_bools,
+    require_choice,
     require_counts,
     require_divides,
     require_fractions,
     require_not_negative,
+    require_numbers,
     require_positive,
+    require_widths,
 )
 from levada.algorithms.gae import GAE
 from levada.algorithms.network import NetworkField, find_network
@@ -98,11 +102,19 @@ class PPO(Algorithm):
 
     def __post_init__(self) -> None:
         require_fractions(self, "discount", "gae_lambda")
-        require_positive(
-            self, "learning_rate", "clip", "adam_eps", "clip_value", "max_grad_norm", "target_kl", "anneal_steps"
-        )
+        require_positive(self, "learning_rate", "clip", "adam_eps")
+        require_positive(self, "clip_value", "max_grad_norm", "target_kl", or_none=True)
         require_counts(self, "shards", "num_envs", "num_steps", "num_epochs", "minibatch_size")
-        require_not_negative(self, "max_lag", "entropy_coef", "value_coef")
+        require_counts(self, "max_lag", least=0)
+        require_counts(self, "anneal_steps", or_none=True)
+        require_not_negative(self, "entropy_coef", "value_coef")
+        require_numbers(self, "log_std_init")
+        require_bools(
+            self, "anneal_learning_rate", "anneal_clip", "normalise_advantage", "normalise_obs", "normalise_reward"
+        )
+        require_widths(self, "hidden")
+        require_choice(self, "activation", "tanh", "relu")
+        require_choice(self, "compile", True, False, "auto")
         product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
         require_divides(self, "minibatch_size", self.batch_size, product)
 

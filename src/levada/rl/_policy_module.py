@@ -7,9 +7,11 @@ A learner calls it on raw observations, perhaps with parameters of its own:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import inspect
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from gymnasium import Space
 from torch import Tensor, nn
 
 from levada.flow.errors import LevadaError
@@ -27,8 +29,47 @@ VARIANCE_FLOOR = 1e-8
 """Added to every variance, lest one be divided by 0."""
 
 
-class ModelError(LevadaError, TypeError):
+class ModelError(LevadaError, ValueError):
     """A network does not keep to the signature that `levada.rl.models` describes."""
+
+
+def make_network(make: Any, space: Space[Any], num_params: int) -> nn.Module:
+    """Call what makes a user's network.
+
+    Raises:
+        ModelError: it cannot be called so, or makes no module.
+    """
+    expected = (
+        "expected a class or function that makes an nn.Module when it is called with the observation space and the number "
+        "of action parameters"
+    )
+    if isinstance(make, nn.Module):
+        msg = f"network={_named(make)} is a module already, {expected}; did you mean its class?"
+        raise ModelError(msg)
+    if not callable(make):
+        msg = f"network={make!r} ({type(make).__name__}) cannot be called, {expected}"
+        raise ModelError(msg)
+    try:
+        inspect.signature(make).bind(space, num_params)
+    except TypeError as error:
+        msg = f"network={_named(make)} does not take two arguments ({error}), {expected}; is it another function?"
+        raise ModelError(msg) from None
+    except ValueError:  # some built in callables have no signature; the call will tell
+        pass
+    network = make(space, num_params)
+    if not isinstance(network, nn.Module):
+        hint = "did you forget `return`?" if network is None else "does it derive from nn.Module?"
+        msg = f"network={_named(make)} made {_a(network)}, {expected}; {hint}"
+        raise ModelError(msg)
+    return network
+
+
+def _named(make: Any) -> str:
+    return getattr(make, "__qualname__", None) or type(make).__qualname__
+
+
+def _a(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 class PolicyModule(nn.Module):

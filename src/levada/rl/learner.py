@@ -71,6 +71,9 @@ class Learner:
             if value is not None and value < 1:
                 msg = f"Learner({name}={value}): expected an integer >= 1"
                 raise ValueError(msg)
+        if not (isinstance(self.compile, bool) or self.compile == "auto"):
+            msg = f"Learner(compile={self.compile!r}): expected True, False or 'auto'"
+            raise ValueError(msg)
         if "learning_rate" not in self.coefficients(0):
             msg = f"Learner: coefficients(0) gave {sorted(self.coefficients(0))}; expected 'learning_rate' among them"
             raise ValueError(msg)

@@ -30,7 +30,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from levada.rl._policy_module import ModelError, PolicyModule, dry_run
+from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_network
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.models import Activation, default_network
 from levada.rl.normalise import Moments, merge, normalised_leaves
@@ -65,7 +65,7 @@ class Policy:
     """What one environment takes; kept in canonical form."""
     network: Network | None = None
     """Makes the network from the observation space (without the mask) and the number of parameters; must be
-    picklable, such as a class or a function of a module. None: one that suits the space."""
+    picklable, such as a class or a function of a module. It is tried at once. None: one that suits the space."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the default network's hidden layers. Wider ones can represent more, and are slower."""
     activation: Activation = "tanh"
@@ -106,6 +106,8 @@ class Policy:
         action_head(self.action_space, self.squash)  # refuses what cannot be squashed
         for setting, reason in self._idle_settings():
             warnings.warn(f"Policy: {setting} has no effect: {reason}", UserWarning, stacklevel=3)
+        if self.network is not None:
+            self.actor()  # a network that cannot be used is refused here, before anything starts
 
     @property
     def head(self) -> ActionHead:
@@ -132,7 +134,7 @@ class Policy:
             if self.network is None:
                 network = default_network(space, num_params, self.hidden, self.activation)
             else:
-                network = self.network(space, num_params)
+                network = make_network(self.network, space, num_params)
             module = PolicyModule(self, network)
             dry_run(module)
         return module

@@ -17,8 +17,8 @@ of these, nested. **Supported actions**: Discrete, MultiDiscrete and MultiBinary
 
 **One form above the environment.** Policies, buffers and losses see the *canonical* space: every float is
 float32 (a float64 observation is stored as float32), Discrete and MultiDiscrete count from 0, a MultiBinary
-observation is a Box of int8. Images stay uint8. `EnvBatch` translates at the door, so a `start` other than 0
-is known to nothing else.
+observation is a Box of int8. Images stay uint8. `EnvBatch` and `Actor.act` translate at the door, so a `start`
+other than 0 is known to nothing else.
 
 **Action masks** follow the convention of Gymnasium and PettingZoo: the observation space is a Dict of exactly
 `"obs"` and `"action_mask"`; the mask is a Box or MultiBinary of shape `(n,)` for Discrete(n), of shape
