@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pickle
 import sys
+import warnings
 from dataclasses import dataclass
 
 import gymnasium
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import small_envs
 import torch
-from cli_harness import TINY_FIELDS
+from cli_harness import TINY_FIELDS, Shell
 
 import levada
 from levada import PPO, Task
@@ -19,6 +20,7 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import PRESETS
 from levada.api import LoadError, build, configure
 from levada.rl.threads import default_threads
+from levada.run.checkpoint import CheckpointWarning, newest, save
 from levada.run.exits import ExitError
 
 USER_FILE = '''"""PPO with a network of the user's own."""
@@ -150,6 +152,49 @@ def test_sampled_actions_are_those_of_a_sampler_with_the_same_noise():
         drawn = actor.sample(batch, actor.head.draw(rng, 1, 1)[0])[0]
         expected = np.clip(drawn, run.task.action_space.low, run.task.action_space.high)
         np.testing.assert_allclose(policy.act(obs, deterministic=False), expected, rtol=1e-6)
+
+
+def test_a_torn_summary_does_not_keep_the_checkpoints_from_being_used(capsys):
+    run = train()
+    whole = (run.path / "summary.json").read_bytes()
+    (run.path / "summary.json").write_bytes(whole[:50])
+    with pytest.warns(CheckpointWarning, match=r"summary.json is torn or was edited.*read from its newest checkpoint"):
+        loaded = levada.load(run.path)
+    assert (loaded.summary.stopped_by, loaded.summary.updates, loaded.policy.version) == ("cut off", 2, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # not an error, as everywhere else in the tests
+        done = Shell(capsys)(f"eval {run.path} --episodes 2")
+    assert done.code == 0
+    assert "levada: warning: " in done.err
+    assert "summary.json is torn" in done.err
+
+
+@pytest.mark.parametrize("monitor", [7, {"updates": 1}])
+def test_a_checkpoint_with_another_monitor_is_refused(monitor):
+    run = train()
+    (run.path / "summary.json").unlink()
+    meta = run.path / "checkpoints" / "000000002" / "meta.json"
+    record = json.loads(meta.read_bytes())
+    record["meta"]["monitor"] = monitor
+    meta.write_text(json.dumps(record))
+    with pytest.raises(LoadError, match="has another 'monitor' than a run saves"):
+        levada.load(run.path)
+
+
+def test_a_result_is_not_its_directory():
+    with pytest.raises(LoadError, match=r"path is a Result.*the directory of a Result is its `path`"):
+        levada.load(train())
+
+
+def test_the_version_is_that_of_the_policy_and_not_the_step_of_the_checkpoint():
+    """Of several policies the one with most updates gives the step its number."""
+    run = train()
+    saved = newest(run.path)
+    save(run.path, 9, saved.arrays, saved.meta)
+    assert levada.load(run.path).policy.version == run.policy.version == 2
+    save(run.path, 10, {name: array for name, array in saved.arrays.items() if "counts" not in name}, saved.meta)
+    with pytest.raises(LoadError, match="lacks the counts of learner 'learn'"):
+        levada.load(run.path)
 
 
 # ---- every kind of task

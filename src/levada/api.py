@@ -18,6 +18,7 @@ import dataclasses
 import difflib
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from levada.rl.learner import Learner
 from levada.rl.task import EnvFactory, Task
 from levada.rl.threads import default_threads, set_threads
 from levada.run import checkpoint
-from levada.run.directory import RunDirectory
+from levada.run.directory import RunDirectory, RunDirectoryError
 from levada.run.display import make_display
 from levada.run.execute import execute
 from levada.run.exits import sys_exit_is_an_error
@@ -53,6 +54,10 @@ Env = str | EnvFactory | Task
 
 CUT_OFF = "cut off"
 """`Summary.stopped_by` of a run that was killed, as `load` gives it."""
+
+
+THREADS_PER_CORE = 4
+"""More threads than that only wait for each other."""
 
 
 class LoadError(LevadaError, ValueError):
@@ -82,6 +87,7 @@ class Options:
         numbers = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
         numbers["checkpoint_every_updates"] = (self.checkpoint_every_updates, 1)
         _check_integers({name: pair for name, pair in numbers.items() if pair[0] is not None})
+        _check_threads(self.threads)
         Until.parse(self.until)
 
 
@@ -283,7 +289,13 @@ def load(
 
     Raises:
         RunDirectoryError, CheckpointError, LoadError: there is no run, nothing was saved, or it cannot be read back.
+
+    Warns with CheckpointWarning about what is torn and was left aside: a checkpoint, or summary.json.
     """
+    if not isinstance(path, str | os.PathLike):
+        hint = "; the directory of a Result is its `path`" if isinstance(path, Result) else ""
+        msg = f"levada.load: path is a {type(path).__name__}, expected the directory of a run as str or Path{hint}"
+        raise LoadError(msg)
     directory = RunDirectory.open(path)
     config = algorithm if isinstance(algorithm, Algorithm) else _read_config(directory, algorithm)
     task = env if isinstance(env, Task) else Task(env) if env is not None else _read_task(directory)
@@ -292,11 +304,12 @@ def load(
     if saved is None:
         msg = f"{directory.path} has no valid checkpoint: the run was cut off before it was saved"
         raise LoadError(msg)
-    summary = directory.summary() or _cut_off(directory, saved)
+    summary = _summary(directory) or _cut_off(directory, saved)
     node, learner = next(iter(flow.learners().items()))
     prefix = f"{node}/weights/"
     weights = {name.removeprefix(prefix): array for name, array in saved.arrays.items() if name.startswith(prefix)}
-    return Result(summary, TrainedPolicy(learner.policy, weights, version=saved.step), directory.path, task, flow)
+    version = _num_updates(saved, node)
+    return Result(summary, TrainedPolicy(learner.policy, weights, version=version), directory.path, task, flow)
 
 
 def evaluate(
@@ -332,6 +345,16 @@ def _check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             msg = f"{name}={value!r}: expected an integer >= {least}"
             raise ConfigError(msg)
+
+
+def _check_threads(threads: int | None) -> None:
+    cores = os.cpu_count() or 1
+    if threads is not None and threads > THREADS_PER_CORE * cores:
+        msg = (
+            f"threads={threads}: expected at most {THREADS_PER_CORE * cores}, {THREADS_PER_CORE} for each of the {cores} "
+            f"cores of this machine; more than {cores} seldom help"
+        )
+        raise ConfigError(msg)
 
 
 def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[str]) -> None:
@@ -419,12 +442,36 @@ def _setting(directory: RunDirectory, name: str) -> Any:
     return settings[name].value
 
 
+def _summary(directory: RunDirectory) -> Summary | None:
+    """What came of the run; a torn summary is said and taken for none, for the checkpoints are whole without it."""
+    try:
+        return directory.summary()
+    except RunDirectoryError as error:
+        text = f"{error}; what is known of the run is read from its newest checkpoint"
+        warnings.warn(text, checkpoint.CheckpointWarning, stacklevel=3)
+        return None
+
+
 def _cut_off(directory: RunDirectory, saved: checkpoint.Checkpoint) -> Summary:
-    """What is known of a run that was killed: what its newest checkpoint says."""
+    """What is known of a run without a summary: what its newest checkpoint says."""
     monitor = Monitor(clock=lambda: 0.0)
-    monitor.restore(saved.meta["monitor"])
+    try:
+        monitor.restore(saved.meta["monitor"])
+    except (KeyError, TypeError, ValueError) as error:
+        why = "lacks 'monitor'" if isinstance(error, KeyError) else f"has another 'monitor' than a run saves ({error})"
+        msg = f"the meta.json of {saved.path} {why}: it was edited, or written by another version of levada"
+        raise LoadError(msg) from error
     nothing = Statistics(0.0, {}, {}, {})
     return summarise(directory.config.identity, monitor, nothing, params_sha256=None, stopped_by=CUT_OFF)
+
+
+def _num_updates(saved: checkpoint.Checkpoint, node: str) -> int:
+    """Updates that a learner's policy has had; the step of a checkpoint is the most that any policy has."""
+    counts = saved.arrays.get(f"{node}/counts")
+    if counts is None or counts.shape != (3,):
+        msg = f"checkpoint {saved.path} lacks the counts of learner {node!r}: it is that of another flow"
+        raise LoadError(msg)
+    return int(counts[0])
 
 
 def _learners(run: Run) -> dict[str, Any]:

@@ -125,6 +125,9 @@ COMMANDS = [
     ("env of module", "train ppo --env broken_envs:BrokenNanObz-v0", MISTAKEN, ["did you mean 'BrokenNanObs-v0'?"]),
     # fields of the algorithm
     ("unknown field", f"{CARTPOLE} --learning-rat 1", MISTAKEN, ["--learning-rat", "--learning-rate FLOAT"]),
+    ("initials", f"{CARTPOLE} --lr 1", MISTAKEN, ["no option --lr; did you mean --learning-rate?", "ppo --help"]),
+    ("beginning", f"{CARTPOLE} --ent 4", MISTAKEN, ["no option --ent; did you mean --entropy-coef?"]),
+    ("a word of it", f"{CARTPOLE} --epochs=4", MISTAKEN, ["no option --epochs; did you mean --num-epochs?"]),
     ("stray word", f"{CARTPOLE} --seed 1 fast", MISTAKEN, ["fast"]),
     ("no number", f"{CARTPOLE} --learning-rate fast", MISTAKEN, ["--learning-rate", "'fast'"]),
     ("no integer", f"{CARTPOLE} --num-envs 2.5", MISTAKEN, ["--num-envs", "'2.5'"]),
@@ -160,6 +163,7 @@ COMMANDS = [
     ("seed word", f"{CARTPOLE} --seed one", MISTAKEN, ["--seed", "'one'"]),
     ("seed twice", f"{CARTPOLE} --seed 1 --seed 2", MISTAKEN, ["--seed is given 2 times"]),
     ("threads 0", f"{CARTPOLE} --threads 0", MISTAKEN, ["threads=0: expected an integer >= 1"]),
+    ("many threads", f"{CARTPOLE} --threads 99999", MISTAKEN, ["threads=99999: expected at most", "cores of this machine"]),
     ("checkpoints", f"{CARTPOLE} --checkpoint-every-updates 0", MISTAKEN, ["checkpoint_every_updates=0"]),
     # where to write
     ("holds a run", f"{CARTPOLE} --out run", MISTAKEN, ["run already holds a run", "nothing is overwritten"]),
@@ -207,6 +211,7 @@ COMMANDS = [
     ("eval torn", "eval torn", MISTAKEN, ["config.json", "torn"]),
     ("eval unsaved", "eval unsaved", MISTAKEN, ["no valid checkpoint"]),
     ("eval edited", "eval edited", MISTAKEN, ["lacks 'learning_rate'"]),
+    ("eval without monitor", "eval unknown", MISTAKEN, ["unknown/checkpoints/000000001 lacks 'monitor'", "it was edited"]),
     ("eval other network", "eval resized", MISTAKEN, ["expected shape (9, 4)"]),
     ("eval 0 episodes", "eval run --episodes 0", MISTAKEN, ["num_episodes=0: expected an integer >= 1"]),
     ("eval seed", "eval run --seed -1", MISTAKEN, ["seed=-1: expected an integer >= 0"]),
@@ -228,6 +233,9 @@ CALLS = [
     ("holds a run", lambda: levada.train("ppo", "CartPole-v1", out="run"), ["run already holds a run"]),
     ("episodes", lambda: levada.evaluate("run", num_episodes=0), ["num_episodes=0"]),
     ("load", lambda: levada.load("nowhere"), ["no run at 'nowhere'"]),
+    ("load None", lambda: levada.load(None), ["levada.load: path is a NoneType, expected the directory of a run"]),
+    ("evaluate None", lambda: levada.evaluate(None), ["path is a NoneType"]),
+    ("threads", lambda: levada.train("ppo", "CartPole-v1", threads=99999), ["threads=99999: expected at most"]),
 ]
 
 
@@ -237,10 +245,15 @@ def template(tmp_path_factory):
     root = tmp_path_factory.mktemp("bad-input")
     fields = {"display": "quiet", "tensorboard": False, **cli_harness.TINY_FIELDS}
     levada.train("ppo", "CartPole-v1", until="updates=1", out=root / "run", **fields)
-    for copy in ("torn", "unsaved", "edited", "resized"):
+    for copy in ("torn", "unsaved", "edited", "resized", "unknown"):
         shutil.copytree(root / "run", root / copy)
     (root / "torn" / "config.json").write_bytes((root / "run" / "config.json").read_bytes()[:100])
     shutil.rmtree(root / "unsaved" / "checkpoints")
+    (root / "unknown" / "summary.json").unlink()
+    meta = root / "unknown" / "checkpoints" / "000000001" / "meta.json"
+    record = json.loads(meta.read_bytes())
+    del record["meta"]["monitor"]
+    meta.write_text(json.dumps(record))
     for name, change in (
         ("edited", {"learning_rate": None}),
         ("resized", {"hidden": {"value": [9], "from": "default"}}),

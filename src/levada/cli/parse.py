@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -72,6 +72,7 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     if env is None and "env" not in names and not {"-h", "--help"} & set(words):
         msg = f"--env is missing: `levada {verb} {args[0]} --env CartPole-v1`"
         raise UsageError(msg)
+    _check_names(verb, args[0], names, {*_fields(options), *_fields(cls)})
     start, settings = configure(cls, env or "", {})
     with parsing():
         said = tyro.cli(
@@ -108,6 +109,26 @@ def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> No
     what = "the algorithm comes first:" if args else "which algorithm?"
     msg = f"{what} `levada {verb} ALGORITHM --env ENV ...`; algorithms: {known}"
     raise UsageError(msg)
+
+
+def _check_names(verb: str, algorithm: str, names: Sequence[str], known: Collection[str]) -> None:
+    """Refuse short forms, with the name that is meant; other unknown names are left to the parser, which knows near ones."""
+    for name in names:
+        meant = [full for full in known if _is_short_for(name, full)]
+        if name not in known and meant:
+            nearest = " or ".join(_option(full) for full in sorted(meant))
+            msg = f"no option {_option(name)}; did you mean {nearest}? `levada {verb} {algorithm} --help` lists all"
+            raise UsageError(msg)
+
+
+def _is_short_for(name: str, full: str) -> bool:
+    """Whether it is the initials of a name, one of its words, or the beginning of the first: lr, epochs, ent."""
+    words = full.split("_")
+    return name == "".join(word[0] for word in words) or name in words or words[0].startswith(name)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _description(cls: type[Algorithm], env: str | None) -> str:
