@@ -221,6 +221,14 @@ def test_a_signal_that_ends_the_process_ends_the_run_first(tmp_path, capfd, name
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
+def test_a_signal_while_the_end_is_saved_is_not_forgotten(tmp_path):
+    it = Setup(tmp_path)
+    it.sink.close = lambda: signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Terminated):
+        it.execute("updates=5")
+    assert it.directory.summary().stopped_by == "updates=5"
+
+
 @pytest.mark.parametrize("raised", [RuntimeError("the env broke"), SystemExit(0)])
 def test_a_run_that_fails_saves_what_was_learned(tmp_path, raised):
     it = Setup(tmp_path, raises={6: raised})

@@ -151,7 +151,7 @@ def execute(
             saver.rescue(error, is_whole)
             raise
         summary = ended  # only now: a display that shows it may say that everything is saved
-    if stopped_by == INTERRUPTED and interrupt.number is not None and interrupt.number in ENDING:
+    if interrupt.number is not None and interrupt.number in ENDING:  # also one that came while the end was being saved
         raise Terminated(interrupt.number)
     return summary
 
