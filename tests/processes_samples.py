@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -189,5 +190,7 @@ def do_harm(what: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "exit":
         os._exit(3)
+    if what == "sys.exit":
+        sys.exit(0)
     if what == "sleep":
         time.sleep(1000.0)

@@ -14,8 +14,9 @@ import levada.math
 import levada.rl
 
 PUBLIC = {
-    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Processes", "Queue", "Report",
-    "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate", "load", "train",
+    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Processes", "Queue",
+    "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
+    "load", "train",
 }  # fmt: skip
 HEAVY = ("torch", "gymnasium", "numpy", "tyro", "rich", "tensorboard", "msgspec", "safetensors", "levada.api")
 

@@ -213,7 +213,7 @@ def launch(
     until = Until.parse(options.until)
     with sys_exit_is_an_error():
         flow = build(config, task)
-        flow.check()
+        flow.check(reports=True)
     shown = make_display(display)
     threads = options.threads or default_threads(task)
     identity = Identity(

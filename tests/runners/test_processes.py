@@ -62,7 +62,7 @@ def counted(flow: Flow, num_updates: int, **options):
     raise AssertionError
 
 
-@pytest.mark.parametrize("what", ["raise", "kill", "exit"])
+@pytest.mark.parametrize("what", ["raise", "kill", "exit", "sys.exit"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_lost_item_is_made_again_and_the_ledger_names_it(tmp_path, what, workers):
     source = samples.Numbers(misbehave=samples.Once(str(tmp_path), what))

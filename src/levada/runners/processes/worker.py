@@ -48,7 +48,8 @@ class Plan:
 
 def work(end: socket.socket, plan: Plan, shards: Sequence[Shard]) -> None:
     """The life of a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the main process's affair
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and closed terminals are the main process's affair
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(end.fileno(),), daemon=True).start()
     with threadpool_limits(plan.num_threads), ExitStack() as closing:
         _Worker(Wire(end, ToWorker), plan, closing).run(shards)
@@ -122,7 +123,7 @@ class _Worker:
         name, index = shard.shard.node, shard.shard.index
         try:
             shard.work = self._plan.nodes[name].work(shard.shard)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             error.add_note(f"while opening node {name!r} of flow {self._plan.flow!r}, shard {index}")
             self._wire.send(Raised(name, index, True, pack_error(error)))
         else:
@@ -144,14 +145,14 @@ class _Worker:
             if node.kind == "source":
                 weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
             outputs = perform(node, shard.work if node.kind == "source" else node.work, firing, weights)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit in an environment is an error like any other
             explain(error, self._plan.flow, firing, versions)
             self._restart(shard, error)
             return
         shard.spent.append(Spent(firing.node, firing.number, start_s, time.perf_counter()))
         self._follow(shard, shard.machine.finished(Finished(firing, outputs, versions)))
 
-    def _restart(self, shard: _Shard, error: Exception) -> None:
+    def _restart(self, shard: _Shard, error: BaseException) -> None:
         """Lose what the shard was working on, and begin anew with fresh work."""
         shard.machine.lost()
         if shard.slot is not None:
