@@ -81,7 +81,7 @@ def test_a_lost_item_is_made_again_and_the_ledger_names_it(tmp_path, what, worke
 
 def test_a_worker_that_hangs_is_replaced(tmp_path):
     source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "sleep"))
-    learner, statistics = counted(samples.counting_flow(source), 10, workers=2, hang_timeout_s=1.0)
+    learner, statistics = counted(samples.counting_flow(source), 10, workers=2, hang_timeout_s=4.0)
     assert statistics.channels["numbers->batch"].ledger.lost >= 1
     assert statistics.channels["numbers->batch"].ledger.balanced
     assert [row[0] for row in learner.batches[9]] == [0, 1, 2, 3]
