@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,17 @@ SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num
 def small_ppo(max_lag: int) -> Flow:
     """PPO on CartPole, with four shards."""
     return PPO(max_lag=max_lag, compile=False, **SMALL).flow(Task("CartPole-v1"))
+
+
+def arrival_ppo() -> Flow:
+    """The same in arrival order, with delays that make timing matter."""
+    flow = small_ppo(2)
+    batch = flow.nodes["batch"]
+    [edge] = batch.inputs
+    object.__setattr__(batch, "inputs", (replace(edge, queue=Queue(max_lag=2, order="arrival")),))
+    rollout = flow.nodes["rollout"]
+    object.__setattr__(rollout, "work", Delayed(rollout.work))
+    return flow
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,12 @@ class Delayed:
     def close(self) -> None:
         if hasattr(self.what, "close"):
             self.what.close()
+
+    def state_dict(self) -> Any:
+        return self.what.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.what.load_state_dict(state)
 
     @property
     def policy_name(self) -> str:

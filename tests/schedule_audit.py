@@ -220,7 +220,7 @@ class Audit:
 
     def first_undealt(self) -> dict[str, int]:
         """For each source the number of the next ticket that is dealt to it."""
-        return {name: source._issued for name, source in self.schedule.hub._sources.items()}
+        return {name: source.issued for name, source in self.schedule.hub._sources.items()}
 
     def check_drained(self, undealt: dict[str, int]) -> None:
         """Every ticket below `undealt` is done: only what is less than the next version needs is not back."""

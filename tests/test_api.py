@@ -19,8 +19,10 @@ from levada import PPO, Task
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import PRESETS
 from levada.api import LoadError, build, configure
+from levada.api.load import read_config
 from levada.rl.threads import default_threads
 from levada.run.checkpoint import CheckpointWarning, newest, save
+from levada.run.directory import RunDirectory
 from levada.run.exits import ExitError
 
 USER_FILE = '''"""PPO with a network of the user's own."""
@@ -295,7 +297,7 @@ def test_fields_are_read_back_as_they_were():
     run = levada.train(config, "CartPole-v1", until="updates=1", display="quiet", tensorboard=False)
     settings = json.loads((run.path / "config.json").read_bytes())["settings"]
     assert {settings[field.name]["from"] for field in dataclasses.fields(Layered)} == {"argument"}
-    read = levada.api._read_config(levada.api.RunDirectory.open(run.path), None)
+    read = read_config(RunDirectory.open(run.path), None)
     assert read == config
 
 

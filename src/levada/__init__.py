@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from levada.api import Result as Result
     from levada.api import evaluate as evaluate
     from levada.api import load as load
+    from levada.api import resume as resume
     from levada.api import train as train
     from levada.flow import Flow as Flow
     from levada.flow import FlowError as FlowError
@@ -62,6 +63,7 @@ _HOME = {
     "Update": "levada.flow",
     "evaluate": "levada.api",
     "load": "levada.api",
+    "resume": "levada.api",
     "train": "levada.api",
 }
 

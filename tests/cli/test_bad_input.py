@@ -97,7 +97,7 @@ gymnasium.register(id="PaysTooMuch-v0", entry_point=PaysTooMuch)
 COMMANDS = [
     # which command
     ("unknown verb", "trian ppo --env CartPole-v1", MISTAKEN, ["no command 'trian'", "levada train"]),
-    ("strange verb", "frobnicate", MISTAKEN, ["no command 'frobnicate'", "train, eval, show, check, algorithms"]),
+    ("strange verb", "frobnicate", MISTAKEN, ["no command 'frobnicate'", "train, resume, eval, show, check, algorithms"]),
     ("unknown flag", "--verbose", MISTAKEN, ["no command '--verbose'"]),
     ("algorithms takes nothing", "algorithms ppo", MISTAKEN, ["takes nothing", "'ppo'"]),
     # which algorithm

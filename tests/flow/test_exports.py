@@ -27,8 +27,8 @@ PUBLIC = {
     "Episode", "Event", "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
     "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
-    "NodeStatistics", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "Shard", "Source",
-    "Statistics", "Stream", "StreamError", "Update", "Updates", "close", "derive_seed",
+    "NodeStatistics", "NotSavedError", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "RunState",
+    "Shard", "Source", "Stateful", "Statistics", "Stream", "StreamError", "Update", "Updates", "Used", "close", "derive_seed",
 }  # fmt: skip
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from levada.flow.payload import Episode, Header
 from levada.flow.watch import (
     ChannelStatistics,
-    Consumed,
     LagStatistics,
     Ledger,
     NodeStatistics,
     Report,
     Reported,
     Statistics,
+    Used,
 )
 from levada.run.identity import Identity, Setting
 
@@ -38,8 +38,8 @@ def header(ticket=0, *, steps=10, returns=(), source="rollout", shard=0, length=
     return Header({"policy": 0}, source, shard, ticket, steps, episodes)
 
 
-def consumed(ticket=0, *, channel="rollout->learn", **rest):
-    return Consumed(channel, header(ticket, **rest), {"policy": 0})
+def used(ticket=0, *, node="learn", **rest):
+    return Used(node, (header(ticket, **rest),))
 
 
 def report(update, **values):
@@ -84,7 +84,7 @@ class FakeRun:
             self.updates = update
             made = report(update)
             if self.monitor is not None:
-                self.monitor.on_event(consumed(update, returns=[self.returns(update)]))
+                self.monitor.on_event(used(update, returns=[self.returns(update)]))
                 self.monitor.on_event(Reported(made))
             yield made
 

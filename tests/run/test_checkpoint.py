@@ -168,7 +168,7 @@ def test_nothing_valid_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.update(format=99), "has format 99, this levada reads 1"),
+        (lambda record: record.update(format=99), "has format 99, this levada reads 2"),
         (lambda record: record.pop("arrays_sha256"), "was not written by levada, or was edited"),
     ],
 )

@@ -7,7 +7,7 @@ import sys
 import timeit
 
 import pytest
-from run.fakes import IDENTITY, Clock, FakeRun, channel, consumed, statistics
+from run.fakes import IDENTITY, Clock, FakeRun, channel, statistics, used
 
 from levada.flow.watch import LagStatistics, Statistics
 from levada.run.display import JsonDisplay, PlainDisplay, QuietDisplay, make_display
@@ -31,7 +31,7 @@ def play(display, clock, *, seconds=12.0, step=0.25, stats=None):
     display.start(IDENTITY, UNTIL)
     while clock.now < seconds:
         clock.now += step
-        monitor.on_event(consumed(int(clock.now / step), steps=100, returns=[clock.now]))
+        monitor.on_event(used(int(clock.now / step), steps=100, returns=[clock.now]))
         display.update(monitor, look)
     summary = summarise(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="steps=4800")
     display.finish(summary)
@@ -85,7 +85,7 @@ def test_json_lines_can_be_read_and_the_summary_is_the_last():
 def test_json_has_null_where_there_is_no_number():
     stream, clock = io.StringIO(), Clock()
     monitor = Monitor(clock=clock)
-    monitor.on_event(consumed(0, returns=[math.nan]))
+    monitor.on_event(used(0, returns=[math.nan]))
     display = JsonDisplay(stream, clock=clock, first_s=0.0)
     display.start(IDENTITY, UNTIL)
     display.update(monitor, statistics)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from rich.console import Console
-from run.fakes import IDENTITY, Clock, channel, consumed, report, statistics
+from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
 from levada.flow.watch import LagStatistics, NodeStatistics, Reported, Statistics
 from levada.run.display import UntilClosed
@@ -124,7 +124,7 @@ def play(console, clock, *, summary=True, seconds=3.0):
     while clock.now < seconds:
         num += 1
         clock.now += 1 / 64
-        monitor.on_event(consumed(num, returns=[float(num)]))
+        monitor.on_event(used(num, returns=[float(num)]))
         monitor.on_event(Reported(report(num)))
         display.update(monitor, look)
     ended = summarise(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="updates=192")
@@ -163,7 +163,7 @@ def test_finishing_before_the_start_is_no_error():
 def test_a_return_that_is_no_number_does_not_break_the_curve():
     console, clock = terminal(), Clock()
     display, monitor = LiveDisplay(console, clock=clock), Monitor(clock=clock)
-    monitor.on_event(consumed(0, returns=[float("nan")]))
+    monitor.on_event(used(0, returns=[float("nan")]))
     display.start(IDENTITY, UNTIL)
     display.update(monitor, statistics)
     display.finish(None)

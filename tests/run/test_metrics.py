@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from run.fakes import Clock, channel, consumed, report, statistics
+from run.fakes import Clock, channel, report, statistics, used
 
 from levada.flow.watch import LagStatistics, NodeStatistics, Reported, Statistics
 from levada.run.metrics import collect
@@ -13,7 +13,7 @@ from levada.run.monitor import Monitor
 def test_everything_has_its_name():
     clock = Clock()
     monitor = Monitor(clock=clock)
-    monitor.on_event(consumed(0, steps=80, returns=[1.0, 3.0], length=40))
+    monitor.on_event(used(0, steps=80, returns=[1.0, 3.0], length=40))
     monitor.on_event(Reported(report(4)))
     clock.now = 10.0
     assert collect(monitor, statistics(), {"losses/policy_loss": 0.25}) == pytest.approx(

@@ -4,9 +4,9 @@ import json
 import math
 
 import pytest
-from run.fakes import Clock, consumed, header, report
+from run.fakes import Clock, header, report, used
 
-from levada.flow.watch import Consumed, Dropped, Fired, Published, Report, Reported
+from levada.flow.watch import Dropped, Fired, Published, Report, Reported, Used
 from levada.run import monitor as module
 from levada.run.monitor import Monitor
 
@@ -18,7 +18,7 @@ def see(monitor, *events):
 
 
 def test_steps_and_episodes_are_summed():
-    monitor = see(Monitor(), consumed(0, steps=10, returns=[1.0, 3.0]), consumed(1, steps=6, returns=[5.0], length=11))
+    monitor = see(Monitor(), used(0, steps=10, returns=[1.0, 3.0]), used(1, steps=6, returns=[5.0], length=11))
     assert (monitor.env_steps, monitor.episodes) == (16, 3)
     assert monitor.return_mean_100 == 3.0
     assert monitor.length_mean_100 == 7.0
@@ -40,30 +40,30 @@ def test_dropped_items_were_sampled_but_their_episodes_do_not_count():
 def test_an_item_with_two_consumers_counts_once(copied):
     first = header(3, steps=10, returns=[1.0])
     second = header(3, steps=10, returns=[1.0]) if copied else first
-    monitor = see(Monitor(), Consumed("a", first, {}), Consumed("b", second, {}))
+    monitor = see(Monitor(), Used("a", (first,)), Used("b", (second,)))
     assert (monitor.env_steps, monitor.episodes) == (10, 1)
 
 
 def test_an_item_dropped_by_one_and_consumed_by_another_counts_once_with_its_episodes():
     made = header(3, steps=10, returns=[1.0])
-    monitor = see(Monitor(), Dropped("a", made, "full"), Consumed("b", made, {}))
+    monitor = see(Monitor(), Dropped("a", made, "full"), Used("b", (made,)))
     assert (monitor.env_steps, monitor.episodes) == (10, 1)
 
 
 def test_several_items_of_one_header_count_once():
     made = header(3, steps=10, returns=[1.0])
-    monitor = see(Monitor(), *[Consumed("a", made, {}) for _ in range(5)], Consumed("b", made, {}))
+    monitor = see(Monitor(), *[Used("a", (made,)) for _ in range(5)], Used("b", (made,)))
     assert (monitor.env_steps, monitor.episodes) == (10, 1)
 
 
 def test_several_firings_of_one_ticket_each_count():
     made = [header(3, steps=10, returns=[1.0]) for _ in range(4)]
-    monitor = see(Monitor(), *[Consumed(channel, each, {}) for channel in ("a", "b") for each in made])
+    monitor = see(Monitor(), *[Used(channel, (each,)) for channel in ("a", "b") for each in made])
     assert (monitor.env_steps, monitor.episodes) == (40, 4)
 
 
 def test_shards_and_sources_are_told_apart():
-    events = [consumed(3, shard=0), consumed(3, shard=1), consumed(3, source="other")]
+    events = [used(3, shard=0), used(3, shard=1), used(3, source="other")]
     assert see(Monitor(), *events).env_steps == 30
 
 
@@ -71,16 +71,16 @@ def test_memory_is_bounded_and_late_copies_are_still_known(monkeypatch):
     monkeypatch.setattr(module, "_REMEMBERED", 8)
     monitor = Monitor()
     for ticket in range(100):
-        see(monitor, consumed(ticket, channel="a", returns=[0.0]))
+        see(monitor, used(ticket, node="a", returns=[0.0]))
         if ticket >= 8:
-            see(monitor, consumed(ticket - 8, channel="b", returns=[0.0]))
+            see(monitor, used(ticket - 8, node="b", returns=[0.0]))
     assert (monitor.env_steps, monitor.episodes) == (1000, 100)
     recent = monitor._steps_counted
     assert len(recent._young) + len(recent._old) <= 16
 
 
 def test_only_the_last_hundred_episodes_make_the_mean():
-    monitor = see(Monitor(), *[consumed(t, returns=[float(t)]) for t in range(250)])
+    monitor = see(Monitor(), *[used(t, returns=[float(t)]) for t in range(250)])
     assert monitor.episodes == 250
     assert monitor.return_mean_100 == sum(range(150, 250)) / 100
 
@@ -100,36 +100,36 @@ def test_the_moment_of_solving_is_the_first():
     monitor = Monitor(target_return=10.0, clock=clock)
     for ticket in range(300):
         clock.now = float(ticket + 1)
-        see(monitor, consumed(ticket, returns=[10.0 if 30 <= ticket < 200 else 0.0]))
+        see(monitor, used(ticket, returns=[10.0 if 30 <= ticket < 200 else 0.0]))
     assert (monitor.solved_at_s, monitor.solved_at_steps) == (130.0, 1300)
 
 
 def test_a_hundred_episodes_are_needed():
     monitor = Monitor(target_return=1.0)
-    see(monitor, *[consumed(t, returns=[5.0]) for t in range(99)])
+    see(monitor, *[used(t, returns=[5.0]) for t in range(99)])
     assert monitor.solved_at_steps is None
-    see(monitor, consumed(99, returns=[5.0]))
+    see(monitor, used(99, returns=[5.0]))
     assert monitor.solved_at_steps == 1000
 
 
 def test_a_return_that_is_no_number_solves_nothing():
     monitor = Monitor(target_return=1.0)
-    see(monitor, consumed(0, returns=[math.nan] + [5.0] * 99))
+    see(monitor, used(0, returns=[math.nan] + [5.0] * 99))
     assert monitor.solved_at_s is None
     assert math.isnan(monitor.return_mean_100)
 
 
 @pytest.mark.parametrize(("returns", "mean"), [([1e308] * 3, math.inf), ([math.inf, -math.inf], math.nan)])
 def test_returns_that_explode_are_shown(returns, mean):
-    monitor = see(Monitor(target_return=1.0), consumed(0, returns=returns))
+    monitor = see(Monitor(target_return=1.0), used(0, returns=returns))
     assert monitor.return_mean_100 == pytest.approx(mean, nan_ok=True)
 
 
 def test_the_mean_follows_the_episodes():
-    monitor = see(Monitor(), consumed(0, returns=[1.0]))
+    monitor = see(Monitor(), used(0, returns=[1.0]))
     assert monitor.return_mean_100 == 1.0
-    assert see(monitor, consumed(1, returns=[3.0])).return_mean_100 == 2.0
-    other = see(Monitor(), consumed(0, returns=[9.0]))
+    assert see(monitor, used(1, returns=[3.0])).return_mean_100 == 2.0
+    other = see(Monitor(), used(0, returns=[9.0]))
     assert other.return_mean_100 == 9.0
     other.restore(monitor.state())
     assert other.return_mean_100 == 2.0
@@ -143,14 +143,14 @@ def test_start_up_ends_when_the_first_firing_began():
     clock.now = 105.0
     see(monitor, Fired("rollout", 0, 1, 7.0, 8.5))
     clock.now = 110.0
-    see(monitor, consumed(0, steps=13))
+    see(monitor, used(0, steps=13))
     assert (monitor.startup_s, monitor.elapsed_s, monitor.steps_per_s) == (3.5, 10.0, 2.0)
 
 
 def test_a_run_may_have_begun_before_its_monitor():
     clock = Clock(10.0)
     monitor = Monitor(clock=clock, began_s=4.0)
-    see(monitor, consumed(0))
+    see(monitor, used(0))
     assert (monitor.elapsed_s, monitor.startup_s) == (6.0, 6.0)
 
 
@@ -158,7 +158,7 @@ def test_start_up_without_firings_ends_with_the_first_event():
     clock = Clock()
     monitor = Monitor(clock=clock)
     clock.now = 2.0
-    see(monitor, consumed(0))
+    see(monitor, used(0))
     assert monitor.startup_s == 2.0
 
 
@@ -166,7 +166,7 @@ def test_a_resumed_run_counts_on():
     clock = Clock()
     first = Monitor(target_return=4.0, clock=clock)
     clock.now = 1.0
-    see(first, *[consumed(t, returns=[float(t % 10), math.nan if t == 0 else 1.0]) for t in range(120)])
+    see(first, *[used(t, returns=[float(t % 10), math.nan if t == 0 else 1.0]) for t in range(120)])
     see(first, Reported(report(9)))
     clock.now = 21.0
     state = json.loads(json.dumps(first.state(), allow_nan=False))
@@ -177,13 +177,13 @@ def test_a_resumed_run_counts_on():
     for name in ("env_steps", "updates", "episodes", "elapsed_s", "startup_s", "return_mean_100", "length_mean_100"):
         assert getattr(second, name) == pytest.approx(getattr(first, name), nan_ok=True), name
     later.now = 1002.0
-    see(second, consumed(0, steps=5, returns=[3.0]))
+    see(second, used(0, steps=5, returns=[3.0]))
     assert (second.env_steps, second.episodes) == (1205, 241)
     assert (second.elapsed_s, second.startup_s) == (23.0, 3.0)
 
 
 def test_a_state_with_a_missing_number_comes_back_as_such():
-    monitor = see(Monitor(), consumed(0, returns=[math.inf]))
+    monitor = see(Monitor(), used(0, returns=[math.inf]))
     other = Monitor()
     other.restore(json.loads(json.dumps(monitor.state(), allow_nan=False)))
     assert math.isnan(other.return_mean_100)

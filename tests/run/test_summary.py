@@ -5,7 +5,7 @@ import math
 
 import msgspec
 import pytest
-from run.fakes import IDENTITY, Clock, channel, consumed, report, statistics
+from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
 from levada.flow.watch import LagStatistics, Reported
 from levada.run.monitor import Monitor
@@ -16,7 +16,7 @@ def run(returns=(1.0, 2.0), stats=None):
     clock = Clock()
     monitor = Monitor(target_return=1.0, clock=clock)
     clock.now = 2.0
-    monitor.on_event(consumed(0, steps=80, returns=returns))
+    monitor.on_event(used(0, steps=80, returns=returns))
     monitor.on_event(Reported(report(4)))
     clock.now = 10.0
     return summarise(IDENTITY, monitor, stats or statistics(), params_sha256="cd" * 32, stopped_by="steps=80")

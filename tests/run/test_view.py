@@ -5,7 +5,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from run.fakes import Clock, channel, consumed, report, statistics
+from run.fakes import Clock, channel, report, statistics, used
 
 from levada.flow.watch import Reported
 from levada.run.monitor import Monitor
@@ -22,7 +22,7 @@ def test_rates_are_those_of_the_last_seconds():
     for second in range(1, 21):
         clock.now = float(second)
         steps = 100 if second <= 10 else 400
-        monitor.on_event(consumed(second, steps=steps))
+        monitor.on_event(used(second, steps=steps))
         monitor.on_event(Reported(report(second)))
         view = viewer.look(monitor, statistics())
         rates.append((view.steps_per_s, view.updates_per_s))
@@ -36,7 +36,7 @@ def test_the_first_rate_is_since_the_start_up():
     clock = Clock()
     monitor = Monitor(clock=clock)
     clock.now = 4.0
-    monitor.on_event(consumed(0, steps=50))
+    monitor.on_event(used(0, steps=50))
     assert Viewer().look(monitor, statistics()).steps_per_s == 0.0
     clock.now = 9.0
     assert Viewer().look(monitor, statistics()).steps_per_s == 10.0

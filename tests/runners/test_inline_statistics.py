@@ -68,7 +68,7 @@ def test_instruments_see_every_event_in_order():
     assert first.events == second.events
     assert [(type(event).__name__, getattr(event, "node", None)) for event in first.events] == [
         ("Fired", "rollout"), ("Consumed", None), ("Fired", "rollout"), ("Consumed", None), ("Fired", "batch"),
-        ("Fired", "learn"), ("Published", None), ("Fired", "report"), ("Reported", None),
+        ("Fired", "learn"), ("Used", "learn"), ("Published", None), ("Fired", "report"), ("Reported", None),
     ]  # fmt: skip
     assert [event.header.ticket for event in first.of(Consumed)] == [0, 1]
     assert first.of(Published) == [Published("weights", 1)]

@@ -41,9 +41,16 @@ def test_synchronous_training_step_by_step():
     assert [tell.event.header.ticket for tell in answer if isinstance(tell, Tell)] == [0, 1]
     (learn,) = firings(finish(schedule, *firings(answer)))
     answer = finish(schedule, learn)
-    assert [type(instruction).__name__ for instruction in answer] == ["Publish", "Forget", "Tell", *["Start"] * 3]
-    assert answer[0] == Publish("weights", 1, "weights")
-    assert answer[2] == Tell(Published("weights", 1))
+    assert [type(instruction).__name__ for instruction in answer] == [
+        "Tell",
+        "Publish",
+        "Forget",
+        "Tell",
+        *["Start"] * 3,
+    ]
+    assert [(header.ticket, header.shard) for header in answer[0].event.headers] == [(0, 0), (1, 1)]
+    assert answer[1] == Publish("weights", 1, "weights")
+    assert answer[3] == Tell(Published("weights", 1))
     report, *rollouts = firings(answer)
     assert report.node == "report"
     assert [(rollout.ticket, rollout.reads[0].version) for rollout in rollouts] == [(2, 1), (3, 1)]

@@ -1,6 +1,7 @@
 """The command line: parses, calls, prints. Everything it does can be done from Python; see `levada.api`.
 
     levada train ppo --env CartPole-v1 --until return=475
+    levada resume RUN
     levada eval RUN --episodes 20
     levada show ppo --env CartPole-v1 --svg flow.svg
     levada check ppo --env CartPole-v1
@@ -24,6 +25,7 @@ from levada.cli.errors import UsageError, guarded
 
 VERBS = {
     "train": ("ppo --env CartPole-v1", "train a policy"),
+    "resume": ("RUN", "go on with a run, also a killed one"),
     "eval": ("RUN", "play episodes with a trained policy"),
     "show": ("ppo --env CartPole-v1", "print or draw the flow of an algorithm"),
     "check": ("ppo --env CartPole-v1", "check flow and environment, run nothing"),
@@ -64,6 +66,8 @@ def _command(verb: str) -> Callable[[list[str], float], int]:
     # imported when used: `levada --help` should not wait for torch
     if verb == "train":
         from levada.cli.train import train as command
+    elif verb == "resume":
+        from levada.cli.resume import resume as command
     elif verb == "eval":
         from levada.cli.evaluate import evaluate as command
     elif verb == "show":

@@ -62,7 +62,7 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     if not args or args[0].startswith("-"):
         _without_algorithm(verb, options, args)
     cls = find_algorithm(args[0])
-    words = _joined(args[1:]) if "until" in _fields(options) else list(args[1:])
+    words = join_until(args[1:]) if "until" in _fields(options) else list(args[1:])
     names = _names(words)
     for name, count in Counter(name.removeprefix("no_") for name in names).items():
         if count > 1:
@@ -142,7 +142,7 @@ def _fields(cls: type[Any]) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]
 
 
-def _joined(words: Sequence[str]) -> list[str]:
+def join_until(words: Sequence[str]) -> list[str]:
     """The words with all conditions of `--until` in one: `--until return=475 steps=100_000` needs no quotes."""
     joined: list[str] = []
     conditions: list[str] = []

@@ -12,46 +12,65 @@ from levada.cli.errors import INTERRUPTED, RunFailedError, UsageError, silence_w
 from levada.cli.parse import EnvOption, origins, parse
 from levada.run import execute
 from levada.run.directory import RunDirectory
+from levada.run.display import Mode
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(Options, EnvOption):
-    """Train a policy: when to stop, where to write, what to show."""
+class Shown:
+    """What to show of a run."""
 
     quiet: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print nothing but errors."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object per line, the summary last."""
 
+    @property
+    def display(self) -> Mode:
+        """As `train` wants it."""
+        return "quiet" if self.quiet else "json" if self.json else "auto"
+
+    def check(self) -> None:
+        """Refuse what contradicts itself, and show no warnings where nothing is to be shown."""
+        if self.quiet and self.json:
+            raise UsageError("--quiet and --json contradict each other: leave one out")
+        if self.quiet:
+            silence_warnings()
+
+    def finish(self, result: Result, algorithm: str) -> int:
+        """Say what can be done next; the exit code."""
+        if self.display == "auto":
+            tell(_what_next(result, algorithm))
+        return INTERRUPTED if result.summary.stopped_by == execute.INTERRUPTED else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Shown, Options, EnvOption):
+    """Train a policy: when to stop, where to write, what to show."""
+
 
 def train(args: list[str], began_s: float) -> int:
     """Train a policy."""
     parsed = parse("train", TrainOptions, args)
     options = parsed.options
-    if options.quiet and options.json:
-        raise UsageError("--quiet and --json contradict each other: leave one out")
-    if options.quiet:
-        silence_warnings()
+    options.check()
     claimed: list[RunDirectory] = []
     try:
         result = launch(
             parsed.config, parsed.settings, options.env, options, deployment(options.on), option_origins=origins(parsed),
-            display="quiet" if options.quiet else "json" if options.json else "auto",
-            on_directory=claimed.append, began_s=began_s,
+            display=options.display, on_directory=claimed.append, began_s=began_s,
         )  # fmt: skip
     except Exception as error:
         if not claimed:
             raise
         raise RunFailedError(claimed[0]) from error
-    if not options.quiet and not options.json:
-        tell(_what_next(result, args[0]))
-    return INTERRUPTED if result.summary.stopped_by == execute.INTERRUPTED else 0
+    return options.finish(result, args[0])
 
 
 def _what_next(result: Result, algorithm: str) -> str:
     where, above = quote(str(result.path)), quote(str(result.path.parent))
     commands = {
         f"levada eval {where} --episodes 20": "play with the trained policy",
+        f"levada resume {where} --until ...": "train on",
         f"tensorboard --logdir {above}": "see the curves",
         f"levada show {quote(algorithm)} --env {quote(result.summary.env)}": "see the flow",
     }

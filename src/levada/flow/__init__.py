@@ -17,13 +17,15 @@ from levada.flow.errors import (
     LevadaError,
     LevadaInternalError,
     NameInUseError,
+    NotSavedError,
     Problem,
     StreamError,
 )
 from levada.flow.graph import Flow
 from levada.flow.nodes import Edge, Input, Node, Stream, Updates
 from levada.flow.payload import Episode, Experience, Header, Item, Shard, derive_seed
-from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Update, close
+from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Stateful, Update, close
+from levada.flow.state import RunState
 from levada.flow.watch import (
     ChannelStatistics,
     Consumed,
@@ -38,13 +40,14 @@ from levada.flow.watch import (
     Report,
     Reported,
     Statistics,
+    Used,
 )
 
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Dropped", "Edge",
-    "Episode", "Event", "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
-    "Instrument", "Item", "LagStatistics", "Latest",
-    "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
-    "NodeStatistics", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "Shard", "Source",
-    "Statistics", "Stream", "StreamError", "Update", "Updates", "close", "derive_seed",
+    "Episode", "Event", "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument",
+    "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError",
+    "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Problem", "Published",
+    "Queue", "Replay", "Report", "Reported", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics",
+    "Stream", "StreamError", "Update", "Updates", "Used", "close", "derive_seed",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from levada.flow.state import RunState
 from levada.flow.watch import Instrument, Report, Statistics
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Run(Protocol):
         """The live actor of a node: the learner of a learn node."""
         ...
 
+    def save(self) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
+        ...
+
     def close(self) -> None:
         """Stop, and give the resources back."""
         ...
@@ -42,8 +47,23 @@ class Run(Protocol):
 class Deployment(Protocol):
     """Where nodes run."""
 
-    def open(self, flow: Flow, *, seed: int = 0, instruments: Sequence[Instrument] = ()) -> Run:
+    def open(
+        self,
+        flow: Flow,
+        *,
+        seed: int = 0,
+        instruments: Sequence[Instrument] = (),
+        state: RunState | None = None,
+        save_every: int | None = None,
+    ) -> Run:
         """Check the flow, start what carries it, and return the run, which has done nothing yet.
+
+        Args:
+            flow: what to execute.
+            seed: everything random follows from it.
+            instruments: see every event.
+            state: of a run of this flow with this seed, to go on from, under whatever deployment it was saved.
+            save_every: the run will be saved after each so many updates; it prepares for that where shards run ahead.
 
         Raises:
             FlowError: the flow is not well formed.

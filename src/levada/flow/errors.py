@@ -4,7 +4,8 @@ LevadaError                     everything that levada raises on purpose
 ├── FlowError(ValueError)       the graph is not well formed: carries every Problem
 ├── ChannelError(ValueError)    a channel whose promises contradict each other
 ├── NameInUseError(ValueError)  two nodes or channels with one name
-└── StreamError(TypeError)      something that is no stream of this flow was given to a node
+├── StreamError(TypeError)      something that is no stream of this flow was given to a node
+└── NotSavedError               the state of a node's work (an environment) cannot be saved
 LevadaInternalError             a broken invariant of levada itself: please report it
 """
 
@@ -29,6 +30,10 @@ class DeploymentError(LevadaError, ValueError):
 
 class NameInUseError(LevadaError, ValueError):
     """Two nodes or channels of a flow have the same name."""
+
+
+class NotSavedError(LevadaError, RuntimeError):
+    """The state of a node's work cannot be saved, or was not restored; says why. A run goes on without it."""
 
 
 class StreamError(LevadaError, TypeError):

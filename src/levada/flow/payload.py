@@ -50,7 +50,9 @@ class Shard:
     num_shards: int
     """How many shards the source has. It belongs to the algorithm, not to the deployment."""
     seed: int
-    """Seed for everything random in this shard; it depends on the run's seed, the node and the index alone."""
+    """Seed for everything random in this shard; it depends on the run's seed, the node, the index and the generation."""
+    generation: int = 0
+    """How often it had to begin anew, because its work raised an error or could not be restored."""
 
 
 class Header(Struct, frozen=True):
@@ -78,10 +80,13 @@ class Item(Struct, frozen=True):
         return sum(header.num_env_steps for header in self.headers)
 
 
-def derive_seed(seed: int, node: str, index: int = 0) -> int:
+def derive_seed(seed: int, node: str, index: int = 0, generation: int = 0) -> int:
     """A seed of its own for each node and shard, below 2**31, the same in every process.
+
+    `generation` counts how often a shard had to begin anew.
 
     >>> derive_seed(1, "rollout", 0) == derive_seed(1, "rollout", 0) != derive_seed(1, "rollout", 1)
     True
     """
-    return int.from_bytes(sha256(f"{seed}/{node}/{index}".encode()).digest()[:4], "big") >> 1
+    again = f"/{generation}" if generation else ""
+    return int.from_bytes(sha256(f"{seed}/{node}/{index}{again}".encode()).digest()[:4], "big") >> 1

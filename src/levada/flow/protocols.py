@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+
 from levada.flow.payload import Shard
 
 W = TypeVar("W")
@@ -74,6 +76,29 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Give the resources back."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Work that can be saved: a sampler in the middle of its episodes, a learner between two updates."""
+
+    def state_dict(self) -> Mapping[str, np.ndarray]:
+        """Everything that its next firing depends on, but what it is given; no later firing changes these arrays.
+
+        Raises:
+            NotSavedError: it cannot be saved; says why.
+
+        """
+        ...
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state_dict` gave, in this process or in another.
+
+        Raises:
+            NotSavedError: it is the state of something else.
+
+        """
         ...
 
 

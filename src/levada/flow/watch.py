@@ -55,6 +55,13 @@ class Consumed(Struct, frozen=True):
     """Policy -> updates between the version that the item was made with and the consumer's."""
 
 
+class Used(Struct, frozen=True):
+    """An update has learned from these; where a queue leads to no learner, they were consumed."""
+
+    node: str
+    headers: tuple[Header, ...]
+
+
 class Dropped(Struct, frozen=True):
     """An item was discarded: `stale`, `full` or `filtered`."""
 
@@ -76,7 +83,7 @@ class Reported(Struct, frozen=True):
     report: Report
 
 
-Event: TypeAlias = Fired | Consumed | Dropped | Published | Reported
+Event: TypeAlias = Fired | Consumed | Used | Dropped | Published | Reported
 
 
 class Instrument(Protocol):

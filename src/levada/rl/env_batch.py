@@ -36,6 +36,7 @@ from levada.rl._encode import make_encoder
 from levada.rl._observations import Violation, make_reader
 from levada.rl._outcomes import MaskCheck, read_flags, read_reward
 from levada.rl._serial import KeepFinalObs, SerialVectorEnv
+from levada.rl.env_state import EnvStates
 from levada.rl.spaces import (
     canonical_action_space,
     canonical_observation_space,
@@ -131,6 +132,7 @@ class EnvBatch:
         self._none.flags.writeable = False
         self._done = self._none  # which rows the next step only resets
         self._is_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
+        self._states = EnvStates(env)
 
     @classmethod
     def serial(cls, envs: Sequence[gymnasium.Env[Any, Any]], *, name: str | None = None) -> Self:
@@ -210,6 +212,29 @@ class EnvBatch:
             raise self._error(violation) from None
         self._num_steps += 1
         return StepResult(obs, reward, terminated, truncated, is_reset, final_obs)
+
+    def save(self) -> bytes:
+        """The state of the environments, in the middle of their episodes.
+
+        Raises:
+            NotSavedError: they cannot be saved; says why.
+
+        """
+        where = np.array([self._num_steps]).tobytes() + np.asarray(self._done).tobytes()
+        return where + self._states.save()
+
+    def restore(self, state: bytes) -> None:
+        """Go on where `save` was called on a batch that was made in the same way.
+
+        Raises:
+            NotSavedError: the state is not that of such a batch.
+
+        """
+        head = np.dtype(np.int64).itemsize + self.num_envs
+        done = np.frombuffer(state[head - self.num_envs : head], np.bool_)
+        self._states.restore(state[head:])
+        self._num_steps = int(np.frombuffer(state, np.int64, count=1)[0])
+        self._done = done if done.any() else self._none
 
     def close(self) -> None:
         """Close the environments; a second call does nothing."""

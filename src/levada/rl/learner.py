@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from levada.flow import LevadaError, Update
+from levada.rl._rng import rng_array, set_rng
 from levada.rl.optimise import Adam, AdamState, adam_init
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
@@ -120,8 +121,13 @@ class LiveLearner:
         coefficients = torch.tensor(list(values.values()), dtype=torch.float32)
         # a layer may change its buffers in place: copies, so that a refused update changes nothing
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        before = self._rng.bit_generator.state
         state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, coefficients)
-        self._refuse_non_finite(state, stats)
+        try:
+            self._refuse_non_finite(state, stats)
+        except NonFiniteError:
+            self._rng.bit_generator.state = before
+            raise
         self._state, self._buffers = state, buffers
         self.num_updates += 1
         self.num_minibatches += num_minibatches
@@ -140,27 +146,23 @@ class LiveLearner:
         return named | {name: buffer.numpy().copy() for name, buffer in self._buffers.items()}
 
     def state_dict(self) -> dict[str, Array]:
-        """Everything that the next update depends on, but the generator: weights, optimiser, counts."""
+        """Everything that the next update depends on: weights, optimiser, counts, the generator that shuffles."""
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
         mean, square, count = self._state.adam
         counts = np.array([self.num_updates, self.num_minibatches, self.num_env_steps], np.int64)
         return named | {
             "optimizer/mean": mean.numpy().copy(), "optimizer/square": square.numpy().copy(),
-            "optimizer/count": count.numpy().copy(), "counts": counts,
+            "optimizer/count": count.numpy().copy(), "counts": counts, "rng": rng_array(self._rng),
         }  # fmt: skip
 
-    def rng_state(self) -> dict[str, Any]:
-        """State of the generator that shuffles, as JSON-able data."""
-        return dict(self._rng.bit_generator.state)
-
-    def load(self, state: Mapping[str, Array], rng_state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` and `rng_state` gave."""
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
         weights = {name.removeprefix("weights/"): torch.tensor(array) for name, array in state.items()}
         self._buffers = {name: weights[name] for name in self._buffers}
         adam = AdamState(*(torch.tensor(state[f"optimizer/{name}"]) for name in ("mean", "square", "count")))
         self._state = StepState(self._step.layout.flatten(weights), adam)
         self.num_updates, self.num_minibatches, self.num_env_steps = (int(count) for count in state["counts"])
-        self._rng.bit_generator.state = dict(rng_state)
+        set_rng(self._rng, state["rng"])
 
     # ---- inside
 

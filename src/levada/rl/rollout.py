@@ -81,6 +81,14 @@ class EpisodeCounter:
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, np.int64)
 
+    def state_dict(self) -> dict[str, Array]:
+        """Returns and lengths of the episodes that are running, ``[B]``."""
+        return {"return": self._return.copy(), "length": self._length.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._return, self._length = state["return"].copy(), state["length"].copy()
+
     def count(self, reward: Array, ended: Array, mask: Array) -> tuple[Episode, ...]:
         """The episodes that ended, given raw rewards, ends and mask ``[T, B]``."""
         returns = self._return + np.cumsum(reward * mask, axis=0, dtype=np.float64)

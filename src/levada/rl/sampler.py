@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from levada.flow import Shard
+from levada.rl._rng import rng_array, set_rng
 from levada.rl.normalise import DiscountedReturn, Moments, observation_moments
 from levada.rl.policy import Policy
 from levada.rl.rollout import EpisodeCounter, Rollout
-from levada.rl.spaces import Array, Nest, allocate, map_nest, write
+from levada.rl.spaces import Array, Nest, allocate, map_nest, named_leaves, write
 from levada.rl.task import Task
 
 
@@ -113,6 +114,32 @@ class LiveSampler:
             obs, action, reward * actor.reward_scale, terminated, truncated, mask,
             log_prob.reshape(num_steps, num_envs), value[:-1], next_value, moments, episodes,
         )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Array]:
+        """What the next rollout depends on, but the weights: generator, environments, running episodes.
+
+        Raises:
+            NotSavedError: the environments cannot be saved.
+
+        """
+        envs = np.frombuffer(self._envs.save(), np.uint8)
+        obs = {f"obs/{path}": leaf for path, leaf in named_leaves(self._obs).items()}
+        counts = {f"episodes/{name}": array for name, array in self._episodes.state_dict().items()}
+        return {"rng": rng_array(self._rng), "envs": envs, "returns": self._returns.returns.copy(), **counts, **obs}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave.
+
+        Raises:
+            NotSavedError: it is the state of other environments.
+
+        """
+        self._envs.restore(state["envs"].tobytes())
+        set_rng(self._rng, state["rng"])
+        self._returns.returns = state["returns"].copy()
+        self._episodes.load_state_dict({name: state[f"episodes/{name}"] for name in self._episodes.state_dict()})
+        for path, leaf in named_leaves(self._obs).items():
+            leaf[...] = state[f"obs/{path}"]
 
     def close(self) -> None:
         """Close the environments."""

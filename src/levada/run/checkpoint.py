@@ -32,7 +32,7 @@ from levada.run.plain import JSON
 FOLDER = "checkpoints"
 ARRAYS = "arrays.safetensors"
 META = "meta.json"
-FORMAT = 1
+FORMAT = 2
 """Raised when the layout changes, so that an older levada says so instead of guessing."""
 
 DTYPES = frozenset(

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import logging
 import os
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -34,6 +36,8 @@ from levada.run.files import sync_directory, write_atomic
 from levada.run.identity import Identity, Setting, versions
 from levada.run.plain import plain
 from levada.run.summary import Summary
+
+log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
@@ -60,6 +64,7 @@ class RunDirectory:
     def __init__(self, path: Path, config: RunConfig) -> None:
         self.path = path
         self.config = config
+        self._is_locked = False
 
     @classmethod
     def create(
@@ -150,6 +155,33 @@ class RunDirectory:
         """Write summary.json, as a whole."""
         write_atomic(self.path / SUMMARY, summary.to_json())
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running it at the same time. The kernel gives the lock back, however this one ends.
+
+        Raises:
+            RunDirectoryError: another process is at it.
+
+        """
+        if self._is_locked:
+            yield
+            return
+        descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            msg = f"{self.path} is being run by another process; wait until that has ended, or end it"
+            raise RunDirectoryError(msg) from error
+        except OSError as error:
+            log.info("%s cannot be locked (%s); see that no two processes run it", self.path, error.strerror)
+        self._is_locked = True
+        try:
+            yield
+        finally:
+            self._is_locked = False
+            os.close(descriptor)
+
     @property
     def error_path(self) -> Path:
         """Where the traceback is written of a run that has failed."""
@@ -185,10 +217,11 @@ class RunDirectory:
         return found
 
     def rewind(self, env_steps: int) -> None:
-        """Forget metrics after a checkpoint and the summary, so that a resumed run says everything once."""
+        """Forget metrics after a checkpoint, summary and error, so that a resumed run says everything once."""
         kept = [line for line in self.metrics() if line["step"] <= env_steps]
         write_atomic(self.metrics_path, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        for name in (SUMMARY, ERROR):
+            (self.path / name).unlink(missing_ok=True)
 
     @classmethod
     def _claim(cls, path: Path, config: RunConfig) -> RunDirectory:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from levada.flow.payload import Episode, Header
-from levada.flow.watch import Consumed, Dropped, Event, Fired, Reported
+from levada.flow.watch import Dropped, Event, Fired, Reported, Used
 from levada.run.until import RETURN_WINDOW
 
 _REMEMBERED: Final = 1 << 13
@@ -84,9 +84,10 @@ class Monitor:
         if isinstance(event, Fired):  # the most frequent one
             if event.node in self._learners:
                 self.updates = max(self.updates, event.firing)
-        elif isinstance(event, Consumed):
-            self._count_steps(event.channel, event.header)
-            self._count_episodes(event.channel, event.header)
+        elif isinstance(event, Used):
+            for header in event.headers:
+                self._count_steps(event.node, header)
+                self._count_episodes(event.node, header)
         elif isinstance(event, Dropped):
             self._count_steps(event.channel, event.header)  # it was sampled, though nobody learns from it
         elif isinstance(event, Reported):
@@ -164,12 +165,12 @@ class Monitor:
         firing_s = event.end_s - event.start_s if isinstance(event, Fired) else 0.0
         return max(0.0, self._clock() - self._began_s - firing_s)
 
-    def _count_steps(self, channel: str, header: Header) -> None:
-        if self._steps_counted.is_new(channel, header):
+    def _count_steps(self, consumer: str, header: Header) -> None:
+        if self._steps_counted.is_new(consumer, header):
             self.env_steps += header.num_env_steps
 
-    def _count_episodes(self, channel: str, header: Header) -> None:
-        if not header.episodes or not self._episodes_counted.is_new(channel, header):
+    def _count_episodes(self, consumer: str, header: Header) -> None:
+        if not header.episodes or not self._episodes_counted.is_new(consumer, header):
             return
         self.episodes += len(header.episodes)
         self._last_episodes.extend(header.episodes)
@@ -184,27 +185,27 @@ class _Recent:
     """Which headers were seen lately, in bounded memory: two generations, the older one forgotten as a whole.
 
     One ticket may stand for several firings of its source (a batch at the shard), each with a header of its own; and one
-    header comes by several times, in several channels or on several items of one channel (a flat map). So the headers of
-    a ticket number as many as the channel that saw most of them.
+    header comes by several times, at several consumers or on several items for one of them (a flat map). So the headers of
+    a ticket number as many as the consumer that saw most of them.
     """
 
     def __init__(self) -> None:
         self._young: dict[tuple[str, int, int], dict[str, list[Header]]] = {}
         self._old: dict[tuple[str, int, int], dict[str, list[Header]]] = {}
 
-    def is_new(self, channel: str, header: Header) -> bool:
+    def is_new(self, consumer: str, header: Header) -> bool:
         key = (header.source, header.shard, header.ticket)
         seen = self._young.get(key) or self._old.get(key)
         if seen is None:
             if len(self._young) >= _REMEMBERED:
                 self._old, self._young = self._young, {}
-            self._young[key] = {channel: [header]}
+            self._young[key] = {consumer: [header]}
             return True
-        here = seen.setdefault(channel, [])
+        here = seen.setdefault(consumer, [])
         if any(header is other for other in here):
             return False
         here.append(header)
-        return len(here) > max((len(there) for name, there in seen.items() if name != channel), default=0)
+        return len(here) > max((len(there) for name, there in seen.items() if name != consumer), default=0)
 
 
 def _number(value: float) -> float | None:

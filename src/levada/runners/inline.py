@@ -30,8 +30,21 @@ from levada.flow.errors import FlowWarning, LevadaError
 from levada.flow.graph import Flow
 from levada.flow.payload import Item, Shard, derive_seed
 from levada.flow.protocols import close
+from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Instrument, Report, Reported, Statistics
 from levada.runners.accounts import Accounts
+from levada.runners.saving import (
+    ShardKey,
+    collect,
+    first_history,
+    open_shard,
+    plan_shards,
+    restore_hub,
+    restore_learner,
+    restored_weights,
+    save_rule,
+)
+from levada.runners.snapshots import History, SaveRule, Snapshots
 from levada.runners.work import explain, perform, read_weights, refuse_replays
 from levada.schedule import Begin, Finished, Firing, Forget, Instruction, Publish, Schedule, Start, Tell
 
@@ -51,9 +64,19 @@ class Inline:
     adversary: int | None = None
     """Seed of an order that delays items at random as long as the schedule allows; None: the plain order."""
 
-    def open(self, flow: Flow, *, seed: int = 0, instruments: Sequence[Instrument] = ()) -> InlineRun:
+    def open(
+        self,
+        flow: Flow,
+        *,
+        seed: int = 0,
+        instruments: Sequence[Instrument] = (),
+        state: RunState | None = None,
+        save_every: int | None = None,
+    ) -> InlineRun:
         """Check the flow, open its sources and learners, and return the run, which has done nothing yet."""
-        return InlineRun(flow, seed=seed, instruments=instruments, adversary=self.adversary)
+        return InlineRun(
+            flow, seed=seed, instruments=instruments, adversary=self.adversary, state=state, save_every=save_every
+        )
 
     def __str__(self) -> str:
         return "inline" if self.adversary is None else f"inline, adversary {self.adversary}"
@@ -63,7 +86,14 @@ class InlineRun:
     """A flow that is executed step by step; made by `Inline().open(flow)`, closed at the end of a `with` block."""
 
     def __init__(
-        self, flow: Flow, *, seed: int, instruments: Sequence[Instrument] = (), adversary: int | None = None
+        self,
+        flow: Flow,
+        *,
+        seed: int,
+        instruments: Sequence[Instrument] = (),
+        adversary: int | None = None,
+        state: RunState | None = None,
+        save_every: int | None = None,
     ) -> None:
         for problem in flow.check():
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
@@ -76,11 +106,13 @@ class InlineRun:
         self._num_started = 0
         self._reports: deque[Report] = deque()
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
+        self._shards: dict[ShardKey, _Shard] = {}
+        self._generations = {} if state is None else dict(state.generations)
         self._policies = {name: register.policy for name, register in flow.registers.items()}
         self._work: dict[tuple[str, int | None], Any] = {}
         self._adversary = None if adversary is None else _Adversary(adversary)
         try:
-            self._open(seed)
+            self._open(seed, state, save_every)
         except BaseException:
             self.close()
             raise
@@ -131,6 +163,19 @@ class InlineRun:
         """The run at this moment, as plain data."""
         return self._accounts.statistics()
 
+    def save(self) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
+        unfinished = [firing for *_, firing in self._waiting if firing.shard is None]
+        cut = self._schedule.hub.cut(unfinished)
+        for (source, _), shard in self._shards.items():
+            if not cut.is_exact or shard.last_ticket < cut.tickets[source]:
+                shard.remember()
+        return collect(
+            self.flow, cut, learners={name: self._work[name, None] for name in self.flow.learners()},
+            weights=self._weights, histories={key: shard.history for key, shard in self._shards.items()},
+            generations=self._generations, why_not=lambda key: self._shards[key].snapshots.why_not,
+        )  # fmt: skip
+
     def close(self) -> None:
         """Close the environments and whatever else the work holds: all of it, also if one of them fails."""
         with ExitStack() as closing:
@@ -146,24 +191,24 @@ class InlineRun:
 
     # ---- inside
 
-    def _open(self, seed: int) -> None:
+    def _open(self, seed: int, state: RunState | None, save_every: int | None) -> None:
+        hub = self._schedule.hub
+        cut = None if state is None else restore_hub(hub, state)
         for name, recipe in self.flow.learners().items():
-            learner = recipe.open(derive_seed(seed, name))
-            self._work[name, None] = learner
+            learner = self._work[name, None] = recipe.open(derive_seed(seed, name))
+            restore_learner(learner, name, state)
             for register in self.flow.registers.values():
                 if register.policy == recipe.policy_name:
-                    self._weights[register.name][0] = learner.weights()
+                    self._weights[register.name] = restored_weights(cut, register.name, state, learner.weights())
         for node in self.flow.nodes.values():
-            if node.kind == "source":
-                for index in range(node.shards):
-                    shard = Shard(node.name, index, node.shards, derive_seed(seed, node.name, index))
-                    try:
-                        self._work[node.name, index] = node.work(shard)
-                    except BaseException as error:
-                        error.add_note(f"while opening node {node.name!r} of flow {self.flow.name!r}, shard {index}")
-                        raise
-            elif node.kind != "learn":
+            if node.kind not in ("source", "learn"):
                 self._work[node.name, None] = node.work
+        for shard, saved in plan_shards(self.flow, seed, state):
+            node = self.flow.nodes[shard.node]
+            work = open_shard(node, shard, saved, flow=self.flow.name, seed=seed)
+            self._work[node.name, shard.index] = work
+            history, rule = first_history(hub, shard, cut, saved), save_rule(hub, node.name, save_every)
+            self._shards[node.name, shard.index] = _Shard(work, history, rule)
 
     def _step(self) -> Firing:
         if not self._work:
@@ -204,6 +249,9 @@ class InlineRun:
         versions: dict[str, int] = {}
         weights: Any = None
         if node.kind == "source":
+            assert firing.shard is not None
+            self._shards[node.name, firing.shard].begin(firing)
+            start_s = perf_counter()
             weights, versions = read_weights(firing, self._policies, self._find_weights)
         work = self._work.get((node.name, firing.shard), node.work)
         try:
@@ -251,6 +299,38 @@ class InlineRun:
         return f"flow {self.flow.name!r} cannot go on:\n" + "\n".join(
             f"  {line}" for line in self._schedule.hub.waiting()
         )
+
+
+class _Shard:
+    """What a shard has done, for saving."""
+
+    def __init__(self, work: Any, history: History, save_rule: SaveRule) -> None:
+        self.snapshots = Snapshots(work)
+        self._save_rule = save_rule
+        self.history = history
+        self.last_ticket = history.last_ticket
+        self._runs_ahead = history.depth > 2
+        self._begun_s = perf_counter()
+
+    def begin(self, firing: Firing) -> None:
+        """A firing of the source begins; before a new ticket, what the last one left is kept, if it may be needed."""
+        assert firing.ticket is not None
+        if firing.ticket == self.last_ticket:
+            return
+        if self._runs_ahead and self.last_ticket >= 0:
+            worked_s = perf_counter() - self._begun_s
+            self._keep(self.snapshots.take_if_cheap(worked_s, must=self._save_rule.must(self.last_ticket)))
+            self._begun_s = perf_counter()
+        self.last_ticket = firing.ticket
+
+    def remember(self) -> None:
+        """Keep the present state."""
+        if self.last_ticket >= 0:
+            self._keep(self.snapshots.take())
+
+    def _keep(self, state: Arrays | None) -> None:
+        if state is not None:
+            self.history.add(self.last_ticket, state)
 
 
 class _Adversary:

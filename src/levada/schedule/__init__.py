@@ -5,6 +5,7 @@ Hub             what all shards share: queues, registers, the nodes behind the q
 ShardMachine    one shard: works on its tickets without asking anybody
 """
 
+from levada.schedule.cut import Cut
 from levada.schedule.events import (
     Begin,
     Closed,
@@ -32,7 +33,7 @@ from levada.schedule.shards import ShardMachine
 from levada.schedule.stages import NodeMachine, StageMachine
 
 __all__ = [
-    "Begin", "Closed", "Deal", "Event", "Finished", "Firing", "Forget", "Hub", "HubInstruction", "Instruction", "Lost",
+    "Begin", "Closed", "Cut", "Deal", "Event", "Finished", "Firing", "Forget", "Hub", "HubInstruction", "Instruction", "Lost",
     "NodeMachine", "Output", "Publish", "QueueMachine", "Read", "RegisterMachine", "ReplayLimiter", "Schedule",
     "ShardMachine", "StageMachine", "Start", "Tell", "Ticket",
 ]  # fmt: skip

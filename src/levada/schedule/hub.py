@@ -11,14 +11,16 @@ Sans-I/O, as everything here: no threads, clocks, sockets or tensors; time and r
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from levada.flow.derive import Channel, ShardStage, Topology
+from levada.flow.derive import Channel, ShardStage, Topology, ancestors
 from levada.flow.nodes import Node
-from levada.flow.payload import Item
-from levada.flow.watch import ChannelStatistics, Published, Report, Reported
+from levada.flow.payload import Header, Item
+from levada.flow.watch import ChannelStatistics, Consumed, Published, Report, Reported, Used
+from levada.schedule.cut import Cut
 from levada.schedule.events import (
     Closed,
     Deal,
@@ -62,14 +64,15 @@ class _SourceMachine:
         self._registers = registers
         self.num_idle = stage.shards
         """Shards that have no ticket."""
-        self._issued = 0
+        self.issued = 0
+        """Tickets, without those that were issued again."""
         self._lost: list[int] = []
         self._dealt_last = [-1] * stage.shards
 
     @property
     def issued_per_shard(self) -> float:
         """How much this source has had; who has had least is asked first."""
-        return self._issued / self.stage.shards
+        return self.issued / self.stage.shards
 
     def blocked_by(self) -> str | None:
         """The channel that withholds tickets."""
@@ -85,8 +88,8 @@ class _SourceMachine:
             return None
         grants = {c: c.issue(self.stage.source) for c in self.channels}
         again = bool(self._lost)
-        number = self._lost.pop(0) if again else self._issued
-        self._issued += not again
+        number = self._lost.pop(0) if again else self.issued
+        self.issued += not again
         self._dealt_last[shard] = number
         versions: dict[str, int] = {}
         for machine, grant in grants.items():
@@ -99,6 +102,15 @@ class _SourceMachine:
         self.num_idle -= not self.tickets[shard]
         self.tickets[shard].insert(0 if again else len(self.tickets[shard]), dealt)
         return Deal(ticket, again)
+
+    def left(self) -> set[int]:
+        """Tickets that are out, or lost."""
+        return {dealt.ticket.number for tickets in self.tickets for dealt in tickets} | set(self._lost)
+
+    def at(self, number: int, versions: Mapping[str, int]) -> bool:
+        """Whether exactly the tickets before a number were used for that many updates."""
+        [queue] = self.channels
+        return number == (queue.channel.per_update or 0) * versions[queue.channel.policy or ""]
 
     def closed(self, closed: Closed) -> None:
         """Hand over what a ticket has yielded."""
@@ -122,7 +134,7 @@ class _SourceMachine:
 
     def _shard(self) -> int | None:
         if self.round_robin:
-            return (self._lost[0] if self._lost else self._issued) % self.stage.shards
+            return (self._lost[0] if self._lost else self.issued) % self.stage.shards
         free = (shard for shard, tickets in enumerate(self.tickets) if not tickets)
         return min(free, key=self._dealt_last.__getitem__, default=None)
 
@@ -150,6 +162,12 @@ class Hub:
         }
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates it has had."""
+        learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
+        self._before_learners = {name for learner in learners for name in ancestors(flow, learner)}
+        self._can_be_exact = all(
+            len(source.channels) == len(source.channels[0].channel.sources) == 1 and source.channels[0].names_versions
+            for source in self._sources.values()
+        )
 
     # ---- events
 
@@ -174,6 +192,7 @@ class Hub:
         stage.busy = None
         instructions: list[HubInstruction] = []
         if node.kind == "learn":
+            instructions.append(Tell(Used(node.name, headers_of(firing))))
             instructions += self._updated(node, event.outputs)
         elif node.kind == "report":
             instructions.append(self._report(node, firing))
@@ -184,6 +203,62 @@ class Hub:
                 for consumer, index in found:
                     stage.put(consumer.name, index, item)
         return self._go_on(instructions)
+
+    # ---- saving
+
+    def cut(self, unfinished: Iterable[Firing]) -> Cut:
+        """A cut between two updates; `unfinished`: the firings behind the queues that were started, and not reported."""
+        unfinished = [firing for firing in unfinished if firing.node in self._before_learners]
+        started = Counter(firing.node for firing in unfinished)
+        held = [item for stage in self._stages for name in stage.machines if name in self._before_learners
+                for item in stage.held(name)] + [item for firing in unfinished for item in firing.inputs]  # fmt: skip
+        left = {name: source.left() for name, source in self._sources.items()}
+        waiting = [item for queue in self._queues.values() for item in queue.waiting()]
+        for header in _headers(held + waiting):
+            left[header.source].add(header.ticket)
+        tickets = {name: min(left[name], default=source.issued) for name, source in self._sources.items()}
+        is_exact = self._can_be_exact and all(
+            len(left[name]) == source.issued - tickets[name] and source.at(tickets[name], self.versions)
+            for name, source in self._sources.items()
+        )
+        queues = {}
+        for name, queue in self._queues.items():
+            taken = [header for header in _headers(held) if header.source in queue.channel.sources]
+            queues[name] = queue.account(taken, self.versions.get(queue.channel.policy or ""), are_made_again=is_exact)
+        return Cut(
+            versions=dict(self.versions),
+            registers={name: register.versions for name, register in self.registers.items()},
+            tickets=tickets,
+            num_firings={
+                name: s.machines[name].num_firings - started[name] for s in self._stages for name in s.machines
+            },
+            queues=queues,
+            is_exact=is_exact,
+        )
+
+    def restore(self, cut: Cut) -> None:
+        """Go on from a cut, before `begin`."""
+        self.versions.update(cut.versions)
+        for name, versions in cut.registers.items():
+            self.registers[name].restore(versions)
+        for name, number in cut.tickets.items():
+            self._sources[name].issued = number
+        for name, account in cut.queues.items():
+            queue = self._queues[name]
+            queue.restore(account, self.versions.get(queue.channel.policy or ""))
+        for stage in self._stages:
+            for name, machine in stage.machines.items():
+                machine.num_firings = cut.num_firings[name]
+
+    def num_ahead(self, source: str) -> int:
+        """How many tickets a shard of a source may have done, or begun, that were not learned from."""
+        machine = self._sources[source]
+        return max(-(-queue.tickets // machine.stage.shards) for queue in machine.channels)
+
+    def tickets_per_update(self, source: str) -> int | None:
+        """How many tickets of a source one update uses, if that can be said."""
+        found = {queue.channel.per_update for queue in self._sources[source].channels}
+        return found.pop() if self._can_be_exact and len(found) == 1 else None
 
     # ---- looking
 
@@ -258,6 +333,9 @@ class Hub:
         for queue in self._queues.values():
             if queue.told:
                 instructions += [Tell(told) for told in queue.told]
+                if not queue.channel.learners:
+                    name = queue.channel.consumer
+                    instructions += [Tell(Used(name, (t.header,))) for t in queue.told if isinstance(t, Consumed)]
                 queue.told.clear()
         return instructions
 
@@ -297,6 +375,10 @@ class Hub:
         policy = self.flow.registers[register].policy
         lags = [c.queue.max_lag for c in channels if c.policy == policy and c.queue.blocks and c.queue.max_lag]
         return max(lags, default=0) + 1
+
+
+def _headers(items: Iterable[Item]) -> list[Header]:
+    return [header for item in items for header in item.headers]
 
 
 def _fewest_first(sources: Collection[_SourceMachine]) -> Collection[_SourceMachine]:

@@ -33,6 +33,7 @@ from levada.flow.derive import Channel
 from levada.flow.nodes import Input
 from levada.flow.payload import Header, Item
 from levada.flow.watch import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger
+from levada.schedule.cut import QueueAccount
 
 
 class Grant(Struct, frozen=True):
@@ -158,6 +159,45 @@ class QueueMachine:
         self._returned += self._unpublished
         self._unpublished = 0
 
+    # ---- saving
+
+    @property
+    def names_versions(self) -> bool:
+        """Whether each ticket says with which version its item is to be made."""
+        return self._names_versions
+
+    def account(self, taken: Sequence[Header], version: int | None, *, are_made_again: bool) -> QueueAccount:
+        """What became of the items before a cut.
+
+        Args:
+            taken: of items that were consumed, but not learned from yet.
+            version: of the channel's policy.
+            are_made_again: what is under way and what was taken; else the one is lost, the other consumed.
+
+        """
+        if not are_made_again:
+            lost = self._lost + len(self._making) + self.num_waiting
+            return self._account(self._consumed, lost, self._lag_sum, self._lag_count)
+        lags = [self._lag(header, version) for header in taken if version is not None and self._is_measured(header)]
+        num_taken = len({header.ticket for header in taken})
+        return self._account(
+            self._consumed - num_taken, self._lost, self._lag_sum - sum(lags), self._lag_count - len(lags)
+        )
+
+    def _account(self, consumed: int, lost: int, lag_sum: int, lag_count: int) -> QueueAccount:
+        return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, lag_sum, lag_count)
+
+    def restore(self, account: QueueAccount, version: int | None) -> None:
+        """Go on after a cut, with nothing under way; `version`: of the channel's policy."""
+        self._consumed, self._dropped, self._lost = account.consumed, Counter(account.dropped), account.lost
+        self._produced = account.consumed + sum(account.dropped.values()) + account.lost
+        self._lag_max, self._lag_sum, self._lag_count = account.lag_max, account.lag_sum, account.lag_count
+        per_update, every = self.channel.per_update, self.channel.publish_every
+        if self._names_versions and version is not None and per_update is not None and every is not None:
+            self._next = self._oldest = version * per_update
+            self._unpublished = version % every * per_update
+            self._returned = self._next - self._unpublished
+
     # ---- looking
 
     def waiting(self) -> list[Item]:
@@ -205,14 +245,17 @@ class QueueMachine:
 
     def _measure(self, header: Header, version: int | None) -> None:
         lag: dict[str, int] = {}
-        policy = self.channel.policy
-        if version is not None and policy is not None and policy in header.versions:
+        if version is not None and self._is_measured(header):
+            assert self.channel.policy is not None
             measured = self._lag(header, version)
-            lag[policy] = measured
+            lag[self.channel.policy] = measured
             self._lag_max = max(self._lag_max, measured)
             self._lag_sum += measured
             self._lag_count += 1
         self.told.append(Consumed(self.channel.name, header, lag))
+
+    def _is_measured(self, header: Header) -> bool:
+        return self.channel.policy is not None and self.channel.policy in header.versions
 
     def _lag(self, header: Header, version: int) -> int:
         """Updates since the item was made; 0 if it was made without the policy (a demonstration, say)."""

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 
 class RegisterMachine:
@@ -25,6 +26,15 @@ class RegisterMachine:
     def newest(self) -> int:
         """The newest version."""
         return self._versions[-1]
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Those that exist, oldest first."""
+        return tuple(self._versions)
+
+    def restore(self, versions: Sequence[int]) -> None:
+        """Go on with these versions."""
+        self._versions = deque(versions)
 
     def publish(self, version: int) -> list[int]:
         """Add a version; the versions that can be forgotten."""

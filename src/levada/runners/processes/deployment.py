@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
+from levada.flow.state import RunState
 from levada.flow.watch import Instrument
 from levada.runners.processes.run import ProcessesRun
 
@@ -39,12 +40,20 @@ class Processes:
             msg = f"Processes: hang_timeout_s is {self.hang_timeout_s!r}, expected seconds above 0, or None"
             raise DeploymentError(msg)
 
-    def open(self, flow: Flow, *, seed: int = 0, instruments: Sequence[Instrument] = ()) -> ProcessesRun:
+    def open(
+        self,
+        flow: Flow,
+        *,
+        seed: int = 0,
+        instruments: Sequence[Instrument] = (),
+        state: RunState | None = None,
+        save_every: int | None = None,
+    ) -> ProcessesRun:
         """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
         num_shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
         wanted = self.workers or len(os.sched_getaffinity(0))
         return ProcessesRun(
-            flow, seed=seed, instruments=instruments, num_workers=min(wanted, num_shards),
+            flow, seed=seed, instruments=instruments, state=state, save_every=save_every, num_workers=min(wanted, num_shards),
             num_threads=self.num_threads, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
         )  # fmt: skip
 

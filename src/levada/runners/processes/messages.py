@@ -1,6 +1,6 @@
 """What the main process and a worker say to each other.
 
-main -> worker      Begin, Deal, Free, Stop
+main -> worker      Begin, Give, Free, Stop
 worker -> main      Opened, Made, Raised
 """
 
@@ -48,6 +48,8 @@ class Opened(Struct, frozen=True, tag=True):
 
     source: str
     shard: int
+    why_not_saved: str
+    """Why it has no state that can be saved; empty if it has."""
 
 
 class MadeItem(Struct, frozen=True):
@@ -77,6 +79,8 @@ class Made(Struct, frozen=True, tag=True):
     segment: int
     segment_size: int
     spent: tuple[Spent, ...]
+    state: Packet | None
+    """The state of the shard's work after this ticket, now and then."""
 
 
 class Raised(Struct, frozen=True, tag=True):

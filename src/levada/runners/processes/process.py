@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from levada.flow.payload import Shard
+from levada.flow.state import Arrays
 from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Made, Stop
 from levada.runners.processes.pool import Slots
 from levada.runners.processes.ring import Ring
@@ -35,9 +38,10 @@ class WorkerProcess:
         _CONTEXT.set_forkserver_preload(_PRELOAD)
         forkserver.ensure_running()
 
-    def __init__(self, plan: Plan, shards: tuple[Shard, ...], rings: Mapping[str, Ring]) -> None:
-        self.shards = shards
-        self.unopened = {(shard.node, shard.index) for shard in shards}
+    def __init__(self, plan: Plan, shards: Sequence[tuple[Shard, Arrays | None]], rings: Mapping[str, Ring]) -> None:
+        """`shards`: each with the state that it goes on from, if there is one."""
+        self.shards = tuple(shard for shard, _ in shards)
+        self.unopened = {(shard.node, shard.index) for shard in self.shards}
         here, there = socket.socketpair()
         self.wire = Wire(here, FromWorker)
         self._slots = Slots(self._free)
@@ -91,10 +95,13 @@ class WorkerProcess:
             messages.append(message)
         return messages
 
-    def unpack(self, made: Made) -> list[Any]:
-        """The values of an item message, in its order."""
+    def unpack(self, made: Made) -> tuple[list[Any], Arrays | None]:
+        """The values of an item message, in its order, and a copy of the shard's state, if that came with it."""
         packets = [item.packet for items in made.items.values() for item in items]
-        return self._slots.unpack(made.slot, made.segment, packets)
+        if made.state is None:
+            return self._slots.unpack(made.slot, made.segment, packets), None
+        *values, state = self._slots.unpack(made.slot, made.segment, [*packets, made.state])
+        return values, _copied(state)
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -133,3 +140,7 @@ class WorkerProcess:
 
     def _free(self, number: int) -> None:
         self._freed.append(number)
+
+
+def _copied(state: Arrays) -> Arrays:
+    return {name: np.array(array) for name, array in state.items()}

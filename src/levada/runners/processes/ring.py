@@ -51,8 +51,8 @@ class _Head:
 class Ring:
     """The writer's end."""
 
-    def __init__(self, num_versions: int, weights: Any) -> None:
-        """A ring that keeps `num_versions` of weights that are as large as these; they are written as version 0."""
+    def __init__(self, num_versions: int, weights: Any, version: int = 0) -> None:
+        """A ring that keeps `num_versions` of weights that are as large as these, which are the first."""
         size = _room_for(weights)
         self.place = RingPlace(num_versions + 1, size)  # one more, to be written to
         self._head_segment = Segment.create(_HEAD_SIZE)
@@ -61,7 +61,7 @@ class Ring:
         self._head.slots[:, 0] = _NONE
         self._arenas = [Arena(Segment.create(size)) for _ in range(self.place.num_slots)]
         self._num_written = 0
-        self.write(0, weights)
+        self.write(version, weights)
 
     def write(self, version: int, weights: Any) -> None:
         """Make a version readable; the oldest one is overwritten."""

@@ -20,6 +20,7 @@ from levada.flow.graph import Flow
 from levada.flow.nodes import Node
 from levada.flow.payload import Item, Shard, derive_seed
 from levada.flow.protocols import close
+from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Instrument, Report, Reported, Statistics
 from levada.runners.accounts import Accounts
 from levada.runners.processes.errors import unpack_error
@@ -27,8 +28,20 @@ from levada.runners.processes.messages import FromWorker, Made, Opened
 from levada.runners.processes.process import WorkerProcess
 from levada.runners.processes.ring import Ring
 from levada.runners.processes.worker import Plan
+from levada.runners.saving import (
+    ShardKey,
+    collect,
+    first_history,
+    plan_shards,
+    renewed,
+    restore_hub,
+    restore_learner,
+    restored_weights,
+    save_rule,
+)
+from levada.runners.snapshots import History
 from levada.runners.work import explain, perform, refuse_replays
-from levada.schedule import Closed, Deal, Finished, Firing, Hub, HubInstruction, Publish, Start, Tell
+from levada.schedule import Closed, Deal, Finished, Firing, Forget, Hub, HubInstruction, Publish, Start, Tell
 from levada.schedule.shards import readers
 
 
@@ -45,6 +58,8 @@ class ProcessesRun:
         *,
         seed: int,
         instruments: Sequence[Instrument],
+        state: RunState | None,
+        save_every: int | None,
         num_workers: int,
         num_threads: int,
         max_restarts: int,
@@ -59,7 +74,8 @@ class ProcessesRun:
         self._accounts = Accounts(flow, self._hub, instruments)
         self._plan = Plan(
             flow=flow.name, nodes=_of_shards(flow, topology), stages=topology.shard_stages, num_threads=num_threads,
-            policies={name: register.policy for name, register in flow.registers.items()},
+            policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
+            save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
         )  # fmt: skip
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
@@ -68,11 +84,13 @@ class ProcessesRun:
         self._reports: deque[Report] = deque()
         self._learners: dict[str, Any] = {}
         self._rings: dict[str, Ring] = {}
+        self._weights: dict[str, dict[int, Any]] = {}
+        self._shards: dict[ShardKey, _Shard] = {}
         self._selector = selectors.DefaultSelector()
         self._workers: list[WorkerProcess] = []
         self._carrier: dict[tuple[str, int], WorkerProcess] = {}
         try:
-            self._open(seed, num_workers)
+            self._open(seed, num_workers, state)
         except BaseException:
             self.close()
             raise
@@ -103,6 +121,16 @@ class ProcessesRun:
             raise ValueError(msg)
         return self._learners[node]
 
+    def save(self) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
+        cut = self._hub.cut(self._waiting)
+        return collect(
+            self.flow, cut, learners=self._learners, weights=self._weights,
+            histories={key: shard.history for key, shard in self._shards.items()},
+            generations={key: shard.shard.generation for key, shard in self._shards.items()},
+            why_not=lambda key: self._shards[key].why_not,
+        )  # fmt: skip
+
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """The process numbers of the workers, for those who watch processes."""
@@ -128,30 +156,38 @@ class ProcessesRun:
 
     # ---- inside
 
-    def _open(self, seed: int, num_workers: int) -> None:
+    def _open(self, seed: int, num_workers: int, state: RunState | None) -> None:
         WorkerProcess.prepare()
+        cut = None if state is None else restore_hub(self._hub, state)
         for name, recipe in self.flow.learners().items():
             learner = self._learners[name] = recipe.open(derive_seed(seed, name))
+            restore_learner(learner, name, state)
             for register in self.flow.registers.values():
                 if register.policy == recipe.policy_name:
-                    keep = self._hub.registers[register.name].keep
-                    self._rings[register.name] = Ring(keep, learner.weights())
-        shards = [
-            Shard(node.name, index, node.shards, derive_seed(seed, node.name, index))
-            for node in self.flow.nodes.values()
-            if node.kind == "source"
-            for index in range(node.shards)
-        ]
+                    weights = restored_weights(cut, register.name, state, learner.weights())
+                    self._open_register(register.name, weights)
+        shards = plan_shards(self.flow, seed, state)
+        for shard, saved in shards:
+            history = first_history(self._hub, shard, cut, saved)
+            self._shards[shard.node, shard.index] = _Shard(shard, history)
         for number in range(num_workers):
-            self._start_worker(tuple(shards[number::num_workers]))
+            self._start_worker(shards[number::num_workers])
         while any(worker.unopened for worker in self._workers):
             self._listen()
 
-    def _start_worker(self, shards: tuple[Shard, ...]) -> WorkerProcess:
+    def _open_register(self, name: str, weights: dict[int, Any]) -> None:
+        """Write the versions that there are, oldest first."""
+        (oldest, first), *newer = weights.items()
+        ring = self._rings[name] = Ring(self._hub.registers[name].keep, first, oldest)
+        for version, value in newer:
+            ring.write(version, value)
+        self._weights[name] = weights
+
+    def _start_worker(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerProcess:
         worker = WorkerProcess(self._plan, shards, self._rings)
         self._workers.append(worker)
         self._selector.register(worker.wire, selectors.EVENT_READ, worker)
-        for shard in shards:
+        for shard in worker.shards:
             self._carrier[shard.node, shard.index] = worker
         return worker
 
@@ -193,19 +229,23 @@ class ProcessesRun:
             self._num_failures.pop((message.ticket.source, message.ticket.shard), None)
             for spent in message.spent:
                 self._accounts.fired(spent.node, message.ticket.shard, spent.number, spent.start_s, spent.end_s)
-            values = iter(worker.unpack(message))
+            found, state = worker.unpack(message)
+            values = iter(found)
+            self._shards[message.ticket.source, message.ticket.shard].did(message.ticket.number, state)
             made = {
                 channel: [Item(next(values), item.headers) for item in items]
                 for channel, items in message.items.items()
             }
-            del values  # it would keep the last slot in use
+            del found, values  # they would keep the last slot in use
             self._follow(self._hub.closed(Closed(message.ticket, made, message.header)))
         elif isinstance(message, Opened):
             worker.unopened.discard((message.source, message.shard))
+            self._shards[message.source, message.shard].why_not = message.why_not_saved
         else:
             error = unpack_error(message.error)
             if message.opening or self._has_failed_too_often(message.source, message.shard):
                 raise error
+            self._shards[message.source, message.shard].renew(self._plan.seed)  # as the worker did
             self._follow(self._hub.lost(message.source, message.shard))
 
     def _has_failed_too_often(self, source: str, shard: int) -> bool:
@@ -222,13 +262,27 @@ class ProcessesRun:
             names = ", ".join(f"{shard.node} {shard.index}" for shard in dead.shards)
             msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {dead.how_it_ended}"
             raise WorkerError(msg)
-        fresh = self._start_worker(dead.shards)
+        fresh = self._start_worker([self._going_on(shard) for shard in dead.shards])
         for shard in dead.shards:
             if self._hub.tickets(shard.node, shard.index):
                 self._follow(self._hub.lost(shard.node, shard.index))
         fresh.forget_tickets()
         for shard in dead.shards:
             fresh.give(self._hub.tickets(shard.node, shard.index))
+
+    def _going_on(self, shard: Shard) -> tuple[Shard, Arrays | None]:
+        """A shard of a worker that is gone, with the state after its last ticket.
+
+        It begins anew if that was not saved, and after some attempts that led to nothing.
+        """
+        known = self._shards[shard.node, shard.index]
+        if known.last_ticket is None:  # it has done nothing yet
+            return known.shard, None
+        state = known.history.after(known.last_ticket)
+        if state is None or self._num_failures[shard.node, shard.index] > (self._max_restarts + 1) // 2:
+            known.renew(self._plan.seed)
+            return known.shard, None
+        return known.shard, state
 
     def _execute(self, firing: Firing) -> None:
         node = self.flow.nodes[firing.node]
@@ -252,6 +306,9 @@ class ProcessesRun:
                 self._carrier[ticket.source, ticket.shard].give([ticket], first=instruction.first)
             elif isinstance(instruction, Publish):
                 self._rings[instruction.register].write(instruction.version, instruction.weights)
+                self._weights[instruction.register][instruction.version] = instruction.weights
+            elif isinstance(instruction, Forget):
+                del self._weights[instruction.register][instruction.version]
             elif isinstance(instruction, Tell):
                 if isinstance(instruction.event, Reported):
                     self._reports.append(instruction.event.report)
@@ -262,6 +319,29 @@ class ProcessesRun:
         for worker in self._workers:
             with suppress(ConnectionError):  # it is gone: the selector will say so
                 worker.flush()
+
+
+class _Shard:
+    """A shard as this process knows it."""
+
+    def __init__(self, shard: Shard, history: History) -> None:
+        self.shard = shard
+        self.history = history
+        self.last_ticket = history.last_ticket if history.last_ticket >= 0 else None
+        """The last that it has done with its present environments."""
+        self.why_not = ""
+
+    def did(self, ticket: int, state: Arrays | None) -> None:
+        """It has done a ticket, and was left in a state, if that was saved."""
+        self.last_ticket = ticket
+        if state is not None:
+            self.history.add(ticket, state)
+
+    def renew(self, seed: int) -> None:
+        """It begins anew."""
+        self.shard = renewed(self.shard, seed)
+        self.history.clear()
+        self.last_ticket = None
 
 
 def _of_shards(flow: Flow, topology: Topology) -> dict[str, Node]:

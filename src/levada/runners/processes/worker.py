@@ -22,11 +22,25 @@ from levada.flow.derive import ShardStage
 from levada.flow.nodes import Node
 from levada.flow.payload import Shard
 from levada.flow.protocols import close
+from levada.flow.state import Arrays
 from levada.runners.processes.errors import pack_error
-from levada.runners.processes.messages import Begin, Free, Give, Made, MadeItem, Opened, Raised, Spent, Stop, ToWorker
+from levada.runners.processes.messages import (
+    Begin,
+    Free,
+    Give,
+    Made,
+    MadeItem,
+    Opened,
+    Raised,
+    Spent,
+    Stop,
+    ToWorker,
+)
 from levada.runners.processes.pool import Pool, Slot
 from levada.runners.processes.ring import RingReader
 from levada.runners.processes.wire import Wire
+from levada.runners.saving import open_shard, renewed
+from levada.runners.snapshots import SaveRule, Snapshots
 from levada.runners.work import explain, perform, read_weights
 from levada.schedule import Closed, Finished, Firing, ShardMachine, Start
 from levada.schedule.shards import readers
@@ -44,9 +58,13 @@ class Plan:
     """Register -> policy."""
     num_threads: int
     """For linear algebra."""
+    seed: int
+    """Of the run."""
+    save_rules: Mapping[str, SaveRule]
+    """By source."""
 
 
-def work(end: socket.socket, plan: Plan, shards: Sequence[Shard]) -> None:
+def work(end: socket.socket, plan: Plan, shards: Sequence[tuple[Shard, Arrays | None]]) -> None:
     """The life of a worker."""
     for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and closed terminals are the main process's affair
         signal.signal(number, signal.SIG_IGN)
@@ -66,10 +84,11 @@ def _end_with(descriptor: int) -> None:
 class _Shard:
     """A shard of this worker: its machine, its work, and the slot that its present ticket is made in."""
 
-    def __init__(self, shard: Shard, machine: ShardMachine, work: Any) -> None:
+    def __init__(self, shard: Shard, machine: ShardMachine) -> None:
         self.shard = shard
         self.machine = machine
-        self.work = work
+        self.work: Any = None
+        self.snapshots = Snapshots(None)
         self.slot: Slot | None = None
         self.spent: list[Spent] = []
 
@@ -84,13 +103,14 @@ class _Worker:
         self._shards: dict[tuple[str, int], _Shard] = {}
         self._waiting: list[tuple[_Shard, Firing]] = []
 
-    def run(self, shards: Sequence[Shard]) -> None:
+    def run(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> None:
         """Until `Stop`."""
         found = readers(self._plan.nodes)
         stages = {stage.source: stage for stage in self._plan.stages}
-        for shard in shards:
+        for shard, _ in shards:
             machine = ShardMachine(self._plan.nodes, found, stages[shard.node], shard.index)
-            self._shards[shard.node, shard.index] = _Shard(shard, machine, None)
+            self._shards[shard.node, shard.index] = _Shard(shard, machine)
+        self._saved = {(shard.node, shard.index): state for shard, state in shards}
         self._closing.callback(self._close)
         while self._listen():
             while self._waiting:
@@ -121,13 +141,17 @@ class _Worker:
 
     def _open(self, shard: _Shard) -> None:
         name, index = shard.shard.node, shard.shard.index
+        saved = self._saved.pop((name, index), None)
         try:
-            shard.work = self._plan.nodes[name].work(shard.shard)
+            shard.work = open_shard(
+                self._plan.nodes[name], shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed
+            )
         except (Exception, SystemExit) as error:
-            error.add_note(f"while opening node {name!r} of flow {self._plan.flow!r}, shard {index}")
             self._wire.send(Raised(name, index, True, pack_error(error)))
-        else:
-            self._wire.send(Opened(name, index))
+            return
+        shard.snapshots = Snapshots(shard.work)
+        shard.snapshots.take()  # only to know whether it can be done
+        self._wire.send(Opened(name, index, shard.snapshots.why_not))
 
     def _most_urgent(self) -> int:
         """What lies between nodes goes first, then the oldest ticket."""
@@ -163,6 +187,7 @@ class _Worker:
         except Exception as closing:
             error.add_note(f"closing the work of the shard failed too: {closing!r}")
         self._wire.send(Raised(shard.shard.node, shard.shard.index, False, pack_error(error)))
+        shard.shard = renewed(shard.shard, self._plan.seed)
         self._open(shard)
 
     def _follow(self, shard: _Shard, instructions: list[Start | Closed]) -> None:
@@ -176,14 +201,20 @@ class _Worker:
         slot, shard.slot = shard.slot, None
         assert slot is not None
         values = [item.value for items in closed.made.values() for item in items]
-        packets, slot = self._pool.pack(values, slot)
+        worked_s = sum(spent.end_s - spent.start_s for spent in shard.spent)
+        must = self._plan.save_rules[closed.ticket.source].must(closed.ticket.number)
+        state = shard.snapshots.take_if_cheap(worked_s, must=must)
+        packets, slot = self._pool.pack([*values, state], slot)
         left = iter(packets)
         items = {
             channel: tuple(MadeItem(next(left), item.headers) for item in made) for channel, made in closed.made.items()
         }
         spent, shard.spent = tuple(shard.spent), []
         segment_size = slot.arena.segment.size
-        made = Made(closed.ticket, closed.header, items, slot.number, slot.segment_number, segment_size, spent)
+        made = Made(
+            closed.ticket, closed.header, items, slot.number, slot.segment_number, segment_size, spent,
+            None if state is None else packets[-1],
+        )  # fmt: skip
         self._wire.send(made, self._pool.introduce(slot))
 
     def _find_weights(self, register: str, version: int | None) -> tuple[int, Any]:

@@ -1,0 +1,24 @@
+"""Train, load, resume and evaluate: what the command line does, from Python.
+
+    import levada as lv
+
+    run = lv.train("ppo", "CartPole-v1", until="return=475", seed=1)
+    run.summary.return_mean_100
+    action = run.policy.act(observation)
+
+    again = lv.load(run.path)
+    lv.evaluate(again, num_episodes=20).mean
+    lv.resume(run.path, until="return=490")
+
+A mistake of the caller is a `LevadaError` that is a ValueError or a TypeError, raised before anything starts.
+"""
+
+from levada.api.load import LoadError, evaluate, load
+from levada.api.options import Options, configure, deployment
+from levada.api.resume import resume
+from levada.api.run import Result, build
+from levada.api.train import launch, train
+
+__all__ = [
+    "LoadError", "Options", "Result", "build", "configure", "deployment", "evaluate", "launch", "load", "resume", "train",
+]  # fmt: skip

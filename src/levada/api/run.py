@@ -1,0 +1,144 @@
+"""Carry out a run in its directory: what training and resuming have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.checks import ConfigError
+from levada.flow import Flow, Instrument, LevadaError, RunState
+from levada.flow.deployment import Deployment, Run
+from levada.rl.evaluate import TrainedPolicy
+from levada.rl.learner import Learner
+from levada.rl.task import Task
+from levada.rl.threads import set_threads
+from levada.run.directory import RunDirectory
+from levada.run.display import Display
+from levada.run.execute import execute
+from levada.run.exits import sys_exit_is_an_error
+from levada.run.identity import Identity
+from levada.run.monitor import Monitor
+from levada.run.sinks import JsonLines, MetricSink, TensorBoard
+from levada.run.state import pack
+from levada.run.summary import Summary
+from levada.run.until import Until
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run."""
+
+    summary: Summary
+    """The same as summary.json."""
+    policy: TrainedPolicy
+    """With the weights of the end; `policy.act(observation)`."""
+    path: Path
+    """Directory of the run."""
+    task: Task
+    flow: Flow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that is known before a run starts."""
+
+    flow: Flow
+    task: Task
+    identity: Identity
+    place: Deployment
+    until: Until
+    threads: int
+    checkpoint_every_updates: int | None
+    tensorboard: bool
+
+    def carry_out(
+        self,
+        directory: RunDirectory,
+        monitor: Monitor,
+        *,
+        display: Display,
+        instruments: Sequence[Instrument] = (),
+        state: RunState | None = None,
+    ) -> Result:
+        """Run until the end, write everything, return what came of it. `state`: of the run that goes on."""
+        set_threads(self.threads)
+        try:
+            with directory.locked(), sys_exit_is_an_error():
+                run = self.place.open(
+                    self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
+                    save_every=self.checkpoint_every_updates,
+                )  # fmt: skip
+                try:
+                    summary = execute(
+                        run, identity=self.identity, until=self.until, monitor=monitor, directory=directory,
+                        sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=display,
+                        arrays_of=lambda: pack(run.save()), params_of=lambda: _weights(run),
+                        is_whole=lambda: _is_whole(run), checkpoint_every_updates=self.checkpoint_every_updates,
+                    )  # fmt: skip
+                    policy = _policies(run)[0]
+                finally:
+                    run.close()
+        except Exception as error:
+            directory.write_error(error)
+            raise
+        return Result(summary, policy, directory.path, self.task, self.flow)
+
+    def _sinks(self, directory: RunDirectory, purge_step: int | None) -> list[MetricSink]:
+        sinks: list[MetricSink] = [JsonLines(directory.metrics_path)]
+        if self.tensorboard:
+            sinks.append(TensorBoard(directory.path, purge_step=purge_step))
+        return sinks
+
+
+def build(config: Algorithm, task: Task) -> Flow:
+    """The flow of a configuration.
+
+    Raises:
+        ConfigError: a policy, learner or sampler refused what the configuration gives it, or there is no flow.
+        Exception: whatever the environment raises when its spaces are looked at.
+    """
+    try:
+        flow = config.flow(task)
+    except ValueError as error:
+        if isinstance(error, LevadaError) or not _is_ours(error):
+            raise
+        raise ConfigError(str(error)) from error
+    if not isinstance(flow, Flow):
+        msg = f"{type(config).__name__}.flow returned {type(flow).__name__}, expected a Flow; did you forget `return flow`?"
+        raise ConfigError(msg)
+    return flow
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether levada itself raised it, not an environment or a user's code that it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _learners(run: Run) -> dict[str, Any]:
+    return {name: run.node_state(name) for name in run.flow.learners()}
+
+
+def _weights(run: Run) -> dict[str, Any]:
+    return {f"{name}/{key}": value for name, live in _learners(run).items() for key, value in live.weights().items()}
+
+
+def _is_whole(run: Run) -> bool:
+    """Whether every update that a learner has counted was also published: it counts one before the last of it is done."""
+    versions = run.statistics().versions
+    recipes: dict[str, Learner] = run.flow.learners()
+    return all(live.num_updates == versions[recipes[name].policy_name] for name, live in _learners(run).items())
+
+
+def _policies(run: Run) -> list[TrainedPolicy]:
+    recipes: dict[str, Learner] = run.flow.learners()
+    return [
+        TrainedPolicy(recipes[name].policy, live.weights(), version=live.num_updates)
+        for name, live in _learners(run).items()
+    ]

@@ -1,0 +1,131 @@
+"""Train a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.registry import algorithm_home, algorithm_name
+from levada.api.options import Env, Options, configure, deployment
+from levada.api.run import Job, Result, build
+from levada.flow import Instrument
+from levada.flow.deployment import Deployment
+from levada.rl.task import Task
+from levada.rl.threads import default_threads
+from levada.run.directory import RunDirectory
+from levada.run.display import Mode, make_display
+from levada.run.exits import sys_exit_is_an_error
+from levada.run.identity import Identity, Origin, Setting
+from levada.run.monitor import Monitor
+from levada.run.until import Until
+
+
+def train(
+    algorithm: str | Algorithm | type[Algorithm],
+    env: Env,
+    *,
+    until: str = "steps=1_000_000",
+    seed: int = 0,
+    on: str | Deployment = "inline",
+    out: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    checkpoint_every_updates: int | None = None,
+    tensorboard: bool = True,
+    display: Mode = "auto",
+    instruments: Sequence[Instrument] = (),
+    **fields: Any,
+) -> Result:
+    """Train a policy and return the finished run; `fields` are those of the algorithm's configuration.
+
+    Args:
+        algorithm: a name (`"ppo"`), a class, or a configuration.
+        env: a registered id, a callable that makes environments, or a `Task`.
+        until: when to stop; see `levada.run.until`.
+        seed: everything random follows from it.
+        on: where to run.
+        out: directory of the run; None makes one below runs/.
+        threads: of torch; None: one for small networks, all cores for images.
+        checkpoint_every_updates: None saves at the end only.
+        tensorboard: whether to write TensorBoard events.
+        display: what is shown meanwhile; `auto` is live in a terminal and plain lines elsewhere.
+        instruments: see every event of the run.
+        **fields: of the algorithm's configuration.
+
+    Raises:
+        ValueError, TypeError: something that cannot be run, found before anything starts.
+        Exception: whatever the environment or the loss raises, with a note that says where in the flow; the
+            traceback is in error.txt of the run directory, too.
+        ExitError: the environment or the loss called sys.exit.
+        SystemExit: SIGTERM or SIGHUP came; the run was ended and saved as after Ctrl-C, and now the process should end.
+    """
+    began_s = time.perf_counter()
+    place = deployment(on)
+    options = Options(
+        until=until, seed=seed, on=str(place), out=None if out is None else os.fspath(out), threads=threads,
+        checkpoint_every_updates=checkpoint_every_updates, tensorboard=tensorboard,
+    )  # fmt: skip
+    config, settings = configure(algorithm, env, fields)
+    return launch(config, settings, env, options, place, display=display, instruments=instruments, began_s=began_s)
+
+
+def launch(
+    config: Algorithm,
+    settings: Mapping[str, Setting],
+    env: Env,
+    options: Options,
+    place: Deployment,
+    *,
+    option_origins: Mapping[str, Origin] | None = None,
+    display: Mode = "auto",
+    instruments: Sequence[Instrument] = (),
+    on_directory: Callable[[RunDirectory], None] = lambda directory: None,
+    began_s: float | None = None,
+) -> Result:
+    """Run a configuration: what `train` and the command line have in common."""
+    began_s = time.perf_counter() if began_s is None else began_s
+    task = env if isinstance(env, Task) else Task(env)
+    until = Until.parse(options.until)
+    with sys_exit_is_an_error():
+        flow = build(config, task)
+        flow.check(reports=True)
+    shown = make_display(display)
+    threads = options.threads or default_threads(task)
+    identity = Identity(
+        algorithm=algorithm_name(type(config)),
+        env=task.name,
+        seed=options.seed,
+        deployment=str(place),
+        flow_hash=flow.hash(),
+    )
+    origins = option_origins or {}
+    defaults = type(options)()
+    about = {
+        name: Setting(value, origins.get(name, "default" if value == getattr(defaults, name) else "argument"))
+        for name, value in dataclasses.asdict(options).items()
+    }
+    about["threads"] = Setting(threads, about["threads"].origin)
+    about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
+    for name, (value, usual) in _written(task).items():
+        about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
+    directory = RunDirectory.create(options.out, identity, {**about, **settings})
+    on_directory(directory)
+    job = Job(
+        flow=flow, task=task, identity=identity, place=place, until=until, threads=threads, tensorboard=options.tensorboard,
+        checkpoint_every_updates=options.checkpoint_every_updates,
+    )  # fmt: skip
+    monitor = Monitor(target_return=until.return_mean, began_s=began_s)
+    return job.carry_out(directory, monitor, display=shown, instruments=instruments)
+
+
+def _written(task: Task) -> dict[str, tuple[Any, Any]]:
+    """A task as settings: name -> (value, default); a callable can only be named."""
+    env = task.env if isinstance(task.env, str) else {"callable": task.name}
+    return {
+        "env": (env, None),
+        "env_kwargs": (dict(task.env_kwargs), {}),
+        "vectorization": (task.vectorization, "auto"),
+    }

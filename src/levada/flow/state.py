@@ -1,0 +1,35 @@
+"""What a run goes on from: taken between two updates, given to any deployment that opens the same flow.
+
+state = run.save()
+run = deployment.open(flow, seed=seed, state=state)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunState:
+    """Everything of a run that its result depends on."""
+
+    learners: Mapping[str, Arrays]
+    """By learn node."""
+    shards: Mapping[tuple[str, int], Arrays]
+    """By source and shard; a shard that is missing has done nothing yet, or is in `unsaved`."""
+    generations: Mapping[tuple[str, int], int]
+    """Of the shards that had to begin anew."""
+    registers: Mapping[str, Mapping[int, Arrays]]
+    """Weights of older versions that tickets can still name."""
+    schedule: Mapping[str, Any]
+    """Of the schedule, as JSON-able data."""
+    is_exact: bool
+    """Whether the run that goes on is, bit for bit, the one that was not interrupted."""
+    unsaved: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """Shards that begin anew, and why."""

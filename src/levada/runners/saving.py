@@ -1,0 +1,178 @@
+"""Saving a run between two updates, and opening its shards again: the same for every runner."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from levada.flow.errors import FlowWarning, NotSavedError
+from levada.flow.graph import Flow
+from levada.flow.nodes import Node
+from levada.flow.payload import Shard, derive_seed
+from levada.flow.protocols import Stateful, close
+from levada.flow.state import Arrays, RunState
+from levada.runners.snapshots import History, SaveRule, last_ticket
+from levada.schedule import Cut, Hub
+
+ShardKey: TypeAlias = tuple[str, int]
+"""Source and number of a shard."""
+
+
+def collect(
+    flow: Flow,
+    cut: Cut,
+    *,
+    learners: Mapping[str, Any],
+    weights: Mapping[str, Mapping[int, Any]],
+    histories: Mapping[ShardKey, History],
+    generations: Mapping[ShardKey, int],
+    why_not: Callable[[ShardKey], str],
+) -> RunState:
+    """Put together what a run goes on from.
+
+    Args:
+        flow: what is executed.
+        cut: where the schedule stands.
+        learners: by learn node.
+        weights: by register and version: at least those that the cut names.
+        histories: of all shards.
+        generations: of the shards that had to begin anew.
+        why_not: why there is no state of a shard.
+
+    """
+    shards: dict[ShardKey, Arrays] = {}
+    unsaved: dict[ShardKey, str] = {}
+    generations = dict(generations)
+    for source, index in _shards(flow):
+        history = histories[source, index]
+        state = history.newest()
+        if cut.is_exact:
+            ticket = last_ticket(cut.tickets[source], index, flow.nodes[source].shards)
+            if ticket is None:
+                continue  # it stands where it began
+            state = history.after(ticket)
+        if state is None:
+            unsaved[source, index] = why_not((source, index)) or "saving it takes too long to do it often"
+            generations[source, index] = generations.get((source, index), 0) + 1
+        else:
+            shards[source, index] = state
+    registers, has_old_weights = _old_weights(flow, cut, weights)
+    saved = {name: live.state_dict() for name, live in learners.items() if isinstance(live, Stateful)}
+    return RunState(
+        learners=saved, shards=shards, generations=generations, registers=registers,
+        schedule=msgspec.to_builtins(cut), unsaved=unsaved,
+        is_exact=cut.is_exact and not unsaved and has_old_weights and len(saved) == len(learners),
+    )  # fmt: skip
+
+
+def restore_hub(hub: Hub, state: RunState) -> Cut:
+    """Set a hub to where the schedule of a saved run stood."""
+    cut = msgspec.convert(dict(state.schedule), Cut)
+    hub.restore(cut)
+    return cut
+
+
+def restore_learner(live: Any, name: str, state: RunState | None) -> None:
+    """Set a learner to where it stood, if it was saved."""
+    if state is not None and name in state.learners and isinstance(live, Stateful):
+        live.load_state_dict(state.learners[name])
+
+
+def restored_weights(cut: Cut | None, register: str, state: RunState | None, newest: Any) -> dict[int, Any]:
+    """The weights of a register by version, oldest first; `newest`: those of the learner."""
+    if cut is None or state is None:
+        return {0: newest}
+    old = state.registers.get(register, {})
+    return {version: _from_arrays(old[version]) if version in old else newest for version in cut.registers[register]}
+
+
+def plan_shards(flow: Flow, seed: int, state: RunState | None) -> list[tuple[Shard, Arrays | None]]:
+    """Every shard of a flow, with the state that it goes on from, if there is one."""
+    found: list[tuple[Shard, Arrays | None]] = []
+    for source, index in _shards(flow):
+        generation = 0 if state is None else state.generations.get((source, index), 0)
+        own = derive_seed(seed, source, index, generation)
+        saved = None if state is None else state.shards.get((source, index))
+        found.append((Shard(source, index, flow.nodes[source].shards, own, generation), saved))
+    return found
+
+
+def first_history(hub: Hub, shard: Shard, cut: Cut | None, saved: Arrays | None) -> History:
+    """The history of a shard that begins, or goes on from a saved state."""
+    history = History(hub.num_ahead(shard.node) + 1)
+    if cut is not None and saved is not None:
+        base = cut.tickets[shard.node]
+        ticket = last_ticket(base, shard.index, shard.num_shards) if cut.is_exact else base - 1
+        history.add(-1 if ticket is None else ticket, saved)
+    return history
+
+
+def save_rule(hub: Hub, source: str, save_every: int | None) -> SaveRule:
+    """Which states a planned save needs."""
+    num_tickets = hub.tickets_per_update(source)
+    num_shards = hub.flow.nodes[source].shards
+    return SaveRule(num_shards, None if save_every is None or num_tickets is None else save_every * num_tickets)
+
+
+def renewed(shard: Shard, seed: int) -> Shard:
+    """The same shard, to begin anew."""
+    generation = shard.generation + 1
+    return replace(shard, seed=derive_seed(seed, shard.node, shard.index, generation), generation=generation)
+
+
+def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, seed: int) -> Any:
+    """Open the work of a source, and set it to where it stood. Where that cannot be, it begins anew, with a warning."""
+    try:
+        work = node.work(shard)
+        if state is None or not isinstance(work, Stateful):
+            return work
+        try:
+            work.load_state_dict(state)
+        except NotSavedError as error:
+            close(work)
+            text = f"shard {shard.index} of {node.name!r} begins anew: {error}"
+            warnings.warn(text, FlowWarning, stacklevel=2)
+            return node.work(renewed(shard, seed))
+    except BaseException as error:
+        error.add_note(f"while opening node {node.name!r} of flow {flow!r}, shard {shard.index}")
+        raise
+    return work
+
+
+def _shards(flow: Flow) -> list[ShardKey]:
+    return [(n.name, index) for n in flow.nodes.values() if n.kind == "source" for index in range(n.shards)]
+
+
+def _old_weights(
+    flow: Flow, cut: Cut, weights: Mapping[str, Mapping[int, Any]]
+) -> tuple[dict[str, dict[int, Arrays]], bool]:
+    """Those that are not the learner's present ones, and whether all of them are arrays."""
+    found: dict[str, dict[int, Arrays]] = {}
+    whole = True
+    for name, versions in cut.registers.items():
+        found[name] = {}
+        for version in versions:
+            if version != cut.versions[flow.registers[name].policy]:
+                arrays = _as_arrays(weights[name][version])
+                if arrays is None:
+                    whole = False
+                else:
+                    found[name][version] = arrays
+    return found, whole
+
+
+def _as_arrays(weights: Any) -> Arrays | None:
+    if isinstance(weights, np.ndarray):
+        return {"": weights}
+    if isinstance(weights, Mapping) and all(isinstance(value, np.ndarray) for value in weights.values()):
+        return dict(weights)
+    return None
+
+
+def _from_arrays(arrays: Arrays) -> Any:
+    return arrays[""] if set(arrays) == {""} else dict(arrays)

@@ -1,0 +1,38 @@
+"""A cut through a run between two updates: what was learned from lies before it, everything else will be made again.
+
+In admission order that is exact. Tickets are consumed in their order, each names the version to be made with, and so what
+was under way at the cut can be thrown away and made anew from what the shards were before it, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class QueueAccount(Struct, frozen=True):
+    """What became of the items of a queue before the cut."""
+
+    consumed: int
+    dropped: Mapping[str, int]
+    lost: int
+    lag_max: int
+    lag_sum: int
+    lag_count: int
+
+
+class Cut(Struct, frozen=True):
+    """The state of a hub between two updates; plain data, which JSON can hold."""
+
+    versions: Mapping[str, int]
+    """Policy -> number of updates."""
+    registers: Mapping[str, tuple[int, ...]]
+    """Register -> the versions that tickets can still name, oldest first."""
+    tickets: Mapping[str, int]
+    """Source -> the first ticket that was not learned from."""
+    num_firings: Mapping[str, int]
+    """Of the nodes behind the queues."""
+    queues: Mapping[str, QueueAccount]
+    is_exact: bool
+    """Whether a run that goes on from here is, bit for bit, the one that was not interrupted."""
