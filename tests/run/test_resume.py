@@ -110,10 +110,14 @@ def test_a_whole_checkpoint_gives_no_warning(tmp_path):
         assert resume(directory, Monitor()).meta == {"firing": 10}
 
 
-def test_a_run_without_checkpoints_cannot_be_resumed(tmp_path):
+def test_a_run_without_checkpoints_begins_anew(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
-    with pytest.raises(RunDirectoryError, match="has no valid checkpoint to resume from"):
-        resume(directory, Monitor())
+    directory.metrics_path.write_bytes(b'{"step": 5}\n')
+    with pytest.warns(
+        CheckpointWarning, match="has no valid checkpoint: it ended before the first one was due, and begins"
+    ):
+        assert resume(directory, Monitor()) is None
+    assert directory.metrics() == []
 
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path):

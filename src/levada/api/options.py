@@ -41,8 +41,8 @@ class Options:
     """Directory of the run, which must be new or empty; by default one below runs/."""
     threads: int | None = None
     """Threads that torch uses; by default one for small networks, all cores for images."""
-    checkpoint_every_updates: int | None = None
-    """A checkpoint after each so many updates; by default one at the end."""
+    checkpoint_every_updates: int | None = 100
+    """A checkpoint after each so many updates, from which `levada resume` goes on; None: only one at the end."""
     tensorboard: bool = True
     """Write TensorBoard events."""
 

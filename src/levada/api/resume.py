@@ -55,8 +55,7 @@ def resume(
         began_s: when the command began, by `time.perf_counter`.
 
     Raises:
-        RunDirectoryError, CheckpointError, LoadError: there is no run, nothing was saved, another process is at it, or it
-            is no longer the same flow.
+        RunDirectoryError, LoadError: there is no run, another process is at it, or it is no longer the same flow.
     """
     began_s = time.perf_counter() if began_s is None else began_s
     directory = RunDirectory.open(path)
@@ -81,8 +80,9 @@ def resume(
     )  # fmt: skip
     monitor = Monitor(target_return=goal.return_mean, began_s=began_s)
     with directory.locked():
-        state = _state(resume_directory(directory, monitor))
-        if not state.is_exact:
+        saved = resume_directory(directory, monitor)
+        state = None if saved is None else _state(saved)
+        if state is not None and not state.is_exact:
             warnings.warn(_what_is_new(directory, state), CheckpointWarning, stacklevel=2)
         on_directory(directory)
         return job.carry_out(directory, monitor, display=shown, instruments=instruments, state=state)

@@ -33,7 +33,7 @@ def train(
     on: str | Deployment = "inline",
     out: str | os.PathLike[str] | None = None,
     threads: int | None = None,
-    checkpoint_every_updates: int | None = None,
+    checkpoint_every_updates: int | None = 100,
     tensorboard: bool = True,
     display: Mode = "auto",
     instruments: Sequence[Instrument] = (),
@@ -49,7 +49,7 @@ def train(
         on: where to run.
         out: directory of the run; None makes one below runs/.
         threads: of torch; None: one for small networks, all cores for images.
-        checkpoint_every_updates: None saves at the end only.
+        checkpoint_every_updates: a checkpoint after each so many; None saves at the end only.
         tensorboard: whether to write TensorBoard events.
         display: what is shown meanwhile; `auto` is live in a terminal and plain lines elsewhere.
         instruments: see every event of the run.

@@ -31,6 +31,7 @@ from levada.flow.watch import (
     Consumed,
     Dropped,
     Event,
+    Failed,
     Fired,
     Instrument,
     LagStatistics,
@@ -45,7 +46,7 @@ from levada.flow.watch import (
 
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Dropped", "Edge",
-    "Episode", "Event", "Experience", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument",
+    "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument",
     "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError",
     "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Problem", "Published",
     "Queue", "Replay", "Report", "Reported", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics",

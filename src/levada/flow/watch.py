@@ -77,13 +77,21 @@ class Published(Struct, frozen=True):
     version: int
 
 
+class Failed(Struct, frozen=True):
+    """A shard has failed, with its environment or with its worker; it goes on, and its ticket is issued again."""
+
+    source: str
+    shard: int
+    why: str
+
+
 class Reported(Struct, frozen=True):
     """A report is handed to the user's loop."""
 
     report: Report
 
 
-Event: TypeAlias = Fired | Consumed | Used | Dropped | Published | Reported
+Event: TypeAlias = Fired | Consumed | Used | Dropped | Published | Failed | Reported
 
 
 class Instrument(Protocol):

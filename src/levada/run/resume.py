@@ -17,19 +17,23 @@ from levada.run.directory import RunDirectory, RunDirectoryError
 from levada.run.monitor import Monitor
 
 
-def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint:
+def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint | None:
     """Take up a run where its newest valid checkpoint left it; `meta` is what `arrays_of` gave to `execute`.
+
+    None if there is none: the run ended before the first was due, and begins anew.
 
     Warns with CheckpointWarning about torn checkpoints, and about one that was saved in the middle of an update or of a failure.
 
     Raises:
-        RunDirectoryError: there is no valid checkpoint, or it was not written by `execute`.
+        RunDirectoryError: the checkpoint was not written by `execute`.
 
     """
     found = newest(directory.path)
     if found is None:
-        msg = f"{directory.path} has no valid checkpoint to resume from: it ended before the first one was due"
-        raise RunDirectoryError(msg)
+        text = f"{directory.path} has no valid checkpoint: it ended before the first one was due, and begins anew"
+        warnings.warn(text, CheckpointWarning, stacklevel=2)
+        directory.rewind(-1)
+        return None
     flow, counts = found.meta.get("flow"), found.meta.get("monitor")
     if not isinstance(flow, Mapping) or not isinstance(counts, Mapping):
         msg = f"checkpoint {found.path} was not saved by a run: its meta lacks 'flow' or 'monitor'"

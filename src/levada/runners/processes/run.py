@@ -5,6 +5,7 @@ Nothing here is on the way of the data: a worker writes its item into shared mem
 
 from __future__ import annotations
 
+import logging
 import selectors
 import warnings
 from collections import Counter, deque
@@ -21,7 +22,7 @@ from levada.flow.nodes import Node
 from levada.flow.payload import Item, Shard, derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
-from levada.flow.watch import Instrument, Report, Reported, Statistics
+from levada.flow.watch import Failed, Instrument, Report, Reported, Statistics
 from levada.runners.accounts import Accounts
 from levada.runners.processes.errors import unpack_error
 from levada.runners.processes.messages import FromWorker, Made, Opened
@@ -43,6 +44,8 @@ from levada.runners.snapshots import History
 from levada.runners.work import explain, perform, refuse_replays
 from levada.schedule import Closed, Deal, Finished, Firing, Forget, Hub, HubInstruction, Publish, Start, Tell
 from levada.schedule.shards import readers
+
+log = logging.getLogger(__name__)
 
 
 class WorkerError(LevadaError, RuntimeError):
@@ -246,11 +249,19 @@ class ProcessesRun:
             if message.opening or self._has_failed_too_often(message.source, message.shard):
                 raise error
             self._shards[message.source, message.shard].renew(self._plan.seed)  # as the worker did
+            self._note_failure(message.source, message.shard, f"{type(error).__name__}: {error}", "with a fresh one")
             self._follow(self._hub.lost(message.source, message.shard))
 
     def _has_failed_too_often(self, source: str, shard: int) -> bool:
         self._num_failures[source, shard] += 1
         return self._num_failures[source, shard] > self._max_restarts
+
+    def _note_failure(self, source: str, shard: int, why: str, how: str) -> None:
+        count = self._num_failures[source, shard]
+        log.warning(
+            "%s, shard %d: %s; it goes on %s (%d of %d in a row)", source, shard, why, how, count, self._max_restarts
+        )
+        self._accounts.show(Failed(source, shard, why))
 
     def _replace(self, dead: WorkerProcess) -> None:
         """A worker has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
@@ -262,6 +273,8 @@ class ProcessesRun:
             names = ", ".join(f"{shard.node} {shard.index}" for shard in dead.shards)
             msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {dead.how_it_ended}"
             raise WorkerError(msg)
+        for shard in dead.shards:
+            self._note_failure(shard.node, shard.index, f"its worker ended {dead.how_it_ended}", "in a new one")
         fresh = self._start_worker([self._going_on(shard) for shard in dead.shards])
         for shard in dead.shards:
             if self._hub.tickets(shard.node, shard.index):

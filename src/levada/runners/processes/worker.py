@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -66,11 +67,26 @@ class Plan:
 
 def work(end: socket.socket, plan: Plan, shards: Sequence[tuple[Shard, Arrays | None]]) -> None:
     """The life of a worker."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and closed terminals are the main process's affair
-        signal.signal(number, signal.SIG_IGN)
+    _leave_signals_to_main()
     threading.Thread(target=_end_with, args=(end.fileno(),), daemon=True).start()
     with threadpool_limits(plan.num_threads), ExitStack() as closing:
         _Worker(Wire(end, ToWorker), plan, closing).run(shards)
+
+
+def _leave_signals_to_main() -> None:
+    """Ctrl-C, a closed terminal and a SIGTERM go to a whole group of processes: the main process will say what to do.
+
+    What an environment forks, or executes, gets its own signals as usual.
+    """
+    process = os.getpid()
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, ignore)
 
 
 def _end_with(descriptor: int) -> None:
