@@ -249,19 +249,19 @@ class ProcessesRun:
             if message.opening or self._has_failed_too_often(message.source, message.shard):
                 raise error
             self._shards[message.source, message.shard].renew(self._plan.seed)  # as the worker did
-            self._note_failure(message.source, message.shard, f"{type(error).__name__}: {error}", "with a fresh one")
+            self._tell_failure([(message.source, message.shard)], f"{type(error).__name__}: {error}")
             self._follow(self._hub.lost(message.source, message.shard))
 
     def _has_failed_too_often(self, source: str, shard: int) -> bool:
         self._num_failures[source, shard] += 1
         return self._num_failures[source, shard] > self._max_restarts
 
-    def _note_failure(self, source: str, shard: int, why: str, how: str) -> None:
-        count = self._num_failures[source, shard]
-        log.warning(
-            "%s, shard %d: %s; it goes on %s (%d of %d in a row)", source, shard, why, how, count, self._max_restarts
-        )
-        self._accounts.show(Failed(source, shard, why))
+    def _tell_failure(self, shards: Sequence[ShardKey], why: str) -> None:
+        names = ", ".join(f"{source} {index}" for source, index in shards)
+        count = max(self._num_failures[key] for key in shards)
+        log.warning("%s: %s; it is made again (failure %d of %d in a row)", names, why, count, self._max_restarts)
+        for source, index in shards:
+            self._accounts.show(Failed(source, index, why))
 
     def _replace(self, dead: WorkerProcess) -> None:
         """A worker has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
@@ -273,8 +273,9 @@ class ProcessesRun:
             names = ", ".join(f"{shard.node} {shard.index}" for shard in dead.shards)
             msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {dead.how_it_ended}"
             raise WorkerError(msg)
-        for shard in dead.shards:
-            self._note_failure(shard.node, shard.index, f"its worker ended {dead.how_it_ended}", "in a new one")
+        self._tell_failure(
+            [(shard.node, shard.index) for shard in dead.shards], f"the worker ended {dead.how_it_ended}"
+        )
         fresh = self._start_worker([self._going_on(shard) for shard in dead.shards])
         for shard in dead.shards:
             if self._hub.tickets(shard.node, shard.index):

@@ -1,0 +1,47 @@
+"""What processes hold, read from /proc: memory, descriptors, and who is alive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def pss_mb(pids: Iterable[int]) -> float:
+    """Megabytes of memory, what is shared divided among those who share it."""
+    total_kb = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
+        total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total_kb / 1024
+
+
+def num_descriptors(pid: int) -> int:
+    """Open files, sockets and segments."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def marked(mark: str) -> list[int]:
+    """Live processes that have `mark` in their environment, as all have that a process with it has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if mark.encode() in (entry / "environ").read_bytes() and _state(int(entry.name)) != "Z":
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def segments() -> set[str]:
+    """Names in the shared memory of the machine."""
+    return set(os.listdir("/dev/shm"))
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

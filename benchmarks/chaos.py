@@ -1,0 +1,201 @@
+"""Kill things, and see that nothing breaks: PPO on CartPole on several processes.
+
+    python benchmarks/chaos.py workers --kills 200     # SIGKILL random workers of one run
+    python benchmarks/chaos.py main --kills 30         # SIGKILL the main process of runs, and resume them
+
+workers: one run, whose workers are killed one by one at random moments, until so many were killed and the task is solved. Then
+the same flow runs inline, undisturbed, for the same number of updates: the parameters have to be the same, bit for bit. Memory
+(of all processes) and descriptors at the end are compared with those after the first kills.
+
+main: each run is a `levada train` of its own, killed at a random moment (also while it starts), resumed, and sometimes killed
+again. Three seconds after a kill no process and no named shared memory of it may be left. All have to end with the parameters of
+the run that was not disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._memory import marked, num_descriptors, pss_mb, segments
+from levada.algorithms.ppo import PPO
+from levada.algorithms.presets import PRESETS
+from levada.rl.task import Task
+from levada.rl.threads import set_threads
+from levada.run.hashing import params_sha256
+from levada.run.monitor import Monitor
+from levada.run.summary import Summary
+from levada.runners.inline import Inline
+from levada.runners.processes import Processes
+from levada.runners.processes.run import ProcessesRun
+
+SEED = 1
+WARM_UP = 10
+"""Kills after which memory and descriptors are read for the first time."""
+LEFT_BEHIND_S = 3.0
+
+
+class Killer(threading.Thread):
+    """Kills a random worker of a run now and then."""
+
+    def __init__(self, run: ProcessesRun, num_kills: int, least_s: float, most_s: float) -> None:
+        super().__init__(daemon=True)
+        self._run, self._num_kills = run, num_kills
+        self._least_s, self._most_s = least_s, most_s
+        self.num_killed = 0
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        """The life of the thread."""
+        dice = random.Random(SEED)
+        while self.num_killed < self._num_kills:
+            if self.stopped.wait(dice.uniform(self._least_s, self._most_s)):
+                return
+            with suppress(ProcessLookupError, IndexError):  # it has just ended, or its place is being taken
+                os.kill(dice.choice(self._run.worker_pids), signal.SIGKILL)
+                self.num_killed += 1
+
+
+def workers(num_kills: int, console: Console) -> bool:
+    """One run, many killed workers."""
+    config = PPO(**{**PRESETS["ppo"]["CartPole-v1"], "shards": 4, "num_envs": 2, "max_lag": 1})
+    flow, monitor = config.flow(Task("CartPole-v1")), Monitor(target_return=475.0)
+    usage: list[tuple[float, int]] = []
+    start_s = time.perf_counter()
+    with (
+        Processes(workers=2).open(flow, seed=SEED, instruments=[monitor]) as run,
+        Progress(console=console) as progress,
+    ):
+        bar = progress.add_task("workers killed", total=num_kills)
+        killer = Killer(run, num_kills, 0.15, 0.4)
+        killer.start()
+        for report in run:
+            progress.update(bar, completed=killer.num_killed)
+            if killer.num_killed >= WARM_UP and report.firing % 20 == 0:
+                usage.append((pss_mb([os.getpid(), *run.worker_pids]), num_descriptors(os.getpid())))
+            if monitor.solved_at_s is not None and killer.num_killed >= num_kills:
+                break
+        killer.stopped.set()
+        killer.join()
+        num_updates, found = report.firing, params_sha256(run.node_state("learn").weights())
+        ledger = next(iter(run.statistics().channels.values())).ledger
+    first, last = ([statistics.median(part) for part in zip(*some, strict=True)] for some in (usage[:20], usage[-20:]))
+    with Inline().open(flow, seed=SEED) as undisturbed:
+        expected = next(
+            params_sha256(undisturbed.node_state("learn").weights()) for r in undisturbed if r.firing == num_updates
+        )
+    console.print(
+        f"{killer.num_killed} workers killed in {time.perf_counter() - start_s:.0f} s; 475 reached after "
+        f"{monitor.solved_at_steps:,} env steps, {num_updates:,} updates in all\n"
+        f"ledger: produced {ledger.produced:,} = consumed {ledger.consumed:,} + lost {ledger.lost:,} + in flight "
+        f"{ledger.in_flight}: {'balanced' if ledger.balanced else 'NOT BALANCED'}\n"
+        f"memory {first[0]:.0f} -> {last[0]:.0f} MB, descriptors {first[1]:.0f} -> {last[1]:.0f}\n"
+        f"parameters {found[:12]}, undisturbed {expected[:12]}"
+    )
+    steady = last[0] <= 1.05 * first[0] and last[1] <= 1.05 * first[1] + 1
+    return ledger.balanced and steady and found == expected
+
+
+class Main:
+    """Runs of the command line, to be killed."""
+
+    def __init__(self, folder: Path, num_updates: int) -> None:
+        self.folder = folder
+        self._goal = f"updates={num_updates}"
+        self._train = [
+            "train", "ppo", "--env", "CartPole-v1", "--shards", "4", "--num-envs", "2", "--max-lag", "1", "--seed", str(SEED),
+            "--on", "processes:2", "--until", self._goal, "--checkpoint-every-updates", "10", "--quiet",
+        ]  # fmt: skip
+
+    def start(self, name: str, mark: str) -> subprocess.Popen[str]:
+        """Train, or go on where there is something to go on from."""
+        path = self.folder / name
+        words = (
+            ["resume", str(path), "--quiet"] if (path / "config.json").exists() else [*self._train, "--out", str(path)]
+        )
+        return subprocess.Popen(
+            [sys.executable, "-m", "levada.cli", *words], env={**os.environ, "LEVADA_CHAOS": mark}, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def summary(self, name: str) -> Summary:
+        """What came of a run."""
+        return Summary.from_json((self.folder / name / "summary.json").read_bytes())
+
+
+def main_process(num_kills: int, console: Console) -> bool:
+    """Many runs, each killed and resumed."""
+    dice, faults, num_killed = random.Random(SEED), list[str](), 0
+    with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
+        runs = Main(Path(folder), num_updates=200)
+        begun_s = time.perf_counter()
+        whole = runs.start("whole", "undisturbed")
+        _, said = whole.communicate()
+        assert whole.returncode == 0, said
+        whole_s = time.perf_counter() - begun_s
+        expected = runs.summary("whole").params_sha256
+        bar = progress.add_task("main processes killed", total=num_kills)
+        for number in range(num_kills):
+            name, mark = f"run{number}", uuid.uuid4().hex
+            before = segments()
+            process = runs.start(name, mark)
+            for _ in range(dice.choice([1, 1, 2])):  # some are killed once more when they have been resumed
+                try:
+                    process.communicate(timeout=dice.uniform(0.1, whole_s))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.communicate()
+                    num_killed += 1
+                    faults += _left_behind(name, mark, before)
+                    process = runs.start(name, mark)
+            _, said = process.communicate()
+            if process.returncode != 0:
+                faults.append(f"{name} ended with {process.returncode}: {said}")
+            elif runs.summary(name).params_sha256 != expected:
+                faults.append(f"{name} ended with other parameters: {said}")
+            progress.advance(bar)
+    console.print(f"{num_kills} runs, {num_killed} kills; undisturbed {whole_s:.1f} s, parameters {str(expected)[:12]}")
+    console.print("\n".join(faults) or "all ended with these parameters, and nothing was left behind")
+    return not faults
+
+
+def _left_behind(name: str, mark: str, before: set[str]) -> list[str]:
+    deadline_s = time.perf_counter() + LEFT_BEHIND_S
+    while (left := marked(mark)) and time.perf_counter() < deadline_s:
+        time.sleep(0.05)
+    new = segments() - before
+    return [f"{name}: processes {left} and segments {new} are left after {LEFT_BEHIND_S:g} s"] if left or new else []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill workers, or main processes, and see that nothing breaks.")
+    parser.add_argument("what", choices=["workers", "main"])
+    parser.add_argument("--kills", type=int, help="default: 200 workers, 30 main processes")
+    args = parser.parse_args()
+    set_threads(1)
+    logging.getLogger("levada").setLevel(logging.ERROR)  # each killed worker is told otherwise
+    console = Console()
+    if args.what == "workers":
+        return 0 if workers(args.kills or 200, console) else 1
+    return 0 if main_process(args.kills or 30, console) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
