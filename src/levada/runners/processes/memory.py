@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -77,6 +78,7 @@ class Arena:
         self.wanted = 0
         """Bytes asked for, also those for which there was no room."""
         self._bytes = np.frombuffer(segment.memory, np.uint8)
+        self._view = memoryview(segment.memory)
         self._address = self._bytes.ctypes.data
 
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -100,15 +102,21 @@ class Arena:
 
     def write(self, offset: int, data: memoryview) -> None:
         """Copy into the segment."""
-        self._bytes[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
+        self._view[offset : offset + data.nbytes] = data
 
     def offset_of(self, data: memoryview) -> int | None:
         """Where data lies in the segment; None if it lies elsewhere."""
         if not data.nbytes:
             return self._first
-        offset = int(np.frombuffer(data, np.uint8).ctypes.data - self._address)
+        offset = _address_of(data) - self._address
         return offset if self._first <= offset <= self._first + self.size - data.nbytes else None
 
     def clear(self) -> None:
         """Begin anew; arrays that were handed out will be overwritten."""
         self.used = self.wanted = 0
+
+
+def _address_of(data: memoryview) -> int:
+    if data.readonly:
+        return int(np.frombuffer(data, np.uint8).ctypes.data)
+    return ctypes.addressof(ctypes.c_char.from_buffer(data))  # a sixth of the time, but for what can be written to

@@ -14,6 +14,7 @@ stamp again: what it got is whole, or it is thrown away.
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,7 +86,9 @@ class Ring:
 
 
 class RingReader:
-    """A reader's end. It copies a version once, however often it is asked for."""
+    """A reader's end. It copies a version once, however often it is asked for, into memory that it uses again when nothing
+    refers to the weights there any more: the first touch of new memory takes far longer than the copy.
+    """
 
     def __init__(self, place: RingPlace, descriptors: Sequence[int]) -> None:
         """`descriptors`: of the ring."""
@@ -94,6 +97,7 @@ class RingReader:
         self._head = _Head(self._head_segment, place.num_slots)
         self._segments = [Segment.open(descriptor, place.slot_size) for descriptor in slots]
         self._last: tuple[int, Any] | None = None
+        self._free: list[np.ndarray] = []
 
     def read(self, version: int | None) -> tuple[int, Any]:
         """The weights of a version, None: of the newest, and which one that is."""
@@ -116,10 +120,13 @@ class RingReader:
         index = int(found[0])
         slot = self._head.slots[index]
         offset, length, used = (int(number) for number in slot[1:])
-        copied = memoryview(bytes(memoryview(self._segments[index].memory)[:used]))
+        room = self._free.pop() if self._free else np.empty(self._segments[index].size, np.uint8)
+        copied = np.frombuffer(room.data, np.uint8, used)  # not room[:used]: views of that would only refer to `room`
+        weakref.finalize(copied, self._free.append, room).atexit = False
+        copied[:] = np.frombuffer(self._segments[index].memory, np.uint8, used)
         if int(slot[0]) != version:
             return None
-        return (unpack(_decode(copied[offset : offset + length]), copied),)
+        return (unpack(_decode(copied[offset : offset + length].data), copied.data),)
 
 
 def _room_for(weights: Any) -> int:

@@ -19,21 +19,18 @@ import array
 import os
 import select
 import socket
+import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-_LENGTH = 4
+_HEAD = struct.Struct("<IB")
+"""Bytes of the message, and how many descriptors come with it."""
 _MAX_DESCRIPTORS = 16
 _CHUNK = 1 << 16
-
-
-class _Frame(Struct, frozen=True, array_like=True):
-    num_descriptors: int
-    message: msgspec.Raw
 
 
 class Wire:
@@ -44,7 +41,6 @@ class Wire:
         self._socket = end
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(message).decode
-        self._decode_frame = msgspec.msgpack.Decoder(_Frame).decode
         self._bytes = bytearray()
         self._descriptors: deque[int] = deque()
 
@@ -59,8 +55,8 @@ class Wire:
             BrokenPipeError, ConnectionResetError: the other process is gone.
 
         """
-        frame = self._encode(_Frame(len(descriptors), msgspec.Raw(self._encode(message))))
-        data = len(frame).to_bytes(_LENGTH, "little") + frame
+        body = self._encode(message)
+        data = _HEAD.pack(len(body), len(descriptors)) + body
         try:
             if descriptors:
                 rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -77,12 +73,14 @@ class Wire:
             EOFError: the other process is gone, or has closed its end.
 
         """
-        while not (messages := list(self._complete())):
+        messages: list[tuple[Any, list[int]]] = []
+        while not messages:
             data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, _MAX_DESCRIPTORS)
             self._descriptors.extend(descriptors)
             if not data:
                 raise EOFError
             self._bytes += data
+            messages = self._complete()
         return messages
 
     @property
@@ -96,14 +94,18 @@ class Wire:
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
-    def _complete(self) -> Iterator[tuple[Any, list[int]]]:
-        while len(self._bytes) >= _LENGTH:
-            end = _LENGTH + int.from_bytes(self._bytes[:_LENGTH], "little")
+    def _complete(self) -> list[tuple[Any, list[int]]]:
+        messages, start = [], 0
+        while len(self._bytes) - start >= _HEAD.size:
+            length, num_descriptors = _HEAD.unpack_from(self._bytes, start)
+            begin, end = start + _HEAD.size, start + _HEAD.size + length
             if len(self._bytes) < end:
-                return
-            frame = self._decode_frame(bytes(self._bytes[_LENGTH:end]))
-            del self._bytes[:end]
-            yield self._decode(frame.message), [self._descriptors.popleft() for _ in range(frame.num_descriptors)]
+                break
+            descriptors = [self._descriptors.popleft() for _ in range(num_descriptors)]
+            messages.append((self._decode(self._bytes[begin:end]), descriptors))
+            start = end
+        del self._bytes[:start]
+        return messages
 
 
 def wires(message: Any) -> tuple[Wire, Wire]:

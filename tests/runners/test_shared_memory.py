@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from levada.runners.processes.memory import Arena, Segment
+from levada.runners.processes.packet import pack, unpack
+from levada.runners.processes.ring import Ring, RingReader
+
+READ_ONLY = np.arange(3)
+READ_ONLY.flags.writeable = False
+ARRAYS = {
+    "no axis": np.array(3.0),
+    "empty": np.zeros((0, 3), np.float32),
+    "bool": np.array([[True], [False]]),
+    "half": np.arange(3, dtype=np.float16),
+    "complex": np.ones(2, np.complex64),
+    "read-only": READ_ONLY,
+    "columns first": np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+    "every second": np.arange(10)[::2],
+    "broadcast": np.broadcast_to(np.float32(1.0), (3, 3)),
+    "other byte order": np.arange(3, dtype=">f4"),
+    "text": np.array(["a", "bc"]),
+    "dates": np.zeros(2, "M8[s]"),
+    "fields": np.zeros(3, [("a", "f4"), ("b", "i8")]),
+    "objects": np.array([1, "x", None], object),
+    "subclass": np.ma.array([1, 2], mask=[True, False]),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_of_any_kind_arrives_as_it_was(name: str) -> None:
+    array = ARRAYS[name]
+    arena = Arena(Segment.create(1 << 16))
+    arrived = unpack(pack(array, arena), memoryview(arena.segment.memory))
+    assert (type(arrived), arrived.dtype, arrived.shape) == (type(array), array.dtype, array.shape)
+    np.testing.assert_array_equal(arrived, array)
+    assert arrived.flags.writeable == (name != "read-only")
+
+
+def test_an_array_that_is_there_twice_is_sent_once() -> None:
+    array = np.ones(100)
+    arena = Arena(Segment.create(1 << 16))
+    packet = pack([array, array], arena)
+    first, second = unpack(packet, memoryview(arena.segment.memory))
+    assert first is second
+    assert packet.num_copied == array.nbytes
+
+
+def test_weights_stay_as_they_are_as_long_as_anything_refers_to_them() -> None:
+    ring = Ring(2, {"bias": np.zeros(1000)})
+    reader = RingReader(ring.place, ring.share())
+    kept = {}
+    for version in range(1, 20):
+        ring.write(version, {"bias": np.full(1000, float(version))})
+        weights = reader.read(version)[1]
+        if version % 3 == 0:
+            kept[version] = weights["bias"][10:20].reshape(5, 2)
+        if version == 12:
+            del kept[3], kept[6]
+    assert {version: float(part.mean()) for version, part in kept.items()} == {9: 9.0, 12: 12.0, 15: 15.0, 18: 18.0}
+
+
+def test_a_reader_uses_its_memory_again() -> None:
+    ring = Ring(2, {"bias": np.zeros(1000)})
+    reader = RingReader(ring.place, ring.share())
+    places = set()
+    for version in range(1, 20):
+        ring.write(version, {"bias": np.full(1000, float(version))})
+        places.add(reader.read(version)[1]["bias"].ctypes.data)
+    assert len(places) == 2  # one that is being read into, and one for the version before
