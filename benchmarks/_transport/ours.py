@@ -89,7 +89,7 @@ class _Levada(Writer):
         packets, slot = self._pool.pack([arrays], slot)
         items = {"rollouts": tuple(MadeItem(packet, (_HEADER,)) for packet in packets)}
         size = slot.arena.segment.size
-        made = Made(_TICKET, _HEADER, items, slot.number, slot.segment_number, size, _SPENT)
+        made = Made(_TICKET, _HEADER, items, slot.number, slot.segment_number, size, _SPENT, None)
         self._wire.send(made, self._pool.introduce(slot))
         return self._answer()
 

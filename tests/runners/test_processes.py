@@ -192,7 +192,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 1.5}, {"num_threads": "2"}, {"max_restarts": -1}])
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 1.5}, {"threads": "2"}, {"max_restarts": -1}])
 def test_a_deployment_that_cannot_be(options):
     with pytest.raises(DeploymentError, match="expected an integer of at least"):
         Processes(**options)

@@ -3,6 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from levada.algorithms.gae import GAE
+from levada.flow import Shard
+from levada.rl.policy import Policy
+from levada.rl.sampler import Sampler
+from levada.rl.task import Task
 from levada.runners.processes.memory import Arena, Segment
 from levada.runners.processes.packet import pack, unpack
 from levada.runners.processes.ring import Ring, RingReader
@@ -69,3 +74,41 @@ def test_a_reader_uses_its_memory_again() -> None:
         ring.write(version, {"bias": np.full(1000, float(version))})
         places.add(reader.read(version)[1]["bias"].ctypes.data)
     assert len(places) == 2  # one that is being read into, and one for the version before
+
+
+# ---- what a sampler makes
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_rollout_is_written_in_place(env):
+    """Each column is written where its consumer will look at it; only what is computed at the end is copied, once."""
+    arena = Arena(Segment.create(1 << 20))
+    task = Task(env)
+    policy = Policy(observation_space=task.observation_space, action_space=task.action_space)
+    recipe = Sampler(task=task, policy=policy, num_envs=3, num_steps=5)
+    sampler = recipe(Shard("rollout", 0, 1, 7, empty=arena.empty))
+    weights = policy.weights(policy.module(seed=0))
+    for _ in range(2):
+        arena.clear()
+        rollout = sampler(weights)
+        memory = np.frombuffer(arena.segment.memory, np.uint8)
+        for name in ("obs", "action", "reward", "terminated", "truncated", "mask", "value", "next_value"):
+            assert np.shares_memory(getattr(rollout, name), memory), name
+        packet = pack(rollout, arena)
+        assert packet.num_copied == rollout.log_prob.nbytes
+        made = pack(GAE(discount=0.99, lambda_=0.95)(rollout), arena)
+        assert made.num_copied == 3 * rollout.log_prob.nbytes  # log_prob, advantage and target: none of it twice
+        columns = unpack(made, memoryview(arena.segment.memory)).columns
+        assert all(np.shares_memory(column, memory) for column in columns.values())
+    sampler.close()
+
+
+def test_the_same_is_made_in_any_memory():
+    arena, task = Arena(Segment.create(1 << 20)), Task("CartPole-v1")
+    policy = Policy(observation_space=task.observation_space, action_space=task.action_space)
+    recipe = Sampler(task=task, policy=policy, num_envs=3, num_steps=64)
+    weights = policy.weights(policy.module(seed=0))
+    one, other = (recipe(Shard("rollout", 0, 1, 7, empty=empty))(weights) for empty in (np.empty, arena.empty))
+    for name in ("obs", "action", "reward", "terminated", "truncated", "mask", "value", "next_value", "log_prob"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert one.episodes == other.episodes

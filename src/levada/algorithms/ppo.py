@@ -53,6 +53,9 @@ class PPO(Algorithm):
     """Steps of one rollout. More look further ahead, and come more seldom."""
     max_lag: int = 0
     """Updates that the policy may be ahead of the samples it learns from. 0: on-policy; 1: sampling and learning overlap."""
+    order: Literal["admission", "arrival"] = "admission"
+    """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
+    where some take longer than others, and never the same twice."""
     num_epochs: int = 4
     """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
     minibatch_size: int = 256
@@ -113,6 +116,7 @@ class PPO(Algorithm):
             self, "anneal_learning_rate", "anneal_clip", "normalise_advantage", "normalise_obs", "normalise_reward"
         )
         require_widths(self, "hidden")
+        require_choice(self, "order", "admission", "arrival")
         require_choice(self, "activation", "tanh", "relu")
         require_choice(self, "compile", True, False, "auto")
         product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
@@ -152,7 +156,7 @@ class PPO(Algorithm):
         weights = flow.latest("weights", of=learner)
         rollouts = flow.source("rollout", sampler, reads=weights, shards=self.shards)
         advantages = flow.map("gae", GAE(discount=self.discount, lambda_=self.gae_lambda), rollouts)
-        batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag)), size=self.shards)
+        batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag, order=self.order)), size=self.shards)
         update = flow.learn("learn", learner, batch)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)

@@ -21,6 +21,9 @@ from levada.api import configure
 from levada.cli.errors import ParserExit, UsageError, parsing
 from levada.run.identity import Origin, Setting
 
+_SHORT = {"--lag": "--max-lag"}
+"""Names that everybody tries first."""
+
 OptionsT = TypeVar("OptionsT", bound="EnvOption")
 ConfigT = TypeVar("ConfigT", bound=Algorithm)
 
@@ -62,6 +65,9 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     if not args or args[0].startswith("-"):
         _without_algorithm(verb, options, args)
     cls = find_algorithm(args[0])
+    args = [
+        _SHORT.get(word.partition("=")[0], word.partition("=")[0]) + "".join(word.partition("=")[1:]) for word in args
+    ]
     words = join_until(args[1:]) if "until" in _fields(options) else list(args[1:])
     names = _names(words)
     for name, count in Counter(name.removeprefix("no_") for name in names).items():

@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 from msgspec import Struct
 
 
@@ -39,6 +40,9 @@ class Experience(Protocol):
         ...
 
 
+Allocate: TypeAlias = Callable[[tuple[int, ...], Any], np.ndarray]
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Given to the factory of a source when the run starts: which of the logical copies it is."""
@@ -53,6 +57,9 @@ class Shard:
     """Seed for everything random in this shard; it depends on the run's seed, the node, the index and the generation."""
     generation: int = 0
     """How often it had to begin anew, because its work raised an error or could not be restored."""
+    empty: Allocate = field(default=np.empty, compare=False, repr=False)
+    """`empty(shape, dtype)`: memory to make the next item in, which its consumer sees without a copy, in whatever process
+    it is. It is used again once the item is consumed, so nothing of it may be kept from one item to the next."""
 
 
 class Header(Struct, frozen=True):

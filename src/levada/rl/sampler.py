@@ -58,6 +58,7 @@ class LiveSampler:
 
     def __init__(self, recipe: Sampler, shard: Shard) -> None:
         self.recipe = recipe
+        self._empty = shard.empty
         self._rng = np.random.default_rng(shard.seed)
         self._actor = recipe.policy.actor()
         self._envs = recipe.task.make(recipe.num_envs)
@@ -72,23 +73,25 @@ class LiveSampler:
         actor.load(weights)
         head = actor.head
         noise = head.draw(self._rng, num_steps, num_envs)
-        obs = allocate(recipe.task.observation_space, num_steps + 1, num_envs)
-        action = allocate(recipe.task.action_space, num_steps, num_envs)
+        empty = self._empty
+        obs = allocate(recipe.task.observation_space, num_steps + 1, num_envs, make=empty)
+        action = allocate(recipe.task.action_space, num_steps, num_envs, make=empty)
         assert isinstance(action, np.ndarray)
         rows = np.empty((num_steps, num_envs, head.row_size), np.float32)
-        value: Array | None = np.empty((num_steps + 1, num_envs), np.float32)
-        reward = np.empty((num_steps, num_envs), np.float32)
-        terminated, truncated, is_reset = (np.zeros((num_steps, num_envs), bool) for _ in range(3))
+        value = empty((num_steps + 1, num_envs), np.float32)
+        has_values = True
+        reward, next_value = (empty((num_steps, num_envs), np.float32) for _ in range(2))
+        terminated, truncated, is_reset = (empty((num_steps, num_envs), np.bool_) for _ in range(3))
         finals: list[tuple[int, Array, Nest]] = []
         for t in range(num_steps):
             write(obs, t, self._obs)
             rows[t], v_t = actor.forward(self._obs)
             chosen = head.sample(rows[t], noise[t], actor.mask(self._obs), action[t])
             step = envs.step(chosen)
-            if v_t is not None and value is not None:
-                value[t] = v_t
+            if v_t is None:
+                has_values = False  # cheaper for all steps at once
             else:
-                value = None  # cheaper for all steps at once
+                value[t] = v_t
             reward[t] = step.reward
             terminated[t] = step.terminated
             truncated[t] = step.truncated
@@ -98,20 +101,22 @@ class LiveSampler:
             self._obs = step.obs
         write(obs, num_steps, self._obs)
 
-        if value is None:
-            value = actor.value(_flat(obs)).reshape(num_steps + 1, num_envs)
-        else:
+        if has_values:
             value[num_steps] = actor.value(self._obs)
-        next_value = value[1:].copy()
+        else:
+            value[...] = actor.value(_flat(obs)).reshape(num_steps + 1, num_envs)
+        next_value[...] = value[1:]
         for t, index, last in finals:
             next_value[t, index] = actor.value(last)
-        mask, ended = ~is_reset, terminated | truncated
+        mask, ended = np.logical_not(is_reset, out=is_reset), terminated | truncated
         acted = map_nest(lambda leaf: leaf[:-1], obs)
         log_prob = head.log_prob(_flat(rows), _flat(action), actor.mask(_flat(acted)))
         episodes = self._episodes.count(reward, ended, mask)
         moments = self._moments(acted, reward, ended, mask)
+        if actor.reward_scale != 1.0:
+            reward *= np.float32(actor.reward_scale)
         return Rollout(
-            obs, action, reward * actor.reward_scale, terminated, truncated, mask,
+            obs, action, reward, terminated, truncated, mask,
             log_prob.reshape(num_steps, num_envs), value[:-1], next_value, moments, episodes,
         )  # fmt: skip
 

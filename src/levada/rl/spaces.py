@@ -33,6 +33,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from levada.flow.errors import LevadaError
+from levada.flow.payload import Allocate
 from levada.rl._nest import Array, Nest, join_path, leaves, map_nest, named_leaves, write
 
 __all__ = [
@@ -201,8 +202,10 @@ def leaf_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
     return dict(_paths(space, ""))
 
 
-def allocate(space: Space[Any], *leading: int) -> Nest:
+def allocate(space: Space[Any], *leading: int, make: Allocate = np.zeros) -> Nest:
     """Zeros for observations (or actions) of a space, with leading dimensions such as (steps + 1, num_envs).
+
+    `make(shape, dtype)` makes them, for instance of arbitrary content in shared memory.
 
     The dtype is the canonical one: floats are float32 whatever the space says, images stay uint8.
 
@@ -212,12 +215,13 @@ def allocate(space: Space[Any], *leading: int) -> Nest:
            [0., 0., 0.]], dtype=float32)
     """
     if isinstance(space, spaces.Dict):
-        return {key: allocate(child, *leading) for key, child in space.spaces.items()}
+        return {key: allocate(child, *leading, make=make) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(allocate(child, *leading) for child in space.spaces)
+        return tuple(allocate(child, *leading, make=make) for child in space.spaces)
     canonical = canonical_observation_space(space)
     assert canonical.shape is not None
-    return np.zeros((*leading, *canonical.shape), canonical.dtype)
+    made: Array = make((*leading, *canonical.shape), canonical.dtype)
+    return made
 
 
 def _paths(space: Space[Any], path: str) -> list[tuple[str, Space[Any]]]:

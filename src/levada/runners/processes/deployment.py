@@ -19,7 +19,7 @@ class Processes:
 
     workers: int | None = None
     """How many; each carries whole shards. None: one for each core, but not more than there are shards."""
-    num_threads: int = 1
+    threads: int = 1
     """Threads of each worker for linear algebra. Workers times threads should not exceed the cores."""
     max_restarts: int = 3
     """How often in a row a shard may fail, or be killed, before the run fails."""
@@ -30,7 +30,7 @@ class Processes:
     def __post_init__(self) -> None:
         for name, value, least in (
             ("workers", self.workers, 1),
-            ("num_threads", self.num_threads, 1),
+            ("threads", self.threads, 1),
             ("max_restarts", self.max_restarts, 0),
         ):
             if value is not None and (type(value) is not int or value < least):
@@ -54,7 +54,7 @@ class Processes:
         wanted = self.workers or len(os.sched_getaffinity(0))
         return ProcessesRun(
             flow, seed=seed, instruments=instruments, state=state, save_every=save_every, num_workers=min(wanted, num_shards),
-            num_threads=self.num_threads, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
+            num_threads=self.threads, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
         )  # fmt: skip
 
     @classmethod

@@ -15,6 +15,7 @@ import mmap
 import os
 import tempfile
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -81,13 +82,15 @@ class Arena:
         self._view = memoryview(segment.memory)
         self._address = self._bytes.ctypes.data
 
-    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array of arbitrary content; where there is no room for it in the segment, in ordinary memory."""
+        dtype = np.dtype(dtype)
         shape = shape if isinstance(shape, tuple) else (shape,)
         num_bytes = prod(shape) * dtype.itemsize
         offset = self.take(num_bytes)
         if offset is None:
-            return np.empty(shape, dtype)
+            ordinary: np.ndarray = np.empty(shape, dtype)
+            return ordinary
         return self._bytes[offset : offset + num_bytes].view(dtype).reshape(shape)
 
     def take(self, num_bytes: int) -> int | None:

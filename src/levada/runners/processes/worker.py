@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from levada.flow.derive import ShardStage
@@ -98,15 +99,20 @@ def _end_with(descriptor: int) -> None:
 
 
 class _Shard:
-    """A shard of this worker: its machine, its work, and the slot that its present ticket is made in."""
+    """A shard of this worker: its machine and its work."""
 
     def __init__(self, shard: Shard, machine: ShardMachine) -> None:
-        self.shard = shard
+        self.shard = replace(shard, empty=self.empty)
         self.machine = machine
         self.work: Any = None
         self.snapshots = Snapshots(None)
         self.slot: Slot | None = None
+        """What its present ticket is made in."""
         self.spent: list[Spent] = []
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Memory to make an item in: that of the slot."""
+        return np.empty(shape, dtype) if self.slot is None else self.slot.arena.empty(shape, dtype)
 
 
 class _Worker:
