@@ -9,9 +9,10 @@ other gets it as arrays of the right shapes, reads a number from them and sends 
 "the item is finished" to "its answer is here", with nothing else on the way. The first and the last item of a turn are
 not timed, and compared byte by byte.
 
-Every transport has two processes of its own. All are started once, and sleep while others are measured. They take turns
-(A B C ..., C B A, ...), a tenth of a second each with each payload; the figure of a turn is the median of its items.
-The tables show the median of all turns, with the least and the largest; a ratio is formed in each turn.
+Every transport has two processes of its own. All are started once, and sleep while others are measured, but for Ray's
+daemons, which take some hundredths of a core. They take turns (A B C ..., C B A, ...), a tenth of a second each with each
+payload; the figure of a turn is the median of its items. The tables show the median of all turns, with the least and the
+largest; a ratio is formed in each turn.
 
 - *memcpy*: as many bytes from one warm buffer into another, by one process: what no transport that copies once can beat.
 - *levada, in place*: the arrays were made in shared memory, so none is copied. The time is that of the messages.

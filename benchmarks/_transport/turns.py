@@ -99,7 +99,7 @@ def serve(writers: Mapping[str, Writer]) -> None:
             while True:
                 turn = benchmark.recv()
                 benchmark.send(measure(writers[turn.transport], turn))
-        except EOFError:
+        except (EOFError, ConnectionError):
             pass
         finally:
             for writer in writers.values():

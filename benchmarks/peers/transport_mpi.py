@@ -25,7 +25,7 @@ from benchmarks._transport.turns import Writer, serve
 
 _COMM = pkl5.Intracomm(MPI.COMM_WORLD)
 _ITEM, _END = 1, 2
-_LOOK_EVERY_S = 0.005
+_LOOK_EVERY_S = 0.01
 
 
 class _Mpi(Writer):

@@ -9,6 +9,8 @@ made beforehand.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -31,6 +33,10 @@ _CHANNEL = 1 << 25
 class _Reader:
     """The other process."""
 
+    def pid(self) -> int:
+        """Its number."""
+        return os.getpid()
+
     def look(self, item: Arrays) -> int:
         """Answer an item."""
         return answer(item)
@@ -49,18 +55,27 @@ class _Actor(Writer):
 
 
 class _Compiled(Writer):
-    """The same, compiled beforehand."""
+    """The same, compiled beforehand. The actor keeps a core busy while it waits, so it is stopped between its turns."""
 
     def __init__(self) -> None:
         self._reader = _Reader.remote()
+        self._pid = ray.get(self._reader.pid.remote())
         with InputNode() as item:
             graph = self._reader.look.bind(item)
         self._graph = graph.experimental_compile(_buffer_size_bytes=_CHANNEL)
+        self.end()
+
+    def begin(self, payload: str, arrays: Arrays) -> None:
+        os.kill(self._pid, signal.SIGCONT)
 
     def send(self, item: Arrays) -> Any:
         return ray.get(self._graph.execute(item))
 
+    def end(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
     def close(self) -> None:
+        os.kill(self._pid, signal.SIGCONT)
         self._graph.teardown()
 
 

@@ -1,0 +1,118 @@
+"""`Auto`: measures a flow for a moment, and picks where it runs quickest.
+
+    place, why = Auto().choose(flow)         # Processes(workers=2), "an update samples for 3.1 ms and learns for 2.9 ms: ..."
+
+The trial runs inline and is thrown away. What it found is a prediction: with one worker for each core, sampling takes
+(largest number of shards on a worker) / shards of its time; without lag it comes before learning, with lag they take turns only
+where there are fewer cores than processes at work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from time import perf_counter
+
+from levada.flow.derive import derive
+from levada.flow.graph import Flow
+from levada.flow.state import RunState
+from levada.flow.watch import Event, Fired, Instrument
+from levada.runners.accounts import num_cores
+from levada.runners.inline import Inline, InlineRun
+from levada.runners.processes import Processes
+from levada.runners.processes.run import ProcessesRun
+
+TRIAL_S = 0.5
+"""How long the trial lasts at least after its first update, which also loads and records."""
+GAIN = 1.1
+"""Processes have to promise this much more than one thread: they cost memory, and a second to start."""
+MESSAGE_S = 3e-4
+"""What a ticket costs between processes, there and back."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Inline or several processes, whichever is quicker; decided by measuring when a run is opened."""
+
+    def choose(self, flow: Flow, *, seed: int = 0) -> tuple[Inline | Processes, str]:
+        """Where to run, and why, in words."""
+        flow.check(reports=True)
+        if flow.problems(crosses_processes=True):
+            return Inline(), "its work cannot be sent to other processes"
+        spent, num_updates = _measure(flow, seed)
+        shards = {node.name: node.shards for node in flow.nodes.values() if node.kind == "source"}
+        at_shards = derive(flow).sharded
+        sampling_s = sum(s for node, s in spent.items() if node in at_shards) / num_updates
+        learning_s = sum(s for node, s in spent.items() if node not in at_shards) / num_updates
+        what = f"an update samples for {_ms(sampling_s)} and learns for {_ms(learning_s)}"
+        options = range(1, min(num_cores(), sum(shards.values())) + 1)
+        runs_ahead = any(channel.queue.max_lag != 0 for channel in derive(flow).channels)
+        seconds = {n: _predict(sampling_s, learning_s, sum(shards.values()), n, runs_ahead) for n in options}
+        best = min(seconds, key=seconds.__getitem__)
+        gain = (sampling_s + learning_s) / seconds[best]
+        where = f"{best} worker{'s' if best > 1 else ''} would make it {gain:.1f} times as quick"
+        if gain < GAIN:
+            return Inline(), f"{what}; {where}, which is not worth it"
+        return Processes(workers=best), f"{what}; {where}"
+
+    def open(
+        self,
+        flow: Flow,
+        *,
+        seed: int = 0,
+        instruments: Sequence[Instrument] = (),
+        state: RunState | None = None,
+        save_every: int | None = None,
+    ) -> InlineRun | ProcessesRun:
+        """Choose, and open there."""
+        place, _ = self.choose(flow, seed=seed)
+        return place.open(flow, seed=seed, instruments=instruments, state=state, save_every=save_every)
+
+    def __str__(self) -> str:
+        return "auto"
+
+
+class _Spent:
+    """Adds up the seconds of each node."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Fired):
+            self.seconds[event.node] += event.end_s - event.start_s  # type: ignore[assignment]
+
+
+def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
+    """Seconds of each node in some reports' time, and how many reports those were."""
+    spent, num_reports, start_s = _Spent(), 0, perf_counter()
+    with closing(Inline().open(flow, seed=seed, instruments=[spent])) as run:
+        for number, _ in enumerate(run):
+            if number == 0 and perf_counter() - start_s < TRIAL_S * 10:  # the first is not like the others
+                spent.seconds.clear()
+                start_s = perf_counter()
+                continue
+            num_reports += 1
+            if perf_counter() - start_s > TRIAL_S:
+                break
+    return spent.seconds, max(1, num_reports)
+
+
+def _predict(sampling_s: float, learning_s: float, num_shards: int, num_workers: int, runs_ahead: bool) -> float:
+    """Seconds of an update with so many workers."""
+    longest = -(-num_shards // num_workers) / num_shards
+    parallel_s = sampling_s * longest + MESSAGE_S * longest * num_shards
+    if not runs_ahead:
+        return parallel_s + learning_s
+    return max(parallel_s, learning_s, (sampling_s + learning_s) / num_cores())
+
+
+def _ms(seconds: float) -> str:
+    """Two digits.
+
+    >>> _ms(0.0123), _ms(1.5)
+    ('12 ms', '1500 ms')
+    """
+    return f"{1e3 * seconds:.2g} ms" if seconds < 0.01 else f"{1e3 * seconds:.0f} ms"
