@@ -25,7 +25,7 @@ from levada.schedule import Ticket
 
 _TICKET: Final = Ticket("rollout", 0, 1, {"policy": 1})
 _HEADER: Final = Header({"policy": 1}, "rollout", 0, 1, 1024, ())
-_SPENT: Final = (Spent("rollout", 1, 0.25, 0.5),)
+_SPENT: Final = (Spent("rollout", 1, 0.25, 0.5, 0.25),)
 _NUM_VERSIONS: Final = 2
 
 

@@ -55,8 +55,8 @@ def channel(*, fill=3, capacity=8, lag=None, dropped=None, lost=0):
 
 def statistics(*, channels=None, nodes=None):
     nodes = nodes or {
-        "rollout": NodeStatistics(30, 6.0, 1.0, 3.0, "rollout->learn"),
-        "learn": NodeStatistics(10, 4.0, 6.0, 0.0, None),
+        "rollout": NodeStatistics(30, 6.0, 1.0, 3.0, "rollout->learn", cpu_s=5.0),
+        "learn": NodeStatistics(10, 4.0, 6.0, 0.0, None, cpu_s=3.0),
     }
     channels = {"rollout->learn": channel()} if channels is None else channels
     return Statistics(10.0, nodes, channels, {"policy": 10})

@@ -50,7 +50,7 @@ def test_plain_lines_come_after_one_second_and_then_every_five():
     )
     assert last == (
         "stopped by steps=4800 | return 6.1 (48 episodes) | 4,800 env steps | 0 updates"
-        " | 12.0 s (0.2 s of it start-up) | 409 steps/s | lag rollout->learn 1 <= 1"
+        " | 12.0 s (0.2 s of it start-up) | 409 steps/s | efficiency 0.80 | lag rollout->learn 1 <= 1"
     )
 
 

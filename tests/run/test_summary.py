@@ -50,6 +50,7 @@ def test_everything_is_said():
                 "dropped_by_reason": {},
             }
         },
+        "efficiency": 0.8,
         "bottleneck": "rollout is busy 60% of the time",
         "params_sha256": "cd" * 32,
     }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from levada.algorithms.gae import GAE
-from levada.flow import Shard
+from levada.flow import LevadaInternalError, Shard
 from levada.rl.policy import Policy
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task
@@ -58,7 +58,7 @@ def test_weights_stay_as_they_are_as_long_as_anything_refers_to_them() -> None:
     kept = {}
     for version in range(1, 20):
         ring.write(version, {"bias": np.full(1000, float(version))})
-        weights = reader.read(version)[1]
+        weights = reader.read(None)[1]
         if version % 3 == 0:
             kept[version] = weights["bias"][10:20].reshape(5, 2)
         if version == 12:
@@ -72,8 +72,23 @@ def test_a_reader_uses_its_memory_again() -> None:
     places = set()
     for version in range(1, 20):
         ring.write(version, {"bias": np.full(1000, float(version))})
-        places.add(reader.read(version)[1]["bias"].ctypes.data)
+        places.add(reader.read(None)[1]["bias"].ctypes.data)
     assert len(places) == 2  # one that is being read into, and one for the version before
+
+
+def test_a_version_that_a_ticket_names_is_looked_at_where_it_is() -> None:
+    ring = Ring(2, {"bias": np.zeros(1000)})
+    reader = RingReader(ring.place, ring.share())
+    ring.write(1, {"bias": np.ones(1000)})
+    old, new = reader.read(0)[1]["bias"], reader.read(1)[1]["bias"]
+    assert np.shares_memory(new, reader.read(1)[1]["bias"])
+    assert (old.mean(), new.mean()) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="read-only"):
+        new[0] = 2.0
+    for version in (2, 3):
+        ring.write(version, {"bias": np.full(1000, float(version))})
+    with pytest.raises(LevadaInternalError, match="version 0 is gone, the newest is 3"):
+        reader.read(0)
 
 
 # ---- what a sampler makes

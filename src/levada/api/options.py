@@ -18,6 +18,7 @@ from levada.flow.deployment import Deployment
 from levada.rl.task import EnvFactory, Task
 from levada.run.identity import Origin, Setting
 from levada.run.until import Until
+from levada.runners.auto import Auto
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 
@@ -36,7 +37,8 @@ class Options:
     seed: int = 0
     """Everything random follows from it: inline, the same seed gives the same bits."""
     on: str = "inline"
-    """Where to run: `inline` is everything in one thread, `processes` and `processes:2` use more cores."""
+    """Where to run: `inline` is everything in one thread, `processes` and `processes:2` use more cores, `auto` measures for
+    a moment and picks."""
     out: str | None = None
     """Directory of the run, which must be new or empty; by default one below runs/."""
     threads: int | None = None
@@ -89,9 +91,13 @@ def deployment(on: str | Deployment) -> Deployment:
         return on
     if on == "inline":
         return Inline()
+    if on == "auto":
+        return Auto()
     if on.startswith("processes"):
         return Processes.parse(on.removeprefix("processes"))
-    msg = f"on={on!r}: expected 'inline' (everything in one thread), 'processes' or, with a number, 'processes:2'"
+    msg = (
+        f"on={on!r}: expected 'inline' (everything in one thread), 'processes', with a number 'processes:2', or 'auto'"
+    )
     raise DeploymentError(msg)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from levada.algorithms.algorithm import Algorithm
 from levada.api.load import LoadError, read_config, read_setting, read_task
 from levada.api.options import Env, deployment
-from levada.api.run import Job, Result, build
+from levada.api.run import Job, Result, build, settle
 from levada.flow import Instrument, RunState
 from levada.flow.deployment import Deployment
 from levada.rl.task import Task
@@ -66,16 +66,19 @@ def resume(
     shown = make_display(display)
     with sys_exit_is_an_error():
         flow = build(config, task)
-    identity = msgspec.structs.replace(directory.config.identity, deployment=str(place))
+    identity = directory.config.identity
     if flow.hash() != identity.flow_hash:
         msg = (
             f"{directory.path} was a run of another flow ({identity.flow_hash[:12]}, now it is {flow.hash()[:12]}): "
             "the algorithm, or what it is made of, has changed since"
         )
         raise LoadError(msg)
+    threads = read_setting(directory, "threads")
+    place = settle(place, flow, identity.seed, threads, shown)
+    identity = msgspec.structs.replace(identity, deployment=str(place))
     job = Job(
         flow=flow, task=task, identity=identity, place=place, until=goal,
-        threads=read_setting(directory, "threads"), tensorboard=read_setting(directory, "tensorboard"),
+        threads=threads, tensorboard=read_setting(directory, "tensorboard"),
         checkpoint_every_updates=read_setting(directory, "checkpoint_every_updates"),
     )  # fmt: skip
     monitor = Monitor(target_return=goal.return_mean, began_s=began_s)

@@ -25,6 +25,7 @@ from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.state import pack
 from levada.run.summary import Summary
 from levada.run.until import Until
+from levada.runners.auto import Auto
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,17 @@ def build(config: Algorithm, task: Task) -> Flow:
         msg = f"{type(config).__name__}.flow returned {type(flow).__name__}, expected a Flow; did you forget `return flow`?"
         raise ConfigError(msg)
     return flow
+
+
+def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Display) -> Deployment:
+    """Where a flow runs, once `auto` has measured it; it says why."""
+    if not isinstance(place, Auto):
+        return place
+    set_threads(threads)
+    with sys_exit_is_an_error():
+        chosen, why = place.choose(flow, seed=seed)
+    display.note(f"auto: {chosen}, for {why}")
+    return chosen
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -114,6 +114,8 @@ class NodeStatistics:
     """Could work, but may not yet."""
     blocked_by: str | None
     """The channel that held it back last."""
+    cpu_s: float = 0.0
+    """Processor time that its work took, of all shards together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,19 @@ class Statistics:
     nodes: Mapping[str, NodeStatistics]
     channels: Mapping[str, ChannelStatistics]
     versions: Mapping[str, int]
+    num_cores: int = 1
+    """Cores that this run may use."""
+
+    @property
+    def efficiency(self) -> float | None:
+        """Processor time that went into the nodes' own work, as a share of what all cores had to give.
+
+        >>> nodes = {"rollout": NodeStatistics(3, 7.0, 3.0, 0.0, None, cpu_s=12.0)}
+        >>> Statistics(10.0, nodes, {}, {}, num_cores=2).efficiency
+        0.6
+        """
+        available_s = self.num_cores * self.wall_s
+        return sum(node.cpu_s for node in self.nodes.values()) / available_s if available_s > 0 else None
 
     def bottleneck(self) -> str:
         """In words: which node the others wait for.

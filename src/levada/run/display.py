@@ -38,6 +38,10 @@ class Display(Protocol):
         """Called once, before the first update."""
         ...
 
+    def note(self, text: str) -> None:
+        """Called with what the user should know before the run begins."""
+        ...
+
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Called after each report; must be cheap when nothing is due, so it asks for `statistics` only then."""
         ...
@@ -57,6 +61,10 @@ class UntilClosed:
     def start(self, identity: Identity, until: Until) -> None:
         """Show that the run begins."""
         self._show(lambda: self._display.start(identity, until))
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+        self._show(lambda: self._display.note(text))
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Show the run as it is."""
@@ -84,6 +92,9 @@ class QuietDisplay:
     """Shows nothing."""
 
     def start(self, identity: Identity, until: Until) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
         """Show nothing."""
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
@@ -116,6 +127,10 @@ class _Lines:
         self._due_s = self._clock() + self._first_s
         self._print(self._head(identity, until))
 
+    def note(self, text: str) -> None:
+        """Write it."""
+        self._print(self._noted(text))
+
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Write a line if one is due."""
         now_s = self._clock()
@@ -137,6 +152,9 @@ class _Lines:
 
     def _head(self, identity: Identity, until: Until) -> str:
         raise NotImplementedError
+
+    def _noted(self, text: str) -> str:
+        return text
 
     def _line(self, view: View) -> str:
         raise NotImplementedError
@@ -175,7 +193,7 @@ class PlainDisplay(_Lines):
 class JsonDisplay(_Lines):
     """One JSON object per line on stdout, for programs; the last is the summary.
 
-    Lines have a ``type``: ``start``, ``progress``, ``summary``.
+    Lines have a ``type``: ``note``, ``start``, ``progress``, ``summary``.
     """
 
     @property
@@ -184,6 +202,9 @@ class JsonDisplay(_Lines):
 
     def _head(self, identity: Identity, until: Until) -> str:
         return _json({"type": "start", **msgspec.to_builtins(identity), "until": str(until)})
+
+    def _noted(self, text: str) -> str:
+        return _json({"type": "note", "text": text})
 
     def _line(self, view: View) -> str:
         return _json(

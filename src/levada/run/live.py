@@ -51,6 +51,10 @@ class LiveDisplay:
         self._until: Until | None = None
         self._seen: tuple[Monitor, Callable[[], Statistics]] | None = None
 
+    def note(self, text: str) -> None:
+        """Write it above what is drawn."""
+        self._console.print(text, style="dim")
+
     def start(self, identity: Identity, until: Until) -> None:
         """Say that the run begins, until there is something to draw."""
         self._identity, self._until = identity, until

@@ -69,6 +69,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """By channel; by ``channel:policy`` where a channel's items carry versions of several policies."""
     ledger: dict[str, LedgerSummary]
     """By channel."""
+    efficiency: float | None = None
+    """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
     """What the others waited for, in words."""
     params_sha256: str | None
@@ -115,6 +117,7 @@ def summarise(
             for key, lag in lags(name, channel)
         },
         ledger={name: _ledger(channel) for name, channel in statistics.channels.items()},
+        efficiency=finite(statistics.efficiency),
         bottleneck=statistics.bottleneck(),
         params_sha256=params_sha256,
     )

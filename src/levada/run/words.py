@@ -23,6 +23,8 @@ def summary_text(summary: Summary) -> str:
     ]
     if summary.steps_per_s is not None:
         parts.append(f"{summary.steps_per_s:,.0f} steps/s")
+    if summary.efficiency is not None:
+        parts.append(f"efficiency {summary.efficiency:.2f}")
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
     return " | ".join(parts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from time import perf_counter
@@ -9,6 +10,11 @@ from time import perf_counter
 from levada.flow.graph import Flow
 from levada.flow.watch import Event, Fired, Instrument, NodeStatistics, Statistics
 from levada.schedule import Hub
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Accounts:
@@ -19,6 +25,7 @@ class Accounts:
         self._hub = hub
         self._instruments = tuple(instruments)
         self._busy_s: defaultdict[str, float] = defaultdict(float)
+        self._cpu_s: defaultdict[str, float] = defaultdict(float)
         self._blocked_s: defaultdict[str, float] = defaultdict(float)
         self._blocked_by: dict[str, str] = {}
         self._num_firings: defaultdict[str, int] = defaultdict(int)
@@ -28,9 +35,10 @@ class Accounts:
         """What came before was start-up, and counts for nothing."""
         self._start_s = self._noted_s = perf_counter()
 
-    def fired(self, node: str, shard: int | None, number: int, start_s: float, end_s: float) -> None:
+    def fired(self, node: str, shard: int | None, number: int, start_s: float, end_s: float, cpu_s: float) -> None:
         """A node has fired; to be said before the hub hears of it."""
         self._busy_s[node] += end_s - start_s
+        self._cpu_s[node] += cpu_s
         self._num_firings[node] += 1
         self.note_blocked(end_s)
         self.show(Fired(node, shard, number, start_s, end_s))
@@ -56,6 +64,6 @@ class Accounts:
             busy, blocked = self._busy_s[node.name] / shards, self._blocked_s[node.name] / shards
             nodes[node.name] = NodeStatistics(
                 self._num_firings[node.name], busy, max(0.0, wall_s - busy - blocked), blocked,
-                self._blocked_by.get(node.name),
+                self._blocked_by.get(node.name), self._cpu_s[node.name],
             )  # fmt: skip
-        return Statistics(wall_s, nodes, self._hub.channels(), dict(self._hub.versions))
+        return Statistics(wall_s, nodes, self._hub.channels(), dict(self._hub.versions), num_cores())

@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Self
 
 from levada.flow.errors import FlowWarning, LevadaError
@@ -245,13 +245,13 @@ class InlineRun:
         node = self.flow.nodes[firing.node]
         if self._breakpoints and any(when(firing) for when in self._breakpoints.get(firing.node, ())):
             breakpoint()
-        start_s = perf_counter()
+        start_s, start_cpu_s = perf_counter(), process_time()
         versions: dict[str, int] = {}
         weights: Any = None
         if node.kind == "source":
             assert firing.shard is not None
             self._shards[node.name, firing.shard].begin(firing)
-            start_s = perf_counter()
+            start_s, start_cpu_s = perf_counter(), process_time()
             weights, versions = read_weights(firing, self._policies, self._find_weights)
         work = self._work.get((node.name, firing.shard), node.work)
         try:
@@ -262,7 +262,8 @@ class InlineRun:
             }
             explain(error, self.flow.name, firing, made_with)
             raise  # the firing is still waiting: a next step tries it again
-        self._accounts.fired(firing.node, firing.shard, firing.number, start_s, perf_counter())
+        cpu_s = process_time() - start_cpu_s
+        self._accounts.fired(firing.node, firing.shard, firing.number, start_s, perf_counter(), cpu_s)
         return Finished(firing, outputs, versions)
 
     def _find_weights(self, register: str, version: int | None) -> tuple[int, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Instrument
+from levada.runners.accounts import num_cores
 from levada.runners.processes.run import ProcessesRun
 
 
@@ -51,7 +51,7 @@ class Processes:
     ) -> ProcessesRun:
         """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
         num_shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
-        wanted = self.workers or len(os.sched_getaffinity(0))
+        wanted = self.workers or num_cores()
         return ProcessesRun(
             flow, seed=seed, instruments=instruments, state=state, save_every=save_every, num_workers=min(wanted, num_shards),
             num_threads=self.threads, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,

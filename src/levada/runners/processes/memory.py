@@ -89,9 +89,9 @@ class Arena:
         num_bytes = prod(shape) * dtype.itemsize
         offset = self.take(num_bytes)
         if offset is None:
-            ordinary: np.ndarray = np.empty(shape, dtype)
-            return ordinary
-        return self._bytes[offset : offset + num_bytes].view(dtype).reshape(shape)
+            return np.empty(shape, dtype)
+        array: np.ndarray = self._bytes[offset : offset + num_bytes].view(dtype).reshape(shape)
+        return array
 
     def take(self, num_bytes: int) -> int | None:
         """Where `num_bytes` can be written; None if there is no room."""

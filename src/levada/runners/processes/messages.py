@@ -66,6 +66,7 @@ class Spent(Struct, frozen=True):
     number: int
     start_s: float
     end_s: float
+    cpu_s: float
 
 
 class Made(Struct, frozen=True, tag=True):

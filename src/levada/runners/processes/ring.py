@@ -7,8 +7,8 @@
 >>> version, weights["bias"].tolist()
 (1, [1.0, 1.0, 1.0])
 
-A slot is stamped with its version after it was written, and without one while it is. A reader copies, then looks at the
-stamp again: what it got is whole, or it is thrown away.
+A slot is stamped with its version after it was written, and without one while it is. A reader of the newest version copies it,
+then looks at the stamp again: what it got is whole, or it is thrown away.
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ class Ring:
 
 
 class RingReader:
-    """A reader's end. It copies a version once, however often it is asked for, into memory that it uses again when nothing
-    refers to the weights there any more: the first touch of new memory takes far longer than the copy.
-    """
+    """A reader's end."""
 
     def __init__(self, place: RingPlace, descriptors: Sequence[int]) -> None:
         """`descriptors`: of the ring."""
@@ -100,24 +98,36 @@ class RingReader:
         self._free: list[np.ndarray] = []
 
     def read(self, version: int | None) -> tuple[int, Any]:
-        """The weights of a version, None: of the newest, and which one that is."""
+        """The weights of a version, None: of the newest, and which one that is.
+
+        A version that a ticket names stays where it is until the ticket is done, so those weights are views, which cannot be
+        written to. The newest may be overwritten at any time, and is copied.
+        """
+        if version is not None:
+            return version, self._view(version)
         while True:
-            wanted = int(self._head.newest[0]) if version is None else version
+            wanted = int(self._head.newest[0])
             if self._last is None or self._last[0] != wanted:
                 weights = self._copy(wanted)
-                if weights is None and version is not None:
-                    msg = f"version {version} is gone, the newest is {int(self._head.newest[0])}"
-                    raise LevadaInternalError(msg)
                 if weights is None:
                     continue  # it was overwritten meanwhile, so there is a newer one
                 self._last = (wanted, weights[0])
             return self._last
 
+    def _view(self, version: int) -> Any:
+        index = self._find(version)
+        if index is None:
+            msg = f"version {version} is gone, the newest is {int(self._head.newest[0])}"
+            raise LevadaInternalError(msg)
+        offset, length, _ = (int(number) for number in self._head.slots[index][1:])
+        memory = memoryview(self._segments[index].memory).toreadonly()
+        return unpack(_decode(memory[offset : offset + length]), memory)
+
     def _copy(self, version: int) -> tuple[Any] | None:
-        found = np.flatnonzero(self._head.slots[:, 0] == version)
-        if not len(found):
+        """Into memory that is used again when nothing refers to the weights any more: new memory is slow when first touched."""
+        index = self._find(version)
+        if index is None:
             return None
-        index = int(found[0])
         slot = self._head.slots[index]
         offset, length, used = (int(number) for number in slot[1:])
         room = self._free.pop() if self._free else np.empty(self._segments[index].size, np.uint8)
@@ -127,6 +137,10 @@ class RingReader:
         if int(slot[0]) != version:
             return None
         return (unpack(_decode(copied[offset : offset + length].data), copied.data),)
+
+    def _find(self, version: int) -> int | None:
+        found = np.flatnonzero(self._head.slots[:, 0] == version)
+        return int(found[0]) if len(found) else None
 
 
 def _room_for(weights: Any) -> int:

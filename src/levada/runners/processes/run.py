@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Self
 
 from levada.flow.derive import Topology, derive
@@ -231,7 +231,9 @@ class ProcessesRun:
         if isinstance(message, Made):
             self._num_failures.pop((message.ticket.source, message.ticket.shard), None)
             for spent in message.spent:
-                self._accounts.fired(spent.node, message.ticket.shard, spent.number, spent.start_s, spent.end_s)
+                self._accounts.fired(
+                    spent.node, message.ticket.shard, spent.number, spent.start_s, spent.end_s, spent.cpu_s
+                )
             found, state = worker.unpack(message)
             values = iter(found)
             self._shards[message.ticket.source, message.ticket.shard].did(message.ticket.number, state)
@@ -300,7 +302,7 @@ class ProcessesRun:
 
     def _execute(self, firing: Firing) -> None:
         node = self.flow.nodes[firing.node]
-        start_s = perf_counter()
+        start_s, start_cpu_s = perf_counter(), process_time()
         try:
             outputs = perform(node, self._learners.get(node.name, node.work), firing)
         except BaseException as error:
@@ -308,7 +310,8 @@ class ProcessesRun:
             explain(error, self.flow.name, firing, made_with)
             raise  # the firing is still waiting
         self._waiting.popleft()
-        self._accounts.fired(firing.node, None, firing.number, start_s, perf_counter())
+        cpu_s = process_time() - start_cpu_s
+        self._accounts.fired(firing.node, None, firing.number, start_s, perf_counter(), cpu_s)
         self._follow(self._hub.finished(Finished(firing, outputs)))
 
     def _follow(self, instructions: Sequence[HubInstruction]) -> None:

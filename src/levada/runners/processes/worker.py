@@ -186,7 +186,7 @@ class _Worker:
             shard.slot = self._pool.take()
         weights: Any = None
         versions: dict[str, int] = {}
-        start_s = time.perf_counter()
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
         try:
             if node.kind == "source":
                 weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
@@ -195,7 +195,9 @@ class _Worker:
             explain(error, self._plan.flow, firing, versions)
             self._restart(shard, error)
             return
-        shard.spent.append(Spent(firing.node, firing.number, start_s, time.perf_counter()))
+        shard.spent.append(
+            Spent(firing.node, firing.number, start_s, time.perf_counter(), time.process_time() - start_cpu_s)
+        )
         self._follow(shard, shard.machine.finished(Finished(firing, outputs, versions)))
 
     def _restart(self, shard: _Shard, error: BaseException) -> None:
