@@ -4,25 +4,30 @@
     python benchmarks/peers.py ppo-cartpole --quick               # does it work? 1 minute
     python benchmarks/peers.py ppo-cartpole --only-peers          # without levada
     python benchmarks/peers.py ppo-cartpole --compare-threads     # the figures in `_peers/presets.py`
+    python benchmarks/peers.py async-cartpole --json async.json   # 6 minutes; takes the same options
 
 Every peer has a virtual environment of its own in `.bench/`, made anew when its pins in `peers/requirements-<peer>.txt`
 change; levada is the one installed beside the interpreter that runs this file. The processes run one at a time, in turn
 (A B A B ...), with a new seed in each turn, after a short run of each program that is not counted. All see the CPU only.
-Levada writes all its files, as a user's run does, and the peers none.
+Levada writes all its files, as a user's run does, and the peers none, or as few as they can.
 
 A ratio is levada's median divided by the peer's; beside it, the least and the largest ratio of any run of levada to any
 run of the peer. A run is disturbed if other processes kept more than 0.15 cores busy while it ran.
 
-**steps/s**: equal hyper-parameters, the peer's own.
+**steps/s** (both benchmarks): equal hyper-parameters, the peer's own. In `async-cartpole` that is the same network, the
+same number of environments, the same passes over the data in minibatches of the same size; levada then runs on processes,
+in several forms. `_peers/async_presets.py` tells what is not equal.
 
 - *training*: `(steps at the end - steps at A) / (seconds from A to the end)`, where A is the first line of progress by
   which the first update was finished and another tenth of all steps were taken. No imports and no recording of the update
   are in it, and only whole iterations of rollout and update.
 - *whole process*: all steps / seconds from the start of the process to its exit.
 
-**seconds to a return of 475**: what each library makes of the task, with SB3's and CleanRL's tuned settings, and with
-levada as it comes. From the start of the process to its exit, which follows as soon as the mean return of the last 100
-episodes has reached 475 (50 in --quick).
+Steps are those that were learned from, and no resets are among them.
+
+**seconds to a return of 475** (`ppo-cartpole`): what each library makes of the task, with SB3's and CleanRL's tuned
+settings, and with levada as it comes. From the start of the process to its exit, which follows as soon as the mean return
+of the last 100 episodes has reached 475 (50 in --quick).
 
 The lines of progress, from which all this is computed, stay in `.bench/runs/`.
 """
@@ -43,8 +48,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks._peers.common import RUNS, BenchmarkError, make_cache
 from benchmarks._peers.environments import prepare_environment
 from benchmarks._peers.execute import Run, execute
-from benchmarks._peers.jobs import Plan, make_jobs
-from benchmarks._peers.presets import PEERS
+from benchmarks._peers.jobs import BENCHMARKS, Plan, make_jobs, peers_of
+from benchmarks._peers.processes import adopt_orphans
 from benchmarks._peers.report import as_json
 from benchmarks._peers.screen import Screen
 from benchmarks._peers.sides import LevadaSide
@@ -54,8 +59,8 @@ from benchmarks._peers.tables import disturbances, solve_table, threads_table, t
 def parse(arguments: Sequence[str] | None = None) -> Plan:
     """Read the command line and check it."""
     parser = argparse.ArgumentParser(description="Time levada and other libraries on this machine, in turn.")
-    parser.add_argument("benchmark", choices=["ppo-cartpole"])
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; default: %(default)s")
+    parser.add_argument("benchmark", choices=list(BENCHMARKS))
+    parser.add_argument("--peers", help="comma-separated; default: all that the benchmark has")
     parser.add_argument("--runs", type=int, help="turns, each with its seed: default and least 3, with --quick 1")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first turn; each further one adds 1")
     parser.add_argument("--quick", action="store_true", help="short runs: does it work? The figures mean little")
@@ -64,9 +69,10 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to this file")
     args = parser.parse_args(arguments)
 
-    args.peers = tuple(args.peers.split(","))
-    if unknown := [peer for peer in args.peers if peer not in PEERS]:
-        parser.error(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    known = peers_of(args.benchmark)
+    args.peers = known if args.peers is None else tuple(args.peers.split(","))
+    if unknown := [peer for peer in args.peers if peer not in known]:
+        parser.error(f"{args.benchmark} has no peer {', '.join(unknown)}; there are {', '.join(known)}")
     least = 1 if args.quick else 3
     args.runs = least if args.runs is None else args.runs
     if args.runs < least:
@@ -97,8 +103,9 @@ def show(runs: Sequence[Run], plan: Plan) -> None:
     if plan.compare_threads:
         console.print(threads_table(runs))
     else:
-        console.print(throughput_table(runs))
-        console.print(solve_table(runs, plan.target_return))
+        console.print(throughput_table(runs, plan.presets))
+        if plan.has_solve:
+            console.print(solve_table(runs, plan.target_return))
     for line in disturbances(runs):
         console.print(line, highlight=False, markup=False)
     if plan.quick:
@@ -114,6 +121,7 @@ def main() -> int:
         if not plan.only_peers:
             LevadaSide().executable()
         make_cache()
+        adopt_orphans()
         with screen.bars:
             runs = run_all(plan, screen)
     except BenchmarkError as error:

@@ -1,6 +1,8 @@
 """What `benchmarks/peers.py` is made of.
 
-presets        what is compared: the peers' settings, and the same in levada's words
+presets        what `ppo-cartpole` compares: the peers' settings, and the same in levada's words
+async_presets  the same for `async-cartpole`
+networks       the peers' networks, for levada
 jobs           which processes are run, and in which order
 sides          the command lines and the files of levada and of the peers
 environments   the peers' virtual environments

@@ -8,7 +8,8 @@ from typing import Final
 BENCHMARKS: Final = Path(__file__).resolve().parent.parent
 SCRIPTS: Final = BENCHMARKS / "peers"
 """The peers' own scripts and pins."""
-CACHE: Final = BENCHMARKS.parent / ".bench"
+REPOSITORY: Final = BENCHMARKS.parent
+CACHE: Final = REPOSITORY / ".bench"
 """The peers' virtual environments, and the files of the last benchmark."""
 RUNS: Final = CACHE / "runs"
 

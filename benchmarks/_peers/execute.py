@@ -27,6 +27,8 @@ class Run:
     who: str
     settings: str | None
     """The preset; None: levada as it comes."""
+    form: str | None
+    """How levada ran; None: a peer, or levada as it comes."""
     turn: int
     env_steps: int
     process_s: float
@@ -94,6 +96,7 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
                 raise BenchmarkError(msg)
             if point := side.last_point(folder):
                 task.note(str(point), point.env_steps)
+        process.reap()
         cpu_s, foreign_s = load.children_s(), load.foreign_s()
     if process.exit_code:
         msg = f"{job.title} failed with exit code {process.exit_code}:\n{tail(stderr)}"
@@ -108,6 +111,7 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
         part=job.part,
         who=job.who,
         settings=job.preset.name if job.preset else None,
+        form=job.form.name if job.form else None,
         turn=job.turn,
         env_steps=outcome.env_steps,
         process_s=process.seconds,

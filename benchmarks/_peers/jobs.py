@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from benchmarks._peers.presets import PRESETS, Preset
+from benchmarks._peers.async_presets import ASYNC_PRESETS
+from benchmarks._peers.presets import PPO_PRESETS, Form, Preset
 
 Part = Literal["warm-up", "steps/s", "solve", "threads"]
 """What a process is run for; a warm-up is not counted."""
 
+BENCHMARKS: Final[Mapping[str, tuple[Preset, ...]]] = {"ppo-cartpole": PPO_PRESETS, "async-cartpole": ASYNC_PRESETS}
 _LEVADA_SOLVE_STEPS: Final = 200_000
 _WARM_UP_STEPS: Final = 4_096
 _QUICK_STEPS: Final = 12_288
 _QUICK_SOLVE_STEPS: Final = 20_480
+
+
+def peers_of(benchmark: str) -> tuple[str, ...]:
+    """Whom it compares with."""
+    return tuple(dict.fromkeys(preset.peer for preset in BENCHMARKS[benchmark]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,12 @@ class Plan:
     @property
     def presets(self) -> tuple[Preset, ...]:
         """Those of the chosen peers."""
-        return tuple(preset for preset in PRESETS if preset.peer in self.peers)
+        return tuple(preset for preset in BENCHMARKS[self.benchmark] if preset.peer in self.peers)
+
+    @property
+    def has_solve(self) -> bool:
+        """Whether seconds to a return are measured."""
+        return not self.compare_threads and any(preset.solve_steps is not None for preset in self.presets)
 
     @property
     def target_return(self) -> int:
@@ -58,6 +70,8 @@ class Job:
     is_levada: bool
     preset: Preset | None = None
     """None: levada as it comes."""
+    form: Form | None = None
+    """Of levada, with the settings of a peer."""
     turn: int = 0
     num_env_steps: int
     target_return: int | None = None
@@ -76,9 +90,14 @@ class Job:
     @property
     def title(self) -> str:
         """What the screen calls it."""
-        settings = f" ({self.preset.name} settings)" if self.preset and self.is_levada else ""
+        settings = f" ({self.preset.name} settings, {self.form.name})" if self.preset and self.form else ""
         turn = "" if self.part == "warm-up" else f", turn {self.turn + 1}"
         return f"{self.part}: {self.who}{settings}{turn}"
+
+    @property
+    def levada_fields(self) -> Mapping[str, object]:
+        """Fields of levada's PPO: the peer's settings, and those of the form. Empty: levada as it comes."""
+        return {**(self.preset.levada if self.preset else {}), **(self.form.fields if self.form else {})}
 
 
 def make_jobs(plan: Plan) -> Iterator[Job]:
@@ -87,7 +106,7 @@ def make_jobs(plan: Plan) -> Iterator[Job]:
     for preset in plan.presets:
         for turn in range(plan.runs):
             yield from _threads(plan, preset, turn) if plan.compare_threads else _throughput(plan, preset, turn)
-    if not plan.compare_threads:
+    if plan.has_solve:
         for turn in range(plan.runs):
             yield from _solve(plan, turn)
 
@@ -102,11 +121,12 @@ def _warm_ups(plan: Plan) -> Iterator[Job]:
 
 def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
     num_env_steps = plan.steps(preset)
-    for is_levada in (False,) if plan.only_peers else (False, True):
+    for form in (None,) if plan.only_peers else (None, *preset.forms):
         yield Job(
             part="steps/s",
-            is_levada=is_levada,
+            is_levada=form is not None,
             preset=preset,
+            form=form,
             turn=turn,
             num_env_steps=num_env_steps,
             threads=preset.threads,

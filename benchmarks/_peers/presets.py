@@ -1,4 +1,4 @@
-"""What is compared: each peer with its settings on CartPole-v1, and the same settings in levada's words.
+"""What `ppo-cartpole` compares: each peer with its settings on CartPole-v1, and the same settings in levada's words.
 
 Every field of levada's PPO that has to do with learning is given, also where it is the default: levada has a preset of
 its own for CartPole-v1, which would fill the gaps. What cannot be given is not the same: CleanRL takes the time limit of
@@ -9,8 +9,18 @@ eight environments, does not count it as a step, and so learns a little more oft
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A way in which levada runs: where, and how far apart sampling and learning may be."""
+
+    name: str
+    on: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of levada's PPO."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +38,10 @@ class Preset:
     """Steps within which it should reach the target; None: it is not asked to."""
     levada: Mapping[str, object]
     """Fields of levada's PPO."""
+    forms: tuple[Form, ...] = (Form(name="inline", on="inline"),)
+    """Levada is timed in each."""
+    target_ratio: float | None = None
+    """How many times as fast as the peer levada is meant to train, at least."""
 
 
 _SAME_IN_ALL: Final[Mapping[str, object]] = {
@@ -54,7 +68,7 @@ _SAME_IN_SB3: Final[Mapping[str, object]] = {**_SAME_IN_ALL, "value_coef": 1.0, 
 #   CleanRL        10,236 ( 9,819 - 10,375)   9,098 ( 8,945 -  9,295)
 # A second thread doubles the processor time for nothing, and stalls where something else needs its core. (SB3 default
 # undisturbed, one short run each: 2,886 and 2,862.)
-PRESETS: Final = (
+PPO_PRESETS: Final = (
     Preset(
         name="SB3 default",
         peer="sb3",
@@ -123,4 +137,3 @@ PRESETS: Final = (
         },
     ),
 )
-PEERS: Final = tuple(dict.fromkeys(preset.peer for preset in PRESETS))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +17,8 @@ from typing import IO, Final
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _DROPPED: Final = {*THREAD_VARIABLES, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+_ORPHANS_PATIENCE_S: Final = 5.0
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Process:
@@ -48,14 +52,35 @@ class Process:
     def kill(self) -> None:
         """End it, with its children, if it still runs."""
         if not self._ended.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill_group()
             self._ended.wait()
+        self.reap()
+
+    def reap(self) -> None:
+        """Wait for the processes that it has left behind, so that their processor time is known; kill them if need be."""
+        patience_ends_s = time.perf_counter() + _ORPHANS_PATIENCE_S
+        with contextlib.suppress(ChildProcessError):  # there are none, or the system does not hand them to this process
+            while True:
+                pid, _ = os.waitpid(-self._process.pid, os.WNOHANG)
+                if pid == 0:
+                    time.sleep(0.01)
+                    if time.perf_counter() > patience_ends_s:
+                        self._kill_group()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _wait(self) -> None:
         self._process.wait()
         self.end_s = time.perf_counter()
         self._ended.set()
+
+
+def adopt_orphans() -> None:
+    """Let this process inherit the processes whose parents end before them, where the system can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextlib.contextmanager

@@ -27,10 +27,11 @@ def as_json(runs: Sequence[Run], plan: Plan) -> str:
         "benchmark": plan.benchmark,
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "quick": plan.quick,
-        "target_return": plan.target_return,
+        "target_return": plan.target_return if plan.has_solve else None,
         "machine": {"cores": os.cpu_count(), "processor": _processor(), "python": platform.python_version()},
         "versions": versions,
         "threads": {preset.name: preset.threads for preset in plan.presets},
+        "target_ratios": {preset.name: preset.target_ratio for preset in plan.presets},
         "runs": [{**dataclasses.asdict(run), "disturbed": run.disturbed} for run in runs],
     }
     return json.dumps(report, indent=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks._peers.common import SCRIPTS, BenchmarkError, tail
+from benchmarks._peers.common import REPOSITORY, SCRIPTS, BenchmarkError, tail
 from benchmarks._peers.environments import peer_python
 from benchmarks._peers.jobs import Job
 from benchmarks._peers.processes import THREAD_VARIABLES
@@ -99,9 +99,11 @@ class LevadaSide(Side):
         until = " ".join([*target, f"steps={job.num_env_steps}"])
         command = [str(self.executable()), "train", "ppo", "--env", "CartPole-v1", "--until", until]
         command += ["--seed", str(seed), "--out", str(folder / "out"), "--quiet"]
-        for name, value in (job.preset.levada if job.preset else {}).items():
+        if job.form is not None:
+            command += ["--on", job.form.on]
+        for name, value in job.levada_fields.items():
             command += _as_option(name.replace("_", "-"), value)
-        return command, {}
+        return command, {"PYTHONPATH": str(REPOSITORY)}  # where the networks of peers are found
 
     def progress_path(self, folder: Path) -> Path:
         """One line per update."""
@@ -167,7 +169,7 @@ def _check_settings(job: Job, settings: Mapping[str, Mapping[str, Any]]) -> None
     """With a peer's settings: levada took them all, and none from a preset of its own."""
     if job.preset is None:
         return
-    wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in job.preset.levada.items()}
+    wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in job.levada_fields.items()}
     wrong = {name for name, value in wanted.items() if settings[name]["value"] != value}
     wrong |= {name for name, setting in settings.items() if setting["from"] == "preset"}
     if wrong:

@@ -11,9 +11,12 @@ from typing import Final
 from rich.table import Table
 
 from benchmarks._peers.execute import DISTURBED_CORES, Run
+from benchmarks._peers.presets import Preset
 
-_WORDS: Final = {"settings", "over", "who", "disturbed turns"}
-_RATES: Final[dict[str, Callable[[Run], float | None]]] = {
+_WORDS: Final = {"settings", "over", "who", "levada runs", "target", "disturbed turns"}
+_LEFT_OUT_IF_EMPTY: Final = {"levada runs", "target"}
+Rate = Callable[[Run], float | None]
+_RATES: Final[dict[str, Rate]] = {
     "training": lambda run: run.training_steps_per_s,
     "whole process": lambda run: run.process_steps_per_s,
 }
@@ -54,24 +57,43 @@ class Spread:
         return Spread(self.median / other.median, self.low / other.high, self.high / other.low).text(2)
 
 
-def throughput_table(runs: Sequence[Run]) -> Table:
-    """Steps/s, two rows for each preset."""
-    title = "CartPole-v1: steps/s with the peer's hyper-parameters, median (min - max)"
-    table = _table(title, "settings", "over", "peer", "levada", "levada / peer", "disturbed turns")
+def throughput_table(runs: Sequence[Run], presets: Sequence[Preset]) -> Table:
+    """Steps/s, two rows for each preset and each form of levada."""
     runs = [run for run in runs if run.part == "steps/s"]
-    for settings in dict.fromkeys(run.settings for run in runs):
-        peers, levadas = (
-            [run for run in runs if (run.settings, run.who) == (settings, who)] for who in (settings, "levada")
-        )
-        turns = "; ".join(
-            f"{who} {which}" for who, of in (("peer", peers), ("levada", levadas)) if (which := _disturbed_turns(of))
-        )
-        for over, rate in _RATES.items():
-            peer = Spread.of(map(rate, peers))
-            levada = Spread.of(map(rate, levadas)) if levadas else None
-            ratio = (levada.text(), levada.divided_by(peer)) if levada else ("-", "-")
-            table.add_row(settings, over, peer.text(), *ratio, turns)
+    rows: list[dict[str, str]] = []
+    for preset in presets:
+        of = [run for run in runs if run.settings == preset.name]
+        peers = [run for run in of if run.form is None]
+        for form in preset.forms:
+            levadas = [run for run in of if run.form == form.name]
+            if not (levadas or form is preset.forms[0]):
+                continue  # the peers alone: one row for each
+            for over, rate in _RATES.items():
+                target = preset.target_ratio if over == "training" else None
+                row = {"settings": preset.name, "levada runs": form.name if len(preset.forms) > 1 else "", "over": over}
+                rows.append(row | _compared(peers, levadas, rate, target))
+    used = [header for header in rows[0] if any(row[header] for row in rows) or header not in _LEFT_OUT_IF_EMPTY]
+    table = _table("CartPole-v1: steps/s with the peer's hyper-parameters, median (min - max)", *used)
+    for row in rows:
+        table.add_row(*(row[header] for header in used))
     return table
+
+
+def _compared(peers: Sequence[Run], levadas: Sequence[Run], rate: Rate, target: float | None) -> dict[str, str]:
+    """Both rates, their ratio, whether it is what it is meant to be, and which turns were disturbed."""
+    peer, levada = (Spread.of(map(rate, of)) if of else None for of in (peers, levadas))
+    assert peer is not None
+    goal = ""
+    if levada and target is not None:
+        goal = f"{target:g}: {'met' if levada.median >= target * peer.median else 'not met'}"
+    sides = (("peer", peers), ("levada", levadas))
+    return {
+        "peer": peer.text(),
+        "levada": levada.text() if levada else "-",
+        "levada / peer": levada.divided_by(peer) if levada else "-",
+        "target": goal,
+        "disturbed turns": "; ".join(f"{who} {which}" for who, of in sides if (which := _disturbed_turns(of))),
+    }
 
 
 def solve_table(runs: Sequence[Run], target_return: int) -> Table:
@@ -106,7 +128,7 @@ def disturbances(runs: Sequence[Run]) -> list[str]:
         return []
     lines = [f"{len(disturbed)} of {len(runs)} runs were disturbed: other processes took over {DISTURBED_CORES} cores."]
     for run in disturbed:
-        settings = f" ({run.settings} settings)" if run.who == "levada" and run.settings else ""
+        settings = f" ({run.settings} settings, {run.form})" if run.form else ""
         lines.append(f"    {run.part}: {run.who}{settings}, turn {run.turn + 1}: {run.foreign_cores:.2f} cores")
     return lines
 
