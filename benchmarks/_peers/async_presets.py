@@ -26,7 +26,7 @@ def _forms(num_envs: int) -> tuple[Form, ...]:
     return (
         Form(name="1 worker, lag 1", on="processes:1", fields={**one, "max_lag": 1}),
         Form(name="2 workers, lag 1", on="processes:2", fields={**two, "max_lag": 1}),
-        Form(name="2 workers, asynchronous, lag 4", on="processes:2", fields={**two, "max_lag": 4}),
+        Form(name="2 workers, lag 4", on="processes:2", fields={**two, "max_lag": 4}),
     )
 
 

@@ -70,7 +70,8 @@ def throughput_table(runs: Sequence[Run], presets: Sequence[Preset]) -> Table:
                 continue  # the peers alone: one row for each
             for over, rate in _RATES.items():
                 target = preset.target_ratio if over == "training" else None
-                row = {"settings": preset.name, "levada runs": form.name if len(preset.forms) > 1 else "", "over": over}
+                has_name = levadas and len(preset.forms) > 1
+                row = {"settings": preset.name, "levada runs": form.name if has_name else "", "over": over}
                 rows.append(row | _compared(peers, levadas, rate, target))
     used = [header for header in rows[0] if any(row[header] for row in rows) or header not in _LEFT_OUT_IF_EMPTY]
     table = _table("CartPole-v1: steps/s with the peer's hyper-parameters, median (min - max)", *used)

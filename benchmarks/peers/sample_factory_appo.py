@@ -64,17 +64,20 @@ class _Report(AlgoObserver):
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._env_steps = 0
+        self._ended = False
 
     def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
         del runner
-        self._env_steps = training_iteration_since_resume * BATCH_SIZE
-        self._progress.update(self._env_steps)
+        if not self._ended:  # an update may be under way when the end is announced
+            self._env_steps = training_iteration_since_resume * BATCH_SIZE
+            self._progress.update(self._env_steps)
 
     def on_episode(self, _runner: Runner, message: dict[str, Any], _policy: int) -> None:
         self._progress.episode(float(message[EPISODIC]["reward"]), self._env_steps)
 
     def on_stop(self, runner: Runner) -> None:
         del runner
+        self._ended = True
         self._progress.end(self._env_steps)
 
 
@@ -83,7 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Sample-Factory's APPO on CartPole-v1")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, choices=[1], default=1)
+    parser.add_argument("--threads", type=int, default=1, help="has no effect")
     args = parser.parse_args()
 
     report = _Report(Progress(stop_return=None))
