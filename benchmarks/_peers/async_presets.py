@@ -5,8 +5,8 @@ hyper-parameters both have. Different is the rest:
 
 - Sample-Factory learns from 512 steps at a time, which come from any 16 of its 40 environments, 32 steps from each. Levada's
   batch has as many steps from each environment: 64, so that the batch divides into minibatches of 512. It makes five
-  gradient steps in an update, and as many per step taken. Sample-Factory scales returns, levada rewards, both by a running
-  deviation.
+  gradient steps in an update, Sample-Factory one; per step taken they are as many. So a lag of one update is one of five
+  gradient steps in levada. Sample-Factory scales returns, levada rewards, both by a running deviation.
 - PuffeRL draws the trajectories of its minibatch by the size of their advantages, some of them twice. It corrects advantages
   with V-trace.
 """
@@ -23,10 +23,12 @@ def _forms(num_envs: int) -> tuple[Form, ...]:
     """Sampling and learning overlap in all of them. `num_envs`: all environments."""
     one: Mapping[str, object] = {"shards": 1, "num_envs": num_envs}
     two: Mapping[str, object] = {"shards": 2, "num_envs": num_envs // 2}
+    in_turn: Mapping[str, object] = {"max_lag": 1, "order": "admission"}
+    asynchronous: Mapping[str, object] = {"max_lag": 4, "order": "arrival"}
     return (
-        Form(name="1 worker, lag 1", on="processes:1", fields={**one, "max_lag": 1}),
-        Form(name="2 workers, lag 1", on="processes:2", fields={**two, "max_lag": 1}),
-        Form(name="2 workers, lag 4", on="processes:2", fields={**two, "max_lag": 4}),
+        Form(name="1 worker, lag 1", on="processes:1", fields={**one, **in_turn}),
+        Form(name="2 workers, lag 1", on="processes:2", fields={**two, **in_turn}),
+        Form(name="2 workers, arrival, lag 4", on="processes:2", fields={**two, **asynchronous}),
     )
 
 

@@ -47,6 +47,7 @@ class Preset:
 _SAME_IN_ALL: Final[Mapping[str, object]] = {
     "shards": 1,
     "max_lag": 0,
+    "order": "admission",
     "clip": 0.2,
     "max_grad_norm": 0.5,
     "adam_eps": 1e-5,
