@@ -42,9 +42,9 @@ from levada.rl.threads import set_threads
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.run.summary import Summary
+from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
-from levada.runners.processes.run import ProcessesRun
 
 SEED = 1
 WARM_UP = 10
@@ -55,7 +55,7 @@ LEFT_BEHIND_S = 3.0
 class Killer(threading.Thread):
     """Kills a random worker of a run now and then."""
 
-    def __init__(self, run: ProcessesRun, num_kills: int, least_s: float, most_s: float) -> None:
+    def __init__(self, run: HubRun, num_kills: int, least_s: float, most_s: float) -> None:
         super().__init__(daemon=True)
         self._run, self._num_kills = run, num_kills
         self._least_s, self._most_s = least_s, most_s

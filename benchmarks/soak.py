@@ -64,11 +64,11 @@ def main() -> int:
     settled = [index for index, second in enumerate(seconds) if second >= SETTLED_S]
     minutes = np.array([seconds[index] for index in settled]) / 60.0
     slope = float(np.polyfit(minutes, [memory_mb[index] for index in settled], 1)[0])
-    console.print(
-        f"{summary.env_steps:,} env steps, {summary.updates:,} updates, {summary.steps_per_s or 0.0:,.0f} steps/s, efficiency "
-        f"{summary.efficiency or 0.0:.2f}\nmemory {memory_mb[settled[0]]:.1f} MB after 2 minutes, {memory_mb[-1]:.1f} MB at the end, "
-        f"slope {slope:+.3f} MB/min (limit {LIMIT_MB_PER_MINUTE:g})\ndescriptors {descriptors[settled[0]]} and {descriptors[-1]}"
-    )
+    speed = f"{summary.steps_per_s or 0.0:,.0f} steps/s, efficiency {summary.efficiency or 0.0:.2f}"
+    console.print(f"{summary.env_steps:,} env steps, {summary.updates:,} updates, {speed}")
+    console.print(f"memory {memory_mb[settled[0]]:.1f} MB after 2 minutes, {memory_mb[-1]:.1f} MB at the end")
+    console.print(f"slope {slope:+.3f} MB/min (limit {LIMIT_MB_PER_MINUTE:g})")
+    console.print(f"descriptors {descriptors[settled[0]]} and {descriptors[-1]}")
     return 0 if slope < LIMIT_MB_PER_MINUTE else 1
 
 

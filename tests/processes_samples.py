@@ -135,6 +135,22 @@ class LiveNumbers:
         return made
 
 
+@dataclass(frozen=True)
+class Sleeping:
+    """A source whose items take a time."""
+
+    seconds: float
+
+    def __call__(self, shard: Shard) -> Any:
+        numbers = Numbers()(shard)
+
+        def make(weights: Any) -> Any:
+            time.sleep(self.seconds)
+            return numbers(weights)
+
+        return make
+
+
 def counting_flow(source: Any, *, shards: int = 4, queue: Queue | None = None) -> Flow:
     """Arrays into batches into a counting learner."""
     flow = Flow("counting")

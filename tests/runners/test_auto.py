@@ -1,32 +1,12 @@
 """`--on auto`: where a flow runs quickest, decided by measuring it."""
 
-import time
-from dataclasses import dataclass
-from typing import Any
-
 import processes_samples as samples
 import pytest
 
-from levada.flow import Flow, Queue, Shard
+from levada.flow import Flow, Queue
 from levada.runners import Inline, auto
 from levada.runners.auto import Auto
 from levada.runners.processes import Processes
-
-
-@dataclass(frozen=True)
-class Sleeping:
-    """A source whose items take a time."""
-
-    seconds: float
-
-    def __call__(self, shard: Shard) -> Any:
-        numbers = samples.Numbers()(shard)
-
-        def make(weights: Any) -> Any:
-            time.sleep(self.seconds)
-            return numbers(weights)
-
-        return make
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +16,7 @@ def short(monkeypatch):
 
 
 def flow(seconds: float, max_lag: int = 0) -> Flow:
-    return samples.counting_flow(Sleeping(seconds), queue=Queue(max_lag=max_lag))
+    return samples.counting_flow(samples.Sleeping(seconds), queue=Queue(max_lag=max_lag))
 
 
 def test_slow_sampling_gets_processes():

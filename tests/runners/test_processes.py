@@ -11,8 +11,8 @@ import pytest
 
 from levada.flow import DeploymentError, Flow, Queue
 from levada.run.hashing import params_sha256
-from levada.runners import Inline
-from levada.runners.processes import Processes, WorkerError
+from levada.runners import Inline, WorkerError
+from levada.runners.processes import Processes
 from levada.runners.processes.wire import Wire
 
 NUM_UPDATES = 6

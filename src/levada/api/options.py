@@ -21,6 +21,7 @@ from levada.run.until import Until
 from levada.runners.auto import Auto
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
+from levada.runners.threads import Threads
 
 Env = str | EnvFactory | Task
 
@@ -93,6 +94,8 @@ def deployment(on: str | Deployment) -> Deployment:
         return Inline()
     if on == "auto":
         return Auto()
+    if on.startswith("threads"):
+        return Threads.parse(on.removeprefix("threads"))
     if on.startswith("processes"):
         return Processes.parse(on.removeprefix("processes"))
     msg = (

@@ -20,9 +20,9 @@ from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Event, Fired, Instrument
 from levada.runners.accounts import num_cores
+from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline, InlineRun
 from levada.runners.processes import Processes
-from levada.runners.processes.run import ProcessesRun
 
 TRIAL_S = 0.5
 """How long the trial lasts at least after its first update, which also loads and records."""
@@ -65,7 +65,7 @@ class Auto:
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
         save_every: int | None = None,
-    ) -> InlineRun | ProcessesRun:
+    ) -> InlineRun | HubRun:
         """Choose, and open there."""
         place, _ = self.choose(flow, seed=seed)
         return place.open(flow, seed=seed, instruments=instruments, state=state, save_every=save_every)

@@ -2,6 +2,5 @@
 
 from levada.runners.processes.deployment import Processes
 from levada.runners.processes.errors import RemoteError
-from levada.runners.processes.run import ProcessesRun, WorkerError
 
-__all__ = ["Processes", "ProcessesRun", "RemoteError", "WorkerError"]
+__all__ = ["Processes", "RemoteError"]

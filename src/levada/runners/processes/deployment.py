@@ -9,8 +9,9 @@ from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Instrument
-from levada.runners.accounts import num_cores
-from levada.runners.processes.run import ProcessesRun
+from levada.runners.counts import check_counts, parse_workers, useful_workers
+from levada.runners.hub_run import HubRun
+from levada.runners.processes.transport import SharedMemoryTransport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +29,8 @@ class Processes:
     """Seconds without a sign of life, in the middle of its work, after which a worker is killed. None: never."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("workers", self.workers, 1),
-            ("threads", self.threads, 1),
-            ("max_restarts", self.max_restarts, 0),
-        ):
-            if value is not None and (type(value) is not int or value < least):
-                msg = f"Processes: {name} is {value!r}, expected an integer of at least {least}"
-                raise DeploymentError(msg)
+        counts = {"workers": (self.workers, 1), "threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)}
+        check_counts("Processes", counts)
         if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
             msg = f"Processes: hang_timeout_s is {self.hang_timeout_s!r}, expected seconds above 0, or None"
             raise DeploymentError(msg)
@@ -48,13 +43,12 @@ class Processes:
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
         save_every: int | None = None,
-    ) -> ProcessesRun:
+    ) -> HubRun:
         """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
-        num_shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
-        wanted = self.workers or num_cores()
-        return ProcessesRun(
-            flow, seed=seed, instruments=instruments, state=state, save_every=save_every, num_workers=min(wanted, num_shards),
-            num_threads=self.threads, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
+        return HubRun(
+            flow, SharedMemoryTransport(self.threads), num_carriers=useful_workers(flow, self.workers), seed=seed,
+            instruments=instruments, state=state, save_every=save_every,
+            max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
         )  # fmt: skip
 
     @classmethod
@@ -64,13 +58,7 @@ class Processes:
         >>> print(Processes.parse(""), Processes.parse(":2"))
         processes processes:2
         """
-        if not after:
-            return cls()
-        number = after.removeprefix(":")
-        if number == after or not number.isascii() or not number.isdigit():
-            msg = f"on='processes{after}': expected 'processes', or with the number of workers, such as 'processes:2'"
-            raise DeploymentError(msg)
-        return cls(workers=int(number))
+        return cls(workers=parse_workers("processes", after))
 
     def __str__(self) -> str:
         return "processes" if self.workers is None else f"processes:{self.workers}"

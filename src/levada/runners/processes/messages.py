@@ -14,6 +14,7 @@ from msgspec import Struct
 from levada.flow.payload import Header
 from levada.runners.processes.packet import Packet
 from levada.runners.processes.ring import RingPlace
+from levada.runners.transport import Spent
 from levada.schedule.events import Ticket
 
 
@@ -59,16 +60,6 @@ class MadeItem(Struct, frozen=True):
     headers: tuple[Header, ...]
 
 
-class Spent(Struct, frozen=True):
-    """A firing at a shard, and when: seconds of `time.perf_counter`, which all processes of a machine share."""
-
-    node: str
-    number: int
-    start_s: float
-    end_s: float
-    cpu_s: float
-
-
 class Made(Struct, frozen=True, tag=True):
     """What a ticket has yielded. The descriptor of the segment comes with it the first time."""
 
@@ -89,7 +80,7 @@ class Raised(Struct, frozen=True, tag=True):
 
     source: str
     shard: int
-    opening: bool
+    is_opening: bool
     """The work could not even be opened; the shard does not go on."""
     error: bytes
     """Pickled, with its traceback."""

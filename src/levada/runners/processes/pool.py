@@ -33,6 +33,8 @@ class Slot:
         self.number = number
         self.segment_number = segment_number
         self.arena = arena
+        self.empty = arena.empty
+        """An array in the slot."""
 
 
 class Pool:

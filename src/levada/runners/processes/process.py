@@ -8,19 +8,19 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
-from time import perf_counter
-from typing import Any
 
 import numpy as np
 
-from levada.flow.payload import Shard
+from levada.flow.payload import Item, Shard
 from levada.flow.state import Arrays
-from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Made, Stop
+from levada.runners.processes.errors import unpack_error
+from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Opened, Raised, Stop
 from levada.runners.processes.pool import Slots
 from levada.runners.processes.ring import Ring
 from levada.runners.processes.wire import Wire
-from levada.runners.processes.worker import Plan, work
-from levada.schedule import Ticket
+from levada.runners.processes.worker import work
+from levada.runners.transport import Plan, Said, ShardFailed, ShardOpened, TicketDone
+from levada.schedule import Closed, Ticket
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["levada.runners.processes.worker", "levada.rl.sampler"]
@@ -38,10 +38,11 @@ class WorkerProcess:
         _CONTEXT.set_forkserver_preload(_PRELOAD)
         forkserver.ensure_running()
 
-    def __init__(self, plan: Plan, shards: Sequence[tuple[Shard, Arrays | None]], rings: Mapping[str, Ring]) -> None:
+    def __init__(
+        self, plan: Plan, num_threads: int, shards: Sequence[tuple[Shard, Arrays | None]], rings: Mapping[str, Ring]
+    ) -> None:
         """`shards`: each with the state that it goes on from, if there is one."""
         self.shards = tuple(shard for shard, _ in shards)
-        self.unopened = {(shard.node, shard.index) for shard in self.shards}
         here, there = socket.socketpair()
         self.wire = Wire(here, FromWorker)
         self._slots = Slots(self._free)
@@ -49,14 +50,14 @@ class WorkerProcess:
         self._tickets: list[tuple[Ticket, bool]] = []
         self.exitcode: int | None = None
         """Once it has ended."""
-        self.heard_s = perf_counter()
-        """When it last said something, or got something to do."""
         self._why_killed = ""
-        self._process = _CONTEXT.Process(target=work, args=(there, plan, shards), name="levada worker", daemon=True)
+        args = (there, plan, num_threads, shards)
+        self._process = _CONTEXT.Process(target=work, args=args, name="levada worker", daemon=True)
         with there:
             self._process.start()
         places = {register: ring.place for register, ring in rings.items()}
-        self.wire.send(Begin(places), [descriptor for ring in rings.values() for descriptor in ring.share()])
+        with suppress(ConnectionError):  # it could not even start: its end will be noticed
+            self.wire.send(Begin(places), [descriptor for ring in rings.values() for descriptor in ring.share()])
 
     def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
         """Tickets that go out at the next `flush`."""
@@ -77,31 +78,38 @@ class WorkerProcess:
             freed, self._freed = tuple(self._freed), []
             self.wire.send(Free(freed))
         if self._tickets:
-            self.heard_s = perf_counter()
             tickets, self._tickets = tuple(self._tickets), []
             self.wire.send(Give(tickets))
 
-    def receive(self) -> list[FromWorker]:
+    def receive(self) -> list[Said]:
         """What it has to say.
 
         Raises:
             EOFError, ConnectionError: the process is gone, and has nothing more to say.
 
         """
-        messages = []
+        said = []
         for message, descriptors in self.wire.receive():
             for descriptor in descriptors:
                 self._slots.add(message.segment, descriptor, message.segment_size)
-            messages.append(message)
-        return messages
+            said.append(self._understand(message))
+        return said
 
-    def unpack(self, made: Made) -> tuple[list[Any], Arrays | None]:
-        """The values of an item message, in its order, and a copy of the shard's state, if that came with it."""
-        packets = [item.packet for items in made.items.values() for item in items]
-        if made.state is None:
-            return self._slots.unpack(made.slot, made.segment, packets), None
-        *values, state = self._slots.unpack(made.slot, made.segment, [*packets, made.state])
-        return values, _copied(state)
+    def _understand(self, message: FromWorker) -> Said:
+        if isinstance(message, Opened):
+            return ShardOpened(message.source, message.shard, message.why_not_saved)
+        if isinstance(message, Raised):
+            return ShardFailed(message.source, message.shard, message.is_opening, unpack_error(message.error))
+        packets = [item.packet for items in message.items.values() for item in items]
+        state: Arrays | None = None
+        if message.state is None:
+            values = self._slots.unpack(message.slot, message.segment, packets)
+        else:
+            *values, views = self._slots.unpack(message.slot, message.segment, [*packets, message.state])
+            state = {name: np.array(array) for name, array in views.items()}  # it outlives the slot
+        left = iter(values)
+        made = {channel: [Item(next(left), i.headers) for i in items] for channel, items in message.items.items()}
+        return TicketDone(Closed(message.ticket, made, message.header), message.spent, state)
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -140,7 +148,3 @@ class WorkerProcess:
 
     def _free(self, number: int) -> None:
         self._freed.append(number)
-
-
-def _copied(state: Arrays) -> Arrays:
-    return {name: np.array(array) for name, array in state.items()}

@@ -1,16 +1,15 @@
-"""A flow on several processes: the thin shell around the hub. Shards live in workers; this process learns and deals tickets.
+"""A run whose shards are carried elsewhere: the thin shell around the hub. It learns, deals tickets, and looks after carriers.
 
-Nothing here is on the way of the data: a worker writes its item into shared memory, and who consumes it looks at it there.
+Nothing here is on the way of the data: how an item comes from its shard to its consumer is the transport's affair.
 """
 
 from __future__ import annotations
 
 import logging
-import selectors
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any, Self
@@ -19,16 +18,11 @@ from levada.flow.derive import Topology, derive
 from levada.flow.errors import FlowWarning, LevadaError
 from levada.flow.graph import Flow
 from levada.flow.nodes import Node
-from levada.flow.payload import Item, Shard, derive_seed
+from levada.flow.payload import Shard, derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Failed, Instrument, Report, Reported, Statistics
 from levada.runners.accounts import Accounts
-from levada.runners.processes.errors import unpack_error
-from levada.runners.processes.messages import FromWorker, Made, Opened
-from levada.runners.processes.process import WorkerProcess
-from levada.runners.processes.ring import Ring
-from levada.runners.processes.worker import Plan
 from levada.runners.saving import (
     ShardKey,
     collect,
@@ -41,8 +35,9 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.snapshots import History
+from levada.runners.transport import Carrier, Plan, Said, ShardFailed, ShardOpened, TicketDone, Transport
 from levada.runners.work import explain, perform, refuse_replays
-from levada.schedule import Closed, Deal, Finished, Firing, Forget, Hub, HubInstruction, Publish, Start, Tell
+from levada.schedule import Deal, Finished, Firing, Forget, Hub, HubInstruction, Publish, Start, Tell
 from levada.schedule.shards import readers
 
 log = logging.getLogger(__name__)
@@ -52,23 +47,39 @@ class WorkerError(LevadaError, RuntimeError):
     """A worker ended, more often than is allowed."""
 
 
-class ProcessesRun:
-    """A flow that is executed by several processes; made by `Processes().open(flow)`, closed at the end of a `with` block."""
+class HubRun:
+    """A flow that is executed over a transport; made by `open` of a deployment, closed at the end of a `with` block."""
 
     def __init__(
         self,
         flow: Flow,
+        transport: Transport,
         *,
+        num_carriers: int,
         seed: int,
         instruments: Sequence[Instrument],
         state: RunState | None,
         save_every: int | None,
-        num_workers: int,
-        num_threads: int,
         max_restarts: int,
-        hang_timeout_s: float | None,
+        hang_timeout_s: float | None = None,
+        crosses_processes: bool = True,
     ) -> None:
-        for problem in flow.check(crosses_processes=True, reports=True):
+        """Start everything.
+
+        Args:
+            flow: what is executed; it must have passed its check.
+            transport: that carries the shards; closed with the run.
+            num_carriers: how many carriers share the shards.
+            seed: everything random follows from it.
+            instruments: see every event.
+            state: to go on from.
+            save_every: the run will be saved after each so many updates.
+            max_restarts: how often in a row a shard may fail.
+            hang_timeout_s: a carrier that owes something, and is silent for so long, is killed.
+            crosses_processes: whether work is sent to other processes, and has to be fit for that.
+
+        """
+        for problem in flow.check(crosses_processes=crosses_processes, reports=True):
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
         refuse_replays(flow)
         self.flow = flow
@@ -76,7 +87,7 @@ class ProcessesRun:
         self._hub = Hub(flow, topology, found)
         self._accounts = Accounts(flow, self._hub, instruments)
         self._plan = Plan(
-            flow=flow.name, nodes=_of_shards(flow, topology), stages=topology.shard_stages, num_threads=num_threads,
+            flow=flow.name, nodes=_of_shards(flow, topology), stages=topology.shard_stages,
             policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
             save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
         )  # fmt: skip
@@ -86,14 +97,13 @@ class ProcessesRun:
         self._waiting: deque[Firing] = deque()
         self._reports: deque[Report] = deque()
         self._learners: dict[str, Any] = {}
-        self._rings: dict[str, Ring] = {}
         self._weights: dict[str, dict[int, Any]] = {}
         self._shards: dict[ShardKey, _Shard] = {}
-        self._selector = selectors.DefaultSelector()
-        self._workers: list[WorkerProcess] = []
-        self._carrier: dict[tuple[str, int], WorkerProcess] = {}
+        self._transport = transport
+        self._places: list[_Place] = []
+        self._place_of: dict[ShardKey, _Place] = {}
         try:
-            self._open(seed, num_workers, state)
+            self._open(seed, num_carriers, state)
         except BaseException:
             self.close()
             raise
@@ -106,7 +116,7 @@ class ProcessesRun:
         while True:
             while self._reports:
                 yield self._reports.popleft()
-            self._send_all()
+            self._transport.flush()
             if self._waiting:
                 self._execute(self._waiting[0])
             else:
@@ -136,20 +146,16 @@ class ProcessesRun:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The process numbers of the workers, for those who watch processes."""
-        return tuple(worker.pid for worker in self._workers)
+        """The processes that carry shards, for those who watch them."""
+        return tuple(place.carrier.pid for place in self._places)
 
     def close(self) -> None:
-        """End the workers, all of them, and close what this process has opened."""
+        """End the carriers, all of them, and close what was opened here."""
         with ExitStack() as closing:
-            closing.callback(self._selector.close)
+            closing.callback(self._transport.close)
             for learner in self._learners.values():
                 closing.callback(close, learner)
-            for worker in self._workers:
-                closing.callback(worker.join)
-            for worker in self._workers:
-                worker.stop()
-            self._workers, self._learners, self._rings = [], {}, {}
+            self._places, self._learners = [], {}
 
     def __enter__(self) -> Self:
         return self
@@ -159,100 +165,82 @@ class ProcessesRun:
 
     # ---- inside
 
-    def _open(self, seed: int, num_workers: int, state: RunState | None) -> None:
-        WorkerProcess.prepare()
+    def _open(self, seed: int, num_carriers: int, state: RunState | None) -> None:
         cut = None if state is None else restore_hub(self._hub, state)
+        registers = {}
         for name, recipe in self.flow.learners().items():
             learner = self._learners[name] = recipe.open(derive_seed(seed, name))
             restore_learner(learner, name, state)
             for register in self.flow.registers.values():
                 if register.policy == recipe.policy_name:
                     weights = restored_weights(cut, register.name, state, learner.weights())
-                    self._open_register(register.name, weights)
+                    self._weights[register.name] = weights
+                    registers[register.name] = (self._hub.registers[register.name].keep, weights)
         shards = plan_shards(self.flow, seed, state)
         for shard, saved in shards:
             history = first_history(self._hub, shard, cut, saved)
             self._shards[shard.node, shard.index] = _Shard(shard, history)
-        for number in range(num_workers):
-            self._start_worker(shards[number::num_workers])
-        while any(worker.unopened for worker in self._workers):
+        self._transport.open(self._plan, registers)
+        for number in range(num_carriers):
+            self._start(shards[number::num_carriers])
+        while any(place.unopened for place in self._places):
             self._listen()
 
-    def _open_register(self, name: str, weights: dict[int, Any]) -> None:
-        """Write the versions that there are, oldest first."""
-        (oldest, first), *newer = weights.items()
-        ring = self._rings[name] = Ring(self._hub.registers[name].keep, first, oldest)
-        for version, value in newer:
-            ring.write(version, value)
-        self._weights[name] = weights
-
-    def _start_worker(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerProcess:
-        worker = WorkerProcess(self._plan, shards, self._rings)
-        self._workers.append(worker)
-        self._selector.register(worker.wire, selectors.EVENT_READ, worker)
-        for shard in worker.shards:
-            self._carrier[shard.node, shard.index] = worker
-        return worker
+    def _start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> _Place:
+        place = _Place(self._transport.start(shards))
+        self._places.append(place)
+        for shard in place.carrier.shards:
+            self._place_of[shard.node, shard.index] = place
+        return place
 
     def _listen(self) -> None:
-        """Take what workers have to say; sleeps until one has, or has been silent for too long."""
-        said = self._selector.select(self._patience_s())
+        """Take what carriers have to say; sleeps until one has, or has been silent for too long."""
+        said = self._transport.wait(self._patience_s())
         if not said:
             self._kill_the_silent()
-        for key, _ in said:
-            worker: WorkerProcess = key.data
-            worker.heard_s = perf_counter()
-            try:
-                messages = worker.receive()
-            except (EOFError, ConnectionError):
-                self._replace(worker)
-                continue
-            for message in messages:
-                self._take(worker, message)
+        for carrier, what in said:
+            place = next((place for place in self._places if place.carrier is carrier), None)
+            if place is not None:  # else it was replaced
+                place.heard_s = perf_counter()
+                self._take(place, what)
 
     def _patience_s(self) -> float | None:
-        """How long to wait for the worker that has been silent the longest; None: as long as it takes."""
+        """How long to wait for the carrier that has been silent the longest; None: as long as it takes."""
         if self._hang_timeout_s is None:
             return None
-        owing = [worker.heard_s for worker in self._workers if self._owes(worker)]
+        owing = [place.heard_s for place in self._places if self._owes(place)]
         return max(0.0, min(owing) + self._hang_timeout_s - perf_counter()) if owing else None
 
-    def _owes(self, worker: WorkerProcess) -> bool:
-        return bool(worker.unopened) or any(self._hub.tickets(shard.node, shard.index) for shard in worker.shards)
+    def _owes(self, place: _Place) -> bool:
+        shards = place.carrier.shards
+        return bool(place.unopened) or any(self._hub.tickets(shard.node, shard.index) for shard in shards)
 
     def _kill_the_silent(self) -> None:
         assert self._hang_timeout_s is not None
         limit_s = perf_counter() - self._hang_timeout_s
-        for worker in self._workers:
-            if self._owes(worker) and worker.heard_s <= limit_s:
-                worker.kill(f"after {self._hang_timeout_s:g} s without a sign of life")
+        for place in self._places:
+            if self._owes(place) and place.heard_s <= limit_s:
+                place.carrier.kill(f"after {self._hang_timeout_s:g} s without a sign of life")
 
-    def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
-        if isinstance(message, Made):
-            self._num_failures.pop((message.ticket.source, message.ticket.shard), None)
-            for spent in message.spent:
-                self._accounts.fired(
-                    spent.node, message.ticket.shard, spent.number, spent.start_s, spent.end_s, spent.cpu_s
-                )
-            found, state = worker.unpack(message)
-            values = iter(found)
-            self._shards[message.ticket.source, message.ticket.shard].did(message.ticket.number, state)
-            made = {
-                channel: [Item(next(values), item.headers) for item in items]
-                for channel, items in message.items.items()
-            }
-            del found, values  # they would keep the last slot in use
-            self._follow(self._hub.closed(Closed(message.ticket, made, message.header)))
-        elif isinstance(message, Opened):
-            worker.unopened.discard((message.source, message.shard))
-            self._shards[message.source, message.shard].why_not = message.why_not_saved
+    def _take(self, place: _Place, said: Said) -> None:
+        if isinstance(said, TicketDone):
+            ticket = said.closed.ticket
+            self._num_failures.pop((ticket.source, ticket.shard), None)
+            for spent in said.spent:
+                self._accounts.fired(spent.node, ticket.shard, spent.number, spent.start_s, spent.end_s, spent.cpu_s)
+            self._shards[ticket.source, ticket.shard].did(ticket.number, said.state)
+            self._follow(self._hub.closed(said.closed))
+        elif isinstance(said, ShardOpened):
+            place.unopened.discard((said.source, said.shard))
+            self._shards[said.source, said.shard].why_not = said.why_not_saved
+        elif isinstance(said, ShardFailed):
+            if said.is_opening or self._has_failed_too_often(said.source, said.shard):
+                raise said.error
+            self._shards[said.source, said.shard].renew(self._plan.seed)  # as the carrier did
+            self._tell_failure([(said.source, said.shard)], f"{type(said.error).__name__}: {said.error}")
+            self._follow(self._hub.lost(said.source, said.shard))
         else:
-            error = unpack_error(message.error)
-            if message.opening or self._has_failed_too_often(message.source, message.shard):
-                raise error
-            self._shards[message.source, message.shard].renew(self._plan.seed)  # as the worker did
-            self._tell_failure([(message.source, message.shard)], f"{type(error).__name__}: {error}")
-            self._follow(self._hub.lost(message.source, message.shard))
+            self._replace(place, said.how)
 
     def _has_failed_too_often(self, source: str, shard: int) -> bool:
         self._num_failures[source, shard] += 1
@@ -265,26 +253,23 @@ class ProcessesRun:
         for source, index in shards:
             self._accounts.show(Failed(source, index, why))
 
-    def _replace(self, dead: WorkerProcess) -> None:
-        """A worker has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
-        self._selector.unregister(dead.wire)
-        self._workers.remove(dead)
-        dead.join()
-        failed = [self._has_failed_too_often(shard.node, shard.index) for shard in dead.shards]
+    def _replace(self, dead: _Place, how: str) -> None:
+        """A carrier has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
+        self._places.remove(dead)
+        shards = dead.carrier.shards
+        failed = [self._has_failed_too_often(shard.node, shard.index) for shard in shards]
         if any(failed):
-            names = ", ".join(f"{shard.node} {shard.index}" for shard in dead.shards)
-            msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {dead.how_it_ended}"
+            names = ", ".join(f"{shard.node} {shard.index}" for shard in shards)
+            msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {how}"
             raise WorkerError(msg)
-        self._tell_failure(
-            [(shard.node, shard.index) for shard in dead.shards], f"the worker ended {dead.how_it_ended}"
-        )
-        fresh = self._start_worker([self._going_on(shard) for shard in dead.shards])
-        for shard in dead.shards:
+        self._tell_failure([(shard.node, shard.index) for shard in shards], f"the worker ended {how}")
+        fresh = self._start([self._going_on(shard) for shard in shards])
+        for shard in shards:
             if self._hub.tickets(shard.node, shard.index):
                 self._follow(self._hub.lost(shard.node, shard.index))
-        fresh.forget_tickets()
-        for shard in dead.shards:
-            fresh.give(self._hub.tickets(shard.node, shard.index))
+        fresh.carrier.forget_tickets()
+        for shard in shards:
+            fresh.carrier.give(self._hub.tickets(shard.node, shard.index))
 
     def _going_on(self, shard: Shard) -> tuple[Shard, Arrays | None]:
         """A shard of a worker that is gone, with the state after its last ticket.
@@ -319,10 +304,9 @@ class ProcessesRun:
             if isinstance(instruction, Start):
                 self._waiting.append(instruction.firing)
             elif isinstance(instruction, Deal):
-                ticket = instruction.ticket
-                self._carrier[ticket.source, ticket.shard].give([ticket], first=instruction.first)
+                self._give(instruction)
             elif isinstance(instruction, Publish):
-                self._rings[instruction.register].write(instruction.version, instruction.weights)
+                self._transport.publish(instruction.register, instruction.version, instruction.weights)
                 self._weights[instruction.register][instruction.version] = instruction.weights
             elif isinstance(instruction, Forget):
                 del self._weights[instruction.register][instruction.version]
@@ -331,11 +315,20 @@ class ProcessesRun:
                     self._reports.append(instruction.event.report)
                 self._accounts.show(instruction.event)
 
-    def _send_all(self) -> None:
-        """Tickets and free slots go out together, once what names a version is written."""
-        for worker in self._workers:
-            with suppress(ConnectionError):  # it is gone: the selector will say so
-                worker.flush()
+    def _give(self, deal: Deal) -> None:
+        place = self._place_of[deal.ticket.source, deal.ticket.shard]
+        place.heard_s = perf_counter()
+        place.carrier.give([deal.ticket], first=deal.first)
+
+
+class _Place:
+    """A carrier as this process knows it."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier = carrier
+        self.unopened = {(shard.node, shard.index) for shard in carrier.shards}
+        self.heard_s = perf_counter()
+        """When it last said something, or got something to do."""
 
 
 class _Shard:

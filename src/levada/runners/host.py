@@ -1,0 +1,173 @@
+"""Shards at work, wherever they are carried: tickets in, what they have yielded out. It asks nobody between two tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from time import perf_counter, process_time
+from typing import Any, Protocol
+
+import numpy as np
+
+from levada.flow.payload import Shard
+from levada.flow.protocols import close
+from levada.flow.state import Arrays
+from levada.runners.saving import ShardKey, open_shard, renewed
+from levada.runners.snapshots import Snapshots
+from levada.runners.transport import Plan, ShardFailed, ShardOpened, Spent, TicketDone
+from levada.runners.work import explain, perform, read_weights
+from levada.schedule import Closed, Finished, Firing, ShardMachine, Start, Ticket
+from levada.schedule.shards import readers
+
+
+class Room(Protocol):
+    """Memory that what a ticket yields is made in."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array of arbitrary content."""
+        ...
+
+
+class ShardHost:
+    """Some shards, one firing at a time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        shards: Sequence[tuple[Shard, Arrays | None]],
+        find_weights: Callable[[str, int | None], tuple[int, Any]],
+        take_room: Callable[[], Room] | None = None,
+        cpu_clock: Callable[[], float] = process_time,
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            plan: of the flow.
+            shards: each with the state that it goes on from, if it has one.
+            find_weights: the weights of a register, of a version or the newest, and which version that is.
+            take_room: where a ticket's items are made; None: in ordinary memory.
+            cpu_clock: seconds of processor time that a firing takes are measured by it.
+
+        """
+        self._plan = plan
+        self._find_weights = find_weights
+        self._take_room = take_room
+        self._cpu_clock = cpu_clock
+        found, stages = readers(plan.nodes), {stage.source: stage for stage in plan.stages}
+        self._shards = {
+            (shard.node, shard.index): _Shard(
+                shard, state, ShardMachine(plan.nodes, found, stages[shard.node], shard.index)
+            )
+            for shard, state in shards
+        }
+        self._waiting: list[tuple[_Shard, Firing]] = []
+
+    def open(self) -> Iterator[ShardOpened | ShardFailed]:
+        """Open the shards, one after the other."""
+        for shard in self._shards.values():
+            yield self._open(shard)
+
+    def give(self, ticket: Ticket, *, first: bool) -> None:
+        """A ticket for one of the shards."""
+        shard = self._shards[ticket.source, ticket.shard]
+        self._follow(shard, shard.machine.deal(ticket, first=first))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._waiting
+
+    def step(self) -> Iterator[TicketDone | ShardFailed | ShardOpened]:
+        """Execute the most urgent firing: what lies between nodes goes first, then the oldest ticket."""
+        numbers = [-1 if firing.ticket is None else firing.ticket for _, firing in self._waiting]
+        shard, firing = self._waiting.pop(numbers.index(min(numbers)))
+        node = self._plan.nodes[firing.node]
+        if shard.room is None and self._take_room is not None:
+            shard.room = self._take_room()
+        weights: Any = None
+        versions: dict[str, int] = {}
+        start_s, start_cpu_s = perf_counter(), self._cpu_clock()
+        try:
+            if node.kind == "source":
+                weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
+            outputs = perform(node, shard.work if node.kind == "source" else node.work, firing, weights)
+        except (Exception, SystemExit) as error:  # sys.exit in an environment is an error like any other
+            explain(error, self._plan.flow, firing, versions)
+            yield from self._begin_anew(shard, error)
+            return
+        shard.spent.append(Spent(firing.node, firing.number, start_s, perf_counter(), self._cpu_clock() - start_cpu_s))
+        for closed in self._follow(shard, shard.machine.finished(Finished(firing, outputs, versions))):
+            yield self._done(shard, closed)
+
+    def take_back_room(self, key: ShardKey) -> Room | None:
+        """The room that a shard's last ticket, or what became of it, was made in."""
+        shard = self._shards[key]
+        room, shard.room = shard.room, None
+        return room
+
+    def close(self) -> None:
+        """Close all work, also if some of it fails to."""
+        with ExitStack() as closing:
+            for shard in self._shards.values():
+                closing.callback(close, shard.work)
+
+    # ---- inside
+
+    def _open(self, shard: _Shard) -> ShardOpened | ShardFailed:
+        name, index = shard.shard.node, shard.shard.index
+        saved, shard.saved = shard.saved, None
+        try:
+            node = self._plan.nodes[name]
+            shard.work = open_shard(node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed)
+        except (Exception, SystemExit) as error:
+            return ShardFailed(name, index, True, error)
+        shard.snapshots = Snapshots(shard.work)
+        shard.snapshots.take()  # only to know whether it can be done
+        return ShardOpened(name, index, shard.snapshots.why_not)
+
+    def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
+        """Lose what the shard was working on, and go on with fresh work."""
+        shard.machine.lost()
+        shard.spent.clear()
+        try:
+            close(shard.work)
+        except Exception as closing:
+            error.add_note(f"closing the work of the shard failed too: {closing!r}")
+        yield ShardFailed(shard.shard.node, shard.shard.index, False, error)
+        shard.shard = renewed(shard.shard, self._plan.seed)
+        yield self._open(shard)
+
+    def _follow(self, shard: _Shard, instructions: Iterable[Start | Closed]) -> list[Closed]:
+        """Note the firings that may start; the tickets that are done."""
+        done = []
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                self._waiting.append((shard, instruction.firing))
+            else:
+                done.append(instruction)
+        return done
+
+    def _done(self, shard: _Shard, closed: Closed) -> TicketDone:
+        spent, shard.spent = tuple(shard.spent), []
+        must = self._plan.save_rules[closed.ticket.source].must(closed.ticket.number)
+        state = shard.snapshots.take_if_cheap(sum(firing.end_s - firing.start_s for firing in spent), must=must)
+        return TicketDone(closed, spent, state)
+
+
+class _Shard:
+    """One of the shards: its machine and its work."""
+
+    def __init__(self, shard: Shard, saved: Arrays | None, machine: ShardMachine) -> None:
+        self.shard = replace(shard, empty=self.empty)
+        self.saved = saved
+        self.machine = machine
+        self.work: Any = None
+        self.snapshots = Snapshots(None)
+        self.room: Room | None = None
+        """What its present ticket is made in."""
+        self.spent: list[Spent] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Memory to make an item in."""
+        return np.empty(shape, dtype) if self.room is None else self.room.empty(shape, dtype)
