@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow, Queue, Shard, Update
@@ -20,9 +21,22 @@ from levada.rl.task import Task
 SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num_epochs": 2}
 
 
-def small_ppo(max_lag: int) -> Flow:
+def small_ppo(max_lag: int, **more: Any) -> Flow:
     """PPO on CartPole, with four shards."""
-    return PPO(max_lag=max_lag, compile=False, **SMALL).flow(Task("CartPole-v1"))
+    return PPO(max_lag=max_lag, compile=False, **SMALL, **more).flow(Task("CartPole-v1"))
+
+
+class SharedTrunk(nn.Module):
+    """A network that only torch can compute: value and action parameters from one trunk."""
+
+    def __init__(self, space: Any, num_outputs: int) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(space.shape[0], 16)
+        self.policy, self.value = nn.Linear(16, num_outputs), nn.Linear(16, 1)
+
+    def forward(self, obs: Any) -> Any:
+        hidden = self.trunk(obs).relu()
+        return self.policy(hidden), self.value(hidden)[:, 0]
 
 
 def arrival_ppo() -> Flow:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from msgspec import Struct
@@ -40,6 +40,30 @@ class Experience(Protocol):
         ...
 
 
+class Served(Protocol):
+    """What a deployment may carry out elsewhere: it takes weights, and its other methods nests of arrays, which they return."""
+
+    def load(self, weights: Any) -> None:
+        """Take the weights that the next calls are to use."""
+        ...
+
+
+ServedT = TypeVar("ServedT", bound=Served)
+
+
+class Serve(Protocol):
+    """Makes what is served: `serve(factory)` gives what `factory()` does, or what stands for it."""
+
+    def __call__(self, factory: Callable[[], ServedT]) -> ServedT:
+        """Make it."""
+        ...
+
+
+def serve_here(factory: Callable[[], ServedT]) -> ServedT:
+    """Make it here."""
+    return factory()
+
+
 Allocate: TypeAlias = Callable[[tuple[int, ...], Any], np.ndarray]
 
 
@@ -60,6 +84,8 @@ class Shard:
     empty: Allocate = field(default=np.empty, compare=False, repr=False)
     """`empty(shape, dtype)`: memory to make the next item in, which its consumer sees without a copy, in whatever process
     it is. It is used again once the item is consumed, so nothing of it may be kept from one item to the next."""
+    serve: Serve = field(default=serve_here, compare=False, repr=False)
+    """`serve(factory)`: makes a model to act with, in this process or wherever the deployment has its inference."""
 
 
 class Header(Struct, frozen=True):

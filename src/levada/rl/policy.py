@@ -30,6 +30,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from levada.flow.payload import Serve, serve_here
 from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_network
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.models import Activation, default_network
@@ -149,11 +150,11 @@ class Policy:
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: _to_array(tensor) for name, tensor in tensors.items()}
 
-    def actor(self) -> Actor:
-        """Make what samplers act with; it needs weights before it can."""
+    def actor(self, serve: Serve = serve_here) -> Actor:
+        """Make what samplers act with; it needs weights before it can. `serve`: makes its network, here or elsewhere."""
         from levada.rl.acting import Actor
 
-        return Actor(self)
+        return Actor(self, serve)
 
     def merge(self, buffers: Weights, batch: Mapping[str, Moments]) -> dict[str, Array]:
         """Give the buffers that a batch's moments ("obs...", "return") change, as they are after it.

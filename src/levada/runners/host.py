@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from levada.flow.payload import Shard
+from levada.flow.payload import Serve, Shard, serve_here
 from levada.flow.protocols import close
 from levada.flow.state import Arrays
 from levada.runners.saving import ShardKey, open_shard, renewed
@@ -39,6 +39,7 @@ class ShardHost:
         find_weights: Callable[[str, int | None], tuple[int, Any]],
         take_room: Callable[[], Room] | None = None,
         cpu_clock: Callable[[], float] = process_time,
+        serve: Serve = serve_here,
     ) -> None:
         """Prepare; nothing is opened yet.
 
@@ -48,6 +49,7 @@ class ShardHost:
             find_weights: the weights of a register, of a version or the newest, and which version that is.
             take_room: where a ticket's items are made; None: in ordinary memory.
             cpu_clock: seconds of processor time that a firing takes are measured by it.
+            serve: makes the models that samplers act with.
 
         """
         self._plan = plan
@@ -57,7 +59,7 @@ class ShardHost:
         found, stages = readers(plan.nodes), {stage.source: stage for stage in plan.stages}
         self._shards = {
             (shard.node, shard.index): _Shard(
-                shard, state, ShardMachine(plan.nodes, found, stages[shard.node], shard.index)
+                shard, serve, state, ShardMachine(plan.nodes, found, stages[shard.node], shard.index)
             )
             for shard, state in shards
         }
@@ -158,8 +160,8 @@ class ShardHost:
 class _Shard:
     """One of the shards: its machine and its work."""
 
-    def __init__(self, shard: Shard, saved: Arrays | None, machine: ShardMachine) -> None:
-        self.shard = replace(shard, empty=self.empty)
+    def __init__(self, shard: Shard, serve: Serve, saved: Arrays | None, machine: ShardMachine) -> None:
+        self.shard = replace(shard, empty=self.empty, serve=serve)
         self.saved = saved
         self.machine = machine
         self.work: Any = None

@@ -90,6 +90,7 @@ class HubRun:
             flow=flow.name, nodes=_of_shards(flow, topology), stages=topology.shard_stages,
             policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
             save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
+            is_timed=not self._hub.names_all_versions,
         )  # fmt: skip
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
@@ -99,7 +100,8 @@ class HubRun:
         self._learners: dict[str, Any] = {}
         self._weights: dict[str, dict[int, Any]] = {}
         self._shards: dict[ShardKey, _Shard] = {}
-        self._transport = transport
+        self.transport = transport
+        """What carries the shards, for those who watch it."""
         self._places: list[_Place] = []
         self._place_of: dict[ShardKey, _Place] = {}
         try:
@@ -116,7 +118,7 @@ class HubRun:
         while True:
             while self._reports:
                 yield self._reports.popleft()
-            self._transport.flush()
+            self.transport.flush()
             if self._waiting:
                 self._execute(self._waiting[0])
             else:
@@ -152,7 +154,7 @@ class HubRun:
     def close(self) -> None:
         """End the carriers, all of them, and close what was opened here."""
         with ExitStack() as closing:
-            closing.callback(self._transport.close)
+            closing.callback(self.transport.close)
             for learner in self._learners.values():
                 closing.callback(close, learner)
             self._places, self._learners = [], {}
@@ -180,14 +182,14 @@ class HubRun:
         for shard, saved in shards:
             history = first_history(self._hub, shard, cut, saved)
             self._shards[shard.node, shard.index] = _Shard(shard, history)
-        self._transport.open(self._plan, registers)
+        self.transport.open(self._plan, registers)
         for number in range(num_carriers):
             self._start(shards[number::num_carriers])
         while any(place.unopened for place in self._places):
             self._listen()
 
     def _start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> _Place:
-        place = _Place(self._transport.start(shards))
+        place = _Place(self.transport.start(shards))
         self._places.append(place)
         for shard in place.carrier.shards:
             self._place_of[shard.node, shard.index] = place
@@ -195,9 +197,9 @@ class HubRun:
 
     def _listen(self) -> None:
         """Take what carriers have to say; sleeps until one has, or has been silent for too long."""
-        said = self._transport.wait(self._patience_s())
-        if not said:
-            self._kill_the_silent()
+        said = self.transport.wait(self._patience_s())
+        if not said and self._hang_timeout_s is not None:
+            self._kill_the_silent(perf_counter() - self._hang_timeout_s)
         for carrier, what in said:
             place = next((place for place in self._places if place.carrier is carrier), None)
             if place is not None:  # else it was replaced
@@ -215,9 +217,7 @@ class HubRun:
         shards = place.carrier.shards
         return bool(place.unopened) or any(self._hub.tickets(shard.node, shard.index) for shard in shards)
 
-    def _kill_the_silent(self) -> None:
-        assert self._hang_timeout_s is not None
-        limit_s = perf_counter() - self._hang_timeout_s
+    def _kill_the_silent(self, limit_s: float) -> None:
         for place in self._places:
             if self._owes(place) and place.heard_s <= limit_s:
                 place.carrier.kill(f"after {self._hang_timeout_s:g} s without a sign of life")
@@ -306,7 +306,7 @@ class HubRun:
             elif isinstance(instruction, Deal):
                 self._give(instruction)
             elif isinstance(instruction, Publish):
-                self._transport.publish(instruction.register, instruction.version, instruction.weights)
+                self.transport.publish(instruction.register, instruction.version, instruction.weights)
                 self._weights[instruction.register][instruction.version] = instruction.weights
             elif isinstance(instruction, Forget):
                 del self._weights[instruction.register][instruction.version]

@@ -43,6 +43,8 @@ class Plan:
     """Of the run."""
     save_rules: Mapping[str, SaveRule]
     """By source."""
+    is_timed: bool
+    """Whether the result depends on timing: on which samples come first."""
 
 
 class Spent(Struct, frozen=True):

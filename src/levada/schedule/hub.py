@@ -255,6 +255,11 @@ class Hub:
         machine = self._sources[source]
         return max(-(-queue.tickets // machine.stage.shards) for queue in machine.channels)
 
+    @property
+    def names_all_versions(self) -> bool:
+        """Whether every ticket says with which version its item is to be made, so that timing has no say."""
+        return all(queue.names_versions for queue in self._queues.values())
+
     def tickets_per_update(self, source: str) -> int | None:
         """How many tickets of a source one update uses, if that can be said."""
         found = {queue.channel.per_update for queue in self._sources[source].channels}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
@@ -11,6 +12,7 @@ from levada.flow.state import RunState
 from levada.flow.watch import Instrument
 from levada.runners.counts import check_counts, parse_workers, useful_workers
 from levada.runners.hub_run import HubRun
+from levada.runners.processes.placement import Inference
 from levada.runners.processes.transport import SharedMemoryTransport
 
 
@@ -20,6 +22,9 @@ class Processes:
 
     workers: int | None = None
     """How many; each carries whole shards. None: one for each core, but not more than there are shards."""
+    inference: Inference = "sampler"
+    """Where actions are computed: in each worker (`sampler`), in this process beside the learner (`learner`), or in one more
+    process that serves all shards (`worker`)."""
     threads: int = 1
     """Threads of each worker for linear algebra. Workers times threads should not exceed the cores."""
     max_restarts: int = 3
@@ -31,6 +36,9 @@ class Processes:
     def __post_init__(self) -> None:
         counts = {"workers": (self.workers, 1), "threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)}
         check_counts("Processes", counts)
+        if self.inference not in get_args(Inference):
+            msg = f"Processes: inference is {self.inference!r}, expected one of {', '.join(map(repr, get_args(Inference)))}"
+            raise DeploymentError(msg)
         if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
             msg = f"Processes: hang_timeout_s is {self.hang_timeout_s!r}, expected seconds above 0, or None"
             raise DeploymentError(msg)
@@ -46,7 +54,7 @@ class Processes:
     ) -> HubRun:
         """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
         return HubRun(
-            flow, SharedMemoryTransport(self.threads), num_carriers=useful_workers(flow, self.workers), seed=seed,
+            flow, SharedMemoryTransport(self.threads, self.inference), num_carriers=useful_workers(flow, self.workers), seed=seed,
             instruments=instruments, state=state, save_every=save_every,
             max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
         )  # fmt: skip

@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing import forkserver
 
 import numpy as np
@@ -22,7 +22,7 @@ from levada.runners.processes.worker import work
 from levada.runners.transport import Plan, Said, ShardFailed, ShardOpened, TicketDone
 from levada.schedule import Closed, Ticket
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["levada.runners.processes.worker", "levada.rl.sampler"]
 """Loaded once, by the process that workers are forked from."""
 PATIENCE_S = 5.0
@@ -35,13 +35,27 @@ class WorkerProcess:
     @staticmethod
     def prepare() -> None:
         """Begin to load what workers need, while this process does something else."""
-        _CONTEXT.set_forkserver_preload(_PRELOAD)
+        CONTEXT.set_forkserver_preload(_PRELOAD)
         forkserver.ensure_running()
 
     def __init__(
-        self, plan: Plan, num_threads: int, shards: Sequence[tuple[Shard, Arrays | None]], rings: Mapping[str, Ring]
+        self,
+        plan: Plan,
+        num_threads: int,
+        shards: Sequence[tuple[Shard, Arrays | None]],
+        rings: Mapping[str, Ring],
+        inference: socket.socket | None,
     ) -> None:
-        """`shards`: each with the state that it goes on from, if there is one."""
+        """Start the process.
+
+        Args:
+            plan: of the flow.
+            num_threads: for linear algebra.
+            shards: each with the state that it goes on from, if there is one.
+            rings: the registers.
+            inference: the worker's end of a socket to the inference server, closed here; None: it has its own.
+
+        """
         self.shards = tuple(shard for shard, _ in shards)
         here, there = socket.socketpair()
         self.wire = Wire(here, FromWorker)
@@ -51,9 +65,9 @@ class WorkerProcess:
         self.exitcode: int | None = None
         """Once it has ended."""
         self._why_killed = ""
-        args = (there, plan, num_threads, shards)
-        self._process = _CONTEXT.Process(target=work, args=args, name="levada worker", daemon=True)
-        with there:
+        args = (there, inference, plan, num_threads, shards)
+        self._process = CONTEXT.Process(target=work, args=args, name="levada worker", daemon=True)
+        with there, inference or nullcontext():
             self._process.start()
         places = {register: ring.place for register, ring in rings.items()}
         with suppress(ConnectionError):  # it could not even start: its end will be noticed

@@ -108,10 +108,10 @@ class RingReader:
         while True:
             wanted = int(self._head.newest[0])
             if self._last is None or self._last[0] != wanted:
-                weights = self._copy(wanted)
+                weights = self.copy(wanted)
                 if weights is None:
                     continue  # it was overwritten meanwhile, so there is a newer one
-                self._last = (wanted, weights[0])
+                self._last = (wanted, weights)
             return self._last
 
     def _view(self, version: int) -> Any:
@@ -123,8 +123,11 @@ class RingReader:
         memory = memoryview(self._segments[index].memory).toreadonly()
         return unpack(_decode(memory[offset : offset + length]), memory)
 
-    def _copy(self, version: int) -> tuple[Any] | None:
-        """Into memory that is used again when nothing refers to the weights any more: new memory is slow when first touched."""
+    def copy(self, version: int) -> Any | None:
+        """A copy of a version; None if it is not there, or was overwritten meanwhile.
+
+        Its memory is used again when nothing refers to the weights any more: new memory is slow when first touched.
+        """
         index = self._find(version)
         if index is None:
             return None
@@ -136,7 +139,7 @@ class RingReader:
         copied[:] = np.frombuffer(self._segments[index].memory, np.uint8, used)
         if int(slot[0]) != version:
             return None
-        return (unpack(_decode(copied[offset : offset + length].data), copied.data),)
+        return unpack(_decode(copied[offset : offset + length].data), copied.data)
 
     def _find(self, version: int) -> int | None:
         found = np.flatnonzero(self._head.slots[:, 0] == version)

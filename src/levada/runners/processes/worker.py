@@ -5,69 +5,53 @@ It sleeps in the kernel while it has no ticket, and ends by itself when the main
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import socket
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from types import FrameType
 from typing import Any, cast
 
 from threadpoolctl import threadpool_limits
 
-from levada.flow.payload import Shard
+from levada.flow.payload import Shard, serve_here
 from levada.flow.state import Arrays
 from levada.runners.host import ShardHost
 from levada.runners.processes.errors import pack_error
+from levada.runners.processes.inference import InferenceClient
 from levada.runners.processes.messages import Begin, Free, Give, Made, MadeItem, Opened, Raised, Stop, ToWorker
 from levada.runners.processes.pool import Pool, Slot
 from levada.runners.processes.ring import RingReader
+from levada.runners.processes.signals import end_with, leave_signals_to_main
 from levada.runners.processes.wire import Wire
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone
 
 
-def work(end: socket.socket, plan: Plan, num_threads: int, shards: Sequence[tuple[Shard, Arrays | None]]) -> None:
-    """The life of a worker. `num_threads`: for linear algebra."""
-    _leave_signals_to_main()
-    threading.Thread(target=_end_with, args=(end.fileno(),), daemon=True).start()
+def work(
+    end: socket.socket,
+    inference: socket.socket | None,
+    plan: Plan,
+    num_threads: int,
+    shards: Sequence[tuple[Shard, Arrays | None]],
+) -> None:
+    """The life of a worker. `inference`: where that is, if not here; `num_threads`: for linear algebra."""
+    leave_signals_to_main()
+    threading.Thread(target=end_with, args=(end.fileno(),), daemon=True).start()
     with threadpool_limits(num_threads):
-        _Worker(Wire(end, ToWorker), plan, shards).run()
-
-
-def _leave_signals_to_main() -> None:
-    """Ctrl-C, a closed terminal and a SIGTERM go to a whole group of processes: the main process will say what to do.
-
-    What an environment forks, or executes, gets its own signals as usual.
-    """
-    process = os.getpid()
-
-    def ignore(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, ignore)
-
-
-def _end_with(descriptor: int) -> None:
-    """End this process when the other side of a socket is gone. Until then this thread sleeps."""
-    hangup = select.poll()
-    hangup.register(descriptor, select.POLLHUP)
-    hangup.poll()
-    os._exit(1)
+        _Worker(Wire(end, ToWorker), inference, plan, shards).run()
 
 
 class _Worker:
     """Shards behind a wire; what they make lies in slots."""
 
-    def __init__(self, wire: Wire, plan: Plan, shards: Sequence[tuple[Shard, Arrays | None]]) -> None:
+    def __init__(
+        self, wire: Wire, inference: socket.socket | None, plan: Plan, shards: Sequence[tuple[Shard, Arrays | None]]
+    ) -> None:
         self._wire = wire
+        self._inference = None if inference is None else InferenceClient(inference)
+        serve = serve_here if self._inference is None else self._inference.serve
         self._pool = Pool()
         self._rings: dict[str, RingReader] = {}
-        self._host = ShardHost(plan, shards, self._find_weights, self._pool.take)
+        self._host = ShardHost(plan, shards, self._find_weights, self._pool.take, serve=serve)
 
     def run(self) -> None:
         """Until `Stop`."""
@@ -126,4 +110,7 @@ class _Worker:
         self._wire.send(made, self._pool.introduce(slot))
 
     def _find_weights(self, register: str, version: int | None) -> tuple[int, Any]:
-        return self._rings[register].read(version)
+        found = self._rings[register].read(version)
+        if self._inference is not None:
+            self._inference.known[register] = found
+        return found

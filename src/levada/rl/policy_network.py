@@ -1,0 +1,215 @@
+"""A policy's network as it is used for acting: rows of action parameters, and values, without gradients.
+
+Networks that describe their layers, as `MLP` does (see `levada.rl.models.NumpyLayers`), are computed in numpy: one step of a
+64-64 network for 8 environments costs some 5 us, where torch takes 50. All others are computed by their module.
+
+It is what a deployment may move elsewhere (`Shard.serve`): nests of arrays go in and come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from levada.flow.errors import LevadaError
+from levada.rl._layers import Dense, HasNumpyLayers, NumpyLayers, Vector
+from levada.rl._numpy_network import Stack
+from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule
+from levada.rl.policy import Weights
+from levada.rl.spaces import Array, Nest, leaves, map_nest
+
+if TYPE_CHECKING:
+    from levada.rl.policy import Policy
+
+_PREFIX = "network."
+_LIMIT = np.float32(NORMALISED_LIMIT)
+_MAX_ROWS = 256
+"""Rows that go through a torch network at once: the activations of more images do not fit into the caches."""
+
+
+class WeightsError(LevadaError, ValueError):
+    """Weights that do not belong to the policy, or none at all."""
+
+
+class PolicyNetwork:
+    """The network of a policy. Not to be shared between threads."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy_name = policy.name
+        module = policy.module(seed=0).eval()
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
+        self._numpy = _numpy_twin(module, self._shapes)
+        all_numpy = self._numpy is not None and self._numpy.has_value
+        self._torch = None if all_numpy else _TorchNetwork(module)
+
+    def load(self, weights: Weights) -> None:
+        """Take the policy's weights: they are copied, so the arrays may change afterwards.
+
+        Raises:
+            WeightsError: a weight is missing or of another shape.
+
+        """
+        for name, shape in self._shapes.items():
+            if name not in weights or weights[name].shape != shape:
+                got = f"of shape {weights[name].shape}" if name in weights else "missing"
+                msg = (
+                    f"Actor.load: weight {name!r} is {got}, expected shape {shape}; "
+                    f"are these the weights of policy {self._policy_name!r}, with the same spaces and network?"
+                )
+                raise WeightsError(msg)
+        if self._numpy is not None:
+            self._numpy.load(weights)
+        if self._torch is not None:
+            self._torch.load(weights)
+
+    def forward(self, obs: Nest) -> tuple[Array, Array | None]:
+        """Give rows ``[B, row_size]``, and values ``[B]`` where the network computes both at once, else None.
+
+        The next call overwrites them.
+        """
+        if self._numpy is not None:
+            return self._numpy.params(cast("Array", obs)), None
+        return cast("_TorchNetwork", self._torch).forward(obs)
+
+    def value(self, obs: Nest) -> Array:
+        """Give values ``[N]``, to keep."""
+        if self._numpy is not None and self._numpy.has_value:
+            return self._numpy.value(cast("Array", obs))
+        return cast("_TorchNetwork", self._torch).forward(obs)[1]
+
+
+class _NumpyNetwork:
+    """A network that describes its layers, computed without torch."""
+
+    def __init__(self, module: PolicyModule, layers: NumpyLayers, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        policy, head = module.policy, module.head
+        num_stds = head.row_size - head.num_params
+        self._vector = Vector(policy.inner_space)
+        self._policy = Stack(_in_module(layers.policy), shapes, ("log_std", num_stds) if num_stds else None)
+        self._value = None if layers.value is None else Stack(_in_module(layers.value), shapes)
+        self._normalises = len(module.normalisers) > 0
+        self._mean, self._scale = np.zeros((2, self._vector.size), np.float32)
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the value is a stack of its own."""
+        return self._value is not None
+
+    def load(self, weights: Weights) -> None:
+        """Copy the weights."""
+        self._policy.load(weights)
+        if self._value is not None:
+            self._value.load(weights)
+        if self._normalises:
+            self._mean[:] = weights["normalisers.0.mean"].ravel()
+            self._scale[:] = 1.0 / np.sqrt(weights["normalisers.0.var"].ravel() + np.float32(VARIANCE_FLOOR))
+
+    def params(self, obs: Array) -> Array:
+        """Give rows ``[B, row_size]``, overwritten by the next call."""
+        return self._run(self._policy, obs)
+
+    def value(self, obs: Array) -> Array:
+        """Give values ``[N]``, to keep."""
+        assert self._value is not None
+        return self._run(self._value, obs)[:, 0].copy()
+
+    def _run(self, stack: Stack, obs: Array) -> Array:
+        num_rows = len(obs)
+        vector = stack.input(num_rows)
+        self._vector.write(obs, vector)
+        if self._normalises:
+            np.subtract(vector, self._mean, out=vector)
+            np.multiply(vector, self._scale, out=vector)
+            np.maximum(vector, -_LIMIT, out=vector)
+            np.minimum(vector, _LIMIT, out=vector)
+        return stack.run(num_rows)
+
+
+class _TorchNetwork:
+    """Any network, computed by its module, whose memory the weights are copied into."""
+
+    def __init__(self, module: PolicyModule) -> None:
+        self._module = module.requires_grad_(False)
+        self._arrays = {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}
+
+    def load(self, weights: Weights) -> None:
+        """Copy the weights."""
+        for name, array in self._arrays.items():
+            np.copyto(array, weights[name])
+
+    def forward(self, obs: Nest) -> tuple[Array, Array]:
+        """Give rows ``[N, row_size]`` and values ``[N]``."""
+        num_rows = len(leaves(obs)[0])
+        if num_rows <= _MAX_ROWS:
+            return self._forward(obs)
+        starts = range(0, num_rows, _MAX_ROWS)
+        parts = [self._forward(map_nest(lambda leaf, i=i: leaf[i : i + _MAX_ROWS], obs)) for i in starts]
+        rows, values = zip(*parts, strict=True)
+        return np.concatenate(rows), np.concatenate(values)
+
+    def _forward(self, obs: Nest) -> tuple[Array, Array]:
+        with torch.inference_mode():
+            row, value = self._module.row(map_nest(_to_tensor, obs))
+            return row.float().numpy(), value.float().numpy()
+
+
+def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> _NumpyNetwork | None:
+    """Give the twin of a network that describes its layers, once the two are known to agree."""
+    network, policy = module.network, module.policy
+    layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) else None
+    if layers is None:
+        return None
+    where = f"numpy_layers of network {type(network).__name__} of policy {policy.name!r}"
+    named = [layer for stack in (layers.policy, layers.value or ()) for layer in _in_module(stack)]
+    unknown = [name for layer in named for name in (layer.weight, layer.bias) if name and name not in shapes]
+    if unknown:
+        known = sorted(name.removeprefix(_PREFIX) for name in shapes if name.startswith(_PREFIX))
+        msg = f"{where} names {unknown[0].removeprefix(_PREFIX)!r}, the network's parameters are {known}"
+        raise ModelError(msg)
+    twin = _NumpyNetwork(module, layers, shapes)
+    twin.load(policy.weights(module))
+    obs = _examples(policy.inner_space, num_rows=4)
+    row, value = _TorchNetwork(module).forward(obs)
+    agree = np.allclose(twin.params(obs), row, rtol=1e-3, atol=1e-4)
+    if not agree or (twin.has_value and not np.allclose(twin.value(obs), value, rtol=1e-3, atol=1e-4)):
+        msg = (
+            f"{where} describes another function than forward computes; are the layers complete, and is the "
+            f"input what levada.rl.models.Vector makes of an observation?"
+        )
+        raise ModelError(msg)
+    return twin
+
+
+def _in_module(layers: Sequence[Dense]) -> list[Dense]:
+    bias_of = {layer.weight: None if layer.bias is None else _PREFIX + layer.bias for layer in layers}
+    return [Dense(_PREFIX + layer.weight, bias_of[layer.weight], layer.activation) for layer in layers]
+
+
+def _examples(space: Space[Any], num_rows: int) -> Array:
+    """Give a few observations of a space without Dict and Tuple, always the same."""
+    rng = np.random.default_rng(0)
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(0, space.n, num_rows)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(0, space.nvec, (num_rows, *space.nvec.shape))
+    assert isinstance(space, spaces.Box)
+    shape = (num_rows, *space.shape)
+    if space.dtype.kind == "f":
+        return rng.standard_normal(shape, np.float32)
+    return np.clip(rng.integers(0, 256, shape), space.low, space.high).astype(space.dtype)
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _to_tensor(array: Array) -> Tensor:
+    # Memory that is read only, or runs backwards, cannot be shared with torch.
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)

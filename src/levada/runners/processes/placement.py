@@ -1,0 +1,80 @@
+"""Where the inference of a run is: started, connected to, and started again when it has ended."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias
+
+from threadpoolctl import threadpool_limits
+
+from levada.runners.processes.inference import Connect, End, InferenceServer, Rings, ToControl
+from levada.runners.processes.process import CONTEXT, PATIENCE_S
+from levada.runners.processes.ring import Ring
+from levada.runners.processes.signals import end_with, leave_signals_to_main
+from levada.runners.processes.wire import Wire
+
+Inference: TypeAlias = Literal["sampler", "learner", "worker"]
+
+log = logging.getLogger(__name__)
+
+
+class InferencePlace:
+    """A server in a process of its own (`worker`), or in a thread of this one, where the learner is (`learner`)."""
+
+    def __init__(
+        self, where: Literal["learner", "worker"], rings: Mapping[str, Ring], *, num_threads: int, is_batched: bool
+    ) -> None:
+        here, there = socket.socketpair()
+        self.control = Wire(here, ToControl)
+        """Says when the server is gone."""
+        self._place: Any
+        if where == "worker":
+            args = (there, is_batched, num_threads)
+            self._place = CONTEXT.Process(target=serve, args=args, name="levada inference", daemon=True)
+            with there:
+                self._place.start()
+        else:
+            server = InferenceServer(there, is_batched=is_batched)
+            self._place = threading.Thread(target=server.run, name="levada inference", daemon=True)
+            self._place.start()
+        descriptors = [descriptor for ring in rings.values() for descriptor in ring.share()]
+        with suppress(ConnectionError):  # it could not even start: its end will be noticed
+            self.control.send(Rings({register: ring.place for register, ring in rings.items()}), descriptors)
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the server; None: this one."""
+        return getattr(self._place, "pid", None)
+
+    def connect(self) -> socket.socket:
+        """A socket to the server, to be given to a worker."""
+        worker, server = socket.socketpair()
+        with suppress(ConnectionError):  # it is gone: the worker will see that, too
+            self.control.send(Connect(), [server.detach()])
+        return worker
+
+    def close(self) -> None:
+        """End the server."""
+        with suppress(ConnectionError):
+            self.control.send(End())
+        self._place.join(PATIENCE_S)
+        if isinstance(self._place, threading.Thread):
+            self.control.close()
+            return
+        if self._place.exitcode is None:
+            self._place.kill()
+            self._place.join()
+        self._place.close()
+        self.control.close()
+
+
+def serve(control: socket.socket, is_batched: bool, num_threads: int) -> None:
+    """The life of an inference process."""
+    leave_signals_to_main()
+    threading.Thread(target=end_with, args=(control.fileno(),), daemon=True).start()
+    with threadpool_limits(num_threads):
+        InferenceServer(control, is_batched=is_batched).run()

@@ -1,0 +1,32 @@
+"""What ends a worker: the main process, however that ended, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from types import FrameType
+
+
+def leave_signals_to_main() -> None:
+    """Ctrl-C, a closed terminal and a SIGTERM go to a whole group of processes: the main process will say what to do.
+
+    What an environment forks, or executes, gets its own signals as usual.
+    """
+    process = os.getpid()
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, ignore)
+
+
+def end_with(descriptor: int) -> None:
+    """End this process when the other side of a socket is gone. Until then this thread sleeps."""
+    hangup = select.poll()
+    hangup.register(descriptor, select.POLLHUP)
+    hangup.poll()
+    os._exit(1)
