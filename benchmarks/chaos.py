@@ -45,6 +45,7 @@ from levada.run.summary import Summary
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
+from levada.runners.processes.remote import RemoteRun
 
 SEED = 1
 WARM_UP = 10
@@ -55,7 +56,7 @@ LEFT_BEHIND_S = 3.0
 class Killer(threading.Thread):
     """Kills a random worker of a run now and then."""
 
-    def __init__(self, run: HubRun, num_kills: int, least_s: float, most_s: float) -> None:
+    def __init__(self, run: HubRun | RemoteRun, num_kills: int, least_s: float, most_s: float) -> None:
         super().__init__(daemon=True)
         self._run, self._num_kills = run, num_kills
         self._least_s, self._most_s = least_s, most_s

@@ -124,6 +124,35 @@ class LiveCounting:
 
 
 @dataclass(frozen=True)
+class Deadly(Counting):
+    """Kills its process in the third update."""
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        update = live.update
+        live.update = lambda batch: do_harm("kill") if live.num_updates == 2 else update(batch)
+        return live
+
+
+@dataclass(frozen=True)
+class Raising(Counting):
+    """Raises in its first update."""
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        live.update = lambda batch: do_harm("raise")
+        return live
+
+
+@dataclass(frozen=True)
+class Unsendable(Counting):
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle Unsendable")
+
+
+@dataclass(frozen=True)
 class Numbers:
     """A source of arrays: shard, firing, the version it was made with. `misbehave` is called before each."""
 

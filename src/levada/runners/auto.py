@@ -23,6 +23,7 @@ from levada.runners.accounts import num_cores
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline, InlineRun
 from levada.runners.processes import Processes
+from levada.runners.processes.remote import RemoteRun
 
 TRIAL_S = 0.5
 """How long the trial lasts at least after its first update, which also loads and records."""
@@ -65,7 +66,7 @@ class Auto:
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
         save_every: int | None = None,
-    ) -> InlineRun | HubRun:
+    ) -> InlineRun | HubRun | RemoteRun:
         """Choose, and open there."""
         place, _ = self.choose(flow, seed=seed)
         return place.open(flow, seed=seed, instruments=instruments, state=state, save_every=save_every)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
@@ -22,23 +25,49 @@ def check_counts(kind: str, counts: Mapping[str, tuple[int | None, int]]) -> Non
             raise DeploymentError(msg)
 
 
-def parse_workers(kind: str, after: str) -> int | None:
-    """The number in what stands behind the name of a deployment; None if there is none.
+PlaceT = TypeVar("PlaceT")
 
-    >>> parse_workers("processes", ""), parse_workers("processes", ":2")
-    (None, 2)
+
+def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
+    """A deployment from what stands behind its name: `:2` for two workers, and options as `,threads=2`.
 
     Raises:
         DeploymentError: it is something else.
 
     """
-    if not after:
-        return None
-    number = after.removeprefix(":")
-    if number == after or not number.isascii() or not number.isdigit():
-        msg = f"on='{kind}{after}': expected '{kind}', or with the number of workers, such as '{kind}:2'"
-        raise DeploymentError(msg)
-    return int(number)
+    words = after.split(",")
+    first = words[0].removeprefix(":")
+    known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    options: dict[str, Any] = {}
+    if words[0]:
+        if first == words[0] or not first.isascii() or not first.isdigit():
+            msg = f"on='{name}{after}': expected '{name}', or with the number of workers, such as '{name}:2'"
+            raise DeploymentError(msg)
+        options["workers"] = int(first)
+    for word in words[1:]:
+        key, _, value = word.partition("=")
+        if key not in known or key in options:
+            msg = f"on='{name}{after}': no option {key!r}; after the number of workers there may be, once each: "
+            raise DeploymentError(msg + ", ".join(f"{key}=..." for key in known if key != "workers"))
+        options[key] = _value(value)
+    return kind(**options)
+
+
+def place_text(name: str, place: Any) -> str:
+    """What `parse_place` makes the same deployment of."""
+    said = [f"{name}:{place.workers}" if place.workers is not None else name]
+    for field in dataclasses.fields(place):
+        value = getattr(place, field.name)
+        if field.name != "workers" and value != field.default:
+            said.append(f"{field.name}={value}")
+    return ",".join(said)
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def useful_workers(flow: Flow, workers: int | None) -> int:

@@ -21,7 +21,7 @@ from levada.flow.graph import Flow
 from levada.flow.payload import Shard
 from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Instrument
-from levada.runners.counts import check_counts, parse_workers, useful_workers
+from levada.runners.counts import check_counts, parse_place, place_text, useful_workers
 from levada.runners.host import ShardHost
 from levada.runners.hub_run import HubRun
 from levada.runners.transport import CarrierEnded, Plan, Said
@@ -57,11 +57,11 @@ class Threads:
 
     @classmethod
     def parse(cls, after: str) -> Threads:
-        """From what stands behind `threads`: nothing, or `:` and the number of workers."""
-        return cls(workers=parse_workers("threads", after))
+        """From what stands behind `threads`: nothing, `:2`, or `:2,max_restarts=10`."""
+        return parse_place(cls, "threads", after)
 
     def __str__(self) -> str:
-        return "threads" if self.workers is None else f"threads:{self.workers}"
+        return place_text("threads", self)
 
 
 class ThreadTransport:

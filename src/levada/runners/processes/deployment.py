@@ -3,42 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Instrument
-from levada.runners.counts import check_counts, parse_workers, useful_workers
+from levada.runners.counts import check_counts, parse_place, place_text, useful_workers
 from levada.runners.hub_run import HubRun
 from levada.runners.processes.placement import Inference
+from levada.runners.processes.remote import RemoteRun
 from levada.runners.processes.transport import SharedMemoryTransport
+
+Learner: TypeAlias = Literal["main", "worker"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Shards in worker processes, everything behind the queues in this one."""
+    """Shards in worker processes, everything behind the queues in this one, or in one more."""
 
     workers: int | None = None
     """How many; each carries whole shards. None: one for each core, but not more than there are shards."""
+    learner: Learner = "main"
+    """Where learning is: in this process (`main`), or in one of its own (`worker`), which is replaced if it is killed."""
     inference: Inference = "sampler"
-    """Where actions are computed: in each worker (`sampler`), in this process beside the learner (`learner`), or in one more
-    process that serves all shards (`worker`)."""
+    """Where actions are computed: in each worker (`sampler`), beside the learner (`learner`), or in one more process that serves
+    all shards (`worker`)."""
     threads: int = 1
     """Threads of each worker for linear algebra. Workers times threads should not exceed the cores."""
     max_restarts: int = 3
     """How often in a row a shard may fail, or be killed, before the run fails."""
-
     hang_timeout_s: float | None = None
     """Seconds without a sign of life, in the middle of its work, after which a worker is killed. None: never."""
 
     def __post_init__(self) -> None:
         counts = {"workers": (self.workers, 1), "threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)}
         check_counts("Processes", counts)
-        if self.inference not in get_args(Inference):
-            msg = f"Processes: inference is {self.inference!r}, expected one of {', '.join(map(repr, get_args(Inference)))}"
-            raise DeploymentError(msg)
+        for name, value, places in (("learner", self.learner, Learner), ("inference", self.inference, Inference)):
+            if value not in get_args(places):
+                msg = f"Processes: {name} is {value!r}, expected one of {', '.join(map(repr, get_args(places)))}"
+                raise DeploymentError(msg)
         if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
             msg = f"Processes: hang_timeout_s is {self.hang_timeout_s!r}, expected seconds above 0, or None"
             raise DeploymentError(msg)
@@ -51,8 +56,13 @@ class Processes:
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
         save_every: int | None = None,
-    ) -> HubRun:
+    ) -> HubRun | RemoteRun:
         """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
+        if self.learner == "worker":
+            return RemoteRun(
+                flow, replace(self, learner="main"), seed=seed, instruments=instruments, state=state, save_every=save_every,
+                max_restarts=self.max_restarts,
+            )  # fmt: skip
         return HubRun(
             flow, SharedMemoryTransport(self.threads, self.inference), num_carriers=useful_workers(flow, self.workers), seed=seed,
             instruments=instruments, state=state, save_every=save_every,
@@ -61,12 +71,12 @@ class Processes:
 
     @classmethod
     def parse(cls, after: str) -> Processes:
-        """From what stands behind `processes`: nothing, or `:` and the number of workers.
+        """From what stands behind `processes`: nothing, the number of workers, and options.
 
-        >>> print(Processes.parse(""), Processes.parse(":2"))
-        processes processes:2
+        >>> print(Processes.parse(""), Processes.parse(":2"), Processes.parse(":2,inference=worker,hang_timeout_s=60"))
+        processes processes:2 processes:2,inference=worker,hang_timeout_s=60
         """
-        return cls(workers=parse_workers("processes", after))
+        return parse_place(cls, "processes", after)
 
     def __str__(self) -> str:
-        return "processes" if self.workers is None else f"processes:{self.workers}"
+        return place_text("processes", self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -17,6 +16,7 @@ from levada.runners.processes.errors import unpack_error
 from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Opened, Raised, Stop
 from levada.runners.processes.pool import Slots
 from levada.runners.processes.ring import Ring
+from levada.runners.processes.signals import how_it_ended
 from levada.runners.processes.wire import Wire
 from levada.runners.processes.worker import work
 from levada.runners.transport import Plan, Said, ShardFailed, ShardOpened, TicketDone
@@ -149,10 +149,7 @@ class WorkerProcess:
     @property
     def how_it_ended(self) -> str:
         """In words."""
-        code = self.exitcode
-        if self._why_killed:
-            return self._why_killed
-        return f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+        return self._why_killed or how_it_ended(self.exitcode)
 
     @property
     def pid(self) -> int:

@@ -24,6 +24,18 @@ def leave_signals_to_main() -> None:
         signal.signal(number, ignore)
 
 
+def how_it_ended(exitcode: int | None) -> str:
+    """In words.
+
+    >>> how_it_ended(-9), how_it_ended(3)
+    ('by SIGKILL', 'with exit code 3')
+    """
+    is_signal = exitcode is not None and exitcode < 0
+    return (
+        f"by {signal.Signals(-exitcode).name}" if is_signal and exitcode is not None else f"with exit code {exitcode}"
+    )
+
+
 def end_with(descriptor: int) -> None:
     """End this process when the other side of a socket is gone. Until then this thread sleeps."""
     hangup = select.poll()

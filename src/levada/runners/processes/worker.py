@@ -65,7 +65,11 @@ class _Worker:
 
     def _listen(self) -> bool:
         """Take the messages that have come; sleeps until there are some. False: stop."""
-        for message, descriptors in self._wire.receive():
+        try:
+            messages = self._wire.receive()
+        except (EOFError, ConnectionError):  # the run is gone
+            return False
+        for message, descriptors in messages:
             if isinstance(message, Give):
                 for ticket, first in message.tickets:
                     self._host.give(ticket, first=first)

@@ -1,0 +1,271 @@
+"""A run in a process of its own, learner and all: this process only looks at it and says when to go on.
+
+What the other process computes is what a run computes here, bit for bit. It waits at each report until this asks for the next,
+so that a run ends, or is saved, exactly where the loop around it says. If it is killed, another one goes on from what was saved
+last; reports that were handed out already are not handed out again.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.connection
+import os
+import pickle
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from levada.flow.errors import DeploymentError, FlowWarning
+from levada.flow.graph import Flow
+from levada.flow.state import RunState
+from levada.flow.watch import Event, Instrument, Report, Statistics
+from levada.runners.hub_run import WorkerError
+from levada.runners.processes.errors import pack_error, unpack_error
+from levada.runners.processes.process import CONTEXT, PATIENCE_S
+from levada.runners.processes.signals import end_with, how_it_ended, leave_signals_to_main
+
+if TYPE_CHECKING:
+    from levada.flow.deployment import Deployment, Run
+
+Connection = multiprocessing.connection.Connection
+
+log = logging.getLogger(__name__)
+
+
+class RemoteRun:
+    """A run that another process executes."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        place: Deployment,
+        *,
+        seed: int,
+        instruments: Sequence[Instrument],
+        state: RunState | None,
+        save_every: int | None,
+        max_restarts: int,
+    ) -> None:
+        """Start the process; `place`: where the flow runs, seen from there."""
+        for problem in flow.check(crosses_processes=True, reports=True):
+            warnings.warn(str(problem), FlowWarning, stacklevel=3)
+        _check_can_be_sent(flow)
+        self.flow = flow
+        self._instruments = tuple(instruments)
+        self._max_restarts = max_restarts
+        self._num_failures = 0
+        self._open = partial(place.open, flow, seed=seed, save_every=save_every)
+        self._state = state
+        self._num_since = 0
+        """Reports since that state."""
+        self._to_skip = 0
+        self._reports: deque[tuple[tuple[Event, ...], Report]] = deque()
+        self._start()
+
+    # ---- running
+
+    def __iter__(self) -> Iterator[Report]:
+        while True:
+            if not self._reports:
+                try:
+                    self._connection.send(("next",))
+                    self._take(self._connection.recv())
+                except (EOFError, ConnectionError):
+                    self._restart()
+                continue
+            events, report = self._reports.popleft()
+            if self._to_skip:
+                self._to_skip -= 1
+                continue
+            self._num_failures = 0
+            self._num_since += 1
+            for event in events:
+                for instrument in self._instruments:
+                    instrument.on_event(event)
+            yield report
+
+    def statistics(self) -> Statistics:
+        """The run at this moment, as plain data."""
+        found: Statistics = self._ask("statistics")
+        return found
+
+    def save(self) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
+        state: RunState = self._ask("save")
+        self._state, self._num_since = state, 0
+        return state
+
+    def node_state(self, node: str) -> Any:
+        """What stands for the live learner of a learn node, which lives elsewhere."""
+        if node not in self.flow.learners():
+            msg = f"node {node!r} has no state that can be reached from here; these have: {', '.join(self.flow.learners())}"
+            raise ValueError(msg)
+        return _RemoteLearner(self, node)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The processes that carry shards, for those who watch them."""
+        pids: tuple[int, ...] = self._ask("worker_pids")
+        return pids
+
+    @property
+    def learner_pid(self) -> int:
+        """The process that learns."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the run, with its workers."""
+        if self._connection.closed:
+            return
+        with suppress(ConnectionError):  # it is gone
+            self._connection.send(("close",))
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _start(self) -> None:
+        self._connection, there = multiprocessing.Pipe()
+        threads = {info["user_api"]: info["num_threads"] for info in threadpool_info()}
+        # not a daemon: those may have no children
+        args = (there, self._open, self._state, threads)
+        self._process = CONTEXT.Process(target=_execute, args=args, name="levada learner", daemon=False)
+        self._process.start()
+        there.close()
+        try:
+            self._take(self._connection.recv())  # it is open
+        except (EOFError, ConnectionError):
+            how = self._end()
+            msg = f"the process of the learner ended {how} before it had begun"
+            raise WorkerError(msg) from None
+        except BaseException:
+            self._end()
+            raise
+
+    def _restart(self) -> None:
+        how = self._end()
+        self._num_failures += 1
+        if self._num_failures > self._max_restarts:
+            msg = f"the process of the learner ended {self._num_failures} times in a row, now {how}"
+            raise WorkerError(msg)
+        log.warning(
+            "the process of the learner ended %s; another goes on (failure %d of %d in a row)",
+            how, self._num_failures, self._max_restarts,
+        )  # fmt: skip
+        self._to_skip = self._num_since
+        self._reports.clear()
+        self._start()
+
+    def _end(self) -> str:
+        """Wait until the process has ended; how it did."""
+        self._process.join(2 * PATIENCE_S)  # it waits for its workers itself
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        exitcode = self._process.exitcode
+        self._process.close()
+        self._connection.close()  # only now: the process would take it for the end of this one
+        return how_it_ended(exitcode)
+
+    def _ask(self, what: str, *args: Any) -> Any:
+        self._connection.send((what, *args))
+        while True:
+            kind, *rest = self._connection.recv()
+            if kind == "answer":
+                return rest[0]
+            self._take((kind, *rest))
+
+    def _take(self, message: tuple[Any, ...]) -> None:
+        kind, *rest = message
+        if kind == "report":
+            self._reports.append((rest[0], rest[1]))
+        elif kind == "error":
+            raise unpack_error(rest[0])
+
+
+class _RemoteLearner:
+    """Stands for a learner in another process; its methods are carried out there."""
+
+    def __init__(self, run: RemoteRun, node: str) -> None:
+        self._run = run
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        is_method, value = self._run._ask("attribute", self._node, name)
+        return partial(self._run._ask, "call", self._node, name) if is_method else value
+
+
+class _Collector:
+    """An instrument that keeps the events until they are sent."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def take(self) -> tuple[Event, ...]:
+        events, self.events = tuple(self.events), []
+        return events
+
+
+def _execute(connection: Connection, open_run: Any, state: RunState | None, threads: Mapping[str, int]) -> None:
+    """The life of the process."""
+    leave_signals_to_main()
+    threading.Thread(target=end_with, args=(connection.fileno(),), daemon=True).start()
+    collector = _Collector()
+    with threadpool_limits(dict(threads)), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FlowWarning)  # the main process has shown them
+        try:
+            with open_run(instruments=[collector], state=state) as run:
+                connection.send(("open",))
+                _obey(connection, run, collector)
+        except (EOFError, ConnectionError):
+            os._exit(1)  # the main process is gone
+        except BaseException as error:
+            connection.send(("error", pack_error(error)))
+
+
+def _obey(connection: Connection, run: Run, collector: _Collector) -> None:
+    reports = iter(run)
+    while True:
+        what, *args = connection.recv()
+        if what == "next":
+            report = next(reports)
+            connection.send(("report", collector.take(), report))
+        elif what == "close":
+            return
+        elif what == "attribute":
+            found = getattr(run.node_state(args[0]), args[1])
+            connection.send(("answer", (callable(found), None if callable(found) else found)))
+        elif what == "call":
+            node, name, *rest = args
+            connection.send(("answer", getattr(run.node_state(node), name)(*rest)))
+        else:
+            found = getattr(run, what)
+            connection.send(("answer", found() if callable(found) else found))
+
+
+def _check_can_be_sent(flow: Flow) -> None:
+    """Refuse, by its node, what cannot be pickled."""
+    for node in flow.nodes.values():
+        try:
+            pickle.dumps(node)
+        except Exception as error:  # pickling asks every object, and those may raise anything
+            msg = (
+                f"Processes(learner='worker'): the work of node {node.name!r} of flow {flow.name!r} cannot be sent to another "
+                f"process ({type(error).__name__}: {error}); use functions and classes of a module"
+            )
+            raise DeploymentError(msg) from error

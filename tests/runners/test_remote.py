@@ -1,0 +1,153 @@
+"""The learner in a process of its own: the same bits, looked at from afar."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import processes_samples as samples
+import pytest
+from runners.test_processes import is_alive
+
+import levada
+from levada.flow import DeploymentError
+from levada.run.hashing import params_sha256
+from levada.run.monitor import Monitor
+from levada.runners import Inline, WorkerError
+from levada.runners.processes import Processes
+
+THERE = Processes(workers=2, learner="worker")
+
+
+def learned(flow, on, num_updates=6, state=None, instruments=()):
+    with on.open(flow, seed=1, state=state, instruments=instruments) as run:
+        for report in run:
+            if report.firing == num_updates:
+                return params_sha256(run.node_state("learn").weights()), run.save()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_as_inline_bit_for_bit(lag):
+    flow, here, there = samples.small_ppo(lag), Monitor(), Monitor()
+    expected = learned(flow, Inline(), instruments=[here])[0]
+    assert learned(flow, THERE, instruments=[there])[0] == expected
+    assert (there.env_steps, there.episodes, there.updates) == (here.env_steps, here.episodes, here.updates)
+
+
+def test_with_inference_elsewhere():
+    flow = samples.small_ppo(1)
+    place = Processes(workers=2, learner="worker", inference="worker")
+    assert learned(flow, place)[0] == learned(flow, Inline())[0]
+
+
+def test_saved_there_it_goes_on_anywhere():
+    flow = samples.small_ppo(1)
+    _, state = learned(flow, THERE, 4)
+    assert state.is_exact, state.unsaved
+    assert learned(flow, Inline(), 9, state)[0] == learned(flow, Inline(), 9)[0]
+
+
+def test_a_killed_learner_is_replaced_and_changes_no_bit():
+    flow, seen, monitor = samples.small_ppo(1), [], Monitor()
+    with THERE.open(flow, seed=1, instruments=[monitor]) as run:
+        for report in run:
+            seen.append(report.firing)
+            if report.firing == 4:
+                assert run.save().is_exact
+            if report.firing in (2, 6):
+                os.kill(run.learner_pid, signal.SIGKILL)
+            if report.firing == 9:
+                break
+        assert seen == list(range(1, 10))
+        assert params_sha256(run.node_state("learn").weights()) == learned(flow, Inline(), 9)[0]
+    here = Monitor()
+    learned(flow, Inline(), 9, instruments=[here])
+    assert (monitor.env_steps, monitor.episodes) == (here.env_steps, here.episodes)
+
+
+def test_a_learner_that_is_killed_again_and_again_ends_the_run():
+    source = samples.Numbers()
+    flow = samples.counting_flow(source)
+    object.__setattr__(flow.nodes["learn"], "work", samples.Deadly())
+    with pytest.raises(WorkerError, match=r"the process of the learner ended 2 times in a row, now by SIGKILL"):
+        learned(flow, Processes(workers=2, learner="worker", max_restarts=1))
+
+
+def test_an_error_of_the_loss_comes_back_with_its_traceback():
+    flow = samples.counting_flow(samples.Numbers())
+    object.__setattr__(flow.nodes["learn"], "work", samples.Raising())
+    with pytest.raises(samples.StormError, match="storm") as caught:
+        learned(flow, THERE)
+    assert caught.traceback[-1].name == "do_harm"
+    assert any("in node 'learn' of flow 'counting'" in note for note in caught.value.__notes__)
+
+
+def test_what_cannot_be_sent_is_refused():
+    flow = samples.counting_flow(samples.Numbers())
+    object.__setattr__(flow.nodes["learn"], "work", samples.Unsendable())
+    with pytest.raises(
+        DeploymentError, match=r"the work of node 'learn' of flow 'counting' cannot be sent .*Unsendable"
+    ):
+        THERE.open(flow)
+    with pytest.raises(DeploymentError, match="learner is 'there', expected one of 'main', 'worker'"):
+        Processes(learner="there")
+
+
+def test_train_and_resume(tmp_path):
+    sizes = {"shards": 2, "num_envs": 2, "num_steps": 16, "minibatch_size": 32, "display": "quiet"}
+    there = levada.train("ppo", "CartPole-v1", until="updates=6", on=THERE, out=tmp_path / "there", **sizes)
+    here = levada.train("ppo", "CartPole-v1", until="updates=6", out=tmp_path / "here", **sizes)
+    assert there.summary.deployment == "processes:2,learner=worker"
+    assert there.summary.params_sha256 == here.summary.params_sha256
+    assert there.policy.version == 6
+    assert there.summary.ledger["gae->batch"].lost == 0
+    again = [levada.resume(run.path, until="updates=9", display="quiet").summary for run in (there, here)]
+    assert again[0].params_sha256 == again[1].params_sha256
+    assert again[0].deployment == "processes:2,learner=worker"
+
+
+MAIN = """
+import processes_samples as samples
+from levada.runners.processes import Processes
+
+if __name__ == "__main__":
+    run = Processes(workers=2, learner="worker").open(samples.counting_flow(samples.Numbers()), seed=1)
+    reports = iter(run)
+    next(reports)
+    print(run.learner_pid, *run.worker_pids, flush=True)
+    while True:
+        next(reports)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_all_processes_end_with_the_main_one(tmp_path, number):
+    (tmp_path / "main.py").write_text(MAIN)
+    environment = {**os.environ, "PYTHONPATH": str(Path(samples.__file__).parent)}
+    main = subprocess.Popen([sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, text=True, env=environment)
+    assert main.stdout is not None
+    pids = [int(pid) for pid in main.stdout.readline().split()]
+    assert len(pids) == 3
+    main.send_signal(number)
+    main.wait()
+    main.stdout.close()
+    deadline_s = time.monotonic() + 10.0
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline_s, "processes outlive the main process"
+        time.sleep(0.01)
+
+
+def test_nothing_is_left_behind():
+    learned(samples.small_ppo(0), THERE, 1)
+    before = len(os.listdir("/proc/self/fd"))
+    with THERE.open(samples.counting_flow(samples.Numbers()), seed=1) as run:
+        next(iter(run))
+        pids = [run.learner_pid, *run.worker_pids]
+    assert not any(map(is_alive, pids))
+    assert len(os.listdir("/proc/self/fd")) == before
+    with suppress(ProcessLookupError):
+        os.kill(pids[0], 0)
