@@ -34,7 +34,7 @@ from rich.progress import Progress
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._memory import marked, num_descriptors, pss_mb, segments
+from benchmarks._proc import marked, num_descriptors, pss_mb, segments
 from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import PRESETS
 from levada.rl.task import Task

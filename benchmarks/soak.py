@@ -24,7 +24,7 @@ from rich.progress import Progress
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._memory import marked, num_descriptors, pss_mb
+from benchmarks._proc import marked, num_descriptors, pss_mb
 from levada.run.summary import Summary
 
 EVERY_S = 5.0

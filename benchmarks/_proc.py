@@ -1,4 +1,4 @@
-"""What processes hold, read from /proc: memory, descriptors, and who is alive."""
+"""What processes hold and use, read from /proc: memory, descriptors, processor time, and who is alive."""
 
 from __future__ import annotations
 
@@ -45,3 +45,27 @@ def segments() -> set[str]:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """Processor seconds that processes have used."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,1 @@
+"""Flows whose parts take a known time."""
