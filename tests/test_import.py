@@ -16,7 +16,7 @@ import levada.rl
 PUBLIC = {
     "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Processes", "Queue",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
-    "load", "resume", "train",
+    "Threads", "load", "resume", "train",
 }  # fmt: skip
 HEAVY = ("torch", "gymnasium", "numpy", "tyro", "rich", "tensorboard", "msgspec", "safetensors", "levada.api")
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from levada.rl.transitions import Transitions as Transitions
     from levada.runners.inline import Inline as Inline
     from levada.runners.processes import Processes as Processes
+    from levada.runners.threads import Threads as Threads
 
 _HOME = {
     "Algorithm": "levada.algorithms.algorithm",
@@ -59,6 +60,7 @@ _HOME = {
     "Sampler": "levada.rl.sampler",
     "Shard": "levada.flow",
     "Task": "levada.rl.task",
+    "Threads": "levada.runners.threads",
     "Transitions": "levada.rl.transitions",
     "Update": "levada.flow",
     "evaluate": "levada.api",
