@@ -16,9 +16,12 @@ from levada.flow import DeploymentError, LevadaInternalError
 from levada.run.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
-from levada.runners.processes.inference import InferenceClient, InferenceServer
-from levada.runners.processes.placement import InferencePlace
+from levada.runners.processes.inference.client import InferenceClient
+from levada.runners.processes.inference.messages import Connect, Rings, ToControl
+from levada.runners.processes.inference.place import InferencePlace
+from levada.runners.processes.inference.server import InferenceServer
 from levada.runners.processes.ring import Ring, RingReader
+from levada.runners.processes.wire import Wire
 
 ELSEWHERE = ["learner", "worker"]
 
@@ -190,9 +193,6 @@ def test_calls_that_wait_are_computed_together():
     ring = Ring(2, {"scale": np.float32([3.0])})
     here, there = socket.socketpair()
     server = InferenceServer(there, is_batched=True)
-    from levada.runners.processes.inference import Connect, Rings, ToControl
-    from levada.runners.processes.wire import Wire
-
     control = Wire(here, ToControl)
     control.send(Rings({"w": ring.place}), ring.share())
     clients, reader, answers = [], RingReader(ring.place, ring.share()), {}

@@ -12,7 +12,7 @@ from levada.flow.state import RunState
 from levada.flow.watch import Instrument
 from levada.runners.counts import check_counts, parse_place, place_text, useful_workers
 from levada.runners.hub_run import HubRun
-from levada.runners.processes.placement import Inference
+from levada.runners.processes.inference.place import Inference
 from levada.runners.processes.remote import RemoteRun
 from levada.runners.processes.transport import SharedMemoryTransport
 

@@ -17,7 +17,7 @@ from levada.flow.payload import Shard, serve_here
 from levada.flow.state import Arrays
 from levada.runners.host import ShardHost
 from levada.runners.processes.errors import pack_error
-from levada.runners.processes.inference import InferenceClient
+from levada.runners.processes.inference.client import InferenceClient
 from levada.runners.processes.messages import Begin, Free, Give, Made, MadeItem, Opened, Raised, Stop, ToWorker
 from levada.runners.processes.pool import Pool, Slot
 from levada.runners.processes.ring import RingReader

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 from threadpoolctl import threadpool_limits
 
-from levada.runners.processes.inference import Connect, End, InferenceServer, Rings, ToControl
+from levada.runners.processes.inference.messages import Connect, End, Rings, ToControl
+from levada.runners.processes.inference.server import InferenceServer
 from levada.runners.processes.process import CONTEXT, PATIENCE_S
 from levada.runners.processes.ring import Ring
 from levada.runners.processes.signals import end_with, leave_signals_to_main

@@ -1,206 +1,38 @@
-"""Inference elsewhere: samplers ask, one server answers for all of them, in a process or in a thread.
-
-What a shard has served (`Shard.serve`) is made by the server, once for each version of the weights that is in use. A call's
-arrays, and those of its answer, are in shared memory; what is sent says where. Where a flow's result does not depend on
-timing, each call is computed as it came, so that the result is the same bits as in the sampler: a batch of other rows would
-round differently. Elsewhere, calls that wait for the same weights are computed together.
-"""
+"""The server: one loop over the calls of all samplers."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import selectors
 import socket
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
-from levada.flow.errors import LevadaInternalError
-from levada.runners.processes.errors import pack_error, unpack_error
-from levada.runners.processes.packet import Packet
-from levada.runners.processes.pool import Pool, Slots
-from levada.runners.processes.ring import RingPlace, RingReader
+from levada.runners.processes.errors import pack_error
+from levada.runners.processes.inference.messages import (
+    Answer,
+    Call,
+    Connect,
+    Exchange,
+    FromServer,
+    Missing,
+    Model,
+    Parcel,
+    Refused,
+    Rings,
+    ToControl,
+    ToServer,
+)
+from levada.runners.processes.ring import RingReader
 from levada.runners.processes.wire import Wire
 
-GONE = 4
-"""Exit code of a worker whose inference is gone: what it was working on cannot be finished."""
 SPARE_VERSIONS = 2
 """Models that are kept loaded beyond the versions of the ring: samplers without a bound may ask for older ones."""
-
-
-class Parcel(Struct, frozen=True):
-    """A value in shared memory. The descriptor of the segment comes with it the first time."""
-
-    slot: int
-    segment: int
-    segment_size: int
-    packet: Packet
-    free: tuple[int, ...]
-    """Slots of the other side that nobody looks at any more."""
-
-
-class Exchange:
-    """One side of a connection on which values go both ways."""
-
-    def __init__(self) -> None:
-        self._pool = Pool()
-        self._freed: list[int] = []
-        self._slots = Slots(self._freed.append)
-
-    def pack(self, value: Any) -> tuple[Parcel, list[int]]:
-        """Put a value into a slot; the message about it, and descriptors that go with that."""
-        [packet], slot = self._pool.pack([value], self._pool.take())
-        freed = tuple(self._freed)
-        self._freed.clear()
-        parcel = Parcel(slot.number, slot.segment_number, slot.arena.segment.size, packet, freed)
-        return parcel, self._pool.introduce(slot)
-
-    def unpack(self, parcel: Parcel, descriptors: Sequence[int]) -> Any:
-        """The value; its arrays are views."""
-        for number in parcel.free:
-            self._pool.give_back(number)
-        for descriptor in descriptors:
-            self._slots.add(parcel.segment, descriptor, parcel.segment_size)
-        [value] = self._slots.unpack(parcel.slot, parcel.segment, [parcel.packet])
-        return value
-
-
-# ---- messages
-
-
-class Model(Struct, frozen=True, tag=True):
-    """What calls with this number are for."""
-
-    number: int
-    factory: bytes
-    """Pickled; two that are equal are one."""
-
-
-class Call(Struct, frozen=True, tag=True):
-    """A call of a method, with these weights; the parcel holds its arguments, and the weights, if they had to come along."""
-
-    model: int
-    method: str
-    register: str
-    version: int
-    parcel: Parcel
-
-
-class Answer(Struct, frozen=True, tag=True):
-    """What a call gave."""
-
-    parcel: Parcel
-
-
-class Missing(Struct, frozen=True, tag=True):
-    """The weights of a call are not to be had any more: send them along. The parcel is empty."""
-
-    parcel: Parcel
-
-
-class Refused(Struct, frozen=True, tag=True):
-    """The error that a call raised, pickled with its traceback. The parcel is empty."""
-
-    error: bytes
-    parcel: Parcel
-
-
-class Rings(Struct, frozen=True, tag=True):
-    """The registers; their descriptors come with it."""
-
-    rings: Mapping[str, RingPlace]
-
-
-class Connect(Struct, frozen=True, tag=True):
-    """Another sampler; its socket comes with it."""
-
-
-class End(Struct, frozen=True, tag=True):
-    """No more calls will come."""
-
-
-ToServer: TypeAlias = Model | Call
-FromServer: TypeAlias = Answer | Missing | Refused
-ToControl: TypeAlias = Rings | Connect | End
-
-
-# ---- the side of the samplers
-
-
-class InferenceClient:
-    """Asks the server; for one worker."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._wire = Wire(end, FromServer)
-        self._exchange = Exchange()
-        self._num_models = 0
-        self.known: dict[str, tuple[int, Any]] = {}
-        """Register -> the weights that a sampler was given last, and their version."""
-
-    def serve(self, factory: Callable[[], Any]) -> Any:
-        """What stands for the object that `factory` makes at the server."""
-        self._num_models += 1
-        try:
-            self._wire.send(Model(self._num_models, pickle.dumps(factory)))
-        except ConnectionError:
-            _end()
-        return _Remote(self, self._num_models)
-
-    def call(self, model: int, method: str, register: str, args: tuple[Any, ...]) -> Any:
-        """Call a method with the weights that were given last."""
-        version, weights = self.known[register]
-        answer, found = self._ask(model, method, register, version, (args, None))
-        if isinstance(answer, Missing):
-            answer, found = self._ask(model, method, register, version, (args, weights))
-        if isinstance(answer, Refused):
-            raise unpack_error(answer.error)
-        return found
-
-    def _ask(self, model: int, method: str, register: str, version: int, value: Any) -> tuple[FromServer, Any]:
-        parcel, descriptors = self._exchange.pack(value)
-        try:
-            self._wire.send(Call(model, method, register, version, parcel), descriptors)
-            [(answer, received)] = self._wire.receive()
-        except (EOFError, ConnectionError):
-            _end()
-        return answer, self._exchange.unpack(answer.parcel, received)
-
-
-def _end() -> NoReturn:
-    os._exit(GONE)
-
-
-class _Remote:
-    """Stands for an object at the server."""
-
-    def __init__(self, client: InferenceClient, model: int) -> None:
-        self._client = client
-        self._model = model
-        self._register = ""
-
-    def load(self, weights: Any) -> None:
-        """The next calls are to use these weights."""
-        for register, (_, known) in self._client.known.items():
-            if known is weights:
-                self._register = register
-                return
-        msg = "a served model was given other weights than those that its source was called with"
-        raise LevadaInternalError(msg)
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        return partial(self._call, method)
-
-    def _call(self, method: str, *args: Any) -> Any:
-        return self._client.call(self._model, method, self._register, args)
-
-
-# ---- the server
 
 
 @dataclass

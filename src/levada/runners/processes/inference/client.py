@@ -1,0 +1,85 @@
+"""The samplers' side: what is served stands for an object at the server."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+from levada.flow.errors import LevadaInternalError
+from levada.runners.processes.errors import unpack_error
+from levada.runners.processes.inference.messages import Call, Exchange, FromServer, Missing, Model, Refused
+from levada.runners.processes.wire import Wire
+
+GONE = 4
+"""Exit code of a worker whose inference is gone: what it was working on cannot be finished."""
+
+
+class InferenceClient:
+    """Asks the server; for one worker."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._wire = Wire(end, FromServer)
+        self._exchange = Exchange()
+        self._num_models = 0
+        self.known: dict[str, tuple[int, Any]] = {}
+        """Register -> the weights that a sampler was given last, and their version."""
+
+    def serve(self, factory: Callable[[], Any]) -> Any:
+        """What stands for the object that `factory` makes at the server."""
+        self._num_models += 1
+        try:
+            self._wire.send(Model(self._num_models, pickle.dumps(factory)))
+        except ConnectionError:
+            _end()
+        return _Remote(self, self._num_models)
+
+    def call(self, model: int, method: str, register: str, args: tuple[Any, ...]) -> Any:
+        """Call a method with the weights that were given last."""
+        version, weights = self.known[register]
+        answer, found = self._ask(model, method, register, version, (args, None))
+        if isinstance(answer, Missing):
+            answer, found = self._ask(model, method, register, version, (args, weights))
+        if isinstance(answer, Refused):
+            raise unpack_error(answer.error)
+        return found
+
+    def _ask(self, model: int, method: str, register: str, version: int, value: Any) -> tuple[FromServer, Any]:
+        parcel, descriptors = self._exchange.pack(value)
+        try:
+            self._wire.send(Call(model, method, register, version, parcel), descriptors)
+            [(answer, received)] = self._wire.receive()
+        except (EOFError, ConnectionError):
+            _end()
+        return answer, self._exchange.unpack(answer.parcel, received)
+
+
+def _end() -> NoReturn:
+    os._exit(GONE)
+
+
+class _Remote:
+    """Stands for an object at the server."""
+
+    def __init__(self, client: InferenceClient, model: int) -> None:
+        self._client = client
+        self._model = model
+        self._register = ""
+
+    def load(self, weights: Any) -> None:
+        """The next calls are to use these weights."""
+        for register, (_, known) in self._client.known.items():
+            if known is weights:
+                self._register = register
+                return
+        msg = "a served model was given other weights than those that its source was called with"
+        raise LevadaInternalError(msg)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._call, method)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return self._client.call(self._model, method, self._register, args)

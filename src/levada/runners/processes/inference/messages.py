@@ -1,0 +1,110 @@
+"""What samplers, the inference server, and who started it say to each other.
+
+sampler -> server    Model, Call
+server -> sampler    Answer, Missing, Refused
+place -> server      Rings, Connect, End
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from levada.runners.processes.packet import Packet
+from levada.runners.processes.pool import Pool, Slots
+from levada.runners.processes.ring import RingPlace
+
+
+class Parcel(Struct, frozen=True):
+    """A value in shared memory. The descriptor of the segment comes with it the first time."""
+
+    slot: int
+    segment: int
+    segment_size: int
+    packet: Packet
+    free: tuple[int, ...]
+    """Slots of the other side that nobody looks at any more."""
+
+
+class Exchange:
+    """One side of a connection on which values go both ways."""
+
+    def __init__(self) -> None:
+        self._pool = Pool()
+        self._freed: list[int] = []
+        self._slots = Slots(self._freed.append)
+
+    def pack(self, value: Any) -> tuple[Parcel, list[int]]:
+        """Put a value into a slot; the message about it, and descriptors that go with that."""
+        [packet], slot = self._pool.pack([value], self._pool.take())
+        freed = tuple(self._freed)
+        self._freed.clear()
+        parcel = Parcel(slot.number, slot.segment_number, slot.arena.segment.size, packet, freed)
+        return parcel, self._pool.introduce(slot)
+
+    def unpack(self, parcel: Parcel, descriptors: Sequence[int]) -> Any:
+        """The value; its arrays are views."""
+        for number in parcel.free:
+            self._pool.give_back(number)
+        for descriptor in descriptors:
+            self._slots.add(parcel.segment, descriptor, parcel.segment_size)
+        [value] = self._slots.unpack(parcel.slot, parcel.segment, [parcel.packet])
+        return value
+
+
+class Model(Struct, frozen=True, tag=True):
+    """What calls with this number are for."""
+
+    number: int
+    factory: bytes
+    """Pickled; two that are equal are one."""
+
+
+class Call(Struct, frozen=True, tag=True):
+    """A call of a method, with these weights; the parcel holds its arguments, and the weights, if they had to come along."""
+
+    model: int
+    method: str
+    register: str
+    version: int
+    parcel: Parcel
+
+
+class Answer(Struct, frozen=True, tag=True):
+    """What a call gave."""
+
+    parcel: Parcel
+
+
+class Missing(Struct, frozen=True, tag=True):
+    """The weights of a call are not to be had any more: send them along. The parcel is empty."""
+
+    parcel: Parcel
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """The error that a call raised, pickled with its traceback. The parcel is empty."""
+
+    error: bytes
+    parcel: Parcel
+
+
+class Rings(Struct, frozen=True, tag=True):
+    """The registers; their descriptors come with it."""
+
+    rings: Mapping[str, RingPlace]
+
+
+class Connect(Struct, frozen=True, tag=True):
+    """Another sampler; its socket comes with it."""
+
+
+class End(Struct, frozen=True, tag=True):
+    """No more calls will come."""
+
+
+ToServer: TypeAlias = Model | Call
+FromServer: TypeAlias = Answer | Missing | Refused
+ToControl: TypeAlias = Rings | Connect | End
