@@ -164,11 +164,13 @@ PARTS: dict[str, Callable[[Console], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how parts that take a known time overlap.")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[*PARTS], help="default: all")
-    args = parser.parse_args()
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parts = parser.parse_args().parts or list(PARTS)
+    if unknown := [part for part in parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     set_threads(1)
     console = Console(width=120)
-    for part in args.parts:
+    for part in parts:
         with console.status(part):
             PARTS[part](console)
     return 0
