@@ -25,6 +25,7 @@ from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.state import pack
 from levada.run.summary import Summary
 from levada.run.until import Until
+from levada.runners.allocation import keep_freed_memory
 from levada.runners.auto import Auto
 
 
@@ -66,6 +67,7 @@ class Job:
     ) -> Result:
         """Run until the end, write everything, return what came of it. `state`: of the run that goes on."""
         set_threads(self.threads)
+        keep_freed_memory()
         try:
             with directory.locked(), sys_exit_is_an_error():
                 run = self.place.open(

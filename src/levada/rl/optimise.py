@@ -54,10 +54,14 @@ def adam_step(
         grad = grad * (hp.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
     count = state.num_steps + 1.0
     mean = torch.lerp(state.mean, grad, 1.0 - hp.beta1)
-    square = torch.lerp(state.square, grad * grad, 1.0 - hp.beta2)
+    square = grad * grad
+    torch.lerp(state.square, square, 1.0 - hp.beta2, out=square)
     # the bias corrections are scalars: m / c1 / (sqrt(v / c2) + eps) with one division per element
     correction1 = 1.0 - torch.pow(hp.beta1, count)
     correction2 = torch.sqrt(1.0 - torch.pow(hp.beta2, count))
     step = learning_rate * correction2 / correction1
-    new = params - step * (mean / (square.sqrt() + hp.eps * correction2))
+    # as much as can be in place: the first touch of new memory costs more than the arithmetic
+    change = square.sqrt().add_(hp.eps * correction2)
+    torch.div(mean, change, out=change)
+    new = torch.sub(params, change.mul_(step), out=change)
     return new, AdamState(mean, square, count), norm

@@ -25,6 +25,7 @@ from levada.flow.errors import DeploymentError, FlowWarning
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Event, Instrument, Report, Statistics
+from levada.runners.allocation import keep_freed_memory
 from levada.runners.hub_run import WorkerError
 from levada.runners.processes.errors import pack_error, unpack_error
 from levada.runners.processes.process import CONTEXT, PATIENCE_S
@@ -225,6 +226,7 @@ def _execute(connection: Connection, open_run: Any, state: RunState | None, thre
     """The life of the process."""
     leave_signals_to_main()
     threading.Thread(target=end_with, args=(connection.fileno(),), daemon=True).start()
+    keep_freed_memory()
     collector = _Collector()
     with threadpool_limits(dict(threads)), warnings.catch_warnings():
         warnings.simplefilter("ignore", FlowWarning)  # the main process has shown them

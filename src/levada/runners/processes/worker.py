@@ -5,6 +5,7 @@ It sleeps in the kernel while it has no ticket, and ends by itself when the main
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from levada.flow.payload import Shard, serve_here
 from levada.flow.state import Arrays
+from levada.runners.allocation import keep_freed_memory
 from levada.runners.host import ShardHost
 from levada.runners.processes.errors import pack_error
 from levada.runners.processes.inference.client import InferenceClient
@@ -24,6 +26,10 @@ from levada.runners.processes.ring import RingReader
 from levada.runners.processes.signals import end_with, leave_signals_to_main
 from levada.runners.processes.wire import Wire
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone
+
+GIVE_WAY = 10
+"""By how much workers are nicer than the learner: all wait for that, so where there are fewer cores than processes it goes first.
+Two workers beside a learner on two cores, sampling and learning equally dear: a sixth more updates per second."""
 
 
 def work(
@@ -35,6 +41,8 @@ def work(
 ) -> None:
     """The life of a worker. `inference`: where that is, if not here; `num_threads`: for linear algebra."""
     leave_signals_to_main()
+    os.nice(GIVE_WAY)
+    keep_freed_memory()
     threading.Thread(target=end_with, args=(end.fileno(),), daemon=True).start()
     with threadpool_limits(num_threads):
         _Worker(Wire(end, ToWorker), inference, plan, shards).run()
