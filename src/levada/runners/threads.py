@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from time import thread_time
 from typing import Any
 
+from levada.flow.errors import LevadaInternalError
 from levada.flow.graph import Flow
 from levada.flow.payload import Shard
 from levada.flow.state import Arrays, RunState
@@ -149,9 +150,9 @@ class WorkerThread:
         self._tickets.clear()
 
     def kill(self, why: str) -> None:
-        """A thread cannot be killed."""
-        msg = f"a thread cannot be ended from outside ({why}); run this flow on processes"
-        raise NotImplementedError(msg)
+        """A thread cannot be killed, and is never asked to: `Threads` has no time limit."""
+        msg = f"a thread was to be ended from outside ({why})"
+        raise LevadaInternalError(msg)
 
     def stop(self) -> None:
         """Ask it to end."""
