@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pickle
 import sys
 import types
@@ -57,6 +58,7 @@ class CountingEnv(ExactEnv):
 @pytest.fixture
 def registry() -> Iterator[dict[str, Any]]:
     """Gymnasium's registry, restored afterwards."""
+    importlib.import_module("ale_py")  # which registers once, when imported: before the copy, not inside a test
     before = dict(gymnasium.registry)
     yield gymnasium.registry
     gymnasium.registry.clear()
