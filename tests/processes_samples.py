@@ -135,6 +135,26 @@ class Deadly(Counting):
 
 
 @dataclass(frozen=True)
+class Hanging(Counting):
+    """Hangs in its third update, but only once."""
+
+    marker: Path = Path()
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        update = live.update
+
+        def hang_once(batch: Any) -> Any:
+            if live.num_updates == 2 and not self.marker.exists():
+                self.marker.touch()
+                time.sleep(3600.0)
+            return update(batch)
+
+        live.update = hang_once
+        return live
+
+
+@dataclass(frozen=True)
 class Raising(Counting):
     """Raises in its first update."""
 

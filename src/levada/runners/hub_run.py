@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter, process_time
@@ -102,6 +102,8 @@ class HubRun:
         self._shards: dict[ShardKey, _Shard] = {}
         self.transport = transport
         """What carries the shards, for those who watch it."""
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called before each thing that the run does: a sign of life."""
         self._places: list[_Place] = []
         self._place_of: dict[ShardKey, _Place] = {}
         try:
@@ -118,6 +120,7 @@ class HubRun:
         while True:
             while self._reports:
                 yield self._reports.popleft()
+            self.on_turn()
             self.transport.flush()
             if self._waiting:
                 self._execute(self._waiting[0])

@@ -35,7 +35,8 @@ class Processes:
     max_restarts: int = 3
     """How often in a row a shard may fail, or be killed, before the run fails."""
     hang_timeout_s: float | None = None
-    """Seconds without a sign of life, in the middle of its work, after which a worker is killed. None: never."""
+    """Seconds without a sign of life, in the middle of its work, after which a worker is killed; a learner in a worker: half as
+    many more. None: never."""
 
     def __post_init__(self) -> None:
         counts = {"workers": (self.workers, 1), "threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)}
@@ -61,7 +62,7 @@ class Processes:
         if self.learner == "worker":
             return RemoteRun(
                 flow, replace(self, learner="main"), seed=seed, instruments=instruments, state=state, save_every=save_every,
-                max_restarts=self.max_restarts,
+                max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
             )  # fmt: skip
         return HubRun(
             flow, SharedMemoryTransport(self.threads, self.inference), num_carriers=useful_workers(flow, self.workers), seed=seed,

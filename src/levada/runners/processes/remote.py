@@ -1,8 +1,8 @@
 """A run in a process of its own, learner and all: this process only looks at it and says when to go on.
 
 What the other process computes is what a run computes here, bit for bit. It waits at each report until this asks for the next,
-so that a run ends, or is saved, exactly where the loop around it says. If it is killed, another one goes on from what was saved
-last; reports that were handed out already are not handed out again.
+so that a run ends, or is saved, exactly where the loop around it says. If it is killed, or hangs, another one goes on from what
+was saved last, as far as the one before it had come; reports that were handed out already are not handed out again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -26,7 +27,7 @@ from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Event, Instrument, Report, Statistics
 from levada.runners.allocation import keep_freed_memory
-from levada.runners.hub_run import WorkerError
+from levada.runners.hub_run import HubRun, WorkerError
 from levada.runners.processes.errors import pack_error, unpack_error
 from levada.runners.processes.process import CONTEXT, PATIENCE_S
 from levada.runners.processes.signals import end_with, how_it_ended, leave_signals_to_main
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 Connection = multiprocessing.connection.Connection
 
 log = logging.getLogger(__name__)
+
+PATIENCE = 1.5
+"""Times `hang_timeout_s` that the process may be silent: first it has to notice itself that a worker of its own hangs."""
 
 
 class RemoteRun:
@@ -52,6 +56,7 @@ class RemoteRun:
         state: RunState | None,
         save_every: int | None,
         max_restarts: int,
+        hang_timeout_s: float | None,
     ) -> None:
         """Start the process; `place`: where the flow runs, seen from there."""
         for problem in flow.check(crosses_processes=True, reports=True):
@@ -60,32 +65,30 @@ class RemoteRun:
         self.flow = flow
         self._instruments = tuple(instruments)
         self._max_restarts = max_restarts
+        self._hang_timeout_s = hang_timeout_s
         self._num_failures = 0
         self._open = partial(place.open, flow, seed=seed, save_every=save_every)
         self._state = state
         self._num_since = 0
-        """Reports since that state."""
-        self._to_skip = 0
+        """Reports that it has given since that state."""
         self._reports: deque[tuple[tuple[Event, ...], Report]] = deque()
-        self._start()
+        try:
+            self._start()
+        except (EOFError, ConnectionError):
+            msg = f"the process of the learner ended {self._end()} before it had begun"
+            raise WorkerError(msg) from None
 
     # ---- running
 
     def __iter__(self) -> Iterator[Report]:
         while True:
-            if not self._reports:
+            while not self._reports:
                 try:
-                    self._connection.send(("next",))
-                    self._take(self._connection.recv())
+                    self._next()
                 except (EOFError, ConnectionError):
                     self._restart()
-                continue
-            events, report = self._reports.popleft()
-            if self._to_skip:
-                self._to_skip -= 1
-                continue
             self._num_failures = 0
-            self._num_since += 1
+            events, report = self._reports.popleft()
             for event in events:
                 for instrument in self._instruments:
                     instrument.on_event(event)
@@ -138,36 +141,51 @@ class RemoteRun:
     # ---- inside
 
     def _start(self) -> None:
+        """Start the process; it may take its time to open.
+
+        Raises:
+            EOFError, ConnectionError: it has ended.
+            Exception: what opening raises.
+
+        """
+        self._why_killed = ""
         self._connection, there = multiprocessing.Pipe()
         threads = {info["user_api"]: info["num_threads"] for info in threadpool_info()}
         # not a daemon: those may have no children
-        args = (there, self._open, self._state, threads)
+        args = (there, self._open, self._state, threads, self._hang_timeout_s)
         self._process = CONTEXT.Process(target=_execute, args=args, name="levada learner", daemon=False)
         self._process.start()
         there.close()
         try:
             self._take(self._connection.recv())  # it is open
         except (EOFError, ConnectionError):
-            how = self._end()
-            msg = f"the process of the learner ended {how} before it had begun"
-            raise WorkerError(msg) from None
+            raise
         except BaseException:
             self._end()
             raise
 
     def _restart(self) -> None:
-        how = self._end()
-        self._num_failures += 1
-        if self._num_failures > self._max_restarts:
-            msg = f"the process of the learner ended {self._num_failures} times in a row, now {how}"
-            raise WorkerError(msg)
-        log.warning(
-            "the process of the learner ended %s; another goes on (failure %d of %d in a row)",
-            how, self._num_failures, self._max_restarts,
-        )  # fmt: skip
-        self._to_skip = self._num_since
-        self._reports.clear()
-        self._start()
+        """The process has ended. Another one goes on, from where that one was."""
+        num_given = self._num_since
+        while True:
+            how = self._end()
+            self._num_failures += 1
+            if self._num_failures > self._max_restarts:
+                msg = f"the process of the learner ended {self._num_failures} times in a row, now {how}"
+                raise WorkerError(msg)
+            log.warning(
+                "the process of the learner ended %s; another goes on (failure %d of %d in a row)",
+                how, self._num_failures, self._max_restarts,
+            )  # fmt: skip
+            try:
+                self._start()
+                self._num_since = 0
+                while self._num_since < num_given:
+                    self._next()
+                    self._reports.pop()  # given already
+            except (EOFError, ConnectionError):
+                continue
+            return
 
     def _end(self) -> str:
         """Wait until the process has ended; how it did."""
@@ -178,20 +196,44 @@ class RemoteRun:
         exitcode = self._process.exitcode
         self._process.close()
         self._connection.close()  # only now: the process would take it for the end of this one
-        return how_it_ended(exitcode)
+        return self._why_killed or how_it_ended(exitcode)
+
+    def _next(self) -> None:
+        self._connection.send(("next",))
+        self._take(self._receive())
 
     def _ask(self, what: str, *args: Any) -> Any:
-        self._connection.send((what, *args))
         while True:
-            kind, *rest = self._connection.recv()
-            if kind == "answer":
-                return rest[0]
-            self._take((kind, *rest))
+            try:
+                self._connection.send((what, *args))
+                while (message := self._receive())[0] != "answer":
+                    self._take(message)
+            except (EOFError, ConnectionError):
+                self._restart()
+            else:
+                return message[1]
+
+    def _receive(self) -> tuple[Any, ...]:
+        """What the process says next, but for signs of life.
+
+        Raises:
+            EOFError, ConnectionError: it is gone, or was killed because there were none.
+
+        """
+        patience_s = None if self._hang_timeout_s is None else PATIENCE * self._hang_timeout_s
+        while self._connection.poll(patience_s):
+            message: tuple[Any, ...] = self._connection.recv()
+            if message[0] != "alive":
+                return message
+        self._why_killed = f"after {patience_s:g} s without a sign of life"
+        self._process.kill()
+        raise EOFError
 
     def _take(self, message: tuple[Any, ...]) -> None:
         kind, *rest = message
         if kind == "report":
             self._reports.append((rest[0], rest[1]))
+            self._num_since += 1
         elif kind == "error":
             raise unpack_error(rest[0])
 
@@ -222,7 +264,28 @@ class _Collector:
         return events
 
 
-def _execute(connection: Connection, open_run: Any, state: RunState | None, threads: Mapping[str, int]) -> None:
+class _Pulse:
+    """Says now and then that the run goes on."""
+
+    def __init__(self, connection: Connection, every_s: float) -> None:
+        self._connection = connection
+        self._every_s = every_s
+        self._next_s = 0.0
+
+    def __call__(self) -> None:
+        now_s = perf_counter()
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._every_s
+            self._connection.send(("alive",))
+
+
+def _execute(
+    connection: Connection,
+    open_run: Any,
+    state: RunState | None,
+    threads: Mapping[str, int],
+    hang_timeout_s: float | None,
+) -> None:
     """The life of the process."""
     leave_signals_to_main()
     threading.Thread(target=end_with, args=(connection.fileno(),), daemon=True).start()
@@ -232,6 +295,9 @@ def _execute(connection: Connection, open_run: Any, state: RunState | None, thre
         warnings.simplefilter("ignore", FlowWarning)  # the main process has shown them
         try:
             with open_run(instruments=[collector], state=state) as run:
+                assert isinstance(run, HubRun)
+                if hang_timeout_s is not None:
+                    run.on_turn = _Pulse(connection, hang_timeout_s / 10)
                 connection.send(("open",))
                 _obey(connection, run, collector)
         except (EOFError, ConnectionError):
