@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from dataclasses import replace
 
 import processes_samples as samples
 import pytest
@@ -82,3 +83,17 @@ def test_what_runs_free_goes_on_too():
         [channel] = run.statistics().channels.values()
         assert channel.ledger.balanced
         assert channel.lag["policy"].max <= 2
+
+
+@pytest.mark.filterwarnings("ignore:shard 1 of 'rollout' begins anew")
+def test_a_shard_whose_state_cannot_be_restored_begins_anew():
+    flow = samples.small_ppo(1)
+    _, state = until(flow, Inline(), HALF)
+    [pickled] = [name for name in state.shards["rollout", 1] if name.startswith("env")]
+    broken = {**state.shards["rollout", 1], pickled: state.shards["rollout", 1][pickled][:-10]}
+    state = replace(state, shards={**state.shards, ("rollout", 1): broken})
+    found = {name: until(flow, place, WHOLE, state) for name, place in PLACES.items()}
+    assert len({fingerprint for fingerprint, _ in found.values()}) == 1
+    for _, again in found.values():
+        assert again.generations["rollout", 1] == 1  # so that it does not repeat its random numbers if it is lost now
+        assert again.is_exact

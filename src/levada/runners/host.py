@@ -121,12 +121,12 @@ class ShardHost:
         saved, shard.saved = shard.saved, None
         try:
             node = self._plan.nodes[name]
-            shard.work = open_shard(node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed)
+            shard.shard, shard.work = open_shard(node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed)
         except (Exception, SystemExit) as error:
             return ShardFailed(name, index, True, error)
         shard.snapshots = Snapshots(shard.work)
         shard.snapshots.take()  # only to know whether it can be done
-        return ShardOpened(name, index, shard.snapshots.why_not)
+        return ShardOpened(name, index, shard.shard.generation, shard.snapshots.why_not)
 
     def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
         """Lose what the shard was working on, and go on with fresh work."""

@@ -235,7 +235,10 @@ class HubRun:
             self._follow(self._hub.closed(said.closed))
         elif isinstance(said, ShardOpened):
             place.unopened.discard((said.source, said.shard))
-            self._shards[said.source, said.shard].why_not = said.why_not_saved
+            shard = self._shards[said.source, said.shard]
+            shard.why_not = said.why_not_saved
+            if said.generation != shard.shard.generation:  # its saved state could not be restored
+                shard.renew(self._plan.seed)
         elif isinstance(said, ShardFailed):
             if said.is_opening or self._has_failed_too_often(said.source, said.shard):
                 raise said.error

@@ -107,7 +107,6 @@ class InlineRun:
         self._reports: deque[Report] = deque()
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
         self._shards: dict[ShardKey, _Shard] = {}
-        self._generations = {} if state is None else dict(state.generations)
         self._policies = {name: register.policy for name, register in flow.registers.items()}
         self._work: dict[tuple[str, int | None], Any] = {}
         self._adversary = None if adversary is None else _Adversary(adversary)
@@ -173,7 +172,8 @@ class InlineRun:
         return collect(
             self.flow, cut, learners={name: self._work[name, None] for name in self.flow.learners()},
             weights=self._weights, histories={key: shard.history for key, shard in self._shards.items()},
-            generations=self._generations, why_not=lambda key: self._shards[key].snapshots.why_not,
+            generations={key: shard.generation for key, shard in self._shards.items()},
+            why_not=lambda key: self._shards[key].snapshots.why_not,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -205,10 +205,11 @@ class InlineRun:
                 self._work[node.name, None] = node.work
         for shard, saved in plan_shards(self.flow, seed, state):
             node = self.flow.nodes[shard.node]
-            work = open_shard(node, shard, saved, flow=self.flow.name, seed=seed)
+            opened, work = open_shard(node, shard, saved, flow=self.flow.name, seed=seed)
             self._work[node.name, shard.index] = work
-            history, rule = first_history(hub, shard, cut, saved), save_rule(hub, node.name, save_every)
-            self._shards[node.name, shard.index] = _Shard(work, history, rule)
+            history = first_history(hub, shard, cut, saved if opened.generation == shard.generation else None)
+            rule = save_rule(hub, node.name, save_every)
+            self._shards[node.name, shard.index] = _Shard(work, opened.generation, history, rule)
 
     def _step(self) -> Firing:
         if not self._work:
@@ -305,7 +306,8 @@ class InlineRun:
 class _Shard:
     """What a shard has done, for saving."""
 
-    def __init__(self, work: Any, history: History, save_rule: SaveRule) -> None:
+    def __init__(self, work: Any, generation: int, history: History, save_rule: SaveRule) -> None:
+        self.generation = generation
         self.snapshots = Snapshots(work)
         self._save_rule = save_rule
         self.history = history

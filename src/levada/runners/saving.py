@@ -125,23 +125,29 @@ def renewed(shard: Shard, seed: int) -> Shard:
     return replace(shard, seed=derive_seed(seed, shard.node, shard.index, generation), generation=generation)
 
 
-def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, seed: int) -> Any:
-    """Open the work of a source, and set it to where it stood. Where that cannot be, it begins anew, with a warning."""
+def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, seed: int) -> tuple[Shard, Any]:
+    """Open the work of a source, and set it to where it stood. Where that cannot be, it begins anew, with a warning.
+
+    Returns:
+        The shard that was opened, which is of another generation if it began anew, and its work.
+
+    """
     try:
         work = node.work(shard)
         if state is None or not isinstance(work, Stateful):
-            return work
+            return shard, work
         try:
             work.load_state_dict(state)
         except NotSavedError as error:
             close(work)
             text = f"shard {shard.index} of {node.name!r} begins anew: {error}"
             warnings.warn(text, FlowWarning, stacklevel=2)
-            return node.work(renewed(shard, seed))
+            shard = renewed(shard, seed)
+            work = node.work(shard)
     except BaseException as error:
         error.add_note(f"while opening node {node.name!r} of flow {flow!r}, shard {shard.index}")
         raise
-    return work
+    return shard, work
 
 
 def _shards(flow: Flow) -> list[ShardKey]:

@@ -49,6 +49,7 @@ class Opened(Struct, frozen=True, tag=True):
 
     source: str
     shard: int
+    generation: int
     why_not_saved: str
     """Why it has no state that can be saved; empty if it has."""
 

@@ -111,7 +111,7 @@ class WorkerProcess:
 
     def _understand(self, message: FromWorker) -> Said:
         if isinstance(message, Opened):
-            return ShardOpened(message.source, message.shard, message.why_not_saved)
+            return ShardOpened(message.source, message.shard, message.generation, message.why_not_saved)
         if isinstance(message, Raised):
             return ShardFailed(message.source, message.shard, message.is_opening, unpack_error(message.error))
         packets = [item.packet for items in message.items.values() for item in items]

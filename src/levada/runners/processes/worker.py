@@ -99,7 +99,7 @@ class _Worker:
         if isinstance(said, TicketDone):
             self._send(said)
         elif isinstance(said, ShardOpened):
-            self._wire.send(Opened(said.source, said.shard, said.why_not_saved))
+            self._wire.send(Opened(said.source, said.shard, said.generation, said.why_not_saved))
         else:
             slot = cast("Slot | None", self._host.take_back_room((said.source, said.shard)))
             if slot is not None:
