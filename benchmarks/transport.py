@@ -15,6 +15,7 @@ payload; the figure of a turn is the median of its items. The tables show the me
 largest; a ratio is formed in each turn.
 
 - *memcpy*: as many bytes from one warm buffer into another, by one process: what no transport that copies once can beat.
+- *one byte*: there and back over a socket, both sides asleep: what no transport that sleeps can beat.
 - *levada, in place*: the arrays were made in shared memory, so none is copied. The time is that of the messages.
 - *levada, one copy*: the arrays are in ordinary memory, and are copied into shared memory; the reader looks at them there.
 - *levada, ring*: weights, which the writer copies into shared memory, and the reader out of it.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks._peers.tables import Spread
-from benchmarks._transport.payloads import PAYLOADS, WEIGHTS, num_bytes
+from benchmarks._transport.payloads import LARGE, PAYLOADS, SMALL, WEIGHTS, num_bytes
 from benchmarks._transport.programs import Program
 from benchmarks._transport.turns import Turn
 
@@ -16,6 +16,9 @@ IN_PLACE: Final = "levada, in place"
 ONE_COPY: Final = "levada, one copy"
 RING: Final = "levada, ring"
 OURS: Final = (IN_PLACE, ONE_COPY, RING)
+BYTE: Final = "one byte"
+"""No transport: what it takes to wake two processes, whatever is sent."""
+_NOT_FOR: Final = {SMALL: (RING,), LARGE: (RING, BYTE), WEIGHTS: (IN_PLACE, ONE_COPY, BYTE)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,7 @@ def jobs(programs: Sequence[Program]) -> list[Job]:
         for payload in PAYLOADS
         for program in programs
         for transport in program.transports
-        if transport not in ((IN_PLACE, ONE_COPY) if payload == WEIGHTS else (RING,))
+        if transport not in _NOT_FOR[payload]
     ]
 
 

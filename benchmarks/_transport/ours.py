@@ -1,4 +1,4 @@
-"""levada's transport, and memcpy: `python -m benchmarks._transport.ours ADDRESS`.
+"""levada's transport, and the limits, memcpy and a byte: `python -m benchmarks._transport.ours ADDRESS`.
 
 Rollouts go from a worker to the main process, so the reader here does what the latter does: it looks at the arrays
 where they are, and sends the slot back when they are gone. Weights go through a ring. The messages are those of a run;
@@ -160,6 +160,37 @@ class Publish(_Levada):
         return self._answer()
 
 
+class Byte(Writer):
+    """One byte over a socket there and one back: what it takes to wake a process, and to be woken by it."""
+
+    def __init__(self) -> None:
+        self._here, there = socket.socketpair()
+        self._process = multiprocessing.get_context("spawn").Process(target=echo, args=(there,), daemon=True)
+        with there:
+            self._process.start()
+
+    def close(self) -> None:
+        """The reader ends when the socket does."""
+        self._here.close()
+        self._process.join()
+
+    def send(self, item: Arrays) -> Arrays:
+        """A byte."""
+        self._here.send(b"x")
+        self._here.recv(1)
+        return item
+
+    def answer(self, reply: Arrays) -> int:
+        """Nothing was sent."""
+        return answer(reply)
+
+
+def echo(end: socket.socket) -> None:
+    """The life of its other side."""
+    while data := end.recv(1):
+        end.send(data)
+
+
 class Memcpy(Local):
     """From one warm buffer into another, in this process."""
 
@@ -181,4 +212,9 @@ class Memcpy(Local):
 
 
 if __name__ == "__main__":
-    serve({"memcpy": Memcpy(), "levada, in place": InPlace(), "levada, one copy": OneCopy(), "levada, ring": Publish()})
+    serve(
+        {
+            "memcpy": Memcpy(), "one byte": Byte(), "levada, in place": InPlace(), "levada, one copy": OneCopy(),
+            "levada, ring": Publish(),
+        }
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks._peers.environments import pins
 from benchmarks._peers.tables import Spread
-from benchmarks._transport.measure import IN_PLACE, ONE_COPY, OURS, Cell, Plan
+from benchmarks._transport.measure import BYTE, IN_PLACE, ONE_COPY, OURS, Cell, Plan
 from benchmarks._transport.payloads import LARGE, SMALL
 from benchmarks._transport.programs import ENVIRONMENT, MEMCPY
 
@@ -60,7 +60,7 @@ def targets(cells: Sequence[Cell]) -> list[Target]:
     found.append(target(LARGE, ONE_COPY, MEMCPY, 0.5))
     for payload, ours in at:
         if ours in OURS:
-            peers = [name for where, name in at if where == payload and name not in (*OURS, MEMCPY)]
+            peers = [name for where, name in at if where == payload and name not in (*OURS, MEMCPY, BYTE)]
             found += [target(payload, ours, peer, _FASTER_THAN_PEERS) for peer in peers]
     return found
 
@@ -83,6 +83,9 @@ def _table(cells: Sequence[Cell], found: Sequence[Target]) -> Table:
     for header in ("us", "GB/s", "of memcpy", *(f"{name}:\ntimes faster" for name in ours)):
         table.add_column(header, justify="right")
     for cell in cells:
+        if cell.transport == BYTE:
+            table.add_row(cell.transport, cell.microseconds.text(1))
+            continue
         ratios = []
         for name in ours:
             target = next((t for t in found if (t.ours, t.other) == (name, cell.transport)), None)
