@@ -109,6 +109,13 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(shell, ex
     assert levada.load("run").summary.params_sha256 == expected.params_sha256
 
 
+def test_an_algorithm_of_ones_own(shell, tmp_path):
+    (tmp_path / "mine.py").write_text("from levada import PPO\n\n\nclass Mine(PPO):\n    pass\n")
+    shell(f"train mine.py:Mine --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
+    done = shell("resume run --until updates=3")
+    assert f"levada show {tmp_path}/mine.py:Mine --env CartPole-v1" in done.err
+
+
 def test_a_changed_algorithm_is_refused(tmp_path):
     run = levada.train("ppo", small_envs.Plain, until="updates=2", out=tmp_path / "run", display="quiet", **TINY_FIELDS)
     config = levada.PPO(**{**TINY_FIELDS, "num_steps": 32})

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import tyro
 
+from levada.algorithms.registry import ALGORITHMS
 from levada.api import resume as resume_run
+from levada.api.load import read_setting
 from levada.cli.errors import RunFailedError, parsing
 from levada.cli.parse import join_until
 from levada.cli.train import Shown
@@ -41,4 +43,5 @@ def resume(args: list[str], began_s: float) -> int:
         if not begun:
             raise
         raise RunFailedError(begun[0]) from error
-    return options.finish(result, result.summary.algorithm)
+    name = result.summary.algorithm
+    return options.finish(result, name if name in ALGORITHMS else read_setting(begun[0], "algorithm_class"))
