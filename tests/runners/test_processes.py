@@ -1,13 +1,12 @@
 """Flows on several processes: the same bits as inline, whatever the timing; what a lost worker does; what is left behind."""
 
 import os
-import subprocess
-import sys
-import time
+import signal
 from pathlib import Path
 
 import processes_samples as samples
 import pytest
+from main_processes import MainProcess, is_alive
 
 from levada.flow import DeploymentError, Flow, Queue
 from levada.run.hashing import params_sha256
@@ -168,28 +167,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("misbehave", ["None", "samples.Always('sleep', shard=1, firing=2)"], ids=["busy", "stuck"])
 def test_workers_end_when_the_main_process_is_killed(tmp_path, misbehave):
-    (tmp_path / "main.py").write_text(MAIN.format(misbehave=misbehave))
-    environment = {**os.environ, "PYTHONPATH": str(Path(samples.__file__).parent)}
-    main = subprocess.Popen([sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, text=True, env=environment)
-    assert main.stdout is not None
-    pids = [int(pid) for pid in main.stdout.readline().split()]
-    assert len(pids) == 2
-    assert all(map(is_alive, pids))
-    main.kill()
-    main.wait()
-    main.stdout.close()
-    deadline_s = time.monotonic() + 3.0
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline_s, "workers outlive the main process"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    main = MainProcess(MAIN.format(misbehave=misbehave), tmp_path)
+    assert len(main.children) == 2
+    assert all(map(is_alive, main.children))
+    main.end(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 1.5}, {"threads": "2"}, {"max_restarts": -1}])

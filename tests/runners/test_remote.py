@@ -2,15 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from contextlib import suppress
-from pathlib import Path
 
 import processes_samples as samples
 import pytest
-from runners.test_processes import is_alive
+from main_processes import MainProcess, is_alive
 
 import levada
 from levada.flow import DeploymentError
@@ -153,19 +149,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_all_processes_end_with_the_main_one(tmp_path, number):
-    (tmp_path / "main.py").write_text(MAIN)
-    environment = {**os.environ, "PYTHONPATH": str(Path(samples.__file__).parent)}
-    main = subprocess.Popen([sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, text=True, env=environment)
-    assert main.stdout is not None
-    pids = [int(pid) for pid in main.stdout.readline().split()]
-    assert len(pids) == 3
-    main.send_signal(number)
-    main.wait()
-    main.stdout.close()
-    deadline_s = time.monotonic() + 10.0
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline_s, "processes outlive the main process"
-        time.sleep(0.01)
+    main = MainProcess(MAIN, tmp_path)
+    assert len(main.children) == 3
+    main.end(number)
 
 
 def test_nothing_is_left_behind():

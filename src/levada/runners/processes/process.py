@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from multiprocessing import forkserver
 
 import numpy as np
 
 from levada.flow.payload import Item, Shard
 from levada.flow.state import Arrays
 from levada.runners.processes.errors import unpack_error
+from levada.runners.processes.forkserver import CONTEXT
 from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Opened, Raised, Stop
 from levada.runners.processes.pool import Slots
 from levada.runners.processes.ring import Ring
@@ -22,21 +21,12 @@ from levada.runners.processes.worker import work
 from levada.runners.transport import Plan, Said, ShardFailed, ShardOpened, TicketDone
 from levada.schedule import Closed, Ticket
 
-CONTEXT = multiprocessing.get_context("forkserver")
-_PRELOAD = ["levada.runners.processes.worker", "levada.rl.sampler"]
-"""Loaded once, by the process that workers are forked from."""
 PATIENCE_S = 5.0
 """How long a worker may take to close its environments, before it is killed."""
 
 
 class WorkerProcess:
     """One worker."""
-
-    @staticmethod
-    def prepare() -> None:
-        """Begin to load what workers need, while this process does something else."""
-        CONTEXT.set_forkserver_preload(_PRELOAD)
-        forkserver.ensure_running()
 
     def __init__(
         self,

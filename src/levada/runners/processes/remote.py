@@ -29,7 +29,8 @@ from levada.flow.watch import Event, Instrument, Report, Statistics
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.hub_run import HubRun, WorkerError
 from levada.runners.processes.errors import pack_error, unpack_error
-from levada.runners.processes.process import CONTEXT, PATIENCE_S
+from levada.runners.processes.forkserver import CONTEXT, prepare
+from levada.runners.processes.process import PATIENCE_S
 from levada.runners.processes.signals import end_with, how_it_ended, leave_signals_to_main
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class RemoteRun:
 
         """
         self._why_killed = ""
+        prepare()
         self._connection, there = multiprocessing.Pipe()
         threads = {info["user_api"]: info["num_threads"] for info in threadpool_info()}
         # not a daemon: those may have no children

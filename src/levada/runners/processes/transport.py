@@ -10,6 +10,7 @@ from typing import Any
 
 from levada.flow.payload import Shard
 from levada.flow.state import Arrays
+from levada.runners.processes.forkserver import prepare
 from levada.runners.processes.inference.place import Inference, InferencePlace
 from levada.runners.processes.process import WorkerProcess
 from levada.runners.processes.ring import Ring
@@ -32,7 +33,7 @@ class SharedMemoryTransport:
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
         """Write the weights that there are."""
-        WorkerProcess.prepare()
+        prepare()
         self._plan = plan
         for register, (keep, weights) in registers.items():
             (oldest, first), *newer = weights.items()

@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeAlias
 
 from threadpoolctl import threadpool_limits
 
+from levada.runners.processes.forkserver import CONTEXT
 from levada.runners.processes.inference.messages import Connect, End, Rings, ToControl
 from levada.runners.processes.inference.server import InferenceServer
-from levada.runners.processes.process import CONTEXT, PATIENCE_S
+from levada.runners.processes.process import PATIENCE_S
 from levada.runners.processes.ring import Ring
 from levada.runners.processes.signals import end_with, leave_signals_to_main
 from levada.runners.processes.wire import Wire

@@ -1,0 +1,31 @@
+"""The process that workers are forked from, with everything they need loaded once."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import shutil
+from multiprocessing import forkserver, util
+
+CONTEXT = multiprocessing.get_context("forkserver")
+_PRELOAD = [__name__, "levada.runners.processes.worker", "levada.rl.sampler"]
+_FOLDER = "LEVADA_FORKSERVER_FOLDER"
+"""Environment variable of the forkserver: the folder with its socket, which whoever started it removes, unless it is killed."""
+
+
+def prepare() -> None:
+    """Begin to load what workers need, while this process does something else."""
+    CONTEXT.set_forkserver_preload(_PRELOAD)
+    if multiprocessing.parent_process() is not None:  # it has the folder of its parent
+        forkserver.ensure_running()
+        return
+    os.environ[_FOLDER] = util.get_temp_dir()
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ[_FOLDER]
+
+
+if (_folder := os.environ.pop(_FOLDER, None)) is not None:  # this is the forkserver: it ends after all that it serves
+    atexit.register(shutil.rmtree, _folder, ignore_errors=True)
