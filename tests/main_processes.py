@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,8 +15,7 @@ class MainProcess:
 
     def __init__(self, script: str, folder: Path) -> None:
         (folder / "main.py").write_text(script)
-        self.temporary = folder / "temporary"
-        self.temporary.mkdir()
+        self.temporary = Path(tempfile.mkdtemp())  # a short path: sockets will lie there
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(self.temporary)}
         command = [sys.executable, folder / "main.py"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -35,6 +35,7 @@ class MainProcess:
         while left := list(self.temporary.rglob("*")):
             assert time.monotonic() < deadline_s, f"left behind: {left}"
             time.sleep(0.01)
+        self.temporary.rmdir()
 
 
 def is_alive(pid: int) -> bool:

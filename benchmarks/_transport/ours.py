@@ -56,7 +56,7 @@ def read(end: socket.socket) -> None:
             return
         for message, descriptors in messages:
             if isinstance(message, Begin):
-                ring = RingReader(message.rings["policy"], descriptors)
+                ring = RingReader(message.rings["policy"], *descriptors)
                 continue
             if isinstance(message, Made):
                 for descriptor in descriptors:
@@ -148,7 +148,7 @@ class Publish(_Levada):
         """The ring is made for the first weights, as in a run."""
         if self._ring is None:
             self._ring = Ring(_NUM_VERSIONS, arrays)
-            self._wire.send(Begin({"policy": self._ring.place}), self._ring.share())
+            self._wire.send(Begin({"policy": self._ring.place}), [self._ring.share()])
         return arrays
 
     def send(self, item: Arrays) -> int:

@@ -194,7 +194,7 @@ def test_calls_that_wait_are_computed_together():
     here, there = socket.socketpair()
     server = InferenceServer(there, is_batched=True)
     control = Wire(here, ToControl)
-    control.send(Rings({"w": ring.place}), ring.share())
+    control.send(Rings({"w": ring.place}), [ring.share()])
     clients, reader, answers = [], RingReader(ring.place, ring.share()), {}
     for _ in range(3):
         mine, its = socket.socketpair()

@@ -85,12 +85,12 @@ class ShardHost:
         numbers = [-1 if firing.ticket is None else firing.ticket for _, firing in self._waiting]
         shard, firing = self._waiting.pop(numbers.index(min(numbers)))
         node = self._plan.nodes[firing.node]
-        if shard.room is None and self._take_room is not None:
-            shard.room = self._take_room()
         weights: Any = None
         versions: dict[str, int] = {}
         start_s, start_cpu_s = perf_counter(), self._cpu_clock()
         try:
+            if shard.room is None and self._take_room is not None:
+                shard.room = self._take_room()
             if node.kind == "source":
                 weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
             outputs = perform(node, shard.work if node.kind == "source" else node.work, firing, weights)
@@ -122,10 +122,10 @@ class ShardHost:
         try:
             node = self._plan.nodes[name]
             shard.shard, shard.work = open_shard(node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed)
+            shard.snapshots = Snapshots(shard.work)
+            shard.snapshots.take()  # only to know whether it can be done
         except (Exception, SystemExit) as error:
             return ShardFailed(name, index, True, error)
-        shard.snapshots = Snapshots(shard.work)
-        shard.snapshots.take()  # only to know whether it can be done
         return ShardOpened(name, index, shard.shard.generation, shard.snapshots.why_not)
 
     def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
@@ -150,10 +150,14 @@ class ShardHost:
                 done.append(instruction)
         return done
 
-    def _done(self, shard: _Shard, closed: Closed) -> TicketDone:
+    def _done(self, shard: _Shard, closed: Closed) -> TicketDone | ShardFailed:
         spent, shard.spent = tuple(shard.spent), []
         must = self._plan.save_rules[closed.ticket.source].must(closed.ticket.number)
-        state = shard.snapshots.take_if_cheap(sum(firing.end_s - firing.start_s for firing in spent), must=must)
+        try:
+            state = shard.snapshots.take_if_cheap(sum(firing.end_s - firing.start_s for firing in spent), must=must)
+        except Exception as error:
+            error.add_note(f"while saving the state of shard {closed.ticket.shard} of {closed.ticket.source!r}")
+            return ShardFailed(closed.ticket.source, closed.ticket.shard, True, error)
         return TicketDone(closed, spent, state)
 
 

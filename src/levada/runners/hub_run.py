@@ -35,7 +35,7 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.snapshots import History
-from levada.runners.transport import Carrier, Plan, Said, ShardFailed, ShardOpened, TicketDone, Transport
+from levada.runners.transport import Carrier, CarrierEnded, Plan, Said, ShardFailed, ShardOpened, TicketDone, Transport
 from levada.runners.work import explain, perform, refuse_replays
 from levada.schedule import Deal, Finished, Firing, Forget, Hub, HubInstruction, Publish, Start, Tell
 from levada.schedule.shards import readers
@@ -200,14 +200,13 @@ class HubRun:
 
     def _listen(self) -> None:
         """Take what carriers have to say; sleeps until one has, or has been silent for too long."""
-        said = self.transport.wait(self._patience_s())
-        if not said and self._hang_timeout_s is not None:
-            self._kill_the_silent(perf_counter() - self._hang_timeout_s)
-        for carrier, what in said:
+        for carrier, what in self.transport.wait(self._patience_s()):
             place = next((place for place in self._places if place.carrier is carrier), None)
             if place is not None:  # else it was replaced
                 place.heard_s = perf_counter()
                 self._take(place, what)
+        if self._hang_timeout_s is not None:  # whoever has said something was heard just now
+            self._kill_the_silent(perf_counter() - self._hang_timeout_s)
 
     def _patience_s(self) -> float | None:
         """How long to wait for the carrier that has been silent the longest; None: as long as it takes."""
@@ -223,7 +222,8 @@ class HubRun:
     def _kill_the_silent(self, limit_s: float) -> None:
         for place in self._places:
             if self._owes(place) and place.heard_s <= limit_s:
-                place.carrier.kill(f"after {self._hang_timeout_s:g} s without a sign of life")
+                place.heard_s = perf_counter()  # its end will be heard of
+                self.transport.kill(place.carrier, f"after {self._hang_timeout_s:g} s without a sign of life")
 
     def _take(self, place: _Place, said: Said) -> None:
         if isinstance(said, TicketDone):
@@ -240,13 +240,13 @@ class HubRun:
             if said.generation != shard.shard.generation:  # its saved state could not be restored
                 shard.renew(self._plan.seed)
         elif isinstance(said, ShardFailed):
-            if said.is_opening or self._has_failed_too_often(said.source, said.shard):
+            if said.is_final or self._has_failed_too_often(said.source, said.shard):
                 raise said.error
             self._shards[said.source, said.shard].renew(self._plan.seed)  # as the carrier did
             self._tell_failure([(said.source, said.shard)], f"{type(said.error).__name__}: {said.error}")
-            self._follow(self._hub.lost(said.source, said.shard))
+            self._follow(self._hub.lost([(said.source, said.shard)]))
         else:
-            self._replace(place, said.how)
+            self._replace(place, said)
 
     def _has_failed_too_often(self, source: str, shard: int) -> bool:
         self._num_failures[source, shard] += 1
@@ -259,20 +259,26 @@ class HubRun:
         for source, index in shards:
             self._accounts.show(Failed(source, index, why))
 
-    def _replace(self, dead: _Place, how: str) -> None:
+    def _replace(self, dead: _Place, ended: CarrierEnded) -> None:
         """A carrier has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
         self._places.remove(dead)
         shards = dead.carrier.shards
+        if len(dead.unopened) == len(shards) and ended.by_error:
+            msg = (
+                f"a worker ended {ended.how} before it had begun; what it wrote to stderr says why. If that speaks of "
+                "bootstrapping, or of a file that is not there: what starts a run stands in a file, below "
+                '`if __name__ == "__main__":`'
+            )
+            raise WorkerError(msg)
         failed = [self._has_failed_too_often(shard.node, shard.index) for shard in shards]
         if any(failed):
             names = ", ".join(f"{shard.node} {shard.index}" for shard in shards)
-            msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {how}"
+            msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {ended.how}"
             raise WorkerError(msg)
-        self._tell_failure([(shard.node, shard.index) for shard in shards], f"the worker ended {how}")
+        self._tell_failure([(shard.node, shard.index) for shard in shards], f"the worker ended {ended.how}")
         fresh = self._start([self._going_on(shard) for shard in shards])
-        for shard in shards:
-            if self._hub.tickets(shard.node, shard.index):
-                self._follow(self._hub.lost(shard.node, shard.index))
+        keys = [(shard.node, shard.index) for shard in shards]
+        self._follow(self._hub.lost([key for key in keys if self._hub.tickets(*key)]))
         fresh.carrier.forget_tickets()
         for shard in shards:
             fresh.carrier.give(self._hub.tickets(shard.node, shard.index))

@@ -103,6 +103,11 @@ class ThreadTransport:
             return []
         return said
 
+    def kill(self, carrier: WorkerThread, why: str) -> None:
+        """A thread cannot be killed, and is never asked to: `Threads` has no time limit."""
+        msg = f"a thread was to be ended from outside ({why})"
+        raise LevadaInternalError(msg)
+
     def close(self) -> None:
         """End the threads, and wait for them: each finishes what it is doing."""
         for worker in self._workers:
@@ -148,11 +153,6 @@ class WorkerThread:
         for ticket in self._tickets:
             self._given.put(ticket)
         self._tickets.clear()
-
-    def kill(self, why: str) -> None:
-        """A thread cannot be killed, and is never asked to: `Threads` has no time limit."""
-        msg = f"a thread was to be ended from outside ({why})"
-        raise LevadaInternalError(msg)
 
     def stop(self) -> None:
         """Ask it to end."""

@@ -82,8 +82,8 @@ class ShardFailed(Struct, frozen=True):
 
     source: str
     shard: int
-    is_opening: bool
-    """The work could not even be opened; the shard does not go on."""
+    is_final: bool
+    """It would raise that again and again: it could not be opened, saved, or sent. The shard does not go on."""
     error: BaseException
 
 
@@ -92,6 +92,8 @@ class CarrierEnded(Struct, frozen=True):
 
     how: str
     """In words, such as `by SIGKILL`."""
+    by_error: bool = False
+    """Whether Python ended with an error that nobody caught."""
 
 
 Said: TypeAlias = ShardOpened | TicketDone | ShardFailed | CarrierEnded
@@ -118,10 +120,6 @@ class Carrier(Protocol):
         """What was to be given is not to be given."""
         ...
 
-    def kill(self, why: str) -> None:
-        """End it at once; its `CarrierEnded` will say why."""
-        ...
-
 
 class Transport(Protocol):
     """Starts carriers, and moves tickets, weights and items."""
@@ -144,6 +142,10 @@ class Transport(Protocol):
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[Carrier, Said]]:
         """What carriers have to say; sleeps until one has, or for so long. Empty: none had."""
+        ...
+
+    def kill(self, carrier: Any, why: str) -> None:
+        """End a carrier that hangs, at once, and what it hangs on; its `CarrierEnded` will say why."""
         ...
 
     def close(self) -> None:

@@ -180,9 +180,10 @@ class Hub:
         self._sources[closed.ticket.source].closed(closed)
         return self._go_on([])
 
-    def lost(self, source: str, shard: int) -> list[HubInstruction]:
-        """A shard has lost the ticket that it was working on: it is dealt again."""
-        self._sources[source].lost(shard)
+    def lost(self, shards: Iterable[tuple[str, int]]) -> list[HubInstruction]:
+        """Shards, by source and number, have lost the tickets that they were working on: those are dealt again."""
+        for source, shard in shards:
+            self._sources[source].lost(shard)
         return self._go_on([])
 
     def finished(self, event: Finished) -> list[HubInstruction]:
@@ -251,7 +252,9 @@ class Hub:
                 machine.num_firings = cut.num_firings[name]
 
     def num_ahead(self, source: str) -> int:
-        """How many tickets a shard of a source may have done, or begun, that were not learned from."""
+        """How many tickets a shard of a source may have done, or begun, that a saved run makes again."""
+        if not self._can_be_exact:
+            return 0
         machine = self._sources[source]
         return max(-(-queue.tickets // machine.stage.shards) for queue in machine.channels)
 

@@ -51,7 +51,7 @@ class Schedule:
             msg = f"only the work of a shard can be lost, not {event.firing}"
             raise LevadaInternalError(msg)
         machine.lost()
-        return self._follow(self.hub.lost(machine.source, machine.shard))
+        return self._follow(self.hub.lost([(machine.source, machine.shard)]))
 
     def peek(self, node: str) -> list[Item]:
         """What waits to be consumed by a node: handed over to it, or in its queues."""

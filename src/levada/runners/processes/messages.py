@@ -81,8 +81,8 @@ class Raised(Struct, frozen=True, tag=True):
 
     source: str
     shard: int
-    is_opening: bool
-    """The work could not even be opened; the shard does not go on."""
+    is_final: bool
+    """It would raise that again and again; the shard does not go on."""
     error: bytes
     """Pickled, with its traceback."""
 

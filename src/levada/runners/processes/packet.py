@@ -88,12 +88,12 @@ def pack(value: Any, arena: Arena) -> Packet:
     return Packet(where, tuple(spans), num_copied)
 
 
-def unpack(packet: Packet, memory: memoryview) -> Any:
-    """The value; its arrays are views of `memory`."""
-    buffers = [memory[offset : offset + num_bytes] for offset, num_bytes in packet.spans]
+def unpack(packet: Packet, memory: memoryview, start: int = 0) -> Any:
+    """The value; its arrays are views of `memory`, which is what lies in the segment from `start` on."""
+    buffers = [memory[offset - start : offset - start + num_bytes] for offset, num_bytes in packet.spans]
     if isinstance(packet.pickled, bytes):
         return pickle.loads(packet.pickled, buffers=buffers)
-    offset, num_bytes = packet.pickled
+    offset, num_bytes = packet.pickled[0] - start, packet.pickled[1]
     return pickle.loads(memory[offset : offset + num_bytes], buffers=buffers)
 
 

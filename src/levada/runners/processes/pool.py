@@ -94,6 +94,11 @@ class Pool:
             self._free.append(Slot(self._num_slots, self._num_segments, arena))
 
 
+def take_all(numbers: list[int]) -> tuple[int, ...]:
+    """Empty a list that finalizers add to, which may happen at any moment: nothing may get lost in between."""
+    return tuple(numbers.pop() for _ in range(len(numbers)))
+
+
 class Slots:
     """The slots of one writer as a reader sees them."""
 

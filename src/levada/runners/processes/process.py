@@ -1,10 +1,14 @@
-"""A worker as the main process sees it: the process, the wire to it, its slots, and what is to be sent."""
+"""A worker as the main process sees it: the process, the wire to it, its slots, and what is to be sent.
+
+The worker sends whenever it has something, so this side only posts: it never sleeps over a worker that does not read.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from multiprocessing import util
 
 import numpy as np
 
@@ -13,7 +17,7 @@ from levada.flow.state import Arrays
 from levada.runners.processes.errors import unpack_error
 from levada.runners.processes.forkserver import CONTEXT
 from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Opened, Raised, Stop
-from levada.runners.processes.pool import Slots
+from levada.runners.processes.pool import Slots, take_all
 from levada.runners.processes.ring import Ring
 from levada.runners.processes.signals import how_it_ended
 from levada.runners.processes.wire import Wire
@@ -22,7 +26,7 @@ from levada.runners.transport import Plan, Said, ShardFailed, ShardOpened, Ticke
 from levada.schedule import Closed, Ticket
 
 PATIENCE_S = 5.0
-"""How long a worker may take to close its environments, before it is killed."""
+"""How long workers may take to close their environments, before they are killed."""
 
 
 class WorkerProcess:
@@ -56,12 +60,16 @@ class WorkerProcess:
         """Once it has ended."""
         self._why_killed = ""
         args = (there, inference, plan, num_threads, shards)
-        self._process = CONTEXT.Process(target=work, args=args, name="levada worker", daemon=True)
+        # not a daemon: environments may have processes of their own
+        self._process = CONTEXT.Process(target=work, args=args, name="levada worker", daemon=False)
+        self._at_exit = util.Finalize(
+            self, self.wire.close, exitpriority=1
+        )  # else this process would wait for the worker
         with there, inference or nullcontext():
             self._process.start()
         places = {register: ring.place for register, ring in rings.items()}
         with suppress(ConnectionError):  # it could not even start: its end will be noticed
-            self.wire.send(Begin(places), [descriptor for ring in rings.values() for descriptor in ring.share()])
+            self.wire.post(Begin(places), [ring.share() for ring in rings.values()])
 
     def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
         """Tickets that go out at the next `flush`."""
@@ -79,21 +87,20 @@ class WorkerProcess:
 
         """
         if self._freed:
-            freed, self._freed = tuple(self._freed), []
-            self.wire.send(Free(freed))
+            self.wire.post(Free(take_all(self._freed)))
         if self._tickets:
             tickets, self._tickets = tuple(self._tickets), []
-            self.wire.send(Give(tickets))
+            self.wire.post(Give(tickets))
 
     def receive(self) -> list[Said]:
-        """What it has to say.
+        """What it has to say; empty if only a part of that has come.
 
         Raises:
             EOFError, ConnectionError: the process is gone, and has nothing more to say.
 
         """
         said = []
-        for message, descriptors in self.wire.receive():
+        for message, descriptors in self.wire.take():
             for descriptor in descriptors:
                 self._slots.add(message.segment, descriptor, message.segment_size)
             said.append(self._understand(message))
@@ -103,7 +110,7 @@ class WorkerProcess:
         if isinstance(message, Opened):
             return ShardOpened(message.source, message.shard, message.generation, message.why_not_saved)
         if isinstance(message, Raised):
-            return ShardFailed(message.source, message.shard, message.is_opening, unpack_error(message.error))
+            return ShardFailed(message.source, message.shard, message.is_final, unpack_error(message.error))
         packets = [item.packet for items in message.items.values() for item in items]
         state: Arrays | None = None
         if message.state is None:
@@ -118,23 +125,28 @@ class WorkerProcess:
     def stop(self) -> None:
         """Ask it to end."""
         with suppress(ConnectionError):
-            self.wire.send(Stop())
+            self.wire.post(Stop())
 
     def kill(self, why: str) -> None:
         """End it at once; its end will be noticed as that of any worker."""
         self._why_killed = why
         self._process.kill()
 
-    def join(self) -> None:
+    def join(self, patience_s: float = PATIENCE_S) -> None:
         """Wait until it has ended; kill it if that takes too long."""
-        self._process.join(PATIENCE_S)
+        self._process.join(patience_s)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
         self.exitcode = self._process.exitcode
         self._process.close()
         self._slots.close()
-        self.wire.close()
+        self._at_exit()  # closes the wire
+
+    @property
+    def sentinel(self) -> int:
+        """For selectors: readable once the process has ended, also if something that it has forked goes on."""
+        return self._process.sentinel
 
     @property
     def how_it_ended(self) -> str:

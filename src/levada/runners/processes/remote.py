@@ -11,16 +11,20 @@ import logging
 import multiprocessing.connection
 import os
 import pickle
+import signal
 import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing import util
+from multiprocessing.connection import wait
 from time import perf_counter
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 from levada.flow.errors import DeploymentError, FlowWarning
 from levada.flow.graph import Flow
@@ -40,6 +44,7 @@ Connection = multiprocessing.connection.Connection
 
 log = logging.getLogger(__name__)
 
+INTERRUPT = signal.SIGUSR1
 PATIENCE = 1.5
 """Times `hang_timeout_s` that the process may be silent: first it has to notice itself that a worker of its own hangs."""
 
@@ -72,6 +77,8 @@ class RemoteRun:
         self._state = state
         self._num_since = 0
         """Reports that it has given since that state."""
+        self._is_busy = False
+        """Whether it is on its way to a report."""
         self._reports: deque[tuple[tuple[Event, ...], Report]] = deque()
         try:
             self._start()
@@ -152,10 +159,13 @@ class RemoteRun:
         self._why_killed = ""
         prepare()
         self._connection, there = multiprocessing.Pipe()
-        threads = {info["user_api"]: info["num_threads"] for info in threadpool_info()}
+        self._is_busy = False
         # not a daemon: those may have no children
-        args = (there, self._open, self._state, threads, self._hang_timeout_s)
+        args = (there, self._open, self._state, _num_threads(), self._hang_timeout_s)
         self._process = CONTEXT.Process(target=_execute, args=args, name="levada learner", daemon=False)
+        self._at_exit = util.Finalize(
+            self, self._connection.close, exitpriority=1
+        )  # else this process would wait for it
         self._process.start()
         there.close()
         try:
@@ -197,33 +207,49 @@ class RemoteRun:
             self._process.join()
         exitcode = self._process.exitcode
         self._process.close()
-        self._connection.close()  # only now: the process would take it for the end of this one
+        self._at_exit()  # closes the connection; only now, for the process would take that for the end of this one
         return self._why_killed or how_it_ended(exitcode)
 
     def _next(self) -> None:
         self._connection.send(("next",))
-        self._take(self._receive())
+        self._is_busy = True
+        self._take(self._receive(self._patience_s))
 
     def _ask(self, what: str, *args: Any) -> Any:
         while True:
             try:
+                if self._is_busy:  # whoever waited for a report was interrupted
+                    self._interrupt()
                 self._connection.send((what, *args))
-                while (message := self._receive())[0] != "answer":
+                while (message := self._receive(self._patience_s))[0] != "answer":
                     self._take(message)
             except (EOFError, ConnectionError):
                 self._restart()
             else:
                 return message[1]
 
-    def _receive(self) -> tuple[Any, ...]:
+    def _interrupt(self) -> None:
+        """Have the process leave what it is at, as Ctrl-C would if it were here."""
+        assert self._process.pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, INTERRUPT)
+        while self._is_busy:
+            self._take(self._receive(PATIENCE_S))
+
+    @property
+    def _patience_s(self) -> float | None:
+        return None if self._hang_timeout_s is None else PATIENCE * self._hang_timeout_s
+
+    def _receive(self, patience_s: float | None) -> tuple[Any, ...]:
         """What the process says next, but for signs of life.
 
         Raises:
             EOFError, ConnectionError: it is gone, or was killed because there were none.
 
         """
-        patience_s = None if self._hang_timeout_s is None else PATIENCE * self._hang_timeout_s
-        while self._connection.poll(patience_s):
+        while ready := wait([self._connection, self._process.sentinel], patience_s):
+            if self._connection not in ready and not self._connection.poll():
+                raise EOFError
             message: tuple[Any, ...] = self._connection.recv()
             if message[0] != "alive":
                 return message
@@ -233,6 +259,7 @@ class RemoteRun:
 
     def _take(self, message: tuple[Any, ...]) -> None:
         kind, *rest = message
+        self._is_busy = False
         if kind == "report":
             self._reports.append((rest[0], rest[1]))
             self._num_since += 1
@@ -281,6 +308,40 @@ class _Pulse:
             self._connection.send(("alive",))
 
 
+class _Interrupted(BaseException):
+    """Raised where the process is, by a signal."""
+
+
+class _Interruption:
+    """Turns a signal into an exception, while that is wanted."""
+
+    def __init__(self) -> None:
+        self._is_wanted = False
+        signal.signal(INTERRUPT, self._handle)
+
+    def __enter__(self) -> None:
+        self._is_wanted = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._is_wanted = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_wanted:
+            self._is_wanted = False
+            raise _Interrupted
+
+
+def _num_threads() -> dict[str, int]:
+    """Of each library that computes with threads, by its file: one process may have two of a kind."""
+    return {info["filepath"]: info["num_threads"] for info in threadpool_info()}
+
+
+def _set_num_threads(threads: Mapping[str, int]) -> None:
+    for library in ThreadpoolController().lib_controllers:
+        if library.filepath in threads:
+            library.set_num_threads(threads[library.filepath])
+
+
 def _execute(
     connection: Connection,
     open_run: Any,
@@ -290,10 +351,11 @@ def _execute(
 ) -> None:
     """The life of the process."""
     leave_signals_to_main()
+    _set_num_threads(threads)
     threading.Thread(target=end_with, args=(connection.fileno(),), daemon=True).start()
     keep_freed_memory()
     collector = _Collector()
-    with threadpool_limits(dict(threads)), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlowWarning)  # the main process has shown them
         try:
             with open_run(instruments=[collector], state=state) as run:
@@ -309,12 +371,21 @@ def _execute(
 
 
 def _obey(connection: Connection, run: Run, collector: _Collector) -> None:
-    reports = iter(run)
+    reports, interruption = iter(run), _Interruption()
     while True:
         what, *args = connection.recv()
         if what == "next":
-            report = next(reports)
-            connection.send(("report", collector.take(), report))
+            try:
+                with interruption:
+                    report = next(reports)
+            except _Interrupted:
+                reports = iter(run)
+                connection.send(("interrupted",))
+            except Exception as error:  # what was learned until then can still be asked for
+                reports = iter(run)
+                connection.send(("error", pack_error(error)))
+            else:
+                connection.send(("report", collector.take(), report))
         elif what == "close":
             return
         elif what == "attribute":

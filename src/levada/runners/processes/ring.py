@@ -1,52 +1,71 @@
 """Weights in shared memory: written once for each version, read by any number of processes, nobody waits.
 
 >>> ring = Ring(num_versions=2, weights={"bias": np.zeros(3, np.float32)})
->>> reader = RingReader(ring.place, ring.share())
+>>> reader = RingReader(ring.place, ring.share())          # as another process would, with the descriptor that it was sent
 >>> ring.write(1, {"bias": np.ones(3, np.float32)})
 >>> version, weights = reader.read(None)
 >>> version, weights["bias"].tolist()
 (1, [1.0, 1.0, 1.0])
 
 A slot is stamped with its version after it was written, and without one while it is. A reader of the newest version copies it,
-then looks at the stamp again: what it got is whole, or it is thrown away.
+then looks at the stamp again: what it got is whole, or it is thrown away. (That a stamp is seen after what it stands for is
+x86's promise. On other processors it is the message about a version, which goes through the kernel, that orders the two.)
 """
 
 from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from levada.flow.errors import LevadaInternalError
+from levada.flow.errors import LevadaError, LevadaInternalError
 from levada.runners.processes.memory import ALIGNMENT, Arena, Segment
-from levada.runners.processes.packet import Packet, pack, unpack
+from levada.runners.processes.packet import NoRoomError, Packet, pack, unpack
 
 _NONE = -1
-_HEAD_SIZE = 1 << 16
+_NUMBERS_PER_SLOT = 4
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Packet).decode
 
 
+class WeightsGrownError(LevadaError, ValueError):
+    """Weights are larger than their ring has room for."""
+
+
 class RingPlace(Struct, frozen=True):
-    """What a reader needs to know beside the descriptors."""
+    """What a reader needs to know beside the descriptor."""
 
     num_slots: int
     slot_size: int
+
+    @property
+    def head_size(self) -> int:
+        """Bytes before the first slot."""
+        return -(-8 * (1 + _NUMBERS_PER_SLOT * self.num_slots) // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return self.start_of(self.num_slots)
+
+    def start_of(self, index: int) -> int:
+        """Where a slot begins."""
+        return self.head_size + index * self.slot_size
 
 
 class _Head:
     """The newest version; of each slot its version, where its packet lies, and how many bytes are used."""
 
-    def __init__(self, segment: Segment, num_slots: int) -> None:
-        numbers = np.frombuffer(segment.memory, np.int64)
+    def __init__(self, segment: Segment, place: RingPlace) -> None:
+        numbers = np.frombuffer(segment.memory, np.int64, 1 + _NUMBERS_PER_SLOT * place.num_slots)
         self.newest = numbers[:1]
-        self.slots = numbers[1 : 1 + 4 * num_slots].reshape(num_slots, 4)
+        self.slots = numbers[1:].reshape(place.num_slots, _NUMBERS_PER_SLOT)
 
 
 class Ring:
@@ -56,44 +75,55 @@ class Ring:
         """A ring that keeps `num_versions` of weights that are as large as these, which are the first."""
         size = _room_for(weights)
         self.place = RingPlace(num_versions + 1, size)  # one more, to be written to
-        self._head_segment = Segment.create(_HEAD_SIZE)
-        self._head = _Head(self._head_segment, self.place.num_slots)
+        self._segment = Segment.create(self.place.size)
+        self._head = _Head(self._segment, self.place)
         self._head.newest[0] = _NONE
         self._head.slots[:, 0] = _NONE
-        self._arenas = [Arena(Segment.create(size)) for _ in range(self.place.num_slots)]
+        starts = [self.place.start_of(index) for index in range(self.place.num_slots)]
+        self._arenas = [Arena(self._segment, start, size) for start in starts]
         self._num_written = 0
         self.write(version, weights)
 
     def write(self, version: int, weights: Any) -> None:
-        """Make a version readable; the oldest one is overwritten."""
+        """Make a version readable; the oldest one is overwritten.
+
+        Raises:
+            WeightsGrownError: they are more than twice as large as the first ones.
+
+        """
         index = self._num_written % self.place.num_slots
         self._num_written += 1
         arena, slot = self._arenas[index], self._head.slots[index]
         slot[0] = _NONE
         arena.clear()
-        packet = _encode(pack(weights, arena))
-        offset = arena.take(len(packet))
-        assert offset is not None
+        offset, packet = None, b""
+        with suppress(NoRoomError):
+            packet = _encode(pack(weights, arena))
+            offset = arena.take(len(packet))
+        if offset is None:
+            msg = (
+                f"version {version} of the weights takes {arena.wanted:,} bytes, there is room for {arena.size:,}: twice as much "
+                "as the first ones took; weights keep their shapes while a flow runs"
+            )
+            raise WeightsGrownError(msg)
         arena.write(offset, memoryview(packet))
         slot[1:] = offset, len(packet), arena.used
         slot[0] = version
         self._head.newest[0] = version
 
-    def share(self) -> list[int]:
-        """Descriptors for a reader, which closes them."""
-        segments = [self._head_segment, *(arena.segment for arena in self._arenas)]
-        return [segment.duplicate() for segment in segments]
+    def share(self) -> int:
+        """A descriptor for a reader, which closes it."""
+        return self._segment.duplicate()
 
 
 class RingReader:
     """A reader's end."""
 
-    def __init__(self, place: RingPlace, descriptors: Sequence[int]) -> None:
-        """`descriptors`: of the ring."""
-        head, *slots = descriptors
-        self._head_segment = Segment.open(head, _HEAD_SIZE)
-        self._head = _Head(self._head_segment, place.num_slots)
-        self._segments = [Segment.open(descriptor, place.slot_size) for descriptor in slots]
+    def __init__(self, place: RingPlace, descriptor: int) -> None:
+        """`descriptor`: of the ring."""
+        self._place = place
+        self._segment = Segment.open(descriptor, place.size)
+        self._head = _Head(self._segment, place)
         self._last: tuple[int, Any] | None = None
         self._free: list[np.ndarray] = []
 
@@ -120,7 +150,7 @@ class RingReader:
             msg = f"version {version} is gone, the newest is {int(self._head.newest[0])}"
             raise LevadaInternalError(msg)
         offset, length, _ = (int(number) for number in self._head.slots[index][1:])
-        memory = memoryview(self._segments[index].memory).toreadonly()
+        memory = memoryview(self._segment.memory).toreadonly()
         return unpack(_decode(memory[offset : offset + length]), memory)
 
     def copy(self, version: int) -> Any | None:
@@ -131,15 +161,16 @@ class RingReader:
         index = self._find(version)
         if index is None:
             return None
-        slot = self._head.slots[index]
+        slot, start = self._head.slots[index], self._place.start_of(index)
         offset, length, used = (int(number) for number in slot[1:])
-        room = self._free.pop() if self._free else np.empty(self._segments[index].size, np.uint8)
+        room = self._free.pop() if self._free else np.empty(self._place.slot_size, np.uint8)
         copied = np.frombuffer(room.data, np.uint8, used)  # not room[:used]: views of that would only refer to `room`
         weakref.finalize(copied, self._free.append, room).atexit = False
-        copied[:] = np.frombuffer(self._segments[index].memory, np.uint8, used)
+        copied[:] = np.frombuffer(self._segment.memory, np.uint8, used, start)
         if int(slot[0]) != version:
             return None
-        return unpack(_decode(copied[offset : offset + length].data), copied.data)
+        offset -= start
+        return unpack(_decode(copied[offset : offset + length].data), copied.data, start)
 
     def _find(self, version: int) -> int | None:
         found = np.flatnonzero(self._head.slots[:, 0] == version)
@@ -150,4 +181,5 @@ def _room_for(weights: Any) -> int:
     """Bytes for weights of that size: they may grow a little."""
     sizes: list[int] = []
     pickled = pickle.dumps(weights, protocol=5, buffer_callback=lambda buffer: sizes.append(buffer.raw().nbytes))
-    return 2 * (len(pickled) + sum(sizes) + ALIGNMENT * len(sizes)) + (1 << 16)
+    room = 2 * (len(pickled) + sum(sizes) + ALIGNMENT * len(sizes)) + (1 << 16)
+    return -(-room // ALIGNMENT) * ALIGNMENT

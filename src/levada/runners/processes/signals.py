@@ -30,10 +30,12 @@ def how_it_ended(exitcode: int | None) -> str:
     >>> how_it_ended(-9), how_it_ended(3)
     ('by SIGKILL', 'with exit code 3')
     """
-    is_signal = exitcode is not None and exitcode < 0
-    return (
-        f"by {signal.Signals(-exitcode).name}" if is_signal and exitcode is not None else f"with exit code {exitcode}"
-    )
+    if exitcode is None or exitcode >= 0:
+        return f"with exit code {exitcode}"
+    try:
+        return f"by {signal.Signals(-exitcode).name}"
+    except ValueError:  # one that has no name
+        return f"by signal {-exitcode}"
 
 
 def end_with(descriptor: int) -> None:

@@ -6,13 +6,14 @@ import logging
 import selectors
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from time import monotonic
 from typing import Any
 
 from levada.flow.payload import Shard
 from levada.flow.state import Arrays
 from levada.runners.processes.forkserver import prepare
 from levada.runners.processes.inference.place import Inference, InferencePlace
-from levada.runners.processes.process import WorkerProcess
+from levada.runners.processes.process import PATIENCE_S, WorkerProcess
 from levada.runners.processes.ring import Ring
 from levada.runners.transport import CarrierEnded, Plan, Said
 
@@ -48,6 +49,7 @@ class SharedMemoryTransport:
         worker = WorkerProcess(self._plan, self._num_threads, shards, self._rings, inference)
         self._workers.append(worker)
         self._selector.register(worker.wire, selectors.EVENT_READ, worker)
+        self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
         return worker
 
     def publish(self, register: str, version: int, weights: Any) -> None:
@@ -59,23 +61,37 @@ class SharedMemoryTransport:
         for worker in self._workers:
             with suppress(ConnectionError):  # it is gone: the selector will say so
                 worker.flush()
+                self._push(worker)
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerProcess, Said]]:
         """What workers have to say."""
         said: list[tuple[WorkerProcess, Said]] = []
-        for key, _ in self._selector.select(timeout_s):
+        for key, events in self._selector.select(timeout_s):
             worker: WorkerProcess | None = key.data
             if worker is None:
                 self._restart_inference()
-                continue
-            try:
-                said += [(worker, what) for what in worker.receive()]
-            except (EOFError, ConnectionError):
-                self._selector.unregister(worker.wire)
-                self._workers.remove(worker)
-                worker.join()
-                said.append((worker, CarrierEnded(worker.how_it_ended)))
+            elif worker in self._workers:  # else both its wire and its sentinel have said that it is gone
+                is_over = key.fileobj is not worker.wire
+                try:
+                    if events & selectors.EVENT_WRITE:
+                        self._push(worker)
+                    if events & selectors.EVENT_READ and not is_over:
+                        said += [(worker, what) for what in worker.receive()]
+                    while is_over and worker.wire.is_ready:
+                        said += [(worker, what) for what in worker.receive()]
+                except (EOFError, ConnectionError):
+                    is_over = True
+                if is_over:
+                    self._forget(worker)
+                    worker.join()
+                    said.append((worker, CarrierEnded(worker.how_it_ended, worker.exitcode == 1)))
         return said
+
+    def kill(self, carrier: WorkerProcess, why: str) -> None:
+        """End a worker that hangs, and the inference, if it is that which does."""
+        if self._inference is not None:
+            self._inference.check()
+        carrier.kill(why)
 
     @property
     def inference_pid(self) -> int | None:
@@ -83,28 +99,49 @@ class SharedMemoryTransport:
         return None if self._inference is None else self._inference.pid
 
     def close(self) -> None:
-        """End the workers, and wait for them."""
+        """End the workers, all at once, and wait for them."""
         with ExitStack() as closing:
             closing.callback(self._selector.close)
             if self._inference is not None:
+                self._selector.unregister(self._inference.sentinel)
                 closing.callback(self._inference.close)
-            for worker in self._workers:
-                closing.callback(worker.join)
+            closing.callback(self._kill_all)
             for worker in self._workers:
                 worker.stop()
-            self._workers, self._rings, self._inference = [], {}, None
+                with suppress(ConnectionError):
+                    self._push(worker)
+            deadline_s = monotonic() + PATIENCE_S
+            while self._workers and (left_s := deadline_s - monotonic()) > 0:
+                self.wait(left_s)  # nobody wants to know; but a worker that is about to send something does not read
+            self._rings, self._inference = {}, None
+
+    def _kill_all(self) -> None:
+        while self._workers:
+            self._workers.pop().join(patience_s=0.0)
+
+    def _push(self, worker: WorkerProcess) -> None:
+        """Send what there is room for; where something is left, the selector says when there is room again."""
+        worker.wire.push()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.wire.has_posted else 0)
+        if self._selector.get_key(worker.wire).events != wanted:
+            self._selector.modify(worker.wire, wanted, worker)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        self._selector.unregister(worker.wire)
+        self._selector.unregister(worker.sentinel)
+        self._workers.remove(worker)
 
     def _start_inference(self) -> None:
         if self._where != "sampler":
             self._inference = InferencePlace(
                 self._where, self._rings, num_threads=self._num_threads, is_batched=self._plan.is_timed
             )
-            self._selector.register(self._inference.control, selectors.EVENT_READ, None)
+            self._selector.register(self._inference.sentinel, selectors.EVENT_READ, None)
 
     def _restart_inference(self) -> None:
         """It has ended. The workers see that, too, and end: those that take their places connect to the new one."""
         assert self._inference is not None
         log.warning("the inference has ended; it is started again, with the workers that it served")
-        self._selector.unregister(self._inference.control)
+        self._selector.unregister(self._inference.sentinel)
         self._inference.close()
         self._start_inference()

@@ -10,7 +10,9 @@
 Traceback (most recent call last):
 EOFError
 
-Who waits, waits in the kernel: `fileno` makes a wire selectable, and `receive` sleeps until there is something.
+Who waits, waits in the kernel: `fileno` makes a wire selectable, and `receive` sleeps until there is something. `send` sleeps
+while the other side does not read: of two who both send, one has to `post`, which never sleeps, or they could wait for each
+other.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -29,7 +32,8 @@ from msgspec import Struct
 
 _HEAD = struct.Struct("<IB")
 """Bytes of the message, and how many descriptors come with it."""
-_MAX_DESCRIPTORS = 16
+_MAX_DESCRIPTORS = 253
+"""As many as the kernel takes with one message."""
 _CHUNK = 1 << 16
 
 
@@ -43,28 +47,48 @@ class Wire:
         self._decode = msgspec.msgpack.Decoder(message).decode
         self._bytes = bytearray()
         self._descriptors: deque[int] = deque()
+        self._posted: deque[tuple[memoryview, Sequence[int]]] = deque()
 
     def fileno(self) -> int:
         """For selectors."""
         return self._socket.fileno()
 
     def send(self, message: Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send a message. The descriptors are duplicated on the way, and closed here.
+        """Send a message; sleeps while there is no room for it. The descriptors are duplicated on the way, and closed here.
 
         Raises:
             BrokenPipeError, ConnectionResetError: the other process is gone.
 
         """
-        body = self._encode(message)
-        data = _HEAD.pack(len(body), len(descriptors)) + body
-        try:
-            if descriptors:
-                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-                data = data[self._socket.sendmsg([data], [rights]) :]
-            self._socket.sendall(data)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+        self._posted.append((self._pack(message, descriptors), descriptors))
+        while self._posted:
+            self._push()
+
+    def post(self, message: Struct, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, or as much of it as there is room for: the rest is sent by `push`.
+
+        Raises:
+            BrokenPipeError, ConnectionResetError: the other process is gone.
+
+        """
+        self._posted.append((self._pack(message, descriptors), descriptors))
+        self.push()
+
+    def push(self) -> None:
+        """Send what was posted, as far as there is room.
+
+        Raises:
+            BrokenPipeError, ConnectionResetError: the other process is gone.
+
+        """
+        with suppress(BlockingIOError):
+            while self._posted:
+                self._push(socket.MSG_DONTWAIT)
+
+    @property
+    def has_posted(self) -> bool:
+        """Whether something is left to `push`."""
+        return bool(self._posted)
 
     def receive(self) -> list[tuple[Any, list[int]]]:
         """All messages that have come, each with its descriptors; sleeps until there is one.
@@ -73,15 +97,22 @@ class Wire:
             EOFError: the other process is gone, or has closed its end.
 
         """
-        messages: list[tuple[Any, list[int]]] = []
-        while not messages:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, _MAX_DESCRIPTORS)
-            self._descriptors.extend(descriptors)
-            if not data:
-                raise EOFError
-            self._bytes += data
-            messages = self._complete()
-        return messages
+        while True:
+            messages = self._receive(0)
+            if messages:
+                return messages
+
+    def take(self) -> list[tuple[Any, list[int]]]:
+        """The messages that have come; none if only a part of one has. Never sleeps.
+
+        Raises:
+            EOFError: the other process is gone, or has closed its end.
+
+        """
+        try:
+            return self._receive(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
 
     @property
     def is_ready(self) -> bool:
@@ -91,8 +122,34 @@ class Wire:
     def close(self) -> None:
         """Close this end; the other sees the end of the stream."""
         self._socket.close()
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        for descriptor in (*self._descriptors, *(unsent for _, descriptors in self._posted for unsent in descriptors)):
+            os.close(descriptor)
+        self._descriptors.clear()
+        self._posted.clear()
+
+    def _receive(self, flags: int) -> list[tuple[Any, list[int]]]:
+        data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, _MAX_DESCRIPTORS, flags)
+        self._descriptors.extend(descriptors)
+        if not data:
+            raise EOFError
+        self._bytes += data
+        return self._complete()
+
+    def _pack(self, message: Struct, descriptors: Sequence[int]) -> memoryview:
+        assert len(descriptors) <= _MAX_DESCRIPTORS, "more descriptors than go with one message"
+        body = self._encode(message)
+        return memoryview(_HEAD.pack(len(body), len(descriptors)) + body)
+
+    def _push(self, flags: int = 0) -> None:
+        """Send some of what was posted first."""
+        data, descriptors = self._posted[0]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        num_sent = self._socket.sendmsg([data], rights, flags)
+        self._posted.popleft()
+        if num_sent < len(data):
+            self._posted.appendleft((data[num_sent:], ()))
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def _complete(self) -> list[tuple[Any, list[int]]]:
         messages, start = [], 0

@@ -86,8 +86,7 @@ class _Worker:
                     self._pool.give_back(number)
             elif isinstance(message, Begin):
                 for register, place in message.rings.items():
-                    mine = [descriptors.pop(0) for _ in range(place.num_slots + 1)]
-                    self._rings[register] = RingReader(place, mine)
+                    self._rings[register] = RingReader(place, descriptors.pop(0))
                 for said in self._host.open():
                     self._say(said)
             else:
@@ -97,16 +96,25 @@ class _Worker:
 
     def _say(self, said: TicketDone | ShardFailed | ShardOpened) -> None:
         if isinstance(said, TicketDone):
-            self._send(said)
+            ticket = said.closed.ticket
+            try:
+                made, descriptors = self._pack(said)
+            except Exception as error:  # pickling asks every object, and those may raise anything
+                error.add_note(
+                    f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process"
+                )
+                self._wire.send(Raised(ticket.source, ticket.shard, True, pack_error(error)))
+            else:
+                self._wire.send(made, descriptors)
         elif isinstance(said, ShardOpened):
             self._wire.send(Opened(said.source, said.shard, said.generation, said.why_not_saved))
         else:
             slot = cast("Slot | None", self._host.take_back_room((said.source, said.shard)))
             if slot is not None:
                 self._pool.give_back(slot.number)
-            self._wire.send(Raised(said.source, said.shard, said.is_opening, pack_error(said.error)))
+            self._wire.send(Raised(said.source, said.shard, said.is_final, pack_error(said.error)))
 
-    def _send(self, done: TicketDone) -> None:
+    def _pack(self, done: TicketDone) -> tuple[Made, list[int]]:
         closed = done.closed
         slot = cast("Slot", self._host.take_back_room((closed.ticket.source, closed.ticket.shard)))
         values = [item.value for items in closed.made.values() for item in items]
@@ -119,7 +127,7 @@ class _Worker:
             closed.ticket, closed.header, items, slot.number, slot.segment_number, slot.arena.segment.size, done.spent,
             None if done.state is None else packets[-1],
         )  # fmt: skip
-        self._wire.send(made, self._pool.introduce(slot))
+        return made, self._pool.introduce(slot)
 
     def _find_weights(self, register: str, version: int | None) -> tuple[int, Any]:
         found = self._rings[register].read(version)

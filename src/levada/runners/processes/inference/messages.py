@@ -2,7 +2,8 @@
 
 sampler -> server    Model, Call
 server -> sampler    Answer, Missing, Refused
-place -> server      Rings, Connect, End
+place -> server      Rings, Connect, Ping, End
+server -> place      Pong
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from levada.runners.processes.packet import Packet
-from levada.runners.processes.pool import Pool, Slots
+from levada.runners.processes.pool import Pool, Slots, take_all
 from levada.runners.processes.ring import RingPlace
 
 
@@ -39,9 +40,7 @@ class Exchange:
     def pack(self, value: Any) -> tuple[Parcel, list[int]]:
         """Put a value into a slot; the message about it, and descriptors that go with that."""
         [packet], slot = self._pool.pack([value], self._pool.take())
-        freed = tuple(self._freed)
-        self._freed.clear()
-        parcel = Parcel(slot.number, slot.segment_number, slot.arena.segment.size, packet, freed)
+        parcel = Parcel(slot.number, slot.segment_number, slot.arena.segment.size, packet, take_all(self._freed))
         return parcel, self._pool.introduce(slot)
 
     def unpack(self, parcel: Parcel, descriptors: Sequence[int]) -> Any:
@@ -101,10 +100,18 @@ class Connect(Struct, frozen=True, tag=True):
     """Another sampler; its socket comes with it."""
 
 
+class Ping(Struct, frozen=True, tag=True):
+    """Are you there?"""
+
+
+class Pong(Struct, frozen=True, tag=True):
+    """Yes."""
+
+
 class End(Struct, frozen=True, tag=True):
     """No more calls will come."""
 
 
 ToServer: TypeAlias = Model | Call
 FromServer: TypeAlias = Answer | Missing | Refused
-ToControl: TypeAlias = Rings | Connect | End
+ToControl: TypeAlias = Rings | Connect | Ping | End

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from threadpoolctl import threadpool_limits
 
 from levada.runners.processes.forkserver import CONTEXT
-from levada.runners.processes.inference.messages import Connect, End, Rings, ToControl
+from levada.runners.processes.inference.messages import Connect, End, Ping, Pong, Rings
 from levada.runners.processes.inference.server import InferenceServer
 from levada.runners.processes.process import PATIENCE_S
 from levada.runners.processes.ring import Ring
@@ -20,6 +21,9 @@ from levada.runners.processes.signals import end_with, leave_signals_to_main
 from levada.runners.processes.wire import Wire
 
 Inference: TypeAlias = Literal["sampler", "learner", "worker"]
+
+ANSWER_S = 1.0
+"""Seconds within which a server answers, while whoever asked it something hangs."""
 
 log = logging.getLogger(__name__)
 
@@ -31,19 +35,20 @@ class InferencePlace:
         self, where: Literal["learner", "worker"], rings: Mapping[str, Ring], *, num_threads: int, is_batched: bool
     ) -> None:
         here, there = socket.socketpair()
-        self.control = Wire(here, ToControl)
-        """Says when the server is gone."""
+        self.control = Wire(here, Pong)
         self._place: Any
         if where == "worker":
             args = (there, is_batched, num_threads)
-            self._place = CONTEXT.Process(target=serve, args=args, name="levada inference", daemon=True)
+            self._place = CONTEXT.Process(
+                target=serve, args=args, name="levada inference", daemon=True
+            )  # forks nothing
             with there:
                 self._place.start()
         else:
             server = InferenceServer(there, is_batched=is_batched)
             self._place = threading.Thread(target=server.run, name="levada inference", daemon=True)
             self._place.start()
-        descriptors = [descriptor for ring in rings.values() for descriptor in ring.share()]
+        descriptors = [ring.share() for ring in rings.values()]
         with suppress(ConnectionError):  # it could not even start: its end will be noticed
             self.control.send(Rings({register: ring.place for register, ring in rings.items()}), descriptors)
 
@@ -51,6 +56,26 @@ class InferencePlace:
     def pid(self) -> int | None:
         """The process of the server; None: this one."""
         return getattr(self._place, "pid", None)
+
+    @property
+    def sentinel(self) -> int:
+        """For selectors: readable once the server has ended."""
+        sentinel: int = getattr(self._place, "sentinel", self.control.fileno())
+        return sentinel
+
+    def check(self) -> None:
+        """Kill a server that does not answer: whoever waits for it seems to hang, and would do so again."""
+        if isinstance(self._place, threading.Thread):
+            return  # of this process, which is awake
+        try:
+            self.control.send(Ping())
+            if select.select([self.control], [], [], ANSWER_S)[0]:
+                self.control.receive()
+                return
+        except (EOFError, ConnectionError):
+            return  # it has ended, which is noticed
+        log.warning("the inference does not answer, and is killed")
+        self._place.kill()
 
     def connect(self) -> socket.socket:
         """A socket to the server, to be given to a worker."""

@@ -23,6 +23,8 @@ from levada.runners.processes.inference.messages import (
     Missing,
     Model,
     Parcel,
+    Ping,
+    Pong,
     Refused,
     Rings,
     ToControl,
@@ -97,12 +99,13 @@ class InferenceServer:
         for message, descriptors in messages:
             if isinstance(message, Rings):
                 for register, place in message.rings.items():
-                    mine = [descriptors.pop(0) for _ in range(place.num_slots + 1)]
-                    self._rings[register] = RingReader(place, mine)
+                    self._rings[register] = RingReader(place, descriptors.pop(0))
                     self._num_versions = max(self._num_versions, place.num_slots)
             elif isinstance(message, Connect):
                 connection = _Connection(Wire(socket.socket(fileno=descriptors[0]), ToServer))
                 self._selector.register(connection.wire, selectors.EVENT_READ, connection)
+            elif isinstance(message, Ping):
+                self._control.send(Pong())
             else:
                 return False
         return True
