@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import small_envs
@@ -10,7 +12,8 @@ from cli_harness import TINY, TINY_FIELDS, Shell, begin
 
 import levada
 from levada.api import LoadError
-from levada.run.checkpoint import list_checkpoints
+from levada.rl.learner import Learner
+from levada.run.checkpoint import CheckpointWarning, list_checkpoints
 from levada.run.directory import RunDirectory, RunDirectoryError
 
 SIZES = TINY.replace("--minibatch-size 16", "--minibatch-size 32 --shards 2 --max-lag 1")
@@ -105,7 +108,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(shell, ex
             file.unlink()
         path.rmdir()
     done = shell("resume run")
-    assert "warning: run has no valid checkpoint: it ended before the first one was due, and begins anew" in done.err
+    assert "warning: run has no checkpoint: it ended before the first one was due, and begins anew" in done.err
     assert levada.load("run").summary.params_sha256 == expected.params_sha256
 
 
@@ -114,6 +117,51 @@ def test_an_algorithm_of_ones_own(shell, tmp_path):
     shell(f"train mine.py:Mine --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
     done = shell("resume run --until updates=3")
     assert f"levada show {tmp_path}/mine.py:Mine --env CartPole-v1" in done.err
+
+
+def test_a_refused_resume_changes_nothing(shell):
+    shell(f"train ppo --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
+    for path in list_checkpoints("run"):
+        meta = path / "meta.json"
+        meta.write_text(meta.read_text().replace('"generations"', '"something"'))
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    done = shell("resume run --until updates=4")
+    assert done.code == 2
+    assert "is not the state of a run" in done.message
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+def test_a_learner_that_cannot_be_saved_is_said_to_be_lost(tmp_path):
+    config = Forgetful(**TINY_FIELDS)
+    run = levada.train(config, "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet")
+    with pytest.warns(CheckpointWarning, match=r"what learn had learned is lost \(the learner has no state_dict\)"):
+        levada.resume(run.path, until="updates=3", display="quiet", algorithm=config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(levada.PPO):
+    """PPO whose learner has no state_dict."""
+
+    def flow(self, task):
+        flow = super().flow(task)
+        learner = flow.nodes["learn"].work
+        object.__setattr__(flow.nodes["learn"], "work", ForgetfulLearner(**vars(learner)))
+        return flow
+
+
+class ForgetfulLearner(Learner):
+    def open(self, seed):
+        return Forgetting(super().open(seed))
+
+
+class Forgetting:
+    def __init__(self, live):
+        self.live, self.update, self.weights = live, live.update, live.weights
+
+    @property
+    def num_updates(self):
+        return self.live.num_updates
 
 
 def test_a_changed_algorithm_is_refused(tmp_path):

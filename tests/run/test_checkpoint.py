@@ -222,7 +222,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_valid_checkpoint_is_not_overwritten(tmp_path):
     save(tmp_path, 1, TINY, {"a": 1})
-    with pytest.raises(CheckpointError, match="exists and is valid: nothing is overwritten"):
+    with pytest.raises(CheckpointError, match="exists, and is not torn: nothing is overwritten"):
         save(tmp_path, 1, {}, {"a": 2})
     assert newest(tmp_path).meta == {"a": 1}
 

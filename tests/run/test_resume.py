@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from run.fakes import IDENTITY, SETTINGS, Clock, FakeRun
 
-from levada.run.checkpoint import ARRAYS, CheckpointWarning, list_checkpoints, save
+from levada.run.checkpoint import ARRAYS, META, CheckpointWarning, UnreadableError, list_checkpoints, save
 from levada.run.directory import RunDirectory, RunDirectoryError
 from levada.run.display import QuietDisplay
 from levada.run.execute import execute
@@ -52,6 +52,7 @@ def go_on(path, until):
     monitor = Monitor(clock=clock)
     directory = RunDirectory.open(path)
     point = resume(directory, monitor)
+    directory.rewind(monitor.env_steps)
     run = FakeRun(monitor, clock=clock, updates=point.meta["firing"], weights=point.arrays["weights"])
     return run_it(directory, monitor, run, until)
 
@@ -114,10 +115,34 @@ def test_a_run_without_checkpoints_begins_anew(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
     directory.metrics_path.write_bytes(b'{"step": 5}\n')
     with pytest.warns(
-        CheckpointWarning, match="has no valid checkpoint: it ended before the first one was due, and begins"
+        CheckpointWarning, match="has no checkpoint: it ended before the first one was due, and begins anew"
     ):
         assert resume(directory, Monitor()) is None
-    assert directory.metrics() == []
+
+
+def test_torn_checkpoints_alone_are_no_reason_to_begin_anew(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10")
+    begin()
+    for path in list_checkpoints(directory.path):
+        (path / ARRAYS).write_bytes(b"")
+    with (
+        pytest.warns(CheckpointWarning, match="is torn"),
+        pytest.raises(
+            RunDirectoryError, match=r"has 3 checkpoint\(s\), and none is whole; to begin anew, delete .*/checkpoints"
+        ),
+    ):
+        resume(directory, Monitor())
+
+
+def test_a_checkpoint_of_another_levada_is_refused_and_nothing_is_changed(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10")
+    begin()
+    meta = list_checkpoints(directory.path)[-1] / META
+    meta.write_bytes(meta.read_bytes().replace(b'"format": ', b'"format": 9'))
+    before = sorted((path, path.stat().st_mtime_ns) for path in directory.path.rglob("*"))
+    with pytest.raises(UnreadableError, match="has format 9"):
+        resume(directory, Monitor())
+    assert sorted((path, path.stat().st_mtime_ns) for path in directory.path.rglob("*")) == before
 
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path):

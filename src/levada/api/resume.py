@@ -13,7 +13,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.api.load import LoadError, read_config, read_setting, read_task
 from levada.api.options import Env, deployment
 from levada.api.run import Job, Result, build, settle
-from levada.flow import Instrument, RunState
+from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
 from levada.rl.task import Task
 from levada.run.checkpoint import Checkpoint, CheckpointWarning
@@ -86,9 +86,12 @@ def resume(
         saved = resume_directory(directory, monitor)
         state = None if saved is None else _state(saved)
         if state is not None and not state.is_exact:
-            warnings.warn(_what_is_new(directory, state), CheckpointWarning, stacklevel=2)
+            warnings.warn(_what_is_new(directory, flow, state), CheckpointWarning, stacklevel=2)
         on_directory(directory)
-        return job.carry_out(directory, monitor, display=shown, instruments=instruments, state=state)
+        return job.carry_out(
+            directory, monitor, display=shown, instruments=instruments, state=state,
+            rewind_to=-1 if state is None else monitor.env_steps,
+        )  # fmt: skip
 
 
 def _state(saved: Checkpoint) -> RunState:
@@ -99,11 +102,15 @@ def _state(saved: Checkpoint) -> RunState:
         raise LoadError(msg) from error
 
 
-def _what_is_new(directory: RunDirectory, state: RunState) -> str:
+def _what_is_new(directory: RunDirectory, flow: Flow, state: RunState) -> str:
     """In words: why the run that goes on is not bit for bit the one that was interrupted."""
-    text = f"{directory.path} goes on, but not bit for bit as it would have"
-    if not state.unsaved:
-        return f"{text}: what was being made when it was saved is made anew"
-    shards = ", ".join(f"{source} {index}" for source, index in state.unsaved)
-    reasons = ", ".join(dict.fromkeys(state.unsaved.values()))
-    return f"{text}: episodes begin anew in {shards} ({reasons})"
+    found = []
+    lost = [name for name in flow.learners() if name not in state.learners]
+    if lost:
+        found.append(f"what {', '.join(lost)} had learned is lost (the learner has no state_dict), and is learned anew")
+    if state.unsaved:
+        shards = ", ".join(f"{source} {index}" for source, index in state.unsaved)
+        reasons = ", ".join(dict.fromkeys(state.unsaved.values()))
+        found.append(f"episodes begin anew in {shards} ({reasons})")
+    what = "; ".join(found) or "what was being made when it was saved is made anew"
+    return f"{directory.path} goes on, but not bit for bit as it would have: {what}"

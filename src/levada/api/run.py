@@ -64,8 +64,19 @@ class Job:
         display: Display,
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
+        rewind_to: int | None = None,
     ) -> Result:
-        """Run until the end, write everything, return what came of it. `state`: of the run that goes on."""
+        """Run until the end, write everything, return what came of it.
+
+        Args:
+            directory: of the run.
+            monitor: that counts; of a run that goes on, from there.
+            display: what is shown.
+            instruments: see every event.
+            state: of the run that goes on.
+            rewind_to: env steps; what the directory says of later ones is forgotten once the run has been opened.
+
+        """
         set_threads(self.threads)
         keep_freed_memory()
         try:
@@ -75,6 +86,8 @@ class Job:
                     save_every=self.checkpoint_every_updates,
                 )  # fmt: skip
                 try:
+                    if rewind_to is not None:
+                        directory.rewind(rewind_to)
                     summary = execute(
                         run, identity=self.identity, until=self.until, monitor=monitor, directory=directory,
                         sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=display,

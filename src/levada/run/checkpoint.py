@@ -47,6 +47,10 @@ class CheckpointError(LevadaError, ValueError):
     """A checkpoint cannot be made of what was given, or is not what it should be."""
 
 
+class UnreadableError(CheckpointError):
+    """A checkpoint that may be whole cannot be read here: it has another format, or the disk refuses."""
+
+
 class CheckpointWarning(UserWarning):
     """A torn checkpoint was skipped."""
 
@@ -88,11 +92,13 @@ def save(
     }
     text = _encode(record)
     folder = Path(directory) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # without parents: what was deleted while the run went on is not made again by halves
     final = folder / f"{step:09d}"
     if final.exists():
-        if _fault(final) is None:
-            msg = f"checkpoint {final} exists and is valid: nothing is overwritten; is another run using {directory}?"
+        if not _is_torn(final):
+            msg = (
+                f"checkpoint {final} exists, and is not torn: nothing is overwritten; is another run using {directory}?"
+            )
             raise CheckpointError(msg)
         shutil.rmtree(final)
     temporary = temporary_name(final)
@@ -116,16 +122,13 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Open one checkpoint.
 
     Raises:
-        CheckpointError: it is missing, torn, or made by a newer levada.
+        CheckpointError: it is missing or torn.
+        UnreadableError: it was made by another levada, or the disk refuses.
 
     """
     folder = Path(path)
     record = _record(folder)
-    try:
-        data = (folder / ARRAYS).read_bytes()
-    except OSError as error:
-        msg = f"checkpoint {folder}: {ARRAYS} cannot be read ({error.strerror})"
-        raise CheckpointError(msg) from error
+    data = _read(folder, ARRAYS)
     if len(data) != record["arrays_bytes"]:
         msg = f"checkpoint {folder} is torn: {ARRAYS} has {len(data)} bytes, expected {record['arrays_bytes']}"
         raise CheckpointError(msg)
@@ -144,10 +147,16 @@ def newest(directory: str | os.PathLike[str]) -> Checkpoint | None:
     """The newest valid checkpoint of the run in `directory`, or None if there is none.
 
     Warns with CheckpointWarning about each torn one that it skips.
+
+    Raises:
+        UnreadableError: one that is newer than the first valid one may be whole, but cannot be read here.
+
     """
     for path in reversed(list_checkpoints(directory)):
         try:
             return load(path)
+        except UnreadableError:
+            raise
         except CheckpointError as error:
             warnings.warn(f"skipped: {error}", CheckpointWarning, stacklevel=2)
     return None
@@ -174,7 +183,7 @@ def keep_last(directory: str | os.PathLike[str], num: int) -> None:
     for path in reversed(list_checkpoints(directory)):
         if num_valid >= num:
             shutil.rmtree(path)
-        elif _fault(path) is None:
+        elif not _is_torn(path):
             num_valid += 1
     for path in _leftovers(Path(directory) / FOLDER):
         shutil.rmtree(path)
@@ -185,23 +194,21 @@ def _leftovers(folder: Path) -> Iterator[Path]:
         yield from [p for p in folder.iterdir() if p.name.startswith(".") and p.name.endswith(TEMPORARY)]
 
 
-def _fault(folder: Path) -> str | None:
-    """Why a checkpoint is torn, by what can be seen without reading its arrays."""
+def _is_torn(folder: Path) -> bool:
+    """By what can be seen without reading its arrays; one that cannot be read here may be whole."""
     try:
-        record = _record(folder)
-        size = (folder / ARRAYS).stat().st_size
-    except (CheckpointError, OSError) as error:
-        return str(error)
-    return None if size == record["arrays_bytes"] else f"{ARRAYS} has {size} bytes"
+        return bool((folder / ARRAYS).stat().st_size != _record(folder)["arrays_bytes"])
+    except UnreadableError:
+        return False
+    except (CheckpointError, OSError):
+        return True
 
 
 def _record(folder: Path) -> dict[str, Any]:
     try:
-        record = json.loads((folder / META).read_bytes())
-    except OSError as error:
-        hint = "" if folder.is_dir() else "; there is no such directory"
-        msg = f"checkpoint {folder}: {META} cannot be read ({error.strerror}){hint}"
-        raise CheckpointError(msg) from error
+        record = json.loads(_read(folder, META))
+    except CheckpointError:
+        raise
     except ValueError as error:
         msg = f"checkpoint {folder} is torn: {META} is not whole JSON ({error})"
         raise CheckpointError(msg) from error
@@ -210,8 +217,18 @@ def _record(folder: Path) -> dict[str, Any]:
         raise CheckpointError(msg)
     if record["format"] != FORMAT:
         msg = f"checkpoint {folder} has format {record['format']}, this levada reads {FORMAT}: use the one that made it"
-        raise CheckpointError(msg)
+        raise UnreadableError(msg)
     return record
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        hint = "" if folder.is_dir() else "; there is no such directory"
+        msg = f"checkpoint {folder}: {name} cannot be read ({error.strerror}){hint}"
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+        raise (CheckpointError if is_missing else UnreadableError)(msg) from error
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:

@@ -61,7 +61,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         write_synced(temporary, data)
         os.replace(temporary, target)
     except BaseException:  # an interrupt, too, must leave nothing behind
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it was never made, or the disk cannot be written
             temporary.unlink()
         raise
     sync_directory(target.parent)

@@ -2,8 +2,9 @@
 
 directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
 monitor = Monitor(...)
-point = resume(directory, monitor)          # the monitor counts on, metrics after the checkpoint are forgotten
+point = resume(directory, monitor)          # the monitor counts on
 learner.load(point.arrays, point.meta)      # what `arrays_of` gave when it was saved
+directory.rewind(monitor.env_steps)         # now that all could be restored: metrics after the checkpoint are forgotten
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
-from levada.run.checkpoint import Checkpoint, CheckpointWarning, newest
+from levada.run.checkpoint import Checkpoint, CheckpointWarning, list_checkpoints, newest
 from levada.run.directory import RunDirectory, RunDirectoryError
 from levada.run.monitor import Monitor
 
@@ -20,19 +21,25 @@ from levada.run.monitor import Monitor
 def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint | None:
     """Take up a run where its newest valid checkpoint left it; `meta` is what `arrays_of` gave to `execute`.
 
-    None if there is none: the run ended before the first was due, and begins anew.
+    None if there is none: the run ended before the first was due, and begins anew. Nothing in the directory is changed.
 
     Warns with CheckpointWarning about torn checkpoints, and about one that was saved in the middle of an update or of a failure.
 
     Raises:
-        RunDirectoryError: the checkpoint was not written by `execute`.
+        RunDirectoryError: the checkpoint was not written by `execute`, or all that there are are torn.
+        UnreadableError: a checkpoint has another format, or cannot be read.
 
     """
     found = newest(directory.path)
+    if found is None and (torn := list_checkpoints(directory.path)):
+        msg = (
+            f"{directory.path} has {len(torn)} checkpoint(s), and none is whole; to begin anew, delete {torn[0].parent}: "
+            "what was learned is lost"
+        )
+        raise RunDirectoryError(msg)
     if found is None:
-        text = f"{directory.path} has no valid checkpoint: it ended before the first one was due, and begins anew"
+        text = f"{directory.path} has no checkpoint: it ended before the first one was due, and begins anew"
         warnings.warn(text, CheckpointWarning, stacklevel=2)
-        directory.rewind(-1)
         return None
     flow, counts = found.meta.get("flow"), found.meta.get("monitor")
     if not isinstance(flow, Mapping) or not isinstance(counts, Mapping):
@@ -45,5 +52,4 @@ def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint | None:
         )
         warnings.warn(text, CheckpointWarning, stacklevel=2)
     monitor.restore(counts)
-    directory.rewind(monitor.env_steps)
     return replace(found, meta=flow)
