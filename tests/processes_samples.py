@@ -17,6 +17,7 @@ from torch import nn
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow, Queue, Shard, Update
 from levada.rl.task import Task
+from levada.runners.processes.wire import Wire
 
 SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num_epochs": 2}
 
@@ -290,3 +291,120 @@ def do_harm(what: str) -> None:
         sys.exit(0)
     if what == "sleep":
         time.sleep(1000.0)
+
+
+@dataclass(frozen=True)
+class DelayedMessages:
+    """A source whose worker waits a random time before each message that it sends."""
+
+    what: Any
+
+    def __call__(self, shard: Shard) -> Any:
+        delay_messages(Wire, "send")
+        return self.what(shard)
+
+
+def delay_messages(cls: type, method: str) -> None:
+    """Have a method wait a random time first; once only, however often it is asked."""
+    send = getattr(cls, method)
+    if getattr(send, "is_delayed", False):
+        return
+
+    def later(*args: Any) -> Any:
+        Delayed(None).wait()
+        return send(*args)
+
+    later.is_delayed = True  # type: ignore[attr-defined]
+    setattr(cls, method, later)
+
+
+@dataclass(frozen=True)
+class Forking:
+    """A source whose shards have forked a process, which holds whatever they hold, and outlives them."""
+
+    def __call__(self, shard: Shard) -> Any:
+        if os.fork() == 0:
+            time.sleep(5.0)
+            os._exit(0)
+        return Numbers()(shard)
+
+
+@dataclass(frozen=True)
+class Unpicklable:
+    """A source of generators."""
+
+    def __call__(self, shard: Shard) -> Any:
+        return lambda weights: (number for number in range(3))
+
+
+@dataclass(frozen=True)
+class BadState:
+    """A source whose state can be asked for twice."""
+
+    def __call__(self, shard: Shard) -> Any:
+        return LiveBadState()
+
+
+class LiveBadState:
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    def __call__(self, weights: Any) -> np.ndarray:
+        return np.zeros(3, np.float32)
+
+    def state_dict(self) -> Any:
+        self.num_asked += 1
+        if self.num_asked > 2:
+            raise StormError("storm in state_dict")
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError
+
+
+@dataclass(frozen=True)
+class Slow(Counting):
+    """An update takes a time."""
+
+    seconds: float = 0.0
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        update = live.update
+
+        def slow(batch: Any) -> Any:
+            live.batches.clear()
+            time.sleep(self.seconds)
+            return update(batch)
+
+        live.update = slow
+        return live
+
+
+@dataclass(frozen=True)
+class Fattening(Counting):
+    """Its weights grow with each update."""
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        live.update = lambda batch: Update(np.zeros(1 << 20, np.float32), {})
+        return live
+
+
+@dataclass(frozen=True)
+class Stormy(Counting):
+    """Raises in its third update."""
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        update = live.update
+        live.update = lambda batch: do_harm("raise") if live.num_updates == 2 else update(batch)
+        return live
+
+
+@dataclass(frozen=True)
+class ExitsAtOnce:
+    """A source that ends its process, as an error that nobody catches does."""
+
+    def __call__(self, shard: Shard) -> Any:
+        os._exit(1)

@@ -354,7 +354,7 @@ def test_another_deployment_and_instruments(tmp_path):
 
     place = levada.Inline(adversary=3)
     run = train(on=place, max_lag=1, until="updates=8", instruments=[Counts()], out=tmp_path / "run")
-    assert run.summary.deployment == "inline, adversary 3"
+    assert run.summary.deployment == "inline,adversary=3"
     assert run.summary.lag["gae->batch"].bound == 1
     assert run.summary.lag["gae->batch"].max <= 1
     assert {"Fired", "Consumed", "Reported"} <= set(seen)

@@ -80,7 +80,7 @@ def test_in_admission_order_no_adversary_changes_the_result(max_lag: int):
 
 
 def test_the_adversary_is_named():
-    assert [str(Inline()), str(Inline(adversary=3))] == ["inline", "inline, adversary 3"]
+    assert [str(Inline()), str(Inline(adversary=3))] == ["inline", "inline,adversary=3"]
 
 
 # ---- two learners at different rates behind one source

@@ -14,7 +14,7 @@ from levada.runners import Inline, WorkerError
 from levada.runners.processes import Processes
 from levada.runners.processes.wire import Wire
 
-NUM_UPDATES = 6
+NUM_UPDATES = 30
 
 
 def learned(flow: Flow, on, num_updates: int = NUM_UPDATES) -> str:
@@ -38,15 +38,18 @@ def test_as_inline_bit_for_bit(inline, lag, workers):
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_no_delay_changes_a_bit(inline, lag, monkeypatch):
-    """Environments, learner, functions at the shard and messages are delayed by up to 20 ms, at random."""
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_no_delay_changes_a_bit(inline, lag, workers, monkeypatch):
+    """Environments, learner, functions at the shard and messages both ways are delayed by up to 20 ms, at random."""
     flow = samples.small_ppo(lag)
     for name in ("rollout", "gae", "learn"):
         node = flow.nodes[name]
         object.__setattr__(node, "work", samples.Delayed(node.work))
-    send = Wire.send
-    monkeypatch.setattr(Wire, "send", lambda *args: (samples.Delayed(None).wait(), send(*args))[1])
-    assert learned(flow, Processes(workers=2)) == inline[lag]
+    rollout = flow.nodes["rollout"]
+    object.__setattr__(rollout, "work", samples.DelayedMessages(rollout.work))
+    monkeypatch.setattr(Wire, "post", Wire.post)  # put back afterwards
+    samples.delay_messages(Wire, "post")
+    assert learned(flow, Processes(workers=workers)) == inline[lag]
 
 
 # ---- what gets lost

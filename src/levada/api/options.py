@@ -90,8 +90,8 @@ def deployment(on: str | Deployment) -> Deployment:
     """
     if not isinstance(on, str):
         return on
-    if on == "inline":
-        return Inline()
+    if on.startswith("inline"):
+        return Inline.parse(on.removeprefix("inline"))
     if on == "auto":
         return Auto()
     if on.startswith("threads"):

@@ -81,6 +81,8 @@ class Shard:
     """Seed for everything random in this shard; it depends on the run's seed, the node, the index and the generation."""
     generation: int = 0
     """How often it had to begin anew, because its work raised an error or could not be restored."""
+    num_threads: int = field(default=1, compare=False)
+    """Threads to compute with. It is the deployment's, and by default everywhere the same, for float results depend on it."""
     empty: Allocate = field(default=np.empty, compare=False, repr=False)
     """`empty(shape, dtype)`: memory to make the next item in, which its consumer sees without a copy, in whatever process
     it is. It is used again once the item is consumed, so nothing of it may be kept from one item to the next."""

@@ -43,10 +43,11 @@ class Actor:
     Args:
         policy: the recipe.
         serve: makes the network, here or elsewhere; see `levada.flow.Shard`.
+        num_threads: to compute with; None: as many as there are.
 
     """
 
-    def __init__(self, policy: Policy, serve: Serve = serve_here) -> None:
+    def __init__(self, policy: Policy, serve: Serve = serve_here, num_threads: int | None = None) -> None:
         self.policy = policy
         self.head = policy.head
         """Draws noise (``head.draw``) and makes actions of parameters."""
@@ -57,7 +58,7 @@ class Actor:
         self._encode = make_encoder(policy.env_action_space, num_envs=1)
         self._check_mask = MaskCheck(policy.env_action_space) if self._has_mask else None
         self._loaded = False
-        self._network = serve(partial(PolicyNetwork, policy))
+        self._network = serve(partial(PolicyNetwork, policy, num_threads))
 
     def load(self, weights: Weights) -> None:
         """Take the policy's weights: they are copied, so the arrays may change afterwards.

@@ -24,6 +24,7 @@ from levada.rl.optimise import Adam, AdamState, adam_init
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
 from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler
+from levada.rl.threads import use_threads
 from levada.rl.transitions import MASK, Transitions, concatenate
 
 Compile = Literal["auto"] | bool
@@ -104,6 +105,7 @@ class LiveLearner:
         self.num_minibatches = 0
         self.num_env_steps = 0
         self._warned = False
+        self._num_threads = torch.get_num_threads()  # acting may use another number
 
     def update(self, batch: Sequence[Transitions]) -> Update[Weights]:
         """Learn from one batch.
@@ -112,6 +114,7 @@ class LiveLearner:
             ValueError: the batch does not divide into minibatches.
             NonFiniteError: the update was refused.
         """
+        use_threads(self._num_threads)
         data = concatenate(batch)
         columns: dict[str, Any] = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
         if MASK in columns:

@@ -150,11 +150,17 @@ class Policy:
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: _to_array(tensor) for name, tensor in tensors.items()}
 
-    def actor(self, serve: Serve = serve_here) -> Actor:
-        """Make what samplers act with; it needs weights before it can. `serve`: makes its network, here or elsewhere."""
+    def actor(self, serve: Serve = serve_here, num_threads: int | None = None) -> Actor:
+        """Make what samplers act with; it needs weights before it can.
+
+        Args:
+            serve: makes its network, here or elsewhere.
+            num_threads: that it computes with; None: as many as there are.
+
+        """
         from levada.rl.acting import Actor
 
-        return Actor(self, serve)
+        return Actor(self, serve, num_threads)
 
     def merge(self, buffers: Weights, batch: Mapping[str, Moments]) -> dict[str, Array]:
         """Give the buffers that a batch's moments ("obs...", "return") change, as they are after it.

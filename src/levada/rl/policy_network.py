@@ -22,6 +22,7 @@ from levada.rl._numpy_network import Stack
 from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule
 from levada.rl.policy import Weights
 from levada.rl.spaces import Array, Nest, leaves, map_nest
+from levada.rl.threads import use_threads
 
 if TYPE_CHECKING:
     from levada.rl.policy import Policy
@@ -39,8 +40,10 @@ class WeightsError(LevadaError, ValueError):
 class PolicyNetwork:
     """The network of a policy. Not to be shared between threads."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, num_threads: int | None = None) -> None:
+        """`num_threads`: to compute with; None: as many as there are."""
         self._policy_name = policy.name
+        self._num_threads = num_threads
         module = policy.module(seed=0).eval()
         self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
         self._numpy = _numpy_twin(module, self._shapes)
@@ -72,12 +75,16 @@ class PolicyNetwork:
 
         The next call overwrites them.
         """
+        if self._num_threads is not None:
+            use_threads(self._num_threads)
         if self._numpy is not None:
             return self._numpy.params(cast("Array", obs)), None
         return cast("_TorchNetwork", self._torch).forward(obs)
 
     def value(self, obs: Nest) -> Array:
         """Give values ``[N]``, to keep."""
+        if self._num_threads is not None:
+            use_threads(self._num_threads)
         if self._numpy is not None and self._numpy.has_value:
             return self._numpy.value(cast("Array", obs))
         return cast("_TorchNetwork", self._torch).forward(obs)[1]

@@ -60,7 +60,7 @@ class LiveSampler:
         self.recipe = recipe
         self._empty = shard.empty
         self._rng = np.random.default_rng(shard.seed)
-        self._actor = recipe.policy.actor(shard.serve)
+        self._actor = recipe.policy.actor(shard.serve, shard.num_threads)
         self._envs = recipe.task.make(recipe.num_envs)
         self._episodes = EpisodeCounter(recipe.num_envs)
         self._returns = DiscountedReturn(recipe.num_envs, recipe.discount)

@@ -40,6 +40,9 @@ def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
     known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     options: dict[str, Any] = {}
     if words[0]:
+        if "workers" not in known:
+            msg = f"on='{name}{after}': expected '{name}', or with options behind a comma"
+            raise DeploymentError(msg)
         if first == words[0] or not first.isascii() or not first.isdigit():
             msg = f"on='{name}{after}': expected '{name}', or with the number of workers, such as '{name}:2'"
             raise DeploymentError(msg)
@@ -47,7 +50,8 @@ def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key not in known or key in options:
-            msg = f"on='{name}{after}': no option {key!r}; after the number of workers there may be, once each: "
+            after_what = "the number of workers" if "workers" in known else f"{name!r}"
+            msg = f"on='{name}{after}': no option {key!r}; after {after_what} there may be, once each: "
             raise DeploymentError(msg + ", ".join(f"{key}=..." for key in known if key != "workers"))
         options[key] = _value(value)
     return kind(**options)
@@ -55,7 +59,8 @@ def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
 
 def place_text(name: str, place: Any) -> str:
     """What `parse_place` makes the same deployment of."""
-    said = [f"{name}:{place.workers}" if place.workers is not None else name]
+    workers = getattr(place, "workers", None)
+    said = [name if workers is None else f"{name}:{workers}"]
     for field in dataclasses.fields(place):
         value = getattr(place, field.name)
         if field.name != "workers" and value != field.default:

@@ -40,6 +40,7 @@ class ShardHost:
         take_room: Callable[[], Room] | None = None,
         cpu_clock: Callable[[], float] = process_time,
         serve: Serve = serve_here,
+        num_threads: int = 1,
     ) -> None:
         """Prepare; nothing is opened yet.
 
@@ -50,6 +51,7 @@ class ShardHost:
             take_room: where a ticket's items are made; None: in ordinary memory.
             cpu_clock: seconds of processor time that a firing takes are measured by it.
             serve: makes the models that samplers act with.
+            num_threads: that the shards compute with.
 
         """
         self._plan = plan
@@ -59,7 +61,9 @@ class ShardHost:
         found, stages = readers(plan.nodes), {stage.source: stage for stage in plan.stages}
         self._shards = {
             (shard.node, shard.index): _Shard(
-                shard, serve, state, ShardMachine(plan.nodes, found, stages[shard.node], shard.index)
+                replace(shard, serve=serve, num_threads=num_threads),
+                state,
+                ShardMachine(plan.nodes, found, stages[shard.node], shard.index),
             )
             for shard, state in shards
         }
@@ -164,8 +168,8 @@ class ShardHost:
 class _Shard:
     """One of the shards: its machine and its work."""
 
-    def __init__(self, shard: Shard, serve: Serve, saved: Arrays | None, machine: ShardMachine) -> None:
-        self.shard = replace(shard, empty=self.empty, serve=serve)
+    def __init__(self, shard: Shard, saved: Arrays | None, machine: ShardMachine) -> None:
+        self.shard = replace(shard, empty=self.empty)
         self.saved = saved
         self.machine = machine
         self.work: Any = None

@@ -46,6 +46,14 @@ log = logging.getLogger(__name__)
 class WorkerError(LevadaError, RuntimeError):
     """A worker ended, more often than is allowed."""
 
+    @classmethod
+    def before_it_began(cls, who: str, how: str) -> WorkerError:
+        """One that could not even start, which it would never be able to."""
+        return cls(
+            f"{who} ended {how} before it had begun; what it wrote to stderr says why. If that speaks of bootstrapping, or of a "
+            'file that is not there: what starts a run stands in a file, below `if __name__ == "__main__":`'
+        )
+
 
 class HubRun:
     """A flow that is executed over a transport; made by `open` of a deployment, closed at the end of a `with` block."""
@@ -264,12 +272,7 @@ class HubRun:
         self._places.remove(dead)
         shards = dead.carrier.shards
         if len(dead.unopened) == len(shards) and ended.by_error:
-            msg = (
-                f"a worker ended {ended.how} before it had begun; what it wrote to stderr says why. If that speaks of "
-                "bootstrapping, or of a file that is not there: what starts a run stands in a file, below "
-                '`if __name__ == "__main__":`'
-            )
-            raise WorkerError(msg)
+            raise WorkerError.before_it_began("a worker", ended.how)
         failed = [self._has_failed_too_often(shard.node, shard.index) for shard in shards]
         if any(failed):
             names = ", ".join(f"{shard.node} {shard.index}" for shard in shards)

@@ -20,7 +20,7 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from random import Random
 from time import perf_counter, process_time
@@ -33,6 +33,7 @@ from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Instrument, Report, Reported, Statistics
 from levada.runners.accounts import Accounts
+from levada.runners.counts import check_counts, parse_place, place_text
 from levada.runners.saving import (
     ShardKey,
     collect,
@@ -63,6 +64,8 @@ class Inline:
 
     adversary: int | None = None
     """Seed of an order that delays items at random as long as the schedule allows; None: the plain order."""
+    threads: int = 1
+    """Threads of the shards for linear algebra; learners have their own number."""
 
     def open(
         self,
@@ -75,11 +78,24 @@ class Inline:
     ) -> InlineRun:
         """Check the flow, open its sources and learners, and return the run, which has done nothing yet."""
         return InlineRun(
-            flow, seed=seed, instruments=instruments, adversary=self.adversary, state=state, save_every=save_every
-        )
+            flow, seed=seed, instruments=instruments, adversary=self.adversary, threads=self.threads, state=state,
+            save_every=save_every,
+        )  # fmt: skip
+
+    @classmethod
+    def parse(cls, after: str) -> Inline:
+        """From what stands behind `inline`: nothing, or options.
+
+        >>> print(Inline.parse(""), Inline.parse(",threads=2"))
+        inline inline,threads=2
+        """
+        return parse_place(cls, "inline", after)
+
+    def __post_init__(self) -> None:
+        check_counts("Inline", {"threads": (self.threads, 1), "adversary": (self.adversary, 0)})
 
     def __str__(self) -> str:
-        return "inline" if self.adversary is None else f"inline, adversary {self.adversary}"
+        return place_text("inline", self)
 
 
 class InlineRun:
@@ -92,6 +108,7 @@ class InlineRun:
         seed: int,
         instruments: Sequence[Instrument] = (),
         adversary: int | None = None,
+        threads: int = 1,
         state: RunState | None = None,
         save_every: int | None = None,
     ) -> None:
@@ -111,7 +128,7 @@ class InlineRun:
         self._work: dict[tuple[str, int | None], Any] = {}
         self._adversary = None if adversary is None else _Adversary(adversary)
         try:
-            self._open(seed, state, save_every)
+            self._open(seed, threads, state, save_every)
         except BaseException:
             self.close()
             raise
@@ -191,7 +208,7 @@ class InlineRun:
 
     # ---- inside
 
-    def _open(self, seed: int, state: RunState | None, save_every: int | None) -> None:
+    def _open(self, seed: int, num_threads: int, state: RunState | None, save_every: int | None) -> None:
         hub = self._schedule.hub
         cut = None if state is None else restore_hub(hub, state)
         for name, recipe in self.flow.learners().items():
@@ -205,6 +222,7 @@ class InlineRun:
                 self._work[node.name, None] = node.work
         for shard, saved in plan_shards(self.flow, seed, state):
             node = self.flow.nodes[shard.node]
+            shard = replace(shard, num_threads=num_threads)
             opened, work = open_shard(node, shard, saved, flow=self.flow.name, seed=seed)
             self._work[node.name, shard.index] = work
             history = first_history(hub, shard, cut, saved if opened.generation == shard.generation else None)

@@ -83,8 +83,7 @@ class RemoteRun:
         try:
             self._start()
         except (EOFError, ConnectionError):
-            msg = f"the process of the learner ended {self._end()} before it had begun"
-            raise WorkerError(msg) from None
+            raise WorkerError.before_it_began("the process of the learner", self._end()) from None
 
     # ---- running
 

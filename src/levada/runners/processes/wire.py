@@ -35,6 +35,7 @@ _HEAD = struct.Struct("<IB")
 _MAX_DESCRIPTORS = 253
 """As many as the kernel takes with one message."""
 _CHUNK = 1 << 16
+_ROOM_FOR_RIGHTS = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Wire:
@@ -128,8 +129,10 @@ class Wire:
         self._posted.clear()
 
     def _receive(self, flags: int) -> list[tuple[Any, list[int]]]:
-        data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, _MAX_DESCRIPTORS, flags)
-        self._descriptors.extend(descriptors)
+        # not socket.recv_fds: in Python 3.11 that ignores its flags
+        data, rights, _, _ = self._socket.recvmsg(_CHUNK, _ROOM_FOR_RIGHTS, flags)
+        for *_, sent in rights:
+            self._descriptors.extend(array.array("i", sent))
         if not data:
             raise EOFError
         self._bytes += data

@@ -45,21 +45,26 @@ def work(
     keep_freed_memory()
     threading.Thread(target=end_with, args=(end.fileno(),), daemon=True).start()
     with threadpool_limits(num_threads):
-        _Worker(Wire(end, ToWorker), inference, plan, shards).run()
+        _Worker(Wire(end, ToWorker), inference, plan, num_threads, shards).run()
 
 
 class _Worker:
     """Shards behind a wire; what they make lies in slots."""
 
     def __init__(
-        self, wire: Wire, inference: socket.socket | None, plan: Plan, shards: Sequence[tuple[Shard, Arrays | None]]
+        self,
+        wire: Wire,
+        inference: socket.socket | None,
+        plan: Plan,
+        num_threads: int,
+        shards: Sequence[tuple[Shard, Arrays | None]],
     ) -> None:
         self._wire = wire
         self._inference = None if inference is None else InferenceClient(inference)
         serve = serve_here if self._inference is None else self._inference.serve
         self._pool = Pool()
         self._rings: dict[str, RingReader] = {}
-        self._host = ShardHost(plan, shards, self._find_weights, self._pool.take, serve=serve)
+        self._host = ShardHost(plan, shards, self._find_weights, self._pool.take, serve=serve, num_threads=num_threads)
 
     def run(self) -> None:
         """Until `Stop`."""

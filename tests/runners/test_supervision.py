@@ -1,0 +1,208 @@
+"""What goes wrong with workers, and what becomes of the run: it goes on, or it ends with words that help."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import processes_samples as samples
+import pytest
+
+from levada.algorithms.ppo import PPO
+from levada.api.options import deployment
+from levada.flow import Failed, Queue
+from levada.rl.task import Task
+from levada.rl.threads import set_threads
+from levada.run.hashing import params_sha256
+from levada.runners import Inline, WorkerError
+from levada.runners.processes import Processes, transport
+from levada.runners.processes.inference import place
+from levada.runners.processes.ring import WeightsGrownError
+
+
+class Failures:
+    def __init__(self):
+        self.seen = []
+
+    def on_event(self, event):
+        if isinstance(event, Failed):
+            self.seen.append(event)
+
+
+def flow_of(source, learner=None, **options):
+    flow = samples.counting_flow(source, **options)
+    if learner is not None:
+        object.__setattr__(flow.nodes["learn"], "work", learner)
+    return flow
+
+
+def reach(run, update):
+    """The run's report of an update."""
+    return next(report for report in run if report.firing >= update)
+
+
+def test_many_messages_both_ways_do_not_lock_each_other_out():
+    """While the learner is at work, the worker fills its socket; then there are as many tickets for it."""
+    flow = samples.counting_flow(samples.Numbers(), shards=1, queue=Queue(max_lag=1))
+    object.__setattr__(flow.nodes["batch"], "size", 6000)
+    object.__setattr__(flow.nodes["learn"], "work", samples.Slow(seconds=0.3))
+    with Processes(workers=1).open(flow, seed=1) as run:
+        reach(run, 2)
+
+
+def test_a_killed_worker_is_missed_although_what_it_has_forked_goes_on():
+    with Processes(workers=2).open(flow_of(samples.Forking()), seed=1) as run:
+        reach(run, 3)
+        os.kill(run.worker_pids[0], signal.SIGKILL)
+        reach(run, 10)
+
+
+@pytest.mark.parametrize("queue", [Queue(max_lag=1, on_stale="drop"), Queue(max_lag=None, capacity=12)], ids=str)
+def test_one_that_hangs_is_missed_while_others_have_much_to_say(tmp_path, queue):
+    source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "sleep"))
+    failures = Failures()
+    flow = flow_of(source, samples.Slow(seconds=0.01), shards=6, queue=queue)
+    with Processes(workers=6, hang_timeout_s=1.0).open(flow, seed=1, instruments=[failures]) as run:
+        next(report for report in run if failures.seen)
+    assert failures.seen[0].why == "the worker ended after 1 s without a sign of life"
+
+
+def test_an_inference_that_does_not_answer_is_replaced(monkeypatch, caplog):
+    monkeypatch.setattr(place, "ANSWER_S", 0.1)
+    flow = samples.small_ppo(0)
+    with Processes(workers=2, inference="worker", hang_timeout_s=1.0).open(flow, seed=1) as run:
+        reach(run, 2)
+        os.kill(run.transport.inference_pid, signal.SIGSTOP)
+        reach(run, 5)
+        fingerprint = params_sha256(run.node_state("learn").weights())
+    assert "the inference does not answer, and is killed" in caplog.text
+    with Inline().open(flow, seed=1) as run:
+        reach(run, 5)
+        assert params_sha256(run.node_state("learn").weights()) == fingerprint
+
+
+def test_workers_that_do_not_end_are_killed_together(monkeypatch):
+    monkeypatch.setattr(transport, "PATIENCE_S", 0.2)
+    with Processes(workers=4).open(flow_of(samples.Sleeping(0.01)), seed=1) as run:
+        reach(run, 1)
+        pids = run.worker_pids
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize("max_lag", [20, 300])
+def test_registers_that_keep_many_versions(max_lag):
+    flow = samples.counting_flow(samples.Numbers(), queue=Queue(max_lag=max_lag))
+    with Processes(workers=2).open(flow, seed=1) as run:
+        reach(run, 3)
+
+
+@pytest.mark.parametrize(("source", "error", "match", "note"), [
+    (samples.Unpicklable(), TypeError, "generator", "while sending what shard 1 of 'numbers' has made to another process"),
+    (samples.BadState(), samples.StormError, "state_dict", "while saving the state of shard 1 of 'numbers'"),
+], ids=["item", "state"])  # fmt: skip
+def test_what_would_fail_again_and_again_ends_the_run_with_the_users_error(source, error, match, note):
+    with (
+        pytest.raises(error, match=match) as caught,
+        Processes(workers=2).open(flow_of(source), seed=1) as run,
+    ):
+        reach(run, 100)
+    [said] = caught.value.__notes__
+    assert said.replace("shard 0", "shard 1") == note  # whichever comes first
+
+
+def test_weights_that_grow_are_refused():
+    with (
+        pytest.raises(
+            WeightsGrownError, match=r"version 1 of the weights takes 4,194,304 bytes, there is room for 65,"
+        ),
+        Processes(workers=1).open(flow_of(samples.Numbers(), samples.Fattening()), seed=1) as run,
+    ):
+        reach(run, 2)
+
+
+WITHOUT_GUARD = """
+import processes_samples as samples
+from levada.runners.processes import Processes
+
+next(iter(Processes(workers=2).open(samples.counting_flow(samples.Numbers()), seed=1)))
+"""
+
+
+@pytest.mark.parametrize("options", ["", ",learner=worker"])
+def test_a_script_without_a_guard_is_told_so(tmp_path, options):
+    place = f"Processes.parse(':2{options}')"
+    (tmp_path / "main.py").write_text(WITHOUT_GUARD.replace("Processes(workers=2)", place))
+    environment = {**os.environ, "PYTHONPATH": str(Path(samples.__file__).parent)}
+    command = [sys.executable, tmp_path / "main.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "before it had begun; what it wrote to stderr says why" in done.stderr
+    assert 'below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
+def test_environments_may_have_processes_of_their_own():
+    flow = samples.small_ppo(0)
+    sampler = flow.nodes["rollout"].work
+    object.__setattr__(sampler, "task", Task("CartPole-v1", vectorization="async"))
+    with Processes(workers=2).open(flow, seed=1) as run:
+        reach(run, 2)
+
+
+def test_a_run_that_nobody_closes_does_not_keep_the_process(tmp_path):
+    for options in ("", ",learner=worker"):
+        lines = WITHOUT_GUARD.replace("next(iter(", "run = ").replace(", seed=1)))", ", seed=1)\n    next(iter(run))")
+        lines = lines.replace("run = Processes(workers=2)", f"run = Processes.parse(':2{options}')")
+        lines = lines.replace("\nrun = ", "\nif __name__ == '__main__':\n    run = ")
+        (tmp_path / "main.py").write_text(lines)
+        environment = {**os.environ, "PYTHONPATH": str(Path(samples.__file__).parent)}
+        done = subprocess.run([sys.executable, tmp_path / "main.py"], env=environment, timeout=60, check=False)
+        assert done.returncode == 0
+
+
+def test_whoever_waits_for_a_report_can_be_interrupted(tmp_path):
+    source = samples.Numbers(misbehave=samples.Always("sleep", shard=1, firing=3))
+    with Processes(workers=2, learner="worker").open(flow_of(source), seed=1) as run:
+        reach(run, 2)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            reach(run, 5)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        assert run.statistics().versions == {"policy": 2}
+        assert run.node_state("learn").num_updates == 2
+        for pid in run.worker_pids:
+            os.kill(pid, signal.SIGKILL)  # else closing is patient with the one that sleeps
+
+
+def test_an_error_of_a_learner_elsewhere_leaves_what_was_learned():
+    learner = samples.Stormy()
+    with Processes(workers=2, learner="worker").open(flow_of(samples.Numbers(), learner), seed=1) as run:
+        with pytest.raises(samples.StormError):
+            reach(run, 5)
+        assert run.node_state("learn").num_updates == 2
+
+
+def test_acting_and_learning_have_their_own_numbers_of_threads_wherever_they_are():
+    flow = PPO(shards=4, num_envs=8, num_steps=128, minibatch_size=512, compile=False).flow(Task("CartPole-v1"))
+    prints = {}
+    try:
+        set_threads(2)
+        for on in (
+            "inline",
+            *(f"processes:2{more}" for more in ("", ",learner=worker", ",inference=worker", ",threads=2")),
+        ):
+            with deployment(on).open(flow, seed=1) as run:
+                reach(run, 2)
+                prints[on] = params_sha256(run.node_state("learn").weights())
+    finally:
+        set_threads(1)
+    assert prints.pop("processes:2,threads=2") != prints["inline"]  # it does matter
+    assert len(set(prints.values())) == 1, prints
+
+
+def test_workers_that_cannot_even_begin():
+    with pytest.raises(WorkerError, match=r"a worker ended with exit code 1 before it had begun"):
+        Processes(workers=1).open(flow_of(samples.ExitsAtOnce()), seed=1)
