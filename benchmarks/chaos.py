@@ -119,6 +119,9 @@ class Main:
 
     def __init__(self, folder: Path, num_updates: int) -> None:
         self.folder = folder
+        self.temporary = folder / "tmp"
+        """Where what they have to keep in files goes, such as the addresses of sockets."""
+        self.temporary.mkdir()
         self._goal = f"updates={num_updates}"
         self._train = [
             "train", "ppo", "--env", "CartPole-v1", "--shards", "4", "--num-envs", "2", "--max-lag", "1", "--seed", str(SEED),
@@ -132,7 +135,8 @@ class Main:
             ["resume", str(path), "--quiet"] if (path / "config.json").exists() else [*self._train, "--out", str(path)]
         )
         return subprocess.Popen(
-            [sys.executable, "-m", "levada.cli", *words], env={**os.environ, "LEVADA_CHAOS": mark}, text=True,
+            [sys.executable, "-m", "levada.cli", *words], text=True,
+            env={**os.environ, "LEVADA_CHAOS": mark, "TMPDIR": str(self.temporary)},
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -164,7 +168,7 @@ def main_process(num_kills: int, console: Console) -> bool:
                     process.kill()
                     process.communicate()
                     num_killed += 1
-                    faults += _left_behind(name, mark, before)
+                    faults += _left_behind(name, mark, before, runs.temporary)
                     process = runs.start(name, mark)
             _, said = process.communicate()
             if process.returncode != 0:
@@ -177,12 +181,12 @@ def main_process(num_kills: int, console: Console) -> bool:
     return not faults
 
 
-def _left_behind(name: str, mark: str, before: set[str]) -> list[str]:
+def _left_behind(name: str, mark: str, before: set[str], temporary: Path) -> list[str]:
+    """Processes, files, names in the shared memory. (Memory without a name goes with the last process that maps it.)"""
     deadline_s = time.perf_counter() + LEFT_BEHIND_S
-    while (left := marked(mark)) and time.perf_counter() < deadline_s:
+    while (left := [*marked(mark), *temporary.iterdir(), *(segments() - before)]) and time.perf_counter() < deadline_s:
         time.sleep(0.05)
-    new = segments() - before
-    return [f"{name}: processes {left} and segments {new} are left after {LEFT_BEHIND_S:g} s"] if left or new else []
+    return [f"{name}: after {LEFT_BEHIND_S:g} s there are left {left}"] if left else []
 
 
 def main() -> int:

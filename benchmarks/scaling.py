@@ -1,11 +1,13 @@
 """Does it overlap, does it scale, does it sleep? Measured with parts that take a known time.
 
     python benchmarks/scaling.py                       # all, 3 minutes
-    python benchmarks/scaling.py sleep overlap idle stragglers
+    python benchmarks/scaling.py sleep overlap idle efficiency stragglers
 
 sleep: PPO in environments of 5 ms a step, with 8 shards: env steps/s with 8 workers against those with one.
 overlap: sampling and learning that take equally long, asleep and busy: updates/s with lag 1 against those with lag 0.
 idle: processor time of all processes together, while everything waits 10 s for a slow environment.
+efficiency: the processor time that environments, inference and learning of an env step take alone, in one thread, times the env
+steps/s of all cores together: what share of the cores' time is what had to be done. Beside it, the share that nodes say they use.
 stragglers: 2 % of the items take 200 times as long: lag as promised and as measured, and items/s, for each rule.
 """
 
@@ -32,6 +34,8 @@ from levada.flow.deployment import Deployment, Run
 from levada.flow.watch import ChannelStatistics
 from levada.rl.task import Task
 from levada.rl.threads import set_threads
+from levada.runners import Inline
+from levada.runners.accounts import num_cores
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
 
@@ -121,6 +125,46 @@ def _watch(found: list[float]) -> None:
     found += [cpu_s(pids) - before_s, float(len(pids))]
 
 
+def efficiency(console: Console) -> None:
+    table = Table(
+        "network", "deployment", "env steps/s", "of the cores, alone", "as measured in the run",
+        title="efficiency: PPO on CartPole-v1, one epoch; target 0.8",
+    )  # fmt: skip
+    fields = {"num_envs": 20, "num_steps": 64, "minibatch_size": 512, "num_epochs": 1, "normalise_advantage": True}
+    for name, more in (("64-64", {}), ("512-512", {"network": "benchmarks._peers.networks:SampleFactory"})):
+        config = PPO(**fields, **more, shards=2, max_lag=4, order="arrival")  # type: ignore[arg-type]
+        flow, alone = config.flow(Task("CartPole-v1")), 0.0
+        places: list[Deployment] = [Inline(), Processes(workers=1), Processes(workers=2)]
+        for place in places:
+            steps_per_s, cores = _spent(flow, place, steps_per_update=2 * 20 * 64)
+            alone = alone or cores / steps_per_s
+            share = f"{alone * steps_per_s / num_cores():.2f}"
+            is_alone = isinstance(place, Inline)
+            table.add_row(
+                name, "alone" if is_alone else str(place), f"{steps_per_s:,.0f}", "" if is_alone else share,
+                "" if is_alone else f"{cores / num_cores():.2f}",
+            )  # fmt: skip
+    console.print(table)
+
+
+def _spent(
+    flow: Flow, place: Deployment, *, steps_per_update: int, warm_s: float = 4.0, seconds: float = 10.0
+) -> tuple[float, float]:
+    """Env steps/s, and cores that the nodes' own work kept busy."""
+    with _closing(place.open(flow, seed=SEED)) as run:
+        marks: list[tuple[float, int, float]] = []
+        begun_s = time.perf_counter()
+        for report in run:
+            now_s = time.perf_counter()
+            if now_s - begun_s >= (warm_s, warm_s + seconds)[len(marks)]:
+                spent_s = sum(node.cpu_s for node in run.statistics().nodes.values())
+                marks.append((now_s, report.firing, spent_s))
+                if len(marks) == 2:
+                    break
+    (start_s, first, before_s), (end_s, last, after_s) = marks
+    return (last - first) * steps_per_update / (end_s - start_s), (after_s - before_s) / (end_s - start_s)
+
+
 def stragglers(console: Console) -> None:
     table = Table(
         "queue", "bound", "max", "mean", "dropped", "items/s",
@@ -158,6 +202,7 @@ PARTS: dict[str, Callable[[Console], None]] = {
     "sleep": sleep,
     "overlap": overlap,
     "idle": idle,
+    "efficiency": efficiency,
     "stragglers": stragglers,
 }
 
