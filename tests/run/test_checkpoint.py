@@ -227,6 +227,12 @@ def test_a_valid_checkpoint_is_not_overwritten(tmp_path):
     assert newest(tmp_path).meta == {"a": 1}
 
 
+def test_a_run_directory_that_is_gone_is_not_made_again(tmp_path):
+    with pytest.raises(FileNotFoundError, match="the run's directory is gone; was it deleted while the run went on"):
+        save(tmp_path / "deleted", 1, TINY, {})
+    assert not (tmp_path / "deleted").exists()
+
+
 def test_a_torn_checkpoint_is_replaced(tmp_path):
     (save(tmp_path, 1, TINY, {"a": 1}) / ARRAYS).write_bytes(b"")
     save(tmp_path, 1, {}, {"a": 2})

@@ -12,6 +12,7 @@ Where there is no run yet, the traceback is printed above the message.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -139,6 +140,8 @@ def _report(error: BaseException, directory: RunDirectory | None) -> int:
     """Say what failed; the traceback is in a file beside the run, or is printed above if there is none."""
     lines = [f"levada: {type(error).__name__}: {error}", *_place(error)]
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        lines.append("  Fewer workers need fewer files; `ulimit -n` says how many there may be, and raises that.")
     if directory is not None and directory.error_path.exists():
         lines.append(f"  The traceback is in {directory.error_path}.")
     else:

@@ -11,6 +11,7 @@ it got it. What a failing disk does to it later is recognised by the size and SH
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -92,7 +93,11 @@ def save(
     }
     text = _encode(record)
     folder = Path(directory) / FOLDER
-    folder.mkdir(exist_ok=True)  # without parents: what was deleted while the run went on is not made again by halves
+    if not folder.parent.is_dir():  # it is not made again by halves
+        raise FileNotFoundError(
+            errno.ENOENT, "the run's directory is gone; was it deleted while the run went on?", str(directory)
+        )
+    folder.mkdir(exist_ok=True)
     final = folder / f"{step:09d}"
     if final.exists():
         if not _is_torn(final):

@@ -264,7 +264,9 @@ class _Saver:
             checkpoint.keep_last(self._directory.path, self._num_kept)
         except OSError as error:
             self._failed_at = step
-            error.add_note(f"saving the checkpoint after update {step}; older ones in {self._directory.path} are whole")
+            older = checkpoint.list_checkpoints(self._directory.path)
+            whole = f"; older ones in {self._directory.path} are whole" if older else ""
+            error.add_note(f"saving the checkpoint after update {step}{whole}")
             raise
         self._saved_at = step
 
