@@ -45,7 +45,7 @@ from levada.run.summary import Summary
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
-from levada.runners.processes.remote import RemoteRun
+from levada.runners.processes.remote.run import RemoteRun
 
 SEED = 1
 WARM_UP = 10

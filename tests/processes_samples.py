@@ -408,3 +408,53 @@ class ExitsAtOnce:
 
     def __call__(self, shard: Shard) -> Any:
         os._exit(1)
+
+
+@dataclass(frozen=True)
+class Unconnected(Counting):
+    """Misses something that it would connect to."""
+
+    when: str = "open"
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        live.update = self.connect
+        if self.when == "open":
+            self.connect(None)
+        return live
+
+    def connect(self, batch: Any) -> Any:
+        """As a client of some server would."""
+        msg = "no licence server"
+        raise ConnectionRefusedError(msg)
+
+
+@dataclass(frozen=True)
+class Stuck(Counting):
+    """Its second update sits in C, where Python's signal handlers do not run."""
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        update = live.update
+        live.update = lambda batch: sum(range(10**12)) if live.num_updates == 1 else update(batch)
+        return live
+
+
+@dataclass(frozen=True)
+class ForkingCarelessly:
+    """A source whose shards fork in each firing, and let the child go on, or raise in it."""
+
+    how: str
+
+    def __call__(self, shard: Shard) -> Any:
+        numbers = Numbers()(shard)
+
+        def make(weights: Any) -> Any:
+            if os.fork() == 0:
+                if self.how == "exit":
+                    sys.exit(0)
+                if self.how == "return":
+                    return None
+            return numbers(weights)
+
+        return make

@@ -9,6 +9,16 @@ import pytest
 from levada.run.interrupt import MESSAGE, TOGETHER_S, Interrupt
 
 
+def test_one_that_comes_while_the_end_is_saved_is_held_back(capfd):
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        interrupt.saving()
+        signal.raise_signal(signal.SIGINT)
+        assert capfd.readouterr().err.endswith("saving what was learned; once more stops at once\n")
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_the_first_asks_and_the_second_insists(capfd):
     with Interrupt() as interrupt:
         assert not interrupt.requested

@@ -109,6 +109,43 @@ def test_an_error_of_the_loss_comes_back_with_its_traceback():
     assert any("in node 'learn' of flow 'counting'" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("when", ["open", "update"])
+def test_a_connection_error_of_the_users_is_not_the_end_of_the_process(when):
+    flow = samples.counting_flow(samples.Numbers())
+    object.__setattr__(flow.nodes["learn"], "work", samples.Unconnected(when=when))
+    with pytest.raises(ConnectionRefusedError, match="no licence server"):
+        learned(flow, THERE)
+
+
+def test_a_question_that_raises_is_answered_and_the_process_goes_on():
+    with THERE.open(samples.counting_flow(samples.Numbers()), seed=1) as run:
+        reports = iter(run)
+        next(reports)
+        pid = run.learner_pid
+        assert not hasattr(run.node_state("learn"), "_repr_html_")
+        with pytest.raises(TypeError, match="update"):
+            run.node_state("learn").update()
+        assert next(reports).firing == 2
+        assert run.learner_pid == pid
+
+
+def test_what_hangs_when_it_is_interrupted_is_not_trained_again(monkeypatch, tmp_path):
+    monkeypatch.setattr("levada.runners.processes.remote.run.PATIENCE_S", 0.3)
+    flow = samples.counting_flow(samples.Numbers())
+    object.__setattr__(flow.nodes["learn"], "work", samples.Stuck())
+    with THERE.open(flow, seed=1) as run:
+        reports = iter(run)
+        assert next(reports).firing == 1
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            next(reports)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for ask in (run.statistics, run.save):
+            with pytest.raises(WorkerError, match="what was learned since it was saved last is lost"):
+                ask()
+
+
 def test_what_cannot_be_sent_is_refused():
     flow = samples.counting_flow(samples.Numbers())
     object.__setattr__(flow.nodes["learn"], "work", samples.Unsendable())

@@ -42,6 +42,14 @@ def reach(run, update):
     return next(report for report in run if report.firing >= update)
 
 
+@pytest.mark.parametrize("how", ["exit", "return"])
+def test_what_a_shard_forks_is_no_second_worker(how):
+    with Processes(workers=2).open(flow_of(samples.ForkingCarelessly(how)), seed=1) as run:
+        reach(run, 5)
+        [channel] = run.statistics().channels.values()
+        assert (channel.ledger.lost, channel.ledger.balanced) == (0, True)
+
+
 def test_many_messages_both_ways_do_not_lock_each_other_out():
     """While the learner is at work, the worker fills its socket; then there are as many tickets for it."""
     flow = samples.counting_flow(samples.Numbers(), shards=1, queue=Queue(max_lag=1))

@@ -138,6 +138,7 @@ def execute(
                         saver.save(None, between_updates=True)
             except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
                 stopped_by, between_updates = INTERRUPTED, False
+            interrupt.saving()
             stopped_by = stopped_by or SOURCES_ENDED
             statistics = run.statistics()
             parameters = arrays_of()[0] if params_of is None else params_of()

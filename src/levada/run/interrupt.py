@@ -52,6 +52,11 @@ class Interrupt:
         self._process = os.getpid()
         self._clock = clock
         self._asked_s = 0.0
+        self._is_saving = False
+
+    def saving(self) -> None:
+        """From here on what was learned is being saved, which takes a moment: the next signal only says so, one more insists."""
+        self._is_saving = True
 
     @property
     def requested(self) -> bool:
@@ -72,18 +77,32 @@ class Interrupt:
         self._restore()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        is_first = not self.requested
+        is_held = self._is_saving
         together = number in ENDING and self.number in ENDING and self._clock() - self._asked_s < TOGETHER_S
-        if os.getpid() != self._process or (self.requested and not together):  # or forked, with this handler, by an env
+        if os.getpid() != self._process or not (
+            is_first or is_held or together
+        ):  # forked, with this handler, by an env
             self._restore()
             signal.raise_signal(number)
-        if self.requested:
             return
-        self.number, self._asked_s = number, self._clock()
+        if is_first:
+            self.number, self._asked_s = number, self._clock()
+        if is_held:
+            self._is_saving = False
+            self._tell("\nsaving what was learned; once more stops at once\n")
+            return
+        if not is_first:
+            return
         again = f"\nstopping after this update; a second {signal.Signals(number).name} stops at once\n"
+        self._tell(MESSAGE if number == signal.SIGINT else again)
+
+    @staticmethod
+    def _tell(text: str) -> None:
         # not print: a signal may come in the middle of one, and streams refuse to be entered twice
         with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to fail: it only tells
             if sys.__stderr__ is not None:
-                os.write(sys.__stderr__.fileno(), (MESSAGE if number == signal.SIGINT else again).encode())
+                os.write(sys.__stderr__.fileno(), text.encode())
 
     def _restore(self) -> None:
         while self._before:

@@ -23,7 +23,7 @@ from levada.runners.accounts import num_cores
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline, InlineRun
 from levada.runners.processes import Processes
-from levada.runners.processes.remote import RemoteRun
+from levada.runners.processes.remote.run import RemoteRun
 
 TRIAL_S = 0.5
 """How long the trial lasts at least after its first update, which also loads and records."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -68,6 +70,7 @@ class ShardHost:
             for shard, state in shards
         }
         self._waiting: list[tuple[_Shard, Firing]] = []
+        self._process = os.getpid()
 
     def open(self) -> Iterator[ShardOpened | ShardFailed]:
         """Open the shards, one after the other."""
@@ -98,7 +101,9 @@ class ShardHost:
             if node.kind == "source":
                 weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
             outputs = perform(node, shard.work if node.kind == "source" else node.work, firing, weights)
+            self._leave_if_forked(None)
         except (Exception, SystemExit) as error:  # sys.exit in an environment is an error like any other
+            self._leave_if_forked(error)
             explain(error, self._plan.flow, firing, versions)
             yield from self._begin_anew(shard, error)
             return
@@ -128,9 +133,20 @@ class ShardHost:
             shard.shard, shard.work = open_shard(node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed)
             shard.snapshots = Snapshots(shard.work)
             shard.snapshots.take()  # only to know whether it can be done
+            self._leave_if_forked(None)
         except (Exception, SystemExit) as error:
+            self._leave_if_forked(error)
             return ShardFailed(name, index, True, error)
         return ShardOpened(name, index, shard.shard.generation, shard.snapshots.why_not)
+
+    def _leave_if_forked(self, error: BaseException | None) -> None:
+        """End what an environment has forked and let go of: it is no second carrier of the same shards."""
+        if os.getpid() == self._process:
+            return
+        code: Any = error.code if isinstance(error, SystemExit) else error and 1
+        if isinstance(error, Exception):
+            traceback.print_exception(error)
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
     def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
         """Lose what the shard was working on, and go on with fresh work."""

@@ -13,7 +13,7 @@ from levada.flow.watch import Instrument
 from levada.runners.counts import check_counts, parse_place, place_text, useful_workers
 from levada.runners.hub_run import HubRun
 from levada.runners.processes.inference.place import Inference
-from levada.runners.processes.remote import RemoteRun
+from levada.runners.processes.remote.run import RemoteRun
 from levada.runners.processes.transport import SharedMemoryTransport
 
 Learner: TypeAlias = Literal["main", "worker"]

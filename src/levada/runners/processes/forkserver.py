@@ -27,5 +27,10 @@ def prepare() -> None:
         del os.environ[_FOLDER]
 
 
+def _remove(folder: str, parent: int) -> None:
+    if os.getppid() != parent:  # else that one still uses it, and removes it itself
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 if (_folder := os.environ.pop(_FOLDER, None)) is not None:  # this is the forkserver: it ends after all that it serves
-    atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+    atexit.register(_remove, _folder, os.getppid())

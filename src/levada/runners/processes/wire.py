@@ -18,6 +18,7 @@ other.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import select
 import socket
@@ -96,6 +97,7 @@ class Wire:
 
         Raises:
             EOFError: the other process is gone, or has closed its end.
+            OSError: this process may not have so many descriptors.
 
         """
         while True:
@@ -130,9 +132,11 @@ class Wire:
 
     def _receive(self, flags: int) -> list[tuple[Any, list[int]]]:
         # not socket.recv_fds: in Python 3.11 that ignores its flags
-        data, rights, _, _ = self._socket.recvmsg(_CHUNK, _ROOM_FOR_RIGHTS, flags)
+        data, rights, said, _ = self._socket.recvmsg(_CHUNK, _ROOM_FOR_RIGHTS, flags)
         for *_, sent in rights:
             self._descriptors.extend(array.array("i", sent))
+        if said & socket.MSG_CTRUNC:  # this process may have no more: the kernel has thrown them away
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if not data:
             raise EOFError
         self._bytes += data

@@ -9,6 +9,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -149,16 +150,15 @@ class InferenceServer:
                 _send(first.connection, Answer, call(*first.args))
                 return
             found = call(*_concatenate([one.args for one in group]))
+            ends = list(accumulate(_num_rows(one.args) for one in group))
+            answers = [_rows(found, start, end) for start, end in pairwise([0, *ends])]
         except Exception as error:
             packed = pack_error(error)
             for one in group:
                 _send(one.connection, partial(Refused, packed), None)
             return
-        start = 0
-        for one in group:
-            end = start + _num_rows(one.args)
-            _send(one.connection, Answer, _rows(found, start, end))
-            start = end
+        for one, answer in zip(group, answers, strict=True):
+            _send(one.connection, Answer, answer)
 
     def _model(self, factory: bytes, register: str, version: int, weights: Any) -> Any:
         """The model with these weights; None: they are not to be had."""

@@ -8,43 +8,37 @@ was saved last, as far as the one before it had come; reports that were handed o
 from __future__ import annotations
 
 import logging
-import multiprocessing.connection
+import multiprocessing
 import os
 import pickle
-import signal
-import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import util
 from multiprocessing.connection import wait
-from time import perf_counter
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from threadpoolctl import ThreadpoolController, threadpool_info
+from threadpoolctl import threadpool_info
 
 from levada.flow.errors import DeploymentError, FlowWarning
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Event, Instrument, Report, Statistics
-from levada.runners.allocation import keep_freed_memory
-from levada.runners.hub_run import HubRun, WorkerError
-from levada.runners.processes.errors import pack_error, unpack_error
+from levada.runners.hub_run import WorkerError
+from levada.runners.processes.errors import unpack_error
 from levada.runners.processes.forkserver import CONTEXT, prepare
 from levada.runners.processes.process import PATIENCE_S
-from levada.runners.processes.signals import end_with, how_it_ended, leave_signals_to_main
+from levada.runners.processes.remote.line import GoneError, Line
+from levada.runners.processes.remote.process import INTERRUPT, execute
+from levada.runners.processes.signals import how_it_ended
 
 if TYPE_CHECKING:
-    from levada.flow.deployment import Deployment, Run
-
-Connection = multiprocessing.connection.Connection
+    from levada.flow.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
-INTERRUPT = signal.SIGUSR1
 PATIENCE = 1.5
 """Times `hang_timeout_s` that the process may be silent: first it has to notice itself that a worker of its own hangs."""
 
@@ -79,10 +73,12 @@ class RemoteRun:
         """Reports that it has given since that state."""
         self._is_busy = False
         """Whether it is on its way to a report."""
+        self._is_whole = True
+        """Whether it is where the reports that were given say. False: one that has taken another's place is not there yet."""
         self._reports: deque[tuple[tuple[Event, ...], Report]] = deque()
         try:
             self._start()
-        except (EOFError, ConnectionError):
+        except GoneError:
             raise WorkerError.before_it_began("the process of the learner", self._end()) from None
 
     # ---- running
@@ -92,7 +88,7 @@ class RemoteRun:
             while not self._reports:
                 try:
                     self._next()
-                except (EOFError, ConnectionError):
+                except GoneError:
                     self._restart()
             self._num_failures = 0
             events, report = self._reports.popleft()
@@ -133,10 +129,12 @@ class RemoteRun:
 
     def close(self) -> None:
         """End the run, with its workers."""
-        if self._connection.closed:
+        if self._line.is_closed:
             return
-        with suppress(ConnectionError):  # it is gone
-            self._connection.send(("close",))
+        if not self._is_whole:
+            self._process.kill()
+        with suppress(GoneError):
+            self._line.send("close")
         self._end()
 
     def __enter__(self) -> Self:
@@ -151,33 +149,33 @@ class RemoteRun:
         """Start the process; it may take its time to open.
 
         Raises:
-            EOFError, ConnectionError: it has ended.
+            GoneError: it has ended.
             Exception: what opening raises.
 
         """
-        self._why_killed = ""
+        self._why_killed, self._is_busy = "", False
         prepare()
-        self._connection, there = multiprocessing.Pipe()
-        self._is_busy = False
+        here, there = multiprocessing.Pipe()
+        self._line = Line(here)
+        # else this process would wait for the other one when it ends
+        self._at_exit = util.Finalize(self, self._line.close, exitpriority=1)
         # not a daemon: those may have no children
         args = (there, self._open, self._state, _num_threads(), self._hang_timeout_s)
-        self._process = CONTEXT.Process(target=_execute, args=args, name="levada learner", daemon=False)
-        self._at_exit = util.Finalize(
-            self, self._connection.close, exitpriority=1
-        )  # else this process would wait for it
+        self._process = CONTEXT.Process(target=execute, args=args, name="levada learner", daemon=False)
         self._process.start()
         there.close()
         try:
-            self._take(self._connection.recv())  # it is open
-        except (EOFError, ConnectionError):
+            self._take(self._line.receive())  # it is open
+        except GoneError:
             raise
         except BaseException:
+            self._process.kill()
             self._end()
             raise
 
     def _restart(self) -> None:
         """The process has ended. Another one goes on, from where that one was."""
-        num_given = self._num_since
+        num_given, self._is_whole = self._num_since, False
         while True:
             how = self._end()
             self._num_failures += 1
@@ -188,15 +186,14 @@ class RemoteRun:
                 "the process of the learner ended %s; another goes on (failure %d of %d in a row)",
                 how, self._num_failures, self._max_restarts,
             )  # fmt: skip
-            try:
+            with suppress(GoneError):
                 self._start()
                 self._num_since = 0
                 while self._num_since < num_given:
                     self._next()
                     self._reports.pop()  # given already
-            except (EOFError, ConnectionError):
-                continue
-            return
+                self._is_whole = True
+                return
 
     def _end(self) -> str:
         """Wait until the process has ended; how it did."""
@@ -206,23 +203,29 @@ class RemoteRun:
             self._process.join()
         exitcode = self._process.exitcode
         self._process.close()
-        self._at_exit()  # closes the connection; only now, for the process would take that for the end of this one
+        self._at_exit()  # closes the line; only now, for the process would take that for the end of this one
         return self._why_killed or how_it_ended(exitcode)
 
     def _next(self) -> None:
-        self._connection.send(("next",))
+        self._line.send("next")
         self._is_busy = True
         self._take(self._receive(self._patience_s))
 
     def _ask(self, what: str, *args: Any) -> Any:
+        if self._is_whole and self._is_busy:  # whoever waited for a report was interrupted
+            self._interrupt()
+        if not self._is_whole:  # whoever waited was interrupted, and does not want to wait until it is
+            msg = (
+                "the run was interrupted while its learner's process could not answer, or another one took its place: what was "
+                "learned since it was saved last is lost"
+            )
+            raise WorkerError(msg)
         while True:
             try:
-                if self._is_busy:  # whoever waited for a report was interrupted
-                    self._interrupt()
-                self._connection.send((what, *args))
+                self._line.send(what, *args)
                 while (message := self._receive(self._patience_s))[0] != "answer":
                     self._take(message)
-            except (EOFError, ConnectionError):
+            except GoneError:
                 self._restart()
             else:
                 return message[1]
@@ -230,10 +233,13 @@ class RemoteRun:
     def _interrupt(self) -> None:
         """Have the process leave what it is at, as Ctrl-C would if it were here."""
         assert self._process.pid is not None
-        with suppress(ProcessLookupError):
-            os.kill(self._process.pid, INTERRUPT)
-        while self._is_busy:
-            self._take(self._receive(PATIENCE_S))
+        try:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, INTERRUPT)
+            while self._is_busy:
+                self._take(self._receive(PATIENCE_S))
+        except GoneError:
+            self._is_whole = False
 
     @property
     def _patience_s(self) -> float | None:
@@ -243,18 +249,19 @@ class RemoteRun:
         """What the process says next, but for signs of life.
 
         Raises:
-            EOFError, ConnectionError: it is gone, or was killed because there were none.
+            GoneError: it has ended, or was killed because there were none.
 
         """
-        while ready := wait([self._connection, self._process.sentinel], patience_s):
-            if self._connection not in ready and not self._connection.poll():
-                raise EOFError
-            message: tuple[Any, ...] = self._connection.recv()
+        either: list[Any] = [self._line, self._process.sentinel]
+        while ready := wait(either, patience_s):
+            if self._process.sentinel in ready and not self._line.poll():
+                raise GoneError
+            message = self._line.receive()
             if message[0] != "alive":
                 return message
         self._why_killed = f"after {patience_s:g} s without a sign of life"
         self._process.kill()
-        raise EOFError
+        raise GoneError
 
     def _take(self, message: tuple[Any, ...]) -> None:
         kind, *rest = message
@@ -278,124 +285,9 @@ class _RemoteLearner:
         return partial(self._run._ask, "call", self._node, name) if is_method else value
 
 
-class _Collector:
-    """An instrument that keeps the events until they are sent."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def on_event(self, event: Event) -> None:
-        self.events.append(event)
-
-    def take(self) -> tuple[Event, ...]:
-        events, self.events = tuple(self.events), []
-        return events
-
-
-class _Pulse:
-    """Says now and then that the run goes on."""
-
-    def __init__(self, connection: Connection, every_s: float) -> None:
-        self._connection = connection
-        self._every_s = every_s
-        self._next_s = 0.0
-
-    def __call__(self) -> None:
-        now_s = perf_counter()
-        if now_s >= self._next_s:
-            self._next_s = now_s + self._every_s
-            self._connection.send(("alive",))
-
-
-class _Interrupted(BaseException):
-    """Raised where the process is, by a signal."""
-
-
-class _Interruption:
-    """Turns a signal into an exception, while that is wanted."""
-
-    def __init__(self) -> None:
-        self._is_wanted = False
-        signal.signal(INTERRUPT, self._handle)
-
-    def __enter__(self) -> None:
-        self._is_wanted = True
-
-    def __exit__(self, *exc: object) -> None:
-        self._is_wanted = False
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_wanted:
-            self._is_wanted = False
-            raise _Interrupted
-
-
 def _num_threads() -> dict[str, int]:
     """Of each library that computes with threads, by its file: one process may have two of a kind."""
     return {info["filepath"]: info["num_threads"] for info in threadpool_info()}
-
-
-def _set_num_threads(threads: Mapping[str, int]) -> None:
-    for library in ThreadpoolController().lib_controllers:
-        if library.filepath in threads:
-            library.set_num_threads(threads[library.filepath])
-
-
-def _execute(
-    connection: Connection,
-    open_run: Any,
-    state: RunState | None,
-    threads: Mapping[str, int],
-    hang_timeout_s: float | None,
-) -> None:
-    """The life of the process."""
-    leave_signals_to_main()
-    _set_num_threads(threads)
-    threading.Thread(target=end_with, args=(connection.fileno(),), daemon=True).start()
-    keep_freed_memory()
-    collector = _Collector()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FlowWarning)  # the main process has shown them
-        try:
-            with open_run(instruments=[collector], state=state) as run:
-                assert isinstance(run, HubRun)
-                if hang_timeout_s is not None:
-                    run.on_turn = _Pulse(connection, hang_timeout_s / 10)
-                connection.send(("open",))
-                _obey(connection, run, collector)
-        except (EOFError, ConnectionError):
-            os._exit(1)  # the main process is gone
-        except BaseException as error:
-            connection.send(("error", pack_error(error)))
-
-
-def _obey(connection: Connection, run: Run, collector: _Collector) -> None:
-    reports, interruption = iter(run), _Interruption()
-    while True:
-        what, *args = connection.recv()
-        if what == "next":
-            try:
-                with interruption:
-                    report = next(reports)
-            except _Interrupted:
-                reports = iter(run)
-                connection.send(("interrupted",))
-            except Exception as error:  # what was learned until then can still be asked for
-                reports = iter(run)
-                connection.send(("error", pack_error(error)))
-            else:
-                connection.send(("report", collector.take(), report))
-        elif what == "close":
-            return
-        elif what == "attribute":
-            found = getattr(run.node_state(args[0]), args[1])
-            connection.send(("answer", (callable(found), None if callable(found) else found)))
-        elif what == "call":
-            node, name, *rest = args
-            connection.send(("answer", getattr(run.node_state(node), name)(*rest)))
-        else:
-            found = getattr(run, what)
-            connection.send(("answer", found() if callable(found) else found))
 
 
 def _check_can_be_sent(flow: Flow) -> None:
