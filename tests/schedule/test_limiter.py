@@ -1,5 +1,7 @@
 """The balance of a replay: from both sides, never both waiting, never off by more than the tolerance and one step."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +33,27 @@ def test_the_error_stays_within_the_tolerance_and_one_step(case: tuple[ReplayLim
             limiter.sample(size)
         if limiter.inserted >= limiter.min_size:
             assert -limiter.tolerance - size <= limiter.error <= limiter.tolerance + ratio * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1.0, 33.3, 500.0])
+def test_ten_thousand_schedules_with_items_of_many_sizes(tolerance: float):
+    """Whoever may go on does, or waits, at random; nobody is ever locked out for good."""
+    for seed in range(2500):
+        dice = random.Random(seed)
+        ratio, size = dice.choice([0.1, 0.5, 1.0, 4.0, 32.0, dice.uniform(0.01, 50.0)]), dice.choice([1, 32, 256])
+        most, least = dice.choice([1, 4, 100]), dice.choice([1, 50, 1000])
+        limiter = ReplayLimiter(min_size=least, samples_per_insert=ratio, tolerance=tolerance)
+        eager = dice.random()
+        for _ in range(60):
+            assert limiter.may_insert or limiter.may_sample, "nobody may go on"
+            if tolerance == 0.0:
+                assert limiter.may_insert != limiter.may_sample
+            if limiter.may_insert and (dice.random() < eager or not limiter.may_sample):
+                limiter.insert(dice.randint(1, most))
+            else:
+                limiter.sample(size)
+            if limiter.inserted >= least:
+                assert -tolerance - size <= limiter.error <= tolerance + ratio * most * (1 + 1e-9)
 
 
 @given(cases(st.just(0.0)))

@@ -2,8 +2,8 @@
 
 With `e = (inserted - min_size) * samples_per_insert - sampled`, counted in items: inserting waits while `e > tolerance`,
 sampling while `e <= -tolerance` (after Reverb's rate limiter, arXiv 2102.04736, section 3.3). One of the two is always
-allowed; with a tolerance of 0 exactly one is, so the interleaving does not depend on timing. A batch is counted whole,
-so e stays within the tolerance and one step of either side.
+allowed; with a tolerance of 0 exactly one is, so the interleaving does not depend on timing. What is inserted at once (the
+transitions of a rollout), and a batch, are counted whole, so e stays within the tolerance and one step of either side.
 
 >>> limiter = ReplayLimiter(min_size=4, samples_per_insert=2.0, tolerance=0.0)
 >>> limiter.may_insert, limiter.may_sample
@@ -50,10 +50,10 @@ class ReplayLimiter:
             return False
         return self.samples_per_insert is None or self.error > -self.tolerance
 
-    def insert(self) -> None:
-        """An item was inserted."""
+    def insert(self, num: int = 1) -> None:
+        """`num` items were inserted at once."""
         assert self.may_insert, "inserted while the replay had to be sampled"
-        self.inserted += 1
+        self.inserted += num
 
     def sample(self, size: int) -> None:
         """A batch of `size` items was sampled."""
