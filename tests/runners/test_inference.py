@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from contextlib import suppress
 from typing import ClassVar
 
@@ -201,10 +200,13 @@ def test_calls_that_wait_are_computed_together():
         control.send(Connect(), [its.detach()])
         clients.append(InferenceClient(mine))
         give(clients[-1], reader, 0)
+    asked = threading.Semaphore(0)
 
     def ask(number):
-        model = clients[number].serve(Scale)
+        model, wire = clients[number].serve(Scale), clients[number]._wire
         model.load(clients[number].known["w"][1])
+        receive = wire.receive
+        wire.receive = lambda: (asked.release(), receive())[1]  # its call has been sent
         answers[number] = model.both(batch(10 * number, number + 1))[0]["a"].tolist()
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
@@ -212,9 +214,8 @@ def test_calls_that_wait_are_computed_together():
         thread.start()
     while len(server._selector.get_map()) < 4:
         assert server._obey()
-    deadline_s = time.monotonic() + 20.0
-    while len(server._selector.select(0)) < 3:
-        assert time.monotonic() < deadline_s
+    for _ in threads:
+        assert asked.acquire(timeout=20.0)
     running = threading.Thread(target=server.run)
     running.start()
     for thread in threads:
