@@ -125,13 +125,15 @@ class LiveCounting:
 
 
 @dataclass(frozen=True)
-class Deadly(Counting):
-    """Kills its process in the third update."""
+class Harmful(Counting):
+    """Does harm in its third update; see `do_harm`."""
+
+    what: str = "kill"
 
     def open(self, seed: int) -> Any:
         live = LiveCounting()
         update = live.update
-        live.update = lambda batch: do_harm("kill") if live.num_updates == 2 else update(batch)
+        live.update = lambda batch: do_harm(self.what) if live.num_updates == 2 else update(batch)
         return live
 
 
@@ -392,17 +394,6 @@ class Fattening(Counting):
 
 
 @dataclass(frozen=True)
-class Stormy(Counting):
-    """Raises in its third update."""
-
-    def open(self, seed: int) -> Any:
-        live = LiveCounting()
-        update = live.update
-        live.update = lambda batch: do_harm("raise") if live.num_updates == 2 else update(batch)
-        return live
-
-
-@dataclass(frozen=True)
 class ExitsAtOnce:
     """A source that ends its process, as an error that nobody catches does."""
 
@@ -442,7 +433,7 @@ class Stuck(Counting):
 
 @dataclass(frozen=True)
 class ForkingCarelessly:
-    """A source whose shards fork in each firing, and let the child go on, or raise in it."""
+    """A source whose shards fork in each firing, and let the child exit, or return from the firing."""
 
     how: str
 

@@ -68,7 +68,7 @@ def test_a_killed_learner_is_replaced_and_changes_no_bit():
 def test_a_learner_that_is_killed_again_and_again_ends_the_run():
     source = samples.Numbers()
     flow = samples.counting_flow(source)
-    object.__setattr__(flow.nodes["learn"], "work", samples.Deadly())
+    object.__setattr__(flow.nodes["learn"], "work", samples.Harmful())
     with pytest.raises(WorkerError, match=r"the process of the learner ended 2 times in a row, now by SIGKILL"):
         learned(flow, Processes(workers=2, learner="worker", max_restarts=1))
 

@@ -186,7 +186,7 @@ def test_whoever_waits_for_a_report_can_be_interrupted(tmp_path):
 
 
 def test_an_error_of_a_learner_elsewhere_leaves_what_was_learned():
-    learner = samples.Stormy()
+    learner = samples.Harmful(what="raise")
     with Processes(workers=2, learner="worker").open(flow_of(samples.Numbers(), learner), seed=1) as run:
         with pytest.raises(samples.StormError):
             reach(run, 5)
