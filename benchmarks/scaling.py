@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ from levada.rl.task import Task
 from levada.rl.threads import set_threads
 from levada.runners import Inline
 from levada.runners.accounts import num_cores
+from levada.runners.allocation import keep_freed_memory
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
 
@@ -133,17 +135,16 @@ def efficiency(console: Console) -> None:
     fields = {"num_envs": 20, "num_steps": 64, "minibatch_size": 512, "num_epochs": 1, "normalise_advantage": True}
     for name, more in (("64-64", {}), ("512-512", {"network": "benchmarks._peers.networks:SampleFactory"})):
         config = PPO(**fields, **more, shards=2, max_lag=4, order="arrival")  # type: ignore[arg-type]
-        flow, alone = config.flow(Task("CartPole-v1")), 0.0
-        places: list[Deployment] = [Inline(), Processes(workers=1), Processes(workers=2)]
-        for place in places:
-            steps_per_s, cores = _spent(flow, place, steps_per_update=2 * 20 * 64)
-            alone = alone or cores / steps_per_s
-            share = f"{alone * steps_per_s / num_cores():.2f}"
-            is_alone = isinstance(place, Inline)
+        flow = config.flow(Task("CartPole-v1"))
+        places: list[Deployment] = [Inline(), Processes(workers=1), Inline(), Processes(workers=2), Inline()]
+        rates, cores = zip(*(_spent(flow, place, steps_per_update=2 * 20 * 64) for place in places), strict=True)
+        alone_s = statistics.mean(cores[at] / rates[at] for at in (0, 2, 4))  # of an env step
+        table.add_row(name, "alone", f"{1.0 / alone_s:,.0f}", "", "")
+        for at in (1, 3):
+            shares = (alone_s * rates[at], cores[at])
             table.add_row(
-                name, "alone" if is_alone else str(place), f"{steps_per_s:,.0f}", "" if is_alone else share,
-                "" if is_alone else f"{cores / num_cores():.2f}",
-            )  # fmt: skip
+                name, str(places[at]), f"{rates[at]:,.0f}", *(f"{share / num_cores():.2f}" for share in shares)
+            )
     console.print(table)
 
 
@@ -214,6 +215,7 @@ def main() -> int:
     if unknown := [part for part in parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     set_threads(1)
+    keep_freed_memory()  # as `levada train` does
     console = Console(width=120)
     for part in parts:
         with console.status(part):

@@ -94,6 +94,21 @@ def test_only_the_work_of_a_shard_can_be_lost():
         schedule.handle(Lost(batch))
 
 
+def test_in_arrival_order_each_shard_has_its_next_ticket_at_hand_and_no_more():
+    schedule = Schedule(toy_flow(Queue(max_lag=4, order="arrival"), size=2, shards=2))  # six tickets
+    first, _ = firings(schedule.handle(Begin()))
+    assert [len(schedule.hub.tickets("rollout", shard)) for shard in (0, 1)] == [2, 2]
+    assert started(finish(schedule, first)) == ["rollout, shard 0, firing 2, ticket 2"]
+    assert [t.number for t in schedule.hub.tickets("rollout", 0)] == [2, 4]
+
+
+def test_in_arrival_order_a_lost_ticket_comes_before_the_one_at_hand():
+    schedule = Schedule(toy_flow(Queue(max_lag=4, order="arrival"), size=2, shards=2))
+    first, _ = firings(schedule.handle(Begin()))
+    assert started(schedule.handle(Lost(first))) == ["rollout, shard 0, firing 2, ticket 0"]
+    assert [t.number for t in schedule.hub.tickets("rollout", 0)] == [0, 2]
+
+
 def test_in_arrival_order_scarce_tickets_go_to_who_was_free_the_longest():
     executor = Executor(toy_flow(Queue(max_lag=0, order="arrival"), size=2, shards=5), seed=0).run(updates=50)
     made = Counter(token.shard for tokens in executor.audit.updates["learn"] for token in tokens)

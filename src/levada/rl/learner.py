@@ -121,11 +121,10 @@ class LiveLearner:
             columns[MASK] = columns[MASK].to(torch.float32)
         size = self._minibatch_size(data.num_rows)
         values = self.recipe.coefficients(self.num_env_steps)
-        coefficients = torch.tensor(list(values.values()), dtype=torch.float32)
         # a layer may change its buffers in place: copies, so that a refused update changes nothing
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         before = self._rng.bit_generator.state
-        state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, coefficients)
+        state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, values)
         try:
             self._refuse_non_finite(state, stats)
         except NonFiniteError:
@@ -170,14 +169,15 @@ class LiveLearner:
     # ---- inside
 
     def _minibatches(
-        self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int, coefficients: Tensor
-    ) -> tuple[StepState, dict[str, float], int]:
-        state, collected = self._state, []
-        mode = self._mode()
+        self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int,
+        values: Mapping[str, float],
+    ) -> tuple[StepState, dict[str, float], int]:  # fmt: skip
+        state, collected = self._state.copy(), []  # so that a refused update changes nothing
+        step = self._step.on(self._mode(), values, buffers, columns)
         for _ in range(self.recipe.num_epochs):
             order = torch.from_numpy(self._rng.permutation(num_rows))
             for index in torch.split(order, size):
-                state, stats = self._step(mode, state, coefficients, buffers, index, columns)
+                stats = step(state, index)
                 collected.append(stats)
                 if self._exceeded(stats):
                     break
@@ -214,7 +214,8 @@ class LiveLearner:
         return size
 
     def _refuse_non_finite(self, state: StepState, stats: Mapping[str, float]) -> None:
-        if bool(torch.isfinite(state.params).all()):
+        # a sum of finite numbers may overflow, but no other is finite; and it is ten times as quick as looking at each
+        if bool(torch.isfinite(state.params.sum())) or bool(torch.isfinite(state.params).all()):
             return
         views = self._step.layout.views(state.params)
         bad = [name for name, view in views.items() if not bool(torch.isfinite(view).all())]

@@ -1,9 +1,11 @@
-"""Functional Adam on one flat vector: gradient, clipping and the update fuse into one graph.
+"""Adam on one flat vector, in one pass.
 
 >>> p, g = torch.tensor([1.0, 1.0]), torch.tensor([3.0, 4.0])
->>> new, state, norm = adam_step(Adam(max_grad_norm=0.5), p, g, adam_init(p), torch.tensor(0.1))
->>> [round(x, 4) for x in new.tolist()], norm.item(), state.num_steps.item()
-([0.9, 0.9], 5.0, 1.0)
+>>> state = adam_init(p)
+>>> adam_step(Adam(max_grad_norm=0.5), p, g, state, learning_rate=0.1).item()
+5.0
+>>> [round(x, 4) for x in p.tolist()], state.num_steps.item()
+([0.9, 0.9], 1.0)
 """
 
 from __future__ import annotations
@@ -36,32 +38,25 @@ class AdamState(NamedTuple):
     square: Tensor
     num_steps: Tensor
 
+    def copy(self) -> AdamState:
+        """One that other steps change."""
+        return AdamState(*(tensor.clone() for tensor in self))
+
 
 def adam_init(params: Tensor) -> AdamState:
     """The state before the first step."""
     return AdamState(torch.zeros_like(params), torch.zeros_like(params), torch.zeros((), dtype=torch.float32))
 
 
-def adam_step(
-    hp: Adam, params: Tensor, grad: Tensor, state: AdamState, learning_rate: Tensor
-) -> tuple[Tensor, AdamState, Tensor]:
-    """One step: new parameters ``[P]``, new state, and the norm of the gradient before clipping.
-
-    `learning_rate` is a scalar tensor, so that annealing it needs no new graph.
-    """
-    norm = torch.linalg.vector_norm(grad)
+def adam_step(hp: Adam, params: Tensor, grad: Tensor, state: AdamState, learning_rate: float) -> Tensor:
+    """One step, in place; the norm of the gradient before clipping."""
+    norm: Tensor = torch.linalg.vector_norm(grad)
     if hp.max_grad_norm is not None:
         grad = grad * (hp.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-    count = state.num_steps + 1.0
-    mean = torch.lerp(state.mean, grad, 1.0 - hp.beta1)
-    square = grad * grad
-    torch.lerp(state.square, square, 1.0 - hp.beta2, out=square)
-    # the bias corrections are scalars: m / c1 / (sqrt(v / c2) + eps) with one division per element
-    correction1 = 1.0 - torch.pow(hp.beta1, count)
-    correction2 = torch.sqrt(1.0 - torch.pow(hp.beta2, count))
-    step = learning_rate * correction2 / correction1
-    # as much as can be in place: the first touch of new memory costs more than the arithmetic
-    change = square.sqrt().add_(hp.eps * correction2)
-    torch.div(mean, change, out=change)
-    new = torch.sub(params, change.mul_(step), out=change)
-    return new, AdamState(mean, square, count), norm
+    state.num_steps.add_(1.0)
+    # what torch.optim.Adam(fused=True) calls: one pass over the vector, a third of the time of one operation after the other
+    torch._fused_adam_(
+        [params], [grad], [state.mean], [state.square], [], [state.num_steps], lr=learning_rate, beta1=hp.beta1, beta2=hp.beta2,
+        weight_decay=0.0, eps=hp.eps, amsgrad=False, maximize=False,
+    )  # fmt: skip
+    return norm

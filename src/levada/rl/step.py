@@ -1,4 +1,4 @@
-"""One minibatch step as a function of tensors: gather, loss, gradient, clipping, Adam; run eagerly, recorded or compiled.
+"""One minibatch step: gather, loss and gradient as a function of tensors, run eagerly, recorded or compiled; then Adam.
 
 The parameters are one flat vector, so that a step has few inputs and the optimiser is one kernel. Three ways to run the
 same function (64-64 network, minibatch of 64, one core):
@@ -39,11 +39,15 @@ log = logging.getLogger(__name__)
 
 
 class StepState(NamedTuple):
-    """What a step changes."""
+    """What a step changes, in place."""
 
     params: Tensor
     """``[P]``, float32."""
     adam: AdamState
+
+    def copy(self) -> StepState:
+        """One that other steps change."""
+        return StepState(self.params.clone(), self.adam.copy())
 
 
 class Layout(NamedTuple):
@@ -92,20 +96,31 @@ class MinibatchStep:
         self._coefficients = tuple(coefficients)
         self._recorded: dict[Any, Callable[..., Any]] = {}
 
-    def __call__(
-        self, mode: Mode, state: StepState, coefficients: Tensor, buffers: Mapping[str, Tensor],
-        index: Tensor, columns: Mapping[str, Any],
-    ) -> tuple[StepState, Tensor]:  # fmt: skip
-        """Learn from the rows `index` ``[M]`` of the columns ``[N, ...]``; the new state and the reported scalars ``[S]``."""
+    def on(
+        self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any]
+    ) -> Callable[[StepState, Tensor], Tensor]:
+        """The step on columns ``[N, ...]``: called with a state and rows `index` ``[M]`` it gives the reported scalars ``[S]``.
+
+        `values` are those of the coefficients; layers such as BatchNorm change the buffers.
+        """
         leaves: list[Tensor] = []
         structure = {name: _flatten(nest, leaves) for name, nest in columns.items()}
-        args = (state.params, *state.adam, coefficients, index, *buffers.values(), *leaves)
-        key = (mode, *((arg.shape, arg.dtype) for arg in args))
-        step = self._recorded.get(key)
-        if step is None:
-            step = self._recorded[key] = self._record(mode, tuple(buffers), structure, args)
-        params, mean, square, count, stats = step(*args)
-        return StepState(params, AdamState(mean, square, count)), stats
+        rest = (*buffers.values(), *leaves)
+        key = (mode, *((tensor.shape, tensor.dtype) for tensor in rest))
+
+        coefficients = torch.tensor([values[name] for name in self._coefficients], dtype=torch.float32)
+        learning_rate = values["learning_rate"]
+
+        def run(state: StepState, index: Tensor) -> Tensor:
+            args = (state.params, coefficients, index, *rest)
+            gradient_of = self._recorded.get((len(index), key))
+            if gradient_of is None:
+                gradient_of = self._recorded[len(index), key] = self._record(mode, tuple(buffers), structure, args)
+            gradient, stats = gradient_of(*args)
+            norm = adam_step(self._adam, state.params, gradient, state.adam, learning_rate)
+            return torch.cat([stats, norm[None]])
+
+        return run
 
     def _record(
         self, mode: Mode, buffers: tuple[str, ...], structure: Mapping[str, Any], args: tuple[Tensor, ...]
@@ -118,18 +133,10 @@ class MinibatchStep:
     def _function(
         self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """The step as a function of tensors only; layers such as BatchNorm change the buffers among them in place."""
+        """The gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place."""
         differentiate = _by_func if is_compiled else _by_autograd
 
-        def step(
-            params: Tensor,
-            mean: Tensor,
-            square: Tensor,
-            count: Tensor,
-            coefficients: Tensor,
-            index: Tensor,
-            *rest: Tensor,
-        ) -> tuple[Tensor, ...]:
+        def step(params: Tensor, coefficients: Tensor, index: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             rows = [leaf.index_select(0, index) for leaf in rest[len(buffers) :]]
             batch = {name: _rebuild(nest, rows) for name, nest in structure.items()}
@@ -148,10 +155,7 @@ class MinibatchStep:
             gradient, (stats, changed) = differentiate(objective, params)
             for name, buffer in changed.items():
                 fixed[name].copy_(buffer)
-            new, state, norm = adam_step(
-                self._adam, params, gradient, AdamState(mean, square, count), named["learning_rate"]
-            )
-            return (new, *state, torch.cat([stats, norm[None]]))
+            return gradient, stats
 
         return step
 

@@ -51,8 +51,12 @@ class _Dealt:
     """Channel -> number there; it differs from the ticket's where several sources share a queue."""
 
 
+AT_HAND = 2
+"""Tickets that a shard has at most in arrival order: the next lies there when one is done, also while the hub is busy."""
+
+
 class _SourceMachine:
-    """Deals the tickets of one source to its shards: round-robin in admission order, else to who was free the longest."""
+    """Deals the tickets of one source to its shards: round-robin in admission order, else to who has waited the longest."""
 
     def __init__(self, stage: ShardStage, channels: list[QueueMachine], registers: Sequence[tuple[str, str]]) -> None:
         """`registers`: those that the source reads, each with its policy."""
@@ -66,7 +70,7 @@ class _SourceMachine:
         """Shards that have no ticket."""
         self.issued = 0
         """Tickets, without those that were issued again."""
-        self._lost: list[int] = []
+        self._lost: list[tuple[int, int]] = []  # each with the shard that has lost it, and gets it again
         self._dealt_last = [-1] * stage.shards
 
     @property
@@ -88,7 +92,7 @@ class _SourceMachine:
             return None
         grants = {c: c.issue(self.stage.source) for c in self.channels}
         again = bool(self._lost)
-        number = self._lost.pop(0) if again else self.issued
+        number = self._lost.pop(0)[0] if again else self.issued
         self.issued += not again
         self._dealt_last[shard] = number
         versions: dict[str, int] = {}
@@ -105,7 +109,9 @@ class _SourceMachine:
 
     def left(self) -> set[int]:
         """Tickets that are out, or lost."""
-        return {dealt.ticket.number for tickets in self.tickets for dealt in tickets} | set(self._lost)
+        return {dealt.ticket.number for tickets in self.tickets for dealt in tickets} | {
+            number for number, _ in self._lost
+        }
 
     def at(self, number: int, versions: Mapping[str, int]) -> bool:
         """Whether exactly the tickets before a number were used for that many updates."""
@@ -125,7 +131,7 @@ class _SourceMachine:
         dealt = self._take_back(shard)
         for machine in self.channels:
             machine.lost(dealt.numbers[machine.channel.name])
-        insort(self._lost, dealt.ticket.number)
+        insort(self._lost, (dealt.ticket.number, shard))
 
     def _take_back(self, shard: int) -> _Dealt:
         dealt = self.tickets[shard].pop(0)
@@ -133,10 +139,13 @@ class _SourceMachine:
         return dealt
 
     def _shard(self) -> int | None:
+        if self._lost:
+            return self._lost[0][1]
         if self.round_robin:
-            return (self._lost[0] if self._lost else self.issued) % self.stage.shards
-        free = (shard for shard, tickets in enumerate(self.tickets) if not tickets)
-        return min(free, key=self._dealt_last.__getitem__, default=None)
+            return self.issued % self.stage.shards
+        least = min(map(len, self.tickets))
+        waiting = (shard for shard, tickets in enumerate(self.tickets) if len(tickets) == least)
+        return min(waiting, key=self._dealt_last.__getitem__) if least < AT_HAND else None
 
 
 class Hub:
