@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from textwrap import dedent
 
 import processes_samples as samples
 import pytest
@@ -214,3 +216,21 @@ def test_acting_and_learning_have_their_own_numbers_of_threads_wherever_they_are
 def test_workers_that_cannot_even_begin():
     with pytest.raises(WorkerError, match=r"a worker ended with exit code 1 before it had begun"):
         Processes(workers=1).open(flow_of(samples.ExitsAtOnce()), seed=1)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05])
+def test_a_main_process_that_is_killed_at_once_leaves_no_folder(tmp_path, delay_s):
+    """The forkserver has not even heard of the folder yet; what it left would be seen in a second or two."""
+    lines = f"""
+        import os, signal, time
+        from levada.runners.processes.forkserver import prepare
+        prepare()
+        time.sleep({delay_s})
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", dedent(lines)], env=environment, timeout=60, check=False)
+    deadline_s = time.monotonic() + 30.0
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not list(tmp_path.iterdir())

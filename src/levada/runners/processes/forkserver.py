@@ -11,7 +11,8 @@ from multiprocessing import forkserver, util
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = [__name__, "levada.runners.processes.worker", "levada.rl.sampler"]
 _FOLDER = "LEVADA_FORKSERVER_FOLDER"
-"""Environment variable of the forkserver: the folder with its socket, which whoever started it removes, unless it is killed."""
+"""Environment variable of the forkserver: who started it, and the folder with its socket, which that one removes unless it is
+killed."""
 
 
 def prepare() -> None:
@@ -20,7 +21,7 @@ def prepare() -> None:
     if multiprocessing.parent_process() is not None:  # it has the folder of its parent
         forkserver.ensure_running()
         return
-    os.environ[_FOLDER] = util.get_temp_dir()
+    os.environ[_FOLDER] = f"{os.getpid()} {util.get_temp_dir()}"
     try:
         forkserver.ensure_running()
     finally:
@@ -32,5 +33,6 @@ def _remove(folder: str, parent: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-if (_folder := os.environ.pop(_FOLDER, None)) is not None:  # this is the forkserver: it ends after all that it serves
-    atexit.register(_remove, _folder, os.getppid())
+if (_known := os.environ.pop(_FOLDER, None)) is not None:  # this is the forkserver: it ends after all that it serves
+    _parent, _, _folder = _known.partition(" ")  # who may have been killed already
+    atexit.register(_remove, _folder, int(_parent))
