@@ -8,7 +8,7 @@ from typing import Any
 
 from flow_samples import Adder, Roll, positive, same, twice
 
-from levada.flow import Flow, Latest, Queue, Stream, Updates
+from levada.flow import Flow, Latest, Prioritised, Queue, Stream, Updates
 
 MISWIRED: dict[str, Callable[[], Flow]] = {}
 """By code; where one code has several causes, `LV321 filter`."""
@@ -193,7 +193,7 @@ def priorities_without_effect() -> Flow:
 @miswired("LV206")
 def priorities_of_another_replay() -> Flow:
     p, _, update = _off_policy()
-    other = table(p.flow, "other", sampler="prioritised")
+    other = table(p.flow, "other", sampler=Prioritised())
     p.flow.store(p.rollouts, to=other)
     p.flow.report(p.flow.sample("look", other, size=1), name="seen")
     p.flow.reprioritise(update.priorities, of=other)
@@ -202,7 +202,7 @@ def priorities_of_another_replay() -> Flow:
 
 @miswired("LV206 stats")
 def stats_as_priorities() -> Flow:
-    p, replay, update = _off_policy(sampler="prioritised")
+    p, replay, update = _off_policy(sampler=Prioritised())
     p.flow.reprioritise(update.stats, of=replay)
     return p.flow
 

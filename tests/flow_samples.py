@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from levada.flow import Flow, Queue, Shard, Stream, Update
+from levada.flow import Flow, Prioritised, Queue, Shard, Stream, Update
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def apex_like() -> Flow:
     flow = Flow("apex")
     weights = flow.latest("weights", of=learner)
     replay = flow.replay(
-        "replay", of=list, capacity=100_000, min_size=1_000, samples_per_insert=8.0, tolerance=512.0, sampler="prioritised"
+        "replay", of=list, capacity=100_000, min_size=1_000, samples_per_insert=8.0, tolerance=512.0, sampler=Prioritised()
     )  # fmt: skip
     rollouts = flow.source("rollout", Roll(), reads=weights, shards=16)
     steps = flow.map("n_step", same, rollouts)
@@ -204,7 +204,7 @@ def mixed_in_replay() -> Flow:
     flow = Flow("mixin")
     weights = flow.latest("weights", of=learner)
     replay, hard = (
-        flow.replay(name, of=list, capacity=1_000, min_size=10, samples_per_insert=1.0, sampler="prioritised")
+        flow.replay(name, of=list, capacity=1_000, min_size=10, samples_per_insert=1.0, sampler=Prioritised())
         for name in ("replay", "hard")
     )
     rollouts = flow.source("rollout", Roll(), reads=weights, shards=32)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from levada.flow import FlowError as FlowError
     from levada.flow import Instrument as Instrument
     from levada.flow import LevadaError as LevadaError
+    from levada.flow import Prioritised as Prioritised
     from levada.flow import Queue as Queue
     from levada.flow import Report as Report
     from levada.flow import Shard as Shard
@@ -52,6 +53,7 @@ _HOME = {
     "LevadaError": "levada.flow",
     "PPO": "levada.algorithms.ppo",
     "Policy": "levada.rl.policy",
+    "Prioritised": "levada.flow",
     "Processes": "levada.runners.processes",
     "Queue": "levada.flow",
     "Report": "levada.flow",

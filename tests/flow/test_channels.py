@@ -106,7 +106,10 @@ def test_every_queue_that_is_not_refused_is_bounded_and_says_its_rules():
 
 def test_a_replay_says_its_balance():
     (replay,) = apex_like().replays.values()
-    assert str(replay) == "capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised"
+    assert (
+        str(replay)
+        == "capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised (alpha 0.6, beta 0.4), arrival order"
+    )
 
 
 def test_a_register_says_whose_versions_it_holds():

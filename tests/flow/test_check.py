@@ -108,7 +108,7 @@ LV204 two replays
 LV205
   warning at replay
     got      priorities are sent to a uniform replay, where they have no effect
-    expected sampler='prioritised'
+    expected sampler=Prioritised(...)
     hint     Choose the prioritised sampler, or drop the edge.
 LV206
   error at other
@@ -374,7 +374,7 @@ def test_a_reproducible_run_refuses_what_depends_on_timing():
     hint     Give flow.union(..., weights=[...]).
   error at replay
     got      inserting and sampling interleave as they come, so the result depends on timing
-    expected samples_per_insert with tolerance=0 in a reproducible run
+    expected samples_per_insert with tolerance=0 and order='admission' in a reproducible run
     hint     Give the ratio, and no tolerance.
 """
     )

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from flow_samples import Adder, Roll, apex_like, impala_like, ppo_like, same, two_learners, two_readers, weighted_union
 
-from levada.flow import Flow, Queue
+from levada.flow import Flow, Prioritised, Queue
 from levada.flow.describe import describe
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -150,7 +150,7 @@ def variants() -> dict[str, Flow]:
         {"queue": Queue(max_lag=1, order="arrival", window=2)}, {"queue": Queue(max_lag=1, on_stale="drop")},
         {"queue": Queue(max_lag=1, on_stale="drop", on_full="block")}, {"queue": Queue(max_lag=1, on_stale="drop", capacity=9)},
         {"policy": "q"}, {"every": 2}, {"capacity": 101}, {"min_size": 11}, {"ratio": 2.5}, {"ratio": None}, {"tolerance": 1.0},
-        {"sampler": "prioritised"}, {"sample": 9}, {"weights": (1, 2)}, {"weights": None}, {"keys": ("a", "b", "c")},
+        {"sampler": Prioritised()}, {"sample": 9}, {"weights": (1, 2)}, {"weights": None}, {"keys": ("a", "b", "c")},
         {"corrects": True}, {"at": "shard"}, {"union": False}, {"key": "policy"},
     ]  # fmt: skip
     return {str(options): build(**options) for options in changed}

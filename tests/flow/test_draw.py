@@ -72,7 +72,7 @@ flowchart LR
 TEXT["apex_like"] = """\
 flow apex: 6 nodes, 16 shards
   [weights] latest of q
-  [replay] replay: capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised
+  [replay] replay: capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised (alpha 0.6, beta 0.4), arrival order
   [weights] ~~> rollout x16 (source)
   rollout --> n_step (map)
   n_step --> chunk (batch of 50 at the shard)
@@ -92,7 +92,7 @@ flowchart LR
   n4["learn (learn)"]
   n5["report (report)"]
   n6[("weights<br/>latest of q")]
-  n7[("replay<br/>capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised")]
+  n7[("replay<br/>capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised (alpha 0.6, beta 0.4), arrival order")]
   n6 -.->|"reads"| n0
   n0 --> n1
   n1 --> n2
@@ -108,7 +108,7 @@ TEXT["two_learners"] = """\
 flow duel: 10 nodes, 4 shards
   [ppo_weights] latest of ppo
   [dqn_weights] latest of dqn
-  [dqn/replay] replay: capacity 50,000, from 500, 4 samples per insert +- 0, uniform
+  [dqn/replay] replay: capacity 50,000, from 500, 4 samples per insert +- 0, uniform, admission order
   [ppo_weights] as ppo ~~> [dqn_weights] as dqn ~~> rollout x4 (source)
   rollout --> parts (split by ppo, dqn)
   parts.ppo --> ppo/gae (map)
@@ -138,7 +138,7 @@ flowchart LR
   n9["dqn/report (report)"]
   n10[("ppo_weights<br/>latest of ppo")]
   n11[("dqn_weights<br/>latest of dqn")]
-  n12[("dqn/replay<br/>capacity 50,000, from 500, 4 samples per insert +- 0, uniform")]
+  n12[("dqn/replay<br/>capacity 50,000, from 500, 4 samples per insert +- 0, uniform, admission order")]
   n10 -.->|"ppo"| n0
   n11 -.->|"dqn"| n0
   n0 --> n1

@@ -23,12 +23,14 @@ from levada.flow import (
 )
 
 PUBLIC = {
-    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Dropped", "Edge",
+    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",
     "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
     "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
-    "NodeStatistics", "NotSavedError", "Problem", "Published", "Queue", "Replay", "Report", "Reported", "Run", "RunState",
-    "Shard", "Source", "Stateful", "Statistics", "Stream", "StreamError", "Update", "Updates", "Used", "close", "derive_seed",
+    "NodeStatistics", "NotSavedError", "Prioritised", "Problem", "Published", "Queue", "Replay", "ReplayStatistics",
+    "Report", "Reported", "Run", "RunState",
+    "Shard", "Source", "Stateful", "Statistics", "Stored", "Stream", "StreamError", "Table",
+    "Update", "Updates", "Used", "close", "derive_seed",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from schedule_harness import ToyLearner, plain_flow, toy_flow, toy_source
+from schedule_harness import plain_flow, toy_flow, toy_source
 
 from levada.flow import Consumed, Episode, Flow, FlowError, LevadaError, Queue, Shard
 from levada.runners import Inline, IteratorEndedError, StuckError, WorkError
@@ -120,20 +120,6 @@ def test_a_learner_must_return_an_update():
     run.node_state("learn").update = len
     with pytest.raises(WorkError, match=r"learner of node 'learn' must return an Update from update\(batch\), got int"):
         run.step(until="learn")
-
-
-def test_replays_are_refused_for_now():
-    flow = Flow("replay")
-    learner = ToyLearner()
-    table = flow.replay("table", of=tuple, capacity=10, min_size=1, samples_per_insert=1.0)
-    weights = flow.latest("weights", of=learner)
-    flow.store(flow.source("rollout", toy_source, reads=weights), to=table)
-    update = flow.learn("learn", learner, flow.sample("sample", table, size=2))
-    flow.publish(update.weights, to=weights)
-    flow.report(update.stats)
-    with pytest.raises(FlowError) as caught:
-        Inline().open(flow)
-    assert caught.value.codes == ("LV501",)
 
 
 def test_a_malformed_flow_is_refused_before_anything_is_opened():

@@ -106,7 +106,7 @@ def test_free_running_counts_the_reuse_that_came_out():
         limiter.sample(16)
         assert limiter.may_insert
         assert limiter.may_sample
-    assert limiter.reuse == 16.0
+    assert limiter.reuse == 64 / 3
 
 
 def test_going_on_out_of_turn_is_a_defect_of_the_caller():

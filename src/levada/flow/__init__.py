@@ -7,7 +7,7 @@
 """
 
 from levada.flow.bounds import Bound
-from levada.flow.channels import Latest, Queue, Replay
+from levada.flow.channels import Latest, Prioritised, Queue, Replay
 from levada.flow.deployment import Deployment, Run
 from levada.flow.errors import (
     ChannelError,
@@ -23,8 +23,8 @@ from levada.flow.errors import (
 )
 from levada.flow.graph import Flow
 from levada.flow.nodes import Edge, Input, Node, Stream, Updates
-from levada.flow.payload import Episode, Experience, Header, Item, Shard, derive_seed
-from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Stateful, Update, close
+from levada.flow.payload import Draw, Episode, Experience, Header, Item, Shard, derive_seed
+from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Stateful, Table, Update, close
 from levada.flow.state import RunState
 from levada.flow.watch import (
     ChannelStatistics,
@@ -38,17 +38,19 @@ from levada.flow.watch import (
     Ledger,
     NodeStatistics,
     Published,
+    ReplayStatistics,
     Report,
     Reported,
     Statistics,
+    Stored,
     Used,
 )
 
 __all__ = [
-    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Dropped", "Edge",
+    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",
     "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument",
     "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError",
-    "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Problem", "Published",
-    "Queue", "Replay", "Report", "Reported", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics",
-    "Stream", "StreamError", "Update", "Updates", "Used", "close", "derive_seed",
+    "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritised", "Problem", "Published",
+    "Queue", "Replay", "ReplayStatistics", "Report", "Reported", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics",
+    "Stored", "Stream", "StreamError", "Table", "Update", "Updates", "Used", "close", "derive_seed",
 ]  # fmt: skip

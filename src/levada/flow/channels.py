@@ -139,25 +139,78 @@ class Latest(Generic[W]):
     """Whose versions it holds."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prioritised:
+    """Draws entries in proportion to their priorities (arXiv 1511.05952, section 3.3 and 3.4).
+
+    Raises:
+        ChannelError: numbers that cannot be.
+
+    """
+
+    alpha: float = 0.6
+    """Exponent of a priority; 0 is uniform."""
+    beta: float = 0.4
+    """Exponent of the importance weights that correct for it; 1 corrects fully."""
+    anneal_inserts: int | None = None
+    """Inserted entries over which beta rises to 1; None: never."""
+
+    def __post_init__(self) -> None:
+        for name, value, most in (("alpha", self.alpha, float("inf")), ("beta", self.beta, 1.0)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+                msg = f"Prioritised({name}={value!r}): expected a number >= 0" + (" and <= 1" if most == 1.0 else "")
+                raise ChannelError(msg)
+        if self.anneal_inserts is not None and (type(self.anneal_inserts) is not int or self.anneal_inserts < 1):
+            msg = f"Prioritised(anneal_inserts={self.anneal_inserts!r}): expected an integer >= 1, or None for never"
+            raise ChannelError(msg)
+
+    def __str__(self) -> str:
+        rising = "" if self.anneal_inserts is None else f" to 1 over {self.anneal_inserts:,}"
+        return f"prioritised (alpha {self.alpha:g}, beta {self.beta:g}{rising})"
+
+
+Sampling = Literal["uniform"] | Prioritised
+Removal = Literal["fifo", "reservoir"]
+
+
 @dataclass(frozen=True, slots=True)
 class Replay(Generic[T]):
-    """A table that is sampled, with a balance between what is inserted and what is sampled.
+    """Tables that are sampled, with a balance between what is inserted and what is sampled.
 
     Made by `Flow.replay`. With `e = (inserted - min_size) * samples_per_insert - sampled`, inserting waits while
-    `e > tolerance` and sampling waits while `e <= -tolerance` (Reverb's rate limiter, arXiv 2102.04736, section 3.3).
+    `e > tolerance` and sampling waits while `e <= -tolerance` (Reverb's rate limiter, arXiv 2102.04736, section 3.3). An
+    item may bring several entries, as a rollout does with its transitions; what is inserted and sampled is counted in entries.
     """
 
     name: str
+    of: type[T]
+    """The type of its items. One that says so (see `Storable`) brings a table of its own, such as one of rows."""
     capacity: int
-    """Most items held; the oldest goes when a new one comes."""
+    """Most entries held."""
     min_size: int
-    """Items that must be there before the first is sampled."""
+    """Entries that must be there before the first is sampled."""
     samples_per_insert: float | None
-    """How often each item is sampled on average. None: free-running; the report shows what came out."""
+    """How often each entry is sampled on average. None: free-running; the report shows what came out."""
     tolerance: float
     """By how many samples the balance may be off before one side waits. 0 makes the interleaving exact."""
-    sampler: Literal["uniform", "prioritised"]
-    """How items are chosen."""
+    sampler: Sampling
+    """How entries are drawn."""
+    order: Order
+    """`admission`: items are inserted in ticket order; with a tolerance of 0 each is made with exactly the version that
+    its ticket names, and the result does not depend on timing. `arrival`: as they are finished."""
+    tables: int
+    """How many tables it consists of. Items go to them in turn, and so do draws."""
+    tickets: int | None
+    """Items in existence that are not inserted yet. None: two for each shard, so that the next is made while one is inserted
+    and learned from. With a single shard and one ticket sampling and learning take turns."""
+    removal: Removal
+    """What goes when there is no more room: the oldest entry, or any, so that those which are kept are a fair sample of all
+    that ever came (Vitter's algorithm R)."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether inserting and sampling interleave in one way only."""
+        return self.order == "admission" and self.samples_per_insert is not None and self.tolerance == 0
 
     def __str__(self) -> str:
         ratio = (
@@ -165,4 +218,17 @@ class Replay(Generic[T]):
             if self.samples_per_insert is None
             else f"{self.samples_per_insert:g} samples per insert +- {self.tolerance:g}"
         )
-        return f"capacity {self.capacity:,}, from {self.min_size:,}, {ratio}, {self.sampler}"
+        parts = [
+            f"capacity {self.capacity:,}",
+            f"from {self.min_size:,}",
+            ratio,
+            str(self.sampler),
+            f"{self.order} order",
+        ]
+        if self.tables > 1:
+            parts.append(f"{self.tables} tables")
+        if self.tickets is not None:
+            parts.append(f"{self.tickets} tickets")
+        if self.removal != "fifo":
+            parts.append(self.removal)
+        return ", ".join(parts)

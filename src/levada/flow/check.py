@@ -151,7 +151,7 @@ def _replays(s: _Subject) -> Iterator[Problem]:
         if replay.sampler == "uniform" and priorities:
             yield Problem(
                 "LV205", replay.name, "priorities are sent to a uniform replay, where they have no effect",
-                "sampler='prioritised'", "Choose the prioritised sampler, or drop the edge.", "warning",
+                "sampler=Prioritised(...)", "Choose the prioritised sampler, or drop the edge.", "warning",
             )  # fmt: skip
         for stream in priorities:
             sampled = {flow.nodes[name].replay for name in ancestors(flow, stream.node)}
@@ -390,11 +390,18 @@ def _reproducible(s: _Subject) -> Iterator[Problem]:
                 "LV402", node.name, "takes items from several channels as they come, so the result depends on timing",
                 "proportions in a reproducible run", "Give flow.union(..., weights=[...]).",
             )  # fmt: skip
-    for replay in s.flow.replays.values():
-        if replay.samples_per_insert is None or replay.tolerance != 0:
+    for storage in s.topology.storages:
+        if not storage.replay.is_exact:
             yield Problem(
-                "LV402", replay.name, "inserting and sampling interleave as they come, so the result depends on timing",
-                "samples_per_insert with tolerance=0 in a reproducible run", "Give the ratio, and no tolerance.",
+                "LV402", storage.replay.name, "inserting and sampling interleave as they come, so the result depends on timing",
+                "samples_per_insert with tolerance=0 and order='admission' in a reproducible run",
+                "Give the ratio, and no tolerance.",
+            )  # fmt: skip
+        elif not storage.is_exact:
+            yield Problem(
+                "LV402", storage.replay.name, "no ticket can say with which version its item is made, so timing has a say",
+                "one source, stored at its shards, and one learner that draws once per update",
+                "Leave the other stores out, or accept that two runs differ.",
             )  # fmt: skip
 
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from levada.flow.channels import Queue
+from levada.flow.channels import Queue, Replay
 from levada.flow.nodes import Input, Node
 
 if TYPE_CHECKING:
@@ -104,12 +104,33 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """A replay in its place in the graph, with what follows from it."""
+
+    replay: Replay[Any]
+    sources: tuple[str, ...]
+    """Where its items come from."""
+    tickets: int
+    """Items in existence that are not inserted yet."""
+    is_exact: bool
+    """Whether what is inserted and drawn does not depend on timing: the balance is exact, and a version is named wherever
+    one is read."""
+    policy: str | None
+    """Whose versions its tickets name; None: they name none, and items are made with the newest."""
+    publish_every: int
+    """Its sources get only each n-th version of that."""
+    is_reprioritised: bool
+    """Whether priorities come back for each draw."""
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """Everything that is derived from a flow."""
 
     shard_stages: tuple[ShardStage, ...]
     consumer_stages: tuple[ConsumerStage, ...]
     channels: tuple[Channel, ...]
+    storages: tuple[Storage, ...]
     sharded: frozenset[str]
     """Nodes that run at the shards."""
 
@@ -124,7 +145,8 @@ def derive(flow: Flow) -> Topology:
         for index, edge in enumerate(node.inputs)
         if edge.queue is not None
     )
-    return Topology(shard_stages, _consumer_stages(flow, sharded), channels, sharded)
+    storages = tuple(_storage(flow, replay, sharded) for replay in flow.replays.values())
+    return Topology(shard_stages, _consumer_stages(flow, sharded), channels, storages, sharded)
 
 
 def consumers(flow: Flow, name: str) -> Iterator[tuple[Node, Input]]:
@@ -220,6 +242,31 @@ def _channel(flow: Flow, consumer: Node, index: int, sharded: frozenset[str]) ->
         name, edge.queue, edge, consumer.name, index, sources, _proportions(flow, edge.node, sources),
         learners, policy, per_update, every, all(items is not None for _, items in reached),
     )  # fmt: skip
+
+
+def _storage(flow: Flow, replay: Replay[Any], sharded: frozenset[str]) -> Storage:
+    stores = [edge.source.node for edge in flow.edges if edge.kind == "store" and edge.target == replay.name]
+    at_shards = [name for name in stores if name in sharded]
+    sources = tuple(dict.fromkeys(source for name in at_shards for source in upstream_sources(flow, name)))
+    is_exact = replay.is_exact and len(sources) == 1 and at_shards == stores
+    tickets = replay.tickets or 2 * sum(flow.nodes[name].shards for name in sources)
+    learner = _only_learner(flow, replay)
+    policy = every = None
+    if is_exact and learner is not None:
+        policy = policy_read(flow, learner, sources)
+        every = _publish_every(flow, learner, sources)
+    if not every or not policy:
+        policy, every = None, 1
+        is_exact = is_exact and not any(flow.nodes[name].reads for name in sources)
+    is_reprioritised = any(edge.kind == "reprioritise" and edge.target == replay.name for edge in flow.edges)
+    return Storage(replay, sources, tickets, is_exact, policy, every, is_reprioritised)
+
+
+def _only_learner(flow: Flow, replay: Replay[Any]) -> str | None:
+    """The learner of which each update uses exactly one draw of this replay, if it is the only one to draw from it."""
+    samples = [node for node in flow.nodes.values() if node.replay == replay.name]
+    reached = [(name, items) for node in samples for name, items in _learners(flow, node, 1)]
+    return reached[0][0] if len(samples) == 1 and len(reached) == 1 and reached[0][1] == 1 else None
 
 
 def _learners(flow: Flow, node: Node, items: int | None) -> Iterator[tuple[str, int | None]]:

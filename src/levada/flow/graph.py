@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from levada.flow.channels import Latest, Replay
+from levada.flow.channels import Latest, Order, Prioritised, Removal, Replay, Sampling
 from levada.flow.errors import ChannelError, FlowError, NameInUseError, Problem, StreamError
 from levada.flow.nodes import Edge, Input, Node, NodeKind, Stream, Updates
 from levada.flow.protocols import LearnerRecipe, Source
@@ -177,23 +177,45 @@ class Flow:
         min_size: int,
         samples_per_insert: float | None,
         tolerance: float = 0.0,
-        sampler: Literal["uniform", "prioritised"] = "uniform",
+        sampler: Sampling = "uniform",
+        order: Order | None = None,
+        tables: int = 1,
+        tickets: int | None = None,
+        removal: Removal = "fifo",
     ) -> Replay[T]:
-        """A table that is sampled; see `Replay` for what the numbers mean."""
-        _count(capacity, name, "capacity")
-        _count(min_size, name, "min_size")
+        """Tables that are sampled; see `Replay` for what the options mean.
+
+        Without `order` items are inserted in ticket order if the balance is exact, and otherwise as they come.
+        """
+        if not isinstance(of, type):
+            msg = f"replay {name!r}: of={of!r}; expected the type of its items, such as Transitions"
+            raise StreamError(msg)
+        for number, what in ((capacity, "capacity"), (min_size, "min_size"), (tables, "tables")):
+            _count(number, name, what)
+        if tickets is not None:
+            _count(tickets, name, "tickets")
         if samples_per_insert is not None and not 0 < samples_per_insert < float("inf"):
             msg = f"replay {name!r}: samples_per_insert={samples_per_insert}; expected a number > 0, or None for free-running"
             raise ChannelError(msg)
         if not 0 <= tolerance < float("inf"):
             msg = f"replay {name!r}: tolerance={tolerance}; expected a number of samples >= 0"
             raise ChannelError(msg)
-        if sampler not in ("uniform", "prioritised"):
-            msg = f"replay {name!r}: sampler={sampler!r}; expected 'uniform' or 'prioritised'"
+        if sampler != "uniform" and not isinstance(sampler, Prioritised):
+            msg = f"replay {name!r}: sampler={sampler!r}; expected 'uniform' or Prioritised(alpha=..., beta=...)"
             raise ChannelError(msg)
-        table: Replay[T] = Replay(self._free(name), capacity, min_size, samples_per_insert, tolerance, sampler)
-        self.replays[table.name] = table
-        return table
+        if order not in ("admission", "arrival", None):
+            msg = f"replay {name!r}: order={order!r}; expected 'admission' or 'arrival'"
+            raise ChannelError(msg)
+        if removal not in ("fifo", "reservoir"):
+            msg = f"replay {name!r}: removal={removal!r}; expected 'fifo' or 'reservoir'"
+            raise ChannelError(msg)
+        exact = samples_per_insert is not None and tolerance == 0
+        replay: Replay[T] = Replay(
+            self._free(name), of, capacity, min_size, samples_per_insert, tolerance, sampler,
+            order or ("admission" if exact else "arrival"), tables, tickets, removal,
+        )  # fmt: skip
+        self.replays[replay.name] = replay
+        return replay
 
     def publish(self, weights: Stream[W], *, to: Latest[W], every: int = 1) -> None:
         """Send new weights to a register after each (`every`-th) update: the feedback edge, visible."""

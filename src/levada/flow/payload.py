@@ -103,11 +103,26 @@ class Header(Struct, frozen=True):
     episodes: tuple[Episode, ...]
 
 
+class Draw(Struct, frozen=True):
+    """Which entries of a replay make up a batch: for their new priorities."""
+
+    replay: str
+    table: int
+    size: int
+    """How many entries."""
+    number: int
+    """Counted per replay, from 0."""
+    entries: Any = None
+    """What the table knows them by."""
+
+
 class Item(Struct, frozen=True):
     """A value and the headers of everything it was made from (a batch of 8 rollouts has 8 headers)."""
 
     value: Any
     headers: tuple[Header, ...]
+    draws: tuple[Draw, ...] = ()
+    """Of replays, if it was sampled."""
 
     @property
     def num_env_steps(self) -> int:

@@ -70,6 +70,36 @@ class LearnerRecipe(Protocol[In_contra, W_co]):
         ...
 
 
+class Table(Protocol):
+    """A live table of a replay."""
+
+    def insert(self, item: Any) -> None:
+        """Copy an item in."""
+        ...
+
+    def sample(self, size: int) -> tuple[Sequence[Any], Any]:
+        """Draw `size` entries: a batch, and what they are known by."""
+        ...
+
+    def reprioritise(self, entries: Any, priorities: Any) -> None:
+        """New priorities of what was drawn; what is gone meanwhile is left out."""
+        ...
+
+
+class Storable(Protocol):
+    """Items that bring a table of their own, and may be several entries each."""
+
+    @property
+    def num_entries(self) -> int:
+        """How many entries the item is."""
+        ...
+
+    @staticmethod
+    def open_table(replay: Any, *, capacity: int, seed: int) -> Table:
+        """A table for such items; the capacity is its share of the replay's."""
+        ...
+
+
 @runtime_checkable
 class Closable(Protocol):
     """Work that holds resources (an environment) is closed when the run ends."""

@@ -16,7 +16,7 @@ An instrument sees every event and changes nothing:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -62,6 +62,13 @@ class Used(Struct, frozen=True):
     headers: tuple[Header, ...]
 
 
+class Stored(Struct, frozen=True):
+    """An item was inserted into a replay."""
+
+    replay: str
+    header: Header
+
+
 class Dropped(Struct, frozen=True):
     """An item was discarded: `stale`, `full` or `filtered`."""
 
@@ -91,7 +98,7 @@ class Reported(Struct, frozen=True):
     report: Report
 
 
-Event: TypeAlias = Fired | Consumed | Used | Dropped | Published | Failed | Reported
+Event: TypeAlias = Fired | Consumed | Used | Stored | Dropped | Published | Failed | Reported
 
 
 class Instrument(Protocol):
@@ -162,6 +169,23 @@ class ChannelStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayStatistics:
+    """State of a replay; all but the ledger is counted in entries."""
+
+    fill: int
+    """Entries held."""
+    capacity: int
+    inserted: int
+    sampled: int
+    asked: float | None
+    """Samples per insert that it was asked for."""
+    reuse: float
+    """Samples per insert that came out. As in the balance, the first `min_size` inserts ask for no samples."""
+    ledger: Ledger
+    """Of its items: `consumed` are those inserted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """A run at one moment, as plain data: displays, tests and loggers read the same object."""
 
@@ -171,6 +195,7 @@ class Statistics:
     versions: Mapping[str, int]
     num_cores: int = 1
     """Cores that this run may use."""
+    replays: Mapping[str, ReplayStatistics] = field(default_factory=dict)
 
     @property
     def efficiency(self) -> float | None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from levada.flow import LevadaError, Update
-from levada.rl._rng import rng_array, set_rng
+from levada.flow.rng import rng_array, set_rng
 from levada.rl.optimise import Adam, AdamState, adam_init
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from levada.flow import Shard
-from levada.rl._rng import rng_array, set_rng
+from levada.flow.rng import rng_array, set_rng
 from levada.rl.normalise import DiscountedReturn, Moments, observation_moments
 from levada.rl.policy import Policy
 from levada.rl.rollout import EpisodeCounter, Rollout

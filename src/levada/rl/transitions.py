@@ -10,16 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from levada.flow import Replay
 from levada.rl.normalise import Moments, merge
 from levada.rl.spaces import Nest, leaves, map_nest
+
+if TYPE_CHECKING:
+    from levada.rl.row_table import RowTable
 
 MASK = "mask"
 """The column that is 0 where a row is no transition but the reset after an episode; such rows teach nothing."""
 WEIGHT = "weight"
 """What a loss finds in its batch for each row: 1 / (number of transitions), or 0. A mean is `(weight * x).sum()`."""
+PRIORITY = "priority"
+"""The column with which a row enters a prioritised replay; without it, with the largest priority that there was."""
+IMPORTANCE = "importance"
+"""The column that corrects a sampled row for how it was drawn: importance weights, float32, the largest of a batch 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +42,19 @@ class Transitions:
     def num_rows(self) -> int:
         """N."""
         return int(leaves(next(iter(self.columns.values())))[0].shape[0])
+
+    @property
+    def num_entries(self) -> int:
+        """Rows that are transitions: what a replay counts."""
+        mask = self.columns.get(MASK)
+        return int(mask.sum()) if isinstance(mask, np.ndarray) else self.num_rows
+
+    @staticmethod
+    def open_table(replay: Replay[Any], *, capacity: int, seed: int) -> RowTable:
+        """The table of a replay of transitions."""
+        from levada.rl.row_table import RowTable
+
+        return RowTable(replay, capacity=capacity, seed=seed)
 
 
 def concatenate(parts: Sequence[Transitions]) -> Transitions:

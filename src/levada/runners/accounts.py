@@ -66,4 +66,6 @@ class Accounts:
                 self._num_firings[node.name], busy, max(0.0, wall_s - busy - blocked), blocked,
                 self._blocked_by.get(node.name), self._cpu_s[node.name],
             )  # fmt: skip
-        return Statistics(wall_s, nodes, self._hub.channels(), dict(self._hub.versions), num_cores())
+        return Statistics(
+            wall_s, nodes, self._hub.channels(), dict(self._hub.versions), num_cores(), self._hub.replays()
+        )

@@ -65,7 +65,7 @@ class ShardHost:
             (shard.node, shard.index): _Shard(
                 replace(shard, serve=serve, num_threads=num_threads),
                 state,
-                ShardMachine(plan.nodes, found, stages[shard.node], shard.index),
+                ShardMachine(plan.nodes, found, plan.stores, stages[shard.node], shard.index),
             )
             for shard, state in shards
         }

@@ -35,10 +35,23 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.snapshots import History
+from levada.runners.tables import Tables
 from levada.runners.transport import Carrier, CarrierEnded, Plan, Said, ShardFailed, ShardOpened, TicketDone, Transport
-from levada.runners.work import explain, perform, refuse_replays
-from levada.schedule import Deal, Finished, Firing, Forget, Hub, HubInstruction, Publish, Start, Tell
-from levada.schedule.shards import readers
+from levada.runners.work import explain, perform
+from levada.schedule import (
+    Deal,
+    Finished,
+    Firing,
+    Forget,
+    Hub,
+    HubInstruction,
+    Insert,
+    Publish,
+    Reprioritise,
+    Start,
+    Tell,
+)
+from levada.schedule.shards import readers, stores
 
 log = logging.getLogger(__name__)
 
@@ -89,17 +102,17 @@ class HubRun:
         """
         for problem in flow.check(crosses_processes=crosses_processes, reports=True):
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
-        refuse_replays(flow)
         self.flow = flow
         found, topology = readers(flow.nodes), derive(flow)
         self._hub = Hub(flow, topology, found)
         self._accounts = Accounts(flow, self._hub, instruments)
         self._plan = Plan(
             flow=flow.name, nodes=_of_shards(flow, topology), stages=topology.shard_stages,
-            policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
+            stores=stores(flow.edges), policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
             save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
             is_timed=not self._hub.names_all_versions,
         )  # fmt: skip
+        self._tables = Tables(flow, seed)
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
         self._num_failures: Counter[tuple[str, int]] = Counter()
@@ -304,7 +317,8 @@ class HubRun:
         node = self.flow.nodes[firing.node]
         start_s, start_cpu_s = perf_counter(), process_time()
         try:
-            outputs = perform(node, self._learners.get(node.name, node.work), firing)
+            work = node.work if node.replay is None else self._tables.of(node.replay)
+            outputs = perform(node, self._learners.get(node.name, work), firing)
         except BaseException as error:
             made_with = {p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()}
             explain(error, self.flow.name, firing, made_with)
@@ -325,6 +339,10 @@ class HubRun:
                 self._weights[instruction.register][instruction.version] = instruction.weights
             elif isinstance(instruction, Forget):
                 del self._weights[instruction.register][instruction.version]
+            elif isinstance(instruction, Insert):
+                self._tables.insert(instruction)
+            elif isinstance(instruction, Reprioritise):
+                self._tables.reprioritise(instruction)
             elif isinstance(instruction, Tell):
                 if isinstance(instruction.event, Reported):
                     self._reports.append(instruction.event.report)

@@ -46,8 +46,21 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.snapshots import History, SaveRule, Snapshots
-from levada.runners.work import explain, perform, read_weights, refuse_replays
-from levada.schedule import Begin, Finished, Firing, Forget, Instruction, Publish, Schedule, Start, Tell
+from levada.runners.tables import Tables
+from levada.runners.work import explain, perform, read_weights
+from levada.schedule import (
+    Begin,
+    Finished,
+    Firing,
+    Forget,
+    Insert,
+    Instruction,
+    Publish,
+    Reprioritise,
+    Schedule,
+    Start,
+    Tell,
+)
 
 
 class StuckError(LevadaError, RuntimeError):
@@ -114,7 +127,6 @@ class InlineRun:
     ) -> None:
         for problem in flow.check():
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
-        refuse_replays(flow)
         self.flow = flow
         self._schedule = Schedule(flow)
         self._accounts = Accounts(flow, self._schedule.hub, instruments)
@@ -126,6 +138,7 @@ class InlineRun:
         self._shards: dict[ShardKey, _Shard] = {}
         self._policies = {name: register.policy for name, register in flow.registers.items()}
         self._work: dict[tuple[str, int | None], Any] = {}
+        self._tables = Tables(flow, seed)
         self._adversary = None if adversary is None else _Adversary(adversary)
         try:
             self._open(seed, threads, state, save_every)
@@ -219,7 +232,7 @@ class InlineRun:
                     self._weights[register.name] = restored_weights(cut, register.name, state, learner.weights())
         for node in self.flow.nodes.values():
             if node.kind not in ("source", "learn"):
-                self._work[node.name, None] = node.work
+                self._work[node.name, None] = node.work if node.replay is None else self._tables.of(node.replay)
         for shard, saved in plan_shards(self.flow, seed, state):
             node = self.flow.nodes[shard.node]
             shard = replace(shard, num_threads=num_threads)
@@ -302,6 +315,10 @@ class InlineRun:
                 self._weights[instruction.register][instruction.version] = instruction.weights
             elif isinstance(instruction, Forget):
                 del self._weights[instruction.register][instruction.version]
+            elif isinstance(instruction, Insert):
+                self._tables.insert(instruction)
+            elif isinstance(instruction, Reprioritise):
+                self._tables.reprioritise(instruction)
             else:
                 self._tell(instruction)
 

@@ -27,6 +27,7 @@ from levada.flow.payload import Shard
 from levada.flow.state import Arrays
 from levada.runners.snapshots import SaveRule
 from levada.schedule import Closed, Ticket
+from levada.schedule.shards import Stores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class Plan:
     nodes: Mapping[str, Node]
     """Those of the shards, and those that read from them."""
     stages: tuple[ShardStage, ...]
+    stores: Stores
     policies: Mapping[str, str]
     """Register -> policy."""
     seed: int

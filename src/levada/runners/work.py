@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from levada.flow.errors import FlowError, LevadaError, Problem
-from levada.flow.graph import Flow
+from levada.flow.errors import LevadaError
 from levada.flow.nodes import Node
 from levada.flow.protocols import LearnerState
 from levada.schedule import Firing, Output
@@ -25,7 +24,7 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
 
     Args:
         node: what fires.
-        work: the opened work: what a source's factory returned, the live learner, or the function itself.
+        work: the opened work: what a source's factory returned, the live learner, a replay's tables, or the function itself.
         firing: with its inputs.
         weights: for sources.
 
@@ -44,6 +43,9 @@ def _perform(node: Node, work: Any, firing: Firing, weights: Any) -> tuple[Outpu
     if node.kind == "source":
         value = work(weights)
         return (_made(value),)
+    if firing.draw is not None:
+        batch, entries = work[firing.draw.table].sample(firing.draw.size)
+        return (Output(batch, entries=entries),)
     values = [item.value for item in firing.inputs]
     if node.kind == "batch":
         return (Output(tuple(values)),)
@@ -119,13 +121,3 @@ def explain(error: BaseException, flow: str, firing: Firing, versions: Mapping[s
     """Add to an error where in the flow it happened; the traceback stays the user's own."""
     made_with = ", ".join(f"{policy} {version}" for policy, version in versions.items()) or "none"
     error.add_note(f"in node {firing.node!r} of flow {flow!r} ({firing}); versions: {made_with}")
-
-
-def refuse_replays(flow: Flow) -> None:
-    """Raise FlowError if the flow has a replay: no runner executes them yet."""
-    problems = [
-        Problem("LV501", name, "is a replay", "queues and registers", "No runner executes replays yet.")
-        for name in flow.replays
-    ]
-    if problems:
-        raise FlowError(flow.name, problems)

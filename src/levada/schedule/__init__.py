@@ -15,11 +15,13 @@ from levada.schedule.events import (
     Firing,
     Forget,
     HubInstruction,
+    Insert,
     Instruction,
     Lost,
     Output,
     Publish,
     Read,
+    Reprioritise,
     Start,
     Tell,
     Ticket,
@@ -28,12 +30,13 @@ from levada.schedule.hub import Hub
 from levada.schedule.limiter import ReplayLimiter
 from levada.schedule.queues import QueueMachine
 from levada.schedule.registers import RegisterMachine
+from levada.schedule.replays import ReplayMachine
 from levada.schedule.schedule import Schedule
 from levada.schedule.shards import ShardMachine
 from levada.schedule.stages import NodeMachine, StageMachine
 
 __all__ = [
-    "Begin", "Closed", "Cut", "Deal", "Event", "Finished", "Firing", "Forget", "Hub", "HubInstruction", "Instruction", "Lost",
-    "NodeMachine", "Output", "Publish", "QueueMachine", "Read", "RegisterMachine", "ReplayLimiter", "Schedule",
-    "ShardMachine", "StageMachine", "Start", "Tell", "Ticket",
+    "Begin", "Closed", "Cut", "Deal", "Event", "Finished", "Firing", "Forget", "Hub", "HubInstruction", "Insert",
+    "Instruction", "Lost", "NodeMachine", "Output", "Publish", "QueueMachine", "Read", "RegisterMachine", "ReplayLimiter",
+    "ReplayMachine", "Reprioritise", "Schedule", "ShardMachine", "StageMachine", "Start", "Tell", "Ticket",
 ]  # fmt: skip

@@ -22,6 +22,21 @@ class QueueAccount(Struct, frozen=True):
     lag_count: int
 
 
+class ReplayAccount(Struct, frozen=True):
+    """What became of the items of a replay before the cut."""
+
+    inserted: int
+    """Entries."""
+    sampled: int
+    """Entries."""
+    num_inserts: int
+    num_draws: int
+    room: tuple[int, ...]
+    """For each ticket in existence, in its order, the draws when it came back."""
+    dropped: Mapping[str, int]
+    lost: int
+
+
 class Cut(Struct, frozen=True):
     """The state of a hub between two updates; plain data, which JSON can hold."""
 
@@ -34,5 +49,6 @@ class Cut(Struct, frozen=True):
     num_firings: Mapping[str, int]
     """Of the nodes behind the queues."""
     queues: Mapping[str, QueueAccount]
+    replays: Mapping[str, ReplayAccount]
     is_exact: bool
     """Whether a run that goes on from here is, bit for bit, the one that was not interrupted."""

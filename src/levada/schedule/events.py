@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from levada.flow.payload import Episode, Header, Item
+from levada.flow.payload import Draw, Episode, Header, Item
 from levada.flow.watch import Event as WatchEvent
 
 
@@ -48,6 +48,8 @@ class Firing(Struct, frozen=True, eq=False):
     reads: tuple[Read, ...] = ()
     ticket: int | None = None
     """The ticket of a source's firing."""
+    draw: Draw | None = None
+    """What a sample draws."""
 
     def __str__(self) -> str:
         shard = "" if self.shard is None else f", shard {self.shard}"
@@ -62,6 +64,8 @@ class Output(Struct, frozen=True):
     port: str | None = None
     num_env_steps: int = 0
     episodes: tuple[Episode, ...] = ()
+    entries: Any = None
+    """Of a sample: what the replay knows its entries by."""
 
 
 # ---- events: what happened
@@ -131,12 +135,27 @@ class Forget(Struct, frozen=True):
     version: int
 
 
+class Insert(Struct, frozen=True):
+    """Insert an item into a table of a replay, before any firing that is started after this."""
+
+    replay: str
+    table: int
+    item: Item
+
+
+class Reprioritise(Struct, frozen=True):
+    """Give the entries of a draw new priorities, before any firing that is started after this."""
+
+    draw: Draw
+    priorities: Any
+
+
 class Tell(Struct, frozen=True):
     """Something that instruments see."""
 
     event: WatchEvent
 
 
-Instruction: TypeAlias = Start | Publish | Forget | Tell
+Instruction: TypeAlias = Start | Publish | Forget | Insert | Reprioritise | Tell
 HubInstruction: TypeAlias = Deal | Instruction
 """A hub also deals tickets; where hub and shards are in one place, that stays between them."""

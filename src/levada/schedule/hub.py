@@ -16,10 +16,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from levada.flow.derive import Channel, ShardStage, Topology, ancestors
+import msgspec
+
+from levada.flow.derive import Channel, ShardStage, Storage, Topology, ancestors
 from levada.flow.nodes import Node
-from levada.flow.payload import Header, Item
-from levada.flow.watch import ChannelStatistics, Consumed, Published, Report, Reported, Used
+from levada.flow.payload import Draw, Header, Item
+from levada.flow.watch import ChannelStatistics, Consumed, Published, ReplayStatistics, Report, Reported, Stored, Used
 from levada.schedule.cut import Cut
 from levada.schedule.events import (
     Closed,
@@ -30,12 +32,15 @@ from levada.schedule.events import (
     HubInstruction,
     Output,
     Publish,
+    Reprioritise,
+    Start,
     Tell,
     Ticket,
 )
 from levada.schedule.queues import QueueMachine
 from levada.schedule.registers import RegisterMachine
-from levada.schedule.shards import Readers, headers_of
+from levada.schedule.replays import ReplayMachine
+from levada.schedule.shards import Readers, draws_of, headers_of, stores
 from levada.schedule.stages import StageMachine
 
 if TYPE_CHECKING:
@@ -58,11 +63,13 @@ AT_HAND = 2
 class _SourceMachine:
     """Deals the tickets of one source to its shards: round-robin in admission order, else to who has waited the longest."""
 
-    def __init__(self, stage: ShardStage, channels: list[QueueMachine], registers: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, stage: ShardStage, channels: Sequence[QueueMachine | ReplayMachine], registers: Sequence[tuple[str, str]]
+    ) -> None:
         """`registers`: those that the source reads, each with its policy."""
         self.stage = stage
         self.channels = channels
-        self.round_robin = any(c.channel.queue.consumption == "admission" for c in channels)
+        self.round_robin = any(channel.is_ordered for channel in channels)
         self.tickets: list[list[_Dealt]] = [[] for _ in range(stage.shards)]
         """Per shard: the first is being worked on."""
         self._registers = registers
@@ -82,7 +89,7 @@ class _SourceMachine:
         """The channel that withholds tickets."""
         for machine in self.channels:
             if not machine.may_issue(self.stage.source):
-                return machine.channel.name
+                return machine.name
         return None
 
     def deal(self) -> Deal | None:
@@ -97,12 +104,12 @@ class _SourceMachine:
         self._dealt_last[shard] = number
         versions: dict[str, int] = {}
         for machine, grant in grants.items():
-            policy = machine.channel.policy
+            policy = machine.policy
             if policy is not None and grant.version is not None:
                 versions[policy] = max(grant.version, versions.get(policy, 0))
         named = {register: versions[policy] for register, policy in self._registers if policy in versions}
         ticket = Ticket(self.stage.source, shard, number, named)
-        dealt = _Dealt(ticket, {machine.channel.name: grant.number for machine, grant in grants.items()})
+        dealt = _Dealt(ticket, {machine.name: grant.number for machine, grant in grants.items()})
         self.num_idle -= not self.tickets[shard]
         self.tickets[shard].insert(0 if again else len(self.tickets[shard]), dealt)
         return Deal(ticket, again)
@@ -115,22 +122,23 @@ class _SourceMachine:
 
     def at(self, number: int, versions: Mapping[str, int]) -> bool:
         """Whether exactly the tickets before a number were used for that many updates."""
-        [queue] = self.channels
-        return number == (queue.channel.per_update or 0) * versions[queue.channel.policy or ""]
+        [channel] = self.channels
+        if isinstance(channel, ReplayMachine):
+            return number == channel.next_insert
+        return number == (channel.channel.per_update or 0) * versions[channel.policy or ""]
 
     def closed(self, closed: Closed) -> None:
         """Hand over what a ticket has yielded."""
         dealt = self._take_back(closed.ticket.shard)
         assert dealt.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {dealt.ticket}"
         for machine in self.channels:
-            name = machine.channel.name
-            machine.finished(dealt.numbers[name], closed.made.get(name, ()), closed.header)
+            machine.finished(dealt.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
 
     def lost(self, shard: int) -> None:
         """The ticket that a shard was working on is to be issued again."""
         dealt = self._take_back(shard)
         for machine in self.channels:
-            machine.lost(dealt.numbers[machine.channel.name])
+            machine.lost(dealt.numbers[machine.name])
         insort(self._lost, (dealt.ticket.number, shard))
 
     def _take_back(self, shard: int) -> _Dealt:
@@ -155,27 +163,30 @@ class Hub:
         """`flow` must have passed its check."""
         self.flow = flow
         self._readers = readers
+        self._stores = stores(flow.edges)
         self._queues = {channel.name: QueueMachine(channel) for channel in _with_turns(topology.channels, flow)}
         self._into: dict[str, list[QueueMachine]] = {}
         for queue in self._queues.values():
             self._into.setdefault(queue.channel.consumer, []).append(queue)
+        keep = {name: self._versions_to_keep(name, topology) for name in flow.registers}
+        self._replays = {
+            storage.replay.name: ReplayMachine(storage, keep=self._kept(storage, keep)) for storage in topology.storages
+        }
         self._sources = {stage.source: self._source(stage) for stage in topology.shard_stages}
+        self._counted_at = self._where_items_count()
         self._stages = [StageMachine([flow.nodes[name] for name in stage.nodes]) for stage in topology.consumer_stages]
         self._stage_of = {name: stage for stage in self._stages for name in stage.machines}
         self._feeds = {
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self._stages
         }
-        self.registers = {
-            name: RegisterMachine(name, keep=self._versions_to_keep(name, topology.channels)) for name in flow.registers
-        }
+        self.registers = {name: RegisterMachine(name, keep=number) for name, number in keep.items()}
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates it has had."""
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
         self._before_learners = {name for learner in learners for name in ancestors(flow, learner)}
         self._can_be_exact = all(
-            len(source.channels) == len(source.channels[0].channel.sources) == 1 and source.channels[0].names_versions
-            for source in self._sources.values()
+            len(source.channels) == 1 and _is_exact(source.channels[0]) for source in self._sources.values()
         )
 
     # ---- events
@@ -204,12 +215,21 @@ class Hub:
         if node.kind == "learn":
             instructions.append(Tell(Used(node.name, headers_of(firing))))
             instructions += self._updated(node, event.outputs)
+            instructions += self._learned(node, firing, event.outputs)
         elif node.kind == "report":
             instructions.append(self._report(node, firing))
+        draws = draws_of(firing)
+        if firing.draw is not None:
+            self._replays[firing.draw.replay].drawn(firing.draw)
+            draws = (msgspec.structs.replace(firing.draw, entries=event.outputs[0].entries),)
+        elif not event.outputs:
+            self._release(draws)
         for output in event.outputs:
+            item = Item(output.value, headers_of(firing), draws)
+            for replay in self._stores.get((node.name, output.port), ()):
+                instructions.append(self._replays[replay].insert_at_once(item))
             found = self._readers.get((node.name, output.port))
             if found:
-                item = Item(output.value, headers_of(firing))
                 for consumer, index in found:
                     stage.put(consumer.name, index, item)
         return self._go_on(instructions)
@@ -223,13 +243,20 @@ class Hub:
         held = [item for stage in self._stages for name in stage.machines if name in self._before_learners
                 for item in stage.held(name)] + [item for firing in unfinished for item in firing.inputs]  # fmt: skip
         left = {name: source.left() for name, source in self._sources.items()}
-        waiting = [item for queue in self._queues.values() for item in queue.waiting()]
+        waiting = [item for channel in self._channels() for item in channel.waiting()]
+        undone = {
+            name: [f.draw for f in unfinished if f.draw is not None and f.draw.replay == name] for name in self._replays
+        }
         for header in _headers(held + waiting):
             left[header.source].add(header.ticket)
         tickets = {name: min(left[name], default=source.issued) for name, source in self._sources.items()}
-        is_exact = self._can_be_exact and all(
-            len(left[name]) == source.issued - tickets[name] and source.at(tickets[name], self.versions)
-            for name, source in self._sources.items()
+        is_exact = (
+            self._can_be_exact
+            and all(
+                len(left[name]) == source.issued - tickets[name] and source.at(tickets[name], self.versions)
+                for name, source in self._sources.items()
+            )
+            and all(replay.is_between_draws(undone[name]) for name, replay in self._replays.items())
         )
         queues = {}
         for name, queue in self._queues.items():
@@ -243,6 +270,7 @@ class Hub:
                 name: s.machines[name].num_firings - started[name] for s in self._stages for name in s.machines
             },
             queues=queues,
+            replays={n: r.account(undone[n], are_made_again=is_exact) for n, r in self._replays.items()},
             is_exact=is_exact,
         )
 
@@ -256,6 +284,14 @@ class Hub:
         for name, account in cut.queues.items():
             queue = self._queues[name]
             queue.restore(account, self.versions.get(queue.channel.policy or ""))
+        for name, stored in cut.replays.items():
+            replay = self._replays[name]
+            published = [
+                self.registers[register].newest for register, latest in self.flow.registers.items()
+                if latest.policy == replay.policy
+            ]  # fmt: skip
+            tickets = cut.tickets[replay.storage.sources[0]] if len(replay.storage.sources) == 1 else 0
+            replay.restore(stored, tickets=tickets, published=min(published, default=0))
         for stage in self._stages:
             for name, machine in stage.machines.items():
                 machine.num_firings = cut.num_firings[name]
@@ -265,16 +301,20 @@ class Hub:
         if not self._can_be_exact:
             return 0
         machine = self._sources[source]
-        return max(-(-queue.tickets // machine.stage.shards) for queue in machine.channels)
+        return max(-(-channel.tickets // machine.stage.shards) for channel in machine.channels)
 
     @property
     def names_all_versions(self) -> bool:
         """Whether every ticket says with which version its item is to be made, so that timing has no say."""
-        return all(queue.names_versions for queue in self._queues.values())
+        return all(
+            channel.storage.is_exact if isinstance(channel, ReplayMachine) else channel.names_versions
+            for channel in self._channels()
+        )
 
     def tickets_per_update(self, source: str) -> int | None:
         """How many tickets of a source one update uses, if that can be said."""
-        found = {queue.channel.per_update for queue in self._sources[source].channels}
+        channels = self._sources[source].channels
+        found = {None if isinstance(channel, ReplayMachine) else channel.channel.per_update for channel in channels}
         return found.pop() if self._can_be_exact and len(found) == 1 else None
 
     # ---- looking
@@ -282,6 +322,10 @@ class Hub:
     def channels(self) -> dict[str, ChannelStatistics]:
         """Statistics of every queue."""
         return {name: queue.statistics() for name, queue in self._queues.items()}
+
+    def replays(self) -> dict[str, ReplayStatistics]:
+        """Statistics of every replay."""
+        return {name: replay.statistics() for name, replay in self._replays.items()}
 
     def tickets(self, source: str, shard: int) -> list[Ticket]:
         """What a shard has been dealt and has not closed, in its order."""
@@ -331,6 +375,25 @@ class Hub:
             every = queue.channel.publish_every
             if node.name in queue.channel.learners and every is not None and version % every == 0:
                 queue.published()
+        for replay in self._replays.values():
+            if replay.policy == policy and version % replay.storage.publish_every == 0:
+                replay.published(version)
+
+    def _learned(self, node: Node, firing: Firing, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
+        """What was drawn was learned from; new priorities go to whoever asked for them."""
+        wanted = {e.target for e in self.flow.edges if e.kind == "reprioritise" and e.source.node == node.name}
+        draws, start = draws_of(firing), 0
+        priorities = next((output.value for output in outputs if output.port == "priorities"), None)
+        for draw in draws:
+            if draw.replay in wanted:
+                part = priorities if priorities is None or len(draws) == 1 else priorities[start : start + draw.size]
+                yield Reprioritise(draw, part)
+            start += draw.size
+        self._release(draws)
+
+    def _release(self, draws: Iterable[Draw]) -> None:
+        for draw in draws:
+            self._replays[draw.replay].learned(draw)
 
     def _report(self, node: Node, firing: Firing) -> Tell:
         origin = node.inputs[0].node
@@ -340,12 +403,15 @@ class Hub:
 
     def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:
         """What can be done next."""
+        instructions += self._insert()
         for stage in self._stages:
             if stage.busy is None:
                 self._feed(stage)
                 machine = stage.next_ready()
                 if machine is not None:
                     instructions.append(stage.start(machine))
+                else:
+                    instructions += self._draw(stage)
         instructions += self._deal()
         for queue in self._queues.values():
             if queue.told:
@@ -355,6 +421,25 @@ class Hub:
                     instructions += [Tell(Used(name, (t.header,))) for t in queue.told if isinstance(t, Consumed)]
                 queue.told.clear()
         return instructions
+
+    def _insert(self) -> Iterator[HubInstruction]:
+        """Insert into the replays what may be inserted now."""
+        for replay in self._replays.values():
+            yield from replay.inserts()
+            for told in replay.told:
+                yield Tell(told)
+                if isinstance(told, Stored) and self._counted_at[told.header.source] == replay.name:
+                    yield Tell(Used(replay.name, (told.header,)))
+            replay.told.clear()
+
+    def _draw(self, stage: StageMachine) -> Iterator[Start]:
+        """Draw from a replay what an idle stage can use."""
+        for name, machine in stage.machines.items():
+            if machine.node.replay is not None and stage.wants_from(name):
+                replay = self._replays[machine.node.replay]
+                if replay.may_draw():
+                    yield stage.start(machine, draw=replay.draw(machine.node.size))
+                    return
 
     def _deal(self) -> Iterator[Deal]:
         """Issue every ticket that may be issued now; sources that share a queue take turns."""
@@ -383,15 +468,41 @@ class Hub:
                     stage.put(name, queue.channel.input_index, queue.take(version))
 
     def _source(self, stage: ShardStage) -> _SourceMachine:
-        channels = [queue for queue in self._queues.values() if stage.source in queue.channel.sources]
+        channels: list[QueueMachine | ReplayMachine] = []
+        channels += [queue for queue in self._queues.values() if stage.source in queue.channel.sources]
+        channels += [replay for replay in self._replays.values() if stage.source in replay.storage.sources]
         read = [(register, self.flow.registers[register].policy) for _, register in self.flow.nodes[stage.source].reads]
         return _SourceMachine(stage, channels, read)
 
-    def _versions_to_keep(self, register: str, channels: tuple[Channel, ...]) -> int:
-        """One more than the largest lag at which a ticket can name a version."""
+    def _channels(self) -> list[QueueMachine | ReplayMachine]:
+        return [*self._queues.values(), *self._replays.values()]
+
+    def _where_items_count(self) -> dict[str, str | None]:
+        """Source -> the replay where its env steps and episodes are counted; None: when they are learned from."""
+        counted: dict[str, str | None] = {}
+        for name, source in self._sources.items():
+            in_replays = all(isinstance(channel, ReplayMachine) for channel in source.channels)
+            counted[name] = source.channels[0].name if in_replays and source.channels else None
+        return counted
+
+    def _versions_to_keep(self, register: str, topology: Topology) -> int:
+        """One more than the largest lag at which a ticket can name a version. Where tickets are for a replay: one for each, so
+        that draws need not wait for what was made with older ones if a version is published per item.
+        """
         policy = self.flow.registers[register].policy
-        lags = [c.queue.max_lag for c in channels if c.policy == policy and c.queue.blocks and c.queue.max_lag]
-        return max(lags, default=0) + 1
+        lags = [c.queue.max_lag for c in topology.channels if c.policy == policy and c.queue.blocks and c.queue.max_lag]
+        tickets = [storage.tickets for storage in topology.storages if storage.policy == policy]
+        return max([0, *lags, *tickets]) + 1
+
+    def _kept(self, storage: Storage, keep: Mapping[str, int]) -> int:
+        """Versions that a replay's sources can read at a time."""
+        return min((keep[name] for name, r in self.flow.registers.items() if r.policy == storage.policy), default=1)
+
+
+def _is_exact(channel: QueueMachine | ReplayMachine) -> bool:
+    if isinstance(channel, ReplayMachine):
+        return channel.storage.is_exact
+    return len(channel.channel.sources) == 1 and channel.names_versions
 
 
 def _headers(items: Iterable[Item]) -> list[Header]:

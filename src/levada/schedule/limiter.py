@@ -35,8 +35,8 @@ class ReplayLimiter:
 
     @property
     def reuse(self) -> float:
-        """How often an inserted item was sampled, on average, so far."""
-        return self.sampled / self.inserted if self.inserted else 0.0
+        """Samples per insert so far; as in the balance, the first `min_size` inserts ask for none."""
+        return self.sampled / max(1, self.inserted - self.min_size)
 
     @property
     def may_insert(self) -> bool:

@@ -48,6 +48,9 @@ class QueueMachine:
     """Queue of one channel. Pure state: no clocks, no threads; the caller brings items and versions."""
 
     def __init__(self, channel: Channel) -> None:
+        self.name = channel.name
+        self.policy = channel.policy
+        self.is_ordered = channel.queue.consumption == "admission"
         tickets = channel.tickets
         assert tickets is not None, f"{channel.name} has no capacity: check() was not called"
         self.channel = channel

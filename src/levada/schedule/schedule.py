@@ -20,7 +20,7 @@ from levada.flow.errors import LevadaInternalError
 from levada.flow.payload import Item
 from levada.schedule.events import Begin, Closed, Deal, Event, Finished, Firing, HubInstruction, Instruction, Start
 from levada.schedule.hub import Hub
-from levada.schedule.shards import ShardMachine, readers
+from levada.schedule.shards import ShardMachine, readers, stores
 
 if TYPE_CHECKING:
     from levada.flow.graph import Flow
@@ -31,10 +31,10 @@ class Schedule:
 
     def __init__(self, flow: Flow) -> None:
         """`flow` must have passed its check."""
-        topology, found = derive(flow), readers(flow.nodes)
+        topology, found, stored = derive(flow), readers(flow.nodes), stores(flow.edges)
         self.hub = Hub(flow, topology, found)
         self._shards = {
-            (stage.source, shard): ShardMachine(flow.nodes, found, stage, shard)
+            (stage.source, shard): ShardMachine(flow.nodes, found, stored, stage, shard)
             for stage in topology.shard_stages
             for shard in range(stage.shards)
         }

@@ -11,18 +11,31 @@ shard does, in another process say, and nobody is asked between one node and the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from levada.flow.derive import ShardStage
-from levada.flow.nodes import Node
-from levada.flow.payload import Header, Item
+from levada.flow.nodes import Edge, Node
+from levada.flow.payload import Draw, Header, Item
 from levada.schedule.events import Closed, Finished, Firing, Output, Read, Start, Ticket
 from levada.schedule.stages import StageMachine
 
 Readers: TypeAlias = Mapping[tuple[str, str | None], Sequence[tuple[Node, int]]]
 """Node and port -> who reads it, with which of its inputs."""
+
+
+Stores: TypeAlias = Mapping[tuple[str, str | None], Sequence[str]]
+"""Node and port -> the replays that it is stored in."""
+
+
+def stores(edges: Iterable[Edge]) -> Stores:
+    """What is stored where."""
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for edge in edges:
+        if edge.kind == "store":
+            found.setdefault((edge.source.node, edge.source.port), []).append(edge.target)
+    return found
 
 
 def readers(nodes: Mapping[str, Node]) -> Readers:
@@ -47,11 +60,14 @@ class _Open:
 class ShardMachine:
     """One logical copy of a source and of the nodes beside it. It works on one ticket at a time, one node at a time."""
 
-    def __init__(self, nodes: Mapping[str, Node], readers: Readers, stage: ShardStage, shard: int) -> None:
-        """`nodes` and `readers`: of the whole flow."""
+    def __init__(
+        self, nodes: Mapping[str, Node], readers: Readers, stores: Stores, stage: ShardStage, shard: int
+    ) -> None:
+        """`nodes`, `readers` and `stores`: of the whole flow."""
         self.source = stage.source
         self.shard = shard
         self._readers = readers
+        self._stores = stores
         self._reads = nodes[stage.source].reads
         self._firings_per_ticket = stage.firings_per_ticket
         self._stage = StageMachine([nodes[name] for name in stage.nodes], shard=shard)
@@ -74,11 +90,15 @@ class ShardMachine:
             opened.firings_left -= 1
             opened.header = self._header(event, event.outputs)
         for output in event.outputs:
-            found = self._readers.get((firing.node, output.port))
-            if found:
+            found = self._readers.get((firing.node, output.port), ())
+            stored = self._stores.get((firing.node, output.port), ())
+            if found or stored:
                 made = firing.ticket is not None
                 headers = (self._header(event, (output,)),) if made else headers_of(firing)
-                self._pass_on(Item(output.value, headers), found)
+                item = Item(output.value, headers)
+                for replay in stored:
+                    opened.made.setdefault(replay, []).append(item)
+                self._pass_on(item, found)
         return self._next()
 
     def lost(self) -> None:
@@ -130,3 +150,8 @@ class ShardMachine:
 def headers_of(firing: Firing) -> tuple[Header, ...]:
     """The headers of everything that a firing uses."""
     return tuple([header for item in firing.inputs for header in item.headers])
+
+
+def draws_of(firing: Firing) -> tuple[Draw, ...]:
+    """The draws of everything that a firing uses."""
+    return tuple([draw for item in firing.inputs for draw in item.draws])

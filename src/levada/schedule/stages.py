@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from levada.flow.nodes import Node
-from levada.flow.payload import Item
+from levada.flow.payload import Draw, Item
 from levada.schedule.events import Firing, Read, Start
 
 
@@ -107,15 +107,17 @@ class StageMachine:
                     return machine
         return None
 
-    def start(self, machine: NodeMachine, reads: tuple[Read, ...] = (), ticket: int | None = None) -> Start:
-        """Fire a node of the stage that is ready, or its source, with a ticket."""
+    def start(
+        self, machine: NodeMachine, reads: tuple[Read, ...] = (), ticket: int | None = None, draw: Draw | None = None
+    ) -> Start:
+        """Fire a node of the stage that is ready; or its source, with a ticket; or a sample, with what it draws."""
         inputs: tuple[Item, ...] = ()
         if ticket is None:
             inputs = machine.take()
             self.num_held -= len(inputs)
         machine.num_firings += 1
         self.busy = machine.node.name
-        return Start(Firing(machine.node.name, self.shard, machine.num_firings, inputs, reads, ticket))
+        return Start(Firing(machine.node.name, self.shard, machine.num_firings, inputs, reads, ticket, draw))
 
     def held(self, node: str) -> list[Item]:
         """The items that were handed to a node and wait there."""
@@ -124,8 +126,10 @@ class StageMachine:
 
     def wants(self, node: str, index: int) -> bool:
         """Whether an item brought to this input could go on to a learner as soon as its batch is full."""
-        if not self.machines[node].wants(index):
-            return False
+        return self.machines[node].wants(index) and self.wants_from(node)
+
+    def wants_from(self, node: str) -> bool:
+        """Whether what a node makes could go on to a learner as soon as its batch is full."""
         return all(any(map(machine.wants, indices)) for machine, indices in self._ahead[node])
 
     def _inputs_ahead(self, name: str) -> list[tuple[NodeMachine, list[int]]]:

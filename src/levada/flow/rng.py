@@ -8,9 +8,12 @@ True
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from levada.rl.spaces import Array
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 _WORD = (1 << 64) - 1
 

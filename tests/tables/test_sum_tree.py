@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.rl._sum_tree import SumTree
+from levada.tables.sum_tree import SumTree
 
 SIZES = [1, 2, 15, 16, 17, 255, 256, 257, 5000]
 

@@ -11,9 +11,12 @@ numpy calls, however many are drawn together. Sums are computed anew from what l
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from levada.rl.spaces import Array
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 _BLOCK = 16
 

@@ -1,0 +1,87 @@
+"""The table of a replay of transitions: each row is an entry.
+
+>>> from levada.flow import Replay
+>>> replay = Replay("replay", Transitions, 4, 1, 1.0, 0.0, "uniform", "admission", 1, None, "fifo")
+>>> table = RowTable(replay, capacity=4, seed=0)
+>>> table.insert(Transitions({"reward": np.array([1.0, 2.0]), "mask": np.array([True, False])}))
+>>> [batch], drawn = table.sample(3)
+>>> batch.columns["reward"].tolist()
+[1.0, 1.0, 1.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from levada.flow import Replay
+from levada.rl._columns import Columns
+from levada.rl.spaces import Array, Nest, map_nest
+from levada.rl.transitions import IMPORTANCE, MASK, PRIORITY, Transitions
+from levada.tables import Drawn, Index
+
+_INDEX, _ROWS = "index/", "rows/"
+
+
+class RowTable:
+    """Rows in columns. Rows that the column `mask` leaves out are not kept; the column `priority`, if there is one, is
+    that of the index and no column; samples of a prioritised replay have their weights as the column `importance`.
+    """
+
+    def __init__(self, replay: Replay[Any], *, capacity: int, seed: int) -> None:
+        self._index = Index(replay, capacity=capacity, seed=seed)
+        self._columns = Columns(capacity)
+
+    @property
+    def num_entries(self) -> int:
+        """Rows that are there."""
+        return self._index.num_entries
+
+    def insert(self, item: Transitions) -> None:
+        """Copy rows in.
+
+        Raises:
+            ValueError: other columns, shapes or dtypes than before, or more rows than there is room for.
+
+        """
+        columns: dict[str, Nest] = dict(item.columns)
+        mask = columns.pop(MASK, None)
+        if isinstance(mask, np.ndarray) and not mask.all():
+            wanted = np.flatnonzero(mask)
+            columns = {name: map_nest(lambda leaf: leaf[wanted], nest) for name, nest in columns.items()}
+        priorities: Any = columns.pop(PRIORITY, None)
+        places = self._index.add(item.num_entries, priorities)
+        kept = places >= 0
+        if not kept.all():
+            places = places[kept]
+            columns = {name: map_nest(lambda leaf: leaf[kept], nest) for name, nest in columns.items()}
+        self._columns.put(places, columns)
+
+    def sample(self, size: int) -> tuple[tuple[Transitions], Drawn]:
+        """Draw rows, as one batch."""
+        drawn = self._index.draw(size)
+        columns = self._columns.take(drawn.places)
+        if drawn.weights is not None:
+            columns[IMPORTANCE] = drawn.weights
+        return (Transitions(columns),), drawn
+
+    def reprioritise(self, drawn: Drawn, priorities: Array) -> None:
+        """New priorities of what was drawn."""
+        self._index.reprioritise(drawn, priorities)
+
+    def state_dict(self) -> dict[str, Array]:
+        """The rows, as views that later inserts change, and everything that the next draw depends on."""
+        index = {f"{_INDEX}{name}": array for name, array in self._index.state_dict().items()}
+        rows = self._columns.state_dict(self._index.num_entries)
+        return index | {f"{_ROWS}{path}": array for path, array in rows.items()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._index.load_state_dict(_under(state, _INDEX))
+        self._columns.load_state_dict(_under(state, _ROWS))
+
+
+def _under(state: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

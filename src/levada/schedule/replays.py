@@ -1,0 +1,255 @@
+"""The state machine of one replay: tickets for what is stored, the balance with what is drawn, and an account of every item.
+
+Towards sources it is what a queue is: it issues tickets and takes what was made with them. A ticket comes back when its
+items are inserted, which waits while the balance says so. In admission order with a tolerance of 0 inserts and draws
+interleave in one way only; then a ticket names the version that follows from the draws before it existed: ticket a the number
+of draws when ticket a - B was settled, B being the tickets in existence. It is issued once that version is published.
+
+>>> from levada.flow.derive import derive
+>>> replay = ReplayMachine(_example(), keep=3)       # two tickets; four entries, then two samples per insert; draws of two
+>>> for value in "abcdef":
+...     number = replay.issue("rollout").number
+...     replay.finished(number, [_item(number, value)])
+...     print([insert.item.value for insert in replay.inserts()], replay.may_draw(), end=" ")
+['a'] False ['b'] False ['c'] False ['d'] False ['e'] True [] True
+>>> replay.drawn(replay.draw(2)); [insert.item.value for insert in replay.inserts()]
+['f']
+>>> replay.issue("rollout").version, replay.may_issue("rollout")     # the other ticket came back after the first draw
+(0, False)
+>>> replay.published(1); replay.issue("rollout").version
+1
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+
+from levada.flow.channels import Replay
+from levada.flow.derive import Storage
+from levada.flow.payload import Draw, Header, Item
+from levada.flow.watch import Dropped, Ledger, ReplayStatistics, Stored
+from levada.schedule.cut import ReplayAccount
+from levada.schedule.events import Insert
+from levada.schedule.limiter import ReplayLimiter
+from levada.schedule.queues import Grant
+
+
+class ReplayMachine:
+    """Pure state: no clocks, no threads, no tables; the caller brings items and versions, and keeps what was inserted."""
+
+    def __init__(self, storage: Storage, *, keep: int) -> None:
+        """`keep`: how many published versions can be read at a time."""
+        self.storage = storage
+        self.replay: Replay[object] = storage.replay
+        self.name = storage.replay.name
+        self.policy = storage.policy
+        self.tickets = storage.tickets
+        self.is_ordered = storage.replay.order == "admission"
+        self._keep = keep
+        self._limiter = ReplayLimiter(
+            min_size=self.replay.min_size,
+            samples_per_insert=self.replay.samples_per_insert,
+            tolerance=self.replay.tolerance,
+        )
+        # an insert between a draw and its priorities would come now before them and now after
+        self._waits_for_priorities = self.replay.is_exact and storage.is_reprioritised
+        self._next = 0
+        self._room: deque[int] = deque(
+            [0] * storage.tickets
+        )  # for each ticket that is back: the draws when it came back
+        self._draws_of: dict[int, int] = {}  # the same for each that is out
+        self._lost_numbers: dict[str, list[int]] = {source: [] for source in storage.sources}
+        self._making: dict[int, str] = {}
+        self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
+        self._oldest = 0  # smallest number that is not settled; only where items are inserted in order
+        self._settled: set[int] = set()  # numbers above it that are
+        self._published = 0
+        self._num_inserts = 0
+        self._num_draws = 0
+        self._open: set[int] = set()  # draws before which nothing may be inserted
+        self._produced = self._lost = 0
+        self._dropped: Counter[str] = Counter()
+        self.told: list[Stored | Dropped] = []
+        """What happened since the caller last emptied it."""
+
+    # ---- tickets
+
+    def may_issue(self, source: str) -> bool:
+        """Whether a ticket can be issued to this source now."""
+        if self._lost_numbers[source]:
+            return True
+        return bool(self._room) and (self.policy is None or self._version_at(self._room[0]) <= self._published)
+
+    def issue(self, source: str) -> Grant:
+        """Issue a ticket; what this source has lost first, under its old number."""
+        assert self.may_issue(source), f"{self.name}: no ticket for {source}"
+        if self._lost_numbers[source]:
+            number = heapq.heappop(self._lost_numbers[source])
+        else:
+            number = self._next
+            self._next += 1
+            self._draws_of[number] = self._room.popleft()
+        self._making[number] = source
+        self._produced += 1
+        return Grant(number, None if self.policy is None else self._version_at(self._draws_of[number]))
+
+    def lost(self, number: int) -> None:
+        """The items will not come: their ticket can be issued again, to the same source."""
+        source = self._making.pop(number)
+        self._lost += 1
+        heapq.heappush(self._lost_numbers[source], number)
+
+    def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
+        """What was made with a ticket."""
+        del self._making[number]
+        if items:
+            self._produced += len(items) - 1
+            self._waiting[number] = deque(items)
+            return
+        self._dropped["filtered"] += 1
+        if header is not None:
+            self.told.append(Dropped(self.name, header, "filtered"))
+        self._settle(number)
+
+    def published(self, version: int) -> None:
+        """A version of the policy can be read."""
+        self._published = version
+
+    # ---- inserting and drawing
+
+    def inserts(self) -> Iterator[Insert]:
+        """Insert what may be inserted now."""
+        while (number := self._next_to_insert()) is not None:
+            items = self._waiting[number]
+            item = items.popleft()
+            self._limiter.insert(getattr(item.value, "num_entries", 1))
+            if not items:
+                del self._waiting[number]
+                self._settle(number)
+            yield self._insert(item)
+
+    def insert_at_once(self, item: Item) -> Insert:
+        """Insert what was made behind a queue or from samples, without a ticket; it counts in the balance all the same."""
+        self._produced += 1
+        self._limiter.inserted += getattr(item.value, "num_entries", 1)
+        return self._insert(item)
+
+    def may_draw(self) -> bool:
+        """Whether a batch may be drawn now."""
+        return self._limiter.may_sample and self._can_be_read_after(self._num_draws + 1)
+
+    def draw(self, size: int) -> Draw:
+        """Draw a batch."""
+        assert self.may_draw(), f"{self.name}: drawn while it has to be filled, or read"
+        self._limiter.sample(size)
+        number = self._num_draws
+        self._num_draws += 1
+        self._open.add(number)
+        return Draw(self.name, number % min(self.replay.tables, self._num_inserts), size, number)
+
+    def drawn(self, draw: Draw) -> None:
+        """A batch is there."""
+        if not self._waits_for_priorities:
+            self._open.discard(draw.number)
+
+    def learned(self, draw: Draw) -> None:
+        """An update has learned from a draw, or never will; its priorities are on their way."""
+        self._open.discard(draw.number)
+
+    # ---- saving
+
+    @property
+    def next_insert(self) -> int:
+        """The first ticket whose items are not inserted, in admission order."""
+        return self._oldest
+
+    def is_between_draws(self, undone: Sequence[Draw]) -> bool:
+        """Whether no draw is open but those that were not carried out, and no ticket is half inserted."""
+        return self._open <= {draw.number for draw in undone} and not self._settled
+
+    def account(self, undone: Sequence[Draw], *, are_made_again: bool) -> ReplayAccount:
+        """What became of the items before a cut, where what is under way is made again, or lost.
+
+        Args:
+            undone: draws that were not carried out.
+            are_made_again: the items that are under way.
+
+        """
+        again = [self._draws_of[number] for number in sorted(self._draws_of)]
+        lost = 0 if are_made_again else len(self._making) + sum(map(len, self._waiting.values()))
+        return ReplayAccount(
+            self._limiter.inserted, self._limiter.sampled - sum(draw.size for draw in undone), self._num_inserts,
+            self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
+        )  # fmt: skip
+
+    def restore(self, account: ReplayAccount, *, tickets: int, published: int) -> None:
+        """Go on after a cut, with nothing under way; `tickets`: settled so far, `published`: the policy's version."""
+        self._limiter.inserted, self._limiter.sampled = account.inserted, account.sampled
+        self._num_inserts, self._num_draws = account.num_inserts, account.num_draws
+        self._room = deque(account.room)
+        self._dropped, self._lost = Counter(account.dropped), account.lost
+        self._produced = account.num_inserts + sum(account.dropped.values()) + account.lost
+        self._next = self._oldest = tickets
+        self._published = published
+
+    # ---- looking
+
+    def statistics(self) -> ReplayStatistics:
+        """The replay at this moment."""
+        in_flight = len(self._making) + sum(map(len, self._waiting.values()))
+        ledger = Ledger(self._produced, self._num_inserts, dict(self._dropped), self._lost, in_flight)
+        limiter = self._limiter
+        return ReplayStatistics(
+            min(limiter.inserted, self.replay.capacity), self.replay.capacity, limiter.inserted, limiter.sampled,
+            limiter.samples_per_insert, limiter.reuse, ledger,
+        )  # fmt: skip
+
+    def waiting(self) -> list[Item]:
+        """The items that are made and not inserted."""
+        return [item for items in self._waiting.values() for item in items]
+
+    # ---- inside
+
+    def _insert(self, item: Item) -> Insert:
+        self.told += [Stored(self.name, header) for header in item.headers]
+        self._num_inserts += 1
+        return Insert(self.name, (self._num_inserts - 1) % self.replay.tables, item)
+
+    def _next_to_insert(self) -> int | None:
+        if self._open or not self._limiter.may_insert:
+            return None
+        if self.is_ordered:
+            return self._oldest if self._oldest in self._waiting else None
+        return next(iter(self._waiting), None)
+
+    def _settle(self, number: int) -> None:
+        del self._draws_of[number]
+        self._room.append(self._num_draws)
+        self._settled.add(number)
+        while self._oldest in self._settled:
+            self._settled.remove(self._oldest)
+            self._oldest += 1
+
+    def _version_at(self, num_draws: int) -> int:
+        """The published version after so many draws: each leads to one update."""
+        return num_draws - num_draws % self.storage.publish_every
+
+    def _can_be_read_after(self, num_draws: int) -> bool:
+        """Whether the versions that tickets name, and may still be read, are kept once so many draws were learned from."""
+        if self.policy is None:
+            return True
+        unread = [self._draws_of[number] for number in self._making] + list(self._room)[:1]
+        oldest = min(unread, default=num_draws)
+        every = self.storage.publish_every
+        return num_draws // every - oldest // every < self._keep
+
+
+def _example() -> Storage:
+    replay = Replay("replay", object, 10, 4, 2.0, 0.0, "uniform", "admission", 1, None, "fifo")
+    return Storage(replay, ("rollout",), 2, True, "policy", 1, False)
+
+
+def _item(ticket: int, value: str) -> Item:
+    return Item(value, (Header({"policy": 0}, "rollout", 0, ticket, 0, ()),))

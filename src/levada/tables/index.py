@@ -1,0 +1,153 @@
+"""Which entries a table holds, where they lie, and how they are drawn. What they are is the table's own affair.
+
+>>> replay = Replay("replay", list, 4, 1, 1.0, 0.0, Prioritised(alpha=1.0, beta=1.0), "admission", 1, None, "fifo")
+>>> index = Index(replay, capacity=4, seed=0)
+>>> index.add(3).tolist(), index.add(2).tolist(), index.num_entries    # the fifth takes the place of the first
+([0, 1, 2], [3, 0], 4)
+>>> drawn = index.draw(4); drawn.places.tolist(), drawn.weights.tolist()
+([0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
+>>> index.reprioritise(drawn, np.array([1.0, 1.0, 1.0, 5.0])); index.draw(4).places.tolist()
+[1, 3, 3, 3]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from levada.flow.channels import Prioritised, Replay
+from levada.flow.rng import rng_array, set_rng
+from levada.tables.sum_tree import SumTree
+
+Array = npt.NDArray[Any]
+
+LEAST = 1e-6
+"""Added to each priority, so that nothing is forgotten for good (arXiv 1511.05952, section 3.3)."""
+
+
+class Drawn(NamedTuple):
+    """Entries that were drawn."""
+
+    places: Array
+    """``[N]``, int64."""
+    keys: Array
+    """``[N]``, int64: what lay there, by the number of its insert; something else may take the place."""
+    weights: Array | None
+    """``[N]``, float32: importance weights, the largest of them 1; None: they are all 1."""
+
+
+class Index:
+    """Entries in `capacity` places."""
+
+    def __init__(self, replay: Replay[Any], *, capacity: int, seed: int) -> None:
+        """`capacity`: of this table, which may be one of several."""
+        self.capacity = capacity
+        self.num_inserted = 0
+        """Entries that were ever added."""
+        self._removes_oldest = replay.removal == "fifo"
+        self._keys = np.full(capacity, -1, np.int64)
+        self._rng = np.random.default_rng(seed)
+        self._prioritised = replay.sampler if isinstance(replay.sampler, Prioritised) else None
+        self._tree = None if self._prioritised is None else SumTree(capacity)
+        self._largest = 1.0
+
+    @property
+    def num_entries(self) -> int:
+        """Entries that are there."""
+        return min(self.num_inserted, self.capacity)
+
+    def add(self, num: int, priorities: Array | None = None) -> Array:
+        """Places ``[num]`` for new entries, in their order; -1: there is none for this one.
+
+        Args:
+            num: how many, not more than the capacity.
+            priorities: ``[num]``; None: the largest that there ever was, so that each is soon drawn once.
+
+        Raises:
+            ValueError: more than there is room for, or priorities that cannot be.
+
+        """
+        if num > self.capacity:
+            msg = f"a table of {self.capacity:,} entries was given {num:,} at once; raise the capacity, or store less at a time"
+            raise ValueError(msg)
+        keys = self.num_inserted + np.arange(num)
+        places = keys % self.capacity if self._removes_oldest else self._any_place(keys)
+        self.num_inserted += num
+        kept = places >= 0
+        self._keys[places[kept]] = keys[kept]
+        if self._tree is not None:
+            values = np.full(num, self._largest) if priorities is None else self._checked(priorities, num)
+            self._put(self._tree, places[kept], values[kept])
+        return places
+
+    def draw(self, size: int) -> Drawn:
+        """Draw `size` entries, with replacement; by priorities from as many equal shares of their sum, one from each."""
+        if self._tree is None or self._prioritised is None:
+            places = self._rng.integers(0, self.num_entries, size)
+            return Drawn(places, self._keys[places], None)
+        places = self._tree.find((np.arange(size) + self._rng.random(size)) / size)
+        probabilities = self._tree.get(places) / self._tree.total
+        weights = (self.num_entries * probabilities) ** -self.beta
+        return Drawn(places, self._keys[places], (weights / weights.max()).astype(np.float32))
+
+    @property
+    def beta(self) -> float:
+        """Exponent of the importance weights at present."""
+        assert self._prioritised is not None
+        anneal = self._prioritised.anneal_inserts
+        risen = 0.0 if anneal is None else min(1.0, self.num_inserted / anneal)
+        return self._prioritised.beta + (1.0 - self._prioritised.beta) * risen
+
+    def reprioritise(self, drawn: Drawn, priorities: Array) -> None:
+        """New priorities ``[N]`` of what was drawn, where it is still there.
+
+        Raises:
+            ValueError: there are not as many, or some are negative, NaN or infinite.
+
+        """
+        assert self._tree is not None, "priorities for a uniform table"
+        values = self._checked(priorities, len(drawn.places))
+        there = self._keys[drawn.places] == drawn.keys
+        self._put(self._tree, drawn.places[there], values[there])
+
+    def state_dict(self) -> dict[str, Array]:
+        """Everything that the next draw depends on."""
+        state = {"inserted": np.array(self.num_inserted), "keys": self._keys[: self.num_entries].copy()}
+        state["rng"] = rng_array(self._rng)
+        if self._tree is not None:
+            state["priorities"] = self._tree.get(np.arange(self.num_entries))
+            state["largest"] = np.array(self._largest)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.num_inserted = int(state["inserted"])
+        self._keys[: self.num_entries] = state["keys"]
+        set_rng(self._rng, state["rng"])
+        if self._tree is not None:
+            self._tree.set(np.arange(self.num_entries), state["priorities"])
+            self._largest = float(state["largest"])
+
+    # ---- inside
+
+    def _any_place(self, keys: Array) -> Array:
+        """The next free one; then any, with the probability that keeps all that ever came equally likely to be here."""
+        chosen = np.array([key if key < self.capacity else self._rng.integers(0, key + 1) for key in keys], np.int64)
+        return np.where(chosen < self.capacity, chosen, -1)
+
+    def _put(self, tree: SumTree, places: Array, priorities: Array) -> None:
+        assert self._prioritised is not None
+        if len(places):
+            self._largest = max(self._largest, float(priorities.max()))
+            tree.set(places, (priorities + LEAST) ** self._prioritised.alpha)
+
+    def _checked(self, priorities: Array, num: int) -> Array:
+        values = np.asarray(priorities, np.float64)
+        if values.shape != (num,) or not np.isfinite(values).all() or (values < 0.0).any():
+            got = f"shape {values.shape}, from {values.min(initial=np.inf):g} to {values.max(initial=-np.inf):g}"
+            msg = f"{num} priorities were expected, finite and not negative; got {got}"
+            raise ValueError(msg)
+        return values

@@ -1,0 +1,57 @@
+"""A table of objects of any kind: games, episodes, sequences that differ in length.
+
+>>> replay = Replay("replay", str, 3, 1, 1.0, 0.0, "uniform", "admission", 1, None, "fifo")
+>>> table = ItemTable(replay, capacity=3, seed=1)
+>>> for word in ("one", "two", "three", "four"):
+...     table.insert(word)
+>>> batch, drawn = table.sample(4)
+>>> batch
+('two', 'two', 'three', 'three')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from levada.flow.channels import Replay
+from levada.flow.errors import NotSavedError
+from levada.tables.index import Array, Drawn, Index
+
+
+class ItemTable:
+    """Keeps the items as they are: each is one entry."""
+
+    def __init__(self, replay: Replay[Any], *, capacity: int, seed: int) -> None:
+        self._replay = replay
+        self._index = Index(replay, capacity=capacity, seed=seed)
+        self._items: dict[int, Any] = {}
+
+    @property
+    def num_entries(self) -> int:
+        """Items that are there."""
+        return self._index.num_entries
+
+    def insert(self, item: Any) -> None:
+        """Keep an item."""
+        [place] = self._index.add(1)
+        if place >= 0:
+            self._items[int(place)] = item
+
+    def sample(self, size: int) -> tuple[tuple[Any, ...], Drawn]:
+        """Draw items."""
+        drawn = self._index.draw(size)
+        return tuple(self._items[place] for place in drawn.places.tolist()), drawn
+
+    def reprioritise(self, drawn: Drawn, priorities: Array) -> None:
+        """New priorities of what was drawn."""
+        self._index.reprioritise(drawn, priorities)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Objects of any kind cannot be saved without executing code when they are loaded."""
+        msg = f"the replay {self._replay.name!r} holds objects of type {self._replay.of.__name__}, and only arrays are saved"
+        raise NotSavedError(msg)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """There is none."""
+        raise NotSavedError("only arrays are saved")

@@ -1,0 +1,62 @@
+"""Replays at run time: the same under every deployment, in balance whatever the speed, and nothing unaccounted for."""
+
+import os
+import signal
+
+import pytest
+from replay_samples import Mixer, Rows, end, replay_flow
+
+from levada.runners import Inline
+from levada.runners.processes import Processes
+from levada.runners.threads import Threads
+
+PLACES = [Inline(), Inline(adversary=3), Threads(workers=2), Processes(workers=1), Processes(workers=2)]
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"prioritised": False}, {"every": 3}, {"tables": 3}, {"removal": "reservoir"}, {"shards": 1, "tickets": 1},
+    {"samples_per_insert": 0.7, "size": 5}, {"tickets": 7},
+], ids=str)  # fmt: skip
+def test_the_same_bits_under_every_deployment(options):
+    """Exact, and by chance only if timing had no say: the weights mix everything that was ever drawn, in its order."""
+    slow = replay_flow(source=Rows(delays=True), **options)
+    expected, statistics = end(replay_flow(**options), PLACES[0], 150)
+    assert statistics.replays["replay"].ledger.balanced
+    for place in PLACES[1:]:
+        assert end(slow, place, 150)[0] == expected, place
+
+
+def test_another_order_gives_other_bits():
+    flow = replay_flow(source=Rows(delays=True), order="arrival")
+    assert len({end(flow, Threads(workers=2), 100)[0] for _ in range(3)}) > 1
+
+
+@pytest.mark.parametrize("place", [Inline(), Processes(workers=2)], ids=str)
+@pytest.mark.parametrize("who_is_slow", ["nobody", "learner", "sampler"])
+@pytest.mark.parametrize("options", [{}, {"tolerance": 16.0}], ids=str)
+def test_the_reuse_asked_for_is_the_reuse_that_comes_out(place, who_is_slow, options):
+    source = Rows(sleep_s=0.002 if who_is_slow == "sampler" else 0.0)
+    learner = Mixer(sleep_s=0.002 if who_is_slow == "learner" else 0.0)
+    flow = replay_flow(source=source, learner=learner, samples_per_insert=4.0, capacity=500, size=16, **options)
+    replay = end(flow, place, 1_200)[1].replays["replay"]
+    assert replay.asked == 4.0
+    assert replay.reuse == pytest.approx(4.0, abs=0.01)
+    assert replay.sampled == pytest.approx(
+        (replay.inserted - 8) * 4.0, abs=flow.replays["replay"].tolerance + 16.0 + 12.0
+    )
+    assert replay.fill == 500
+
+
+def test_workers_that_are_killed_change_nothing_and_the_ledger_names_the_loss():
+    flow = replay_flow(source=Rows(sleep_s=0.001))
+    expected, _ = end(flow, Inline(), 300)
+    with Processes(workers=2).open(flow, seed=1) as run:
+        for report in run:
+            if report.firing in (40, 120, 200):
+                os.kill(run.worker_pids[report.firing % 2], signal.SIGKILL)
+            if report.firing == 300:
+                ledger = run.statistics().replays["replay"].ledger
+                break
+        assert report.values["w"] == expected
+    assert ledger.balanced
+    assert 1 <= ledger.lost <= 3
