@@ -110,9 +110,9 @@ def replay_flow(
     return flow
 
 
-def end(flow: Flow, place: Any, num_updates: int) -> tuple[float, Any]:
+def end(flow: Flow, place: Any, num_updates: int, state: Any = None) -> tuple[float, Any]:
     """What the weights are after so many updates, and the statistics then."""
-    with place.open(flow, seed=1) as run:
+    with place.open(flow, seed=1, state=state) as run:
         for report in run:
             if report.firing == num_updates:
                 return report.values["w"], run.statistics()

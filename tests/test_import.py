@@ -14,7 +14,8 @@ import levada.math
 import levada.rl
 
 PUBLIC = {
-    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Processes", "Queue",
+    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritised",
+    "Processes", "Queue",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
     "Threads", "load", "resume", "train",
 }  # fmt: skip

@@ -280,7 +280,7 @@ def test_a_batch_is_made_at_the_shard_or_at_the_consumer(flow, rollouts):
         ),
         ({"tolerance": -1.0}, "tolerance=-1.0; expected a number of samples >= 0"),
         ({"tolerance": float("inf")}, "tolerance=inf; expected a number of samples >= 0"),
-        ({"sampler": "newest"}, "sampler='newest'; expected 'uniform' or Prioritised(alpha"),
+        ({"sampler": "newest"}, "sampler='newest'; expected 'uniform' or Prioritised(alpha=..., beta=...)"),
     ],
 )
 def test_a_replay_balances_by_numbers(flow, options, message):

@@ -168,7 +168,7 @@ def test_nothing_valid_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.update(format=99), "has format 99, this levada reads 2"),
+        (lambda record: record.update(format=99), "has format 99, this levada reads 3"),
         (lambda record: record.pop("arrays_sha256"), "was not written by levada, or was edited"),
     ],
 )
@@ -287,3 +287,31 @@ def test_a_checkpoint_holds_no_code(tmp_path):
     assert json.loads(data[8 : 8 + length])["w"]["dtype"] == "F32"
     assert data[8 + length :] == TINY["w"].tobytes()
     assert isinstance(load(path), Checkpoint)
+
+
+def test_contents_of_replays_are_compressed_and_come_back(tmp_path):
+    content = np.zeros((50_000, 8), np.float32)
+    content[::7] = np.arange(8)
+    arrays = TINY | {"replays/a/0/rows/obs": content, "replays/a/0/rows/é": np.asfortranarray(content[:5])}
+    path = save(tmp_path, 1, arrays, {})
+    assert (path / "replays.zip").stat().st_size < content.nbytes / 10
+    found = load(path).arrays
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert load(path, replays=False).arrays.keys() == TINY.keys()
+
+
+@pytest.mark.parametrize("harm", ["missing", "shorter", "other bits"])
+def test_torn_contents_of_replays_are_noticed(tmp_path, harm):
+    for step in (1, 2):
+        path = save(tmp_path, step, TINY | {"replays/a/0/rows": np.arange(10_000)}, {})
+    zipped = path / "replays.zip"
+    data = bytearray(zipped.read_bytes())
+    zipped.unlink()
+    if harm != "missing":
+        data[len(data) // 2] ^= 0xFF
+        zipped.write_bytes(data[:-9] if harm == "shorter" else data)
+    with pytest.warns(CheckpointWarning, match="torn: replays.zip"):
+        found = newest(tmp_path)
+    assert found.step == 1

@@ -2,10 +2,13 @@
 
 import os
 import signal
+from tempfile import TemporaryDirectory
 
 import pytest
 from replay_samples import Mixer, Rows, end, replay_flow
 
+from levada.run import checkpoint
+from levada.run.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
@@ -45,6 +48,49 @@ def test_the_reuse_asked_for_is_the_reuse_that_comes_out(place, who_is_slow, opt
         (replay.inserted - 8) * 4.0, abs=flow.replays["replay"].tolerance + 16.0 + 12.0
     )
     assert replay.fill == 500
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"prioritised": False, "removal": "reservoir"}, {"every": 3, "tables": 2}], ids=str
+)
+@pytest.mark.parametrize("place", [Inline(), Processes(workers=2)], ids=str)
+def test_a_run_goes_on_from_its_contents_bit_for_bit(place, options):
+    flow = replay_flow(**options)
+    expected, statistics = end(flow, Inline(), 200)
+    state = saved(flow, place, 77)
+    assert state.is_exact
+    for second in (Inline(), Processes(workers=1)):
+        found, after = end(flow, second, 200, state=through_a_checkpoint(state))
+        assert found == expected
+        assert after.replays["replay"].ledger.balanced
+        assert after.replays["replay"].inserted == statistics.replays["replay"].inserted
+
+
+def test_without_its_contents_a_replay_is_filled_anew():
+    flow = replay_flow(capacity=500, min_size=100)
+    state = saved(flow, Inline(), 77, replays=False)
+    assert not state.is_exact
+    assert list(state.unsaved_replays) == ["replay"]
+    _, statistics = end(flow, Processes(workers=2), 177, state=through_a_checkpoint(state))
+    replay = statistics.replays["replay"]
+    assert replay.ledger.balanced
+    assert replay.sampled in (400, 404)  # the next draw may have begun
+    assert replay.inserted >= 100 + 400 / 4.0 - 3
+
+
+def saved(flow, place, num_updates, **options):
+    with place.open(flow, seed=1) as run:
+        for report in run:
+            if report.firing == num_updates:
+                return unpack(*pack(run.save(**options)))
+    raise AssertionError
+
+
+def through_a_checkpoint(state):
+    with TemporaryDirectory() as directory:
+        arrays, meta = pack(state)
+        found = checkpoint.load(checkpoint.save(directory, 1, arrays, meta))
+        return unpack(found.arrays, found.meta)
 
 
 def test_workers_that_are_killed_change_nothing_and_the_ledger_names_the_loss():

@@ -55,7 +55,7 @@ def load(
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
     task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
     flow = build(config, task)
-    saved = checkpoint.newest(directory.path)
+    saved = checkpoint.newest(directory.path, replays=False)
     if saved is None:
         msg = f"{directory.path} has no valid checkpoint: the run was cut off before it was saved"
         raise LoadError(msg)

@@ -46,6 +46,8 @@ class Options:
     """Threads that torch uses; by default one for small networks, all cores for images."""
     checkpoint_every_updates: int | None = 100
     """A checkpoint after each so many updates, from which `levada resume` goes on; None: only one at the end."""
+    save_replays: bool = False
+    """Save the contents of replays in checkpoints, compressed; otherwise a resumed run fills them anew."""
     tensorboard: bool = True
     """Write TensorBoard events."""
 

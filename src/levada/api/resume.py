@@ -80,6 +80,7 @@ def resume(
         flow=flow, task=task, identity=identity, place=place, until=goal,
         threads=threads, tensorboard=read_setting(directory, "tensorboard"),
         checkpoint_every_updates=read_setting(directory, "checkpoint_every_updates"),
+        save_replays=read_setting(directory, "save_replays"),
     )  # fmt: skip
     monitor = Monitor(target_return=goal.return_mean, began_s=began_s)
     with directory.locked():
@@ -112,5 +113,8 @@ def _what_is_new(directory: RunDirectory, flow: Flow, state: RunState) -> str:
         shards = ", ".join(f"{source} {index}" for source, index in state.unsaved)
         reasons = ", ".join(dict.fromkeys(state.unsaved.values()))
         found.append(f"episodes begin anew in {shards} ({reasons})")
+    if state.unsaved_replays:
+        reasons = ", ".join(dict.fromkeys(state.unsaved_replays.values()))
+        found.append(f"{', '.join(state.unsaved_replays)} is filled anew ({reasons})")
     what = "; ".join(found) or "what was being made when it was saved is made anew"
     return f"{directory.path} goes on, but not bit for bit as it would have: {what}"

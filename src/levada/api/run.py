@@ -54,6 +54,7 @@ class Job:
     until: Until
     threads: int
     checkpoint_every_updates: int | None
+    save_replays: bool
     tensorboard: bool
 
     def carry_out(
@@ -91,7 +92,7 @@ class Job:
                     summary = execute(
                         run, identity=self.identity, until=self.until, monitor=monitor, directory=directory,
                         sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=display,
-                        arrays_of=lambda: pack(run.save()), params_of=lambda: _weights(run),
+                        arrays_of=lambda: pack(run.save(self.save_replays)), params_of=lambda: _weights(run),
                         is_whole=lambda: _is_whole(run), checkpoint_every_updates=self.checkpoint_every_updates,
                     )  # fmt: skip
                     policy = _policies(run)[0]

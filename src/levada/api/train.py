@@ -34,6 +34,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     checkpoint_every_updates: int | None = 100,
+    save_replays: bool = False,
     tensorboard: bool = True,
     display: Mode = "auto",
     instruments: Sequence[Instrument] = (),
@@ -50,6 +51,7 @@ def train(
         out: directory of the run; None makes one below runs/.
         threads: of torch; None: one for small networks, all cores for images.
         checkpoint_every_updates: a checkpoint after each so many; None saves at the end only.
+        save_replays: whether checkpoints hold the contents of replays; otherwise a resumed run fills them anew.
         tensorboard: whether to write TensorBoard events.
         display: what is shown meanwhile; `auto` is live in a terminal and plain lines elsewhere.
         instruments: see every event of the run.
@@ -66,7 +68,7 @@ def train(
     place = deployment(on)
     options = Options(
         until=until, seed=seed, on=str(place), out=None if out is None else os.fspath(out), threads=threads,
-        checkpoint_every_updates=checkpoint_every_updates, tensorboard=tensorboard,
+        checkpoint_every_updates=checkpoint_every_updates, save_replays=save_replays, tensorboard=tensorboard,
     )  # fmt: skip
     config, settings = configure(algorithm, env, fields)
     return launch(config, settings, env, options, place, display=display, instruments=instruments, began_s=began_s)
@@ -116,7 +118,7 @@ def launch(
     on_directory(directory)
     job = Job(
         flow=flow, task=task, identity=identity, place=place, until=until, threads=threads, tensorboard=options.tensorboard,
-        checkpoint_every_updates=options.checkpoint_every_updates,
+        checkpoint_every_updates=options.checkpoint_every_updates, save_replays=options.save_replays,
     )  # fmt: skip
     monitor = Monitor(target_return=until.return_mean, began_s=began_s)
     return job.carry_out(directory, monitor, display=shown, instruments=instruments)

@@ -35,8 +35,11 @@ class Run(Protocol):
         """The live actor of a node: the learner of a learn node."""
         ...
 
-    def save(self) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
+    def save(self, replays: bool = True) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+
+        `replays`: with their contents, or else they will be filled anew.
+        """
         ...
 
     def close(self) -> None:

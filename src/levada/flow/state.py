@@ -33,3 +33,7 @@ class RunState:
     """Whether the run that goes on is, bit for bit, the one that was not interrupted."""
     unsaved: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """Shards that begin anew, and why."""
+    replays: Mapping[str, tuple[Arrays, ...]] = field(default_factory=dict)
+    """The content of each table: views, which the run changes when it goes on."""
+    unsaved_replays: Mapping[str, str] = field(default_factory=dict)
+    """Replays that are filled anew, and why."""

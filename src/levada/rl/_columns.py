@@ -48,7 +48,7 @@ class Columns:
         for name, nest in columns.items():
             map_nest(lambda kept, new, name=name: _check(name, kept, new), self._columns[name], nest)
         num = len(places)
-        whole = slice(places[0], places[0] + num) if num and places[-1] - places[0] == num - 1 else places
+        whole = slice(places[0], places[0] + num) if num and (np.diff(places) == 1).all() else places
         for name, nest in columns.items():
             map_nest(lambda kept, new: kept.__setitem__(whole, new), self._columns[name], nest)
 

@@ -1,11 +1,14 @@
 """Checkpoints: arrays as safetensors, the rest as JSON. Opening one never executes code.
 
-    save(run_directory, step, arrays, meta)     # checkpoints/000000300/{arrays.safetensors, meta.json}
+    save(run_directory, step, arrays, meta)     # checkpoints/000000300/{arrays.safetensors, replays.zip, meta.json}
     keep_last(run_directory, 3)
     checkpoint = newest(run_directory)          # the newest valid one; a torn one is skipped with a warning
 
 A checkpoint is written under a temporary name and renamed as a whole, so one that has its final name was complete when
 it got it. What a failing disk does to it later is recognised by the size and SHA-256 of the arrays, kept in meta.json.
+
+The contents of replays, arrays below `replays/`, may be larger than what is left of the memory. They are compressed one after
+the other, a few MiB at a time, into a zip of .npy files, which has checksums of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import json
 import os
 import shutil
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +38,10 @@ from levada.run.plain import JSON
 FOLDER = "checkpoints"
 ARRAYS = "arrays.safetensors"
 META = "meta.json"
-FORMAT = 2
+REPLAYS = "replays/"
+"""What the names of arrays begin with that are contents of replays."""
+REPLAYS_ZIP = "replays.zip"
+FORMAT = 3
 """Raised when the layout changes, so that an older levada says so instead of guessing."""
 
 DTYPES = frozenset(
@@ -83,15 +91,18 @@ def save(
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         msg = f"checkpoint: step={step!r}, expected an integer >= 0"
         raise CheckpointError(msg)
-    data = safetensors.numpy.save({name: _storable(name, array) for name, array in arrays.items()})
+    storable = {name: _storable(name, array) for name, array in arrays.items()}
+    replays = {name: storable.pop(name) for name in arrays if name.startswith(REPLAYS)}
+    data = safetensors.numpy.save(storable)
     record = {
         "format": FORMAT,
         "step": step,
         "arrays_bytes": len(data),
         "arrays_sha256": hashlib.sha256(data).hexdigest(),
+        "replays_bytes": 0,
         "meta": meta,
     }
-    text = _encode(record)
+    _encode(record)  # before anything is written
     folder = Path(directory) / FOLDER
     if not folder.parent.is_dir():  # it is not made again by halves
         raise FileNotFoundError(
@@ -110,12 +121,14 @@ def save(
     temporary.mkdir()
     try:
         write_synced(temporary / ARRAYS, data)
-        write_synced(temporary / META, text)
+        if replays:
+            record["replays_bytes"] = _write_zip(temporary / REPLAYS_ZIP, replays)
+        write_synced(temporary / META, _encode(record))
         sync_directory(temporary)
         temporary.rename(final)
     except BaseException:  # an interrupt, too, must leave nothing behind
         with contextlib.suppress(OSError):  # what cannot be removed now, `keep_last` removes later
-            for name in (ARRAYS, META):
+            for name in (ARRAYS, REPLAYS_ZIP, META):
                 (temporary / name).unlink(missing_ok=True)
             temporary.rmdir()
         raise
@@ -123,8 +136,8 @@ def save(
     return final
 
 
-def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Open one checkpoint.
+def load(path: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint:
+    """Open one checkpoint; `replays`: with their contents.
 
     Raises:
         CheckpointError: it is missing or torn.
@@ -145,11 +158,14 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     except safetensors.SafetensorError as error:
         msg = f"checkpoint {folder}: {ARRAYS} is not in the safetensors format ({error})"
         raise CheckpointError(msg) from error
-    return Checkpoint(record["step"], {name: array.copy() for name, array in arrays.items()}, record["meta"], folder)
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    if replays and record["replays_bytes"]:
+        arrays |= _read_zip(folder)
+    return Checkpoint(record["step"], arrays, record["meta"], folder)
 
 
-def newest(directory: str | os.PathLike[str]) -> Checkpoint | None:
-    """The newest valid checkpoint of the run in `directory`, or None if there is none.
+def newest(directory: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint | None:
+    """The newest valid checkpoint of the run in `directory`, or None if there is none; `replays`: with their contents.
 
     Warns with CheckpointWarning about each torn one that it skips.
 
@@ -159,7 +175,7 @@ def newest(directory: str | os.PathLike[str]) -> Checkpoint | None:
     """
     for path in reversed(list_checkpoints(directory)):
         try:
-            return load(path)
+            return load(path, replays=replays)
         except UnreadableError:
             raise
         except CheckpointError as error:
@@ -202,7 +218,10 @@ def _leftovers(folder: Path) -> Iterator[Path]:
 def _is_torn(folder: Path) -> bool:
     """By what can be seen without reading its arrays; one that cannot be read here may be whole."""
     try:
-        return bool((folder / ARRAYS).stat().st_size != _record(folder)["arrays_bytes"])
+        record = _record(folder)
+        if record["replays_bytes"] and (folder / REPLAYS_ZIP).stat().st_size != record["replays_bytes"]:
+            return True
+        return bool((folder / ARRAYS).stat().st_size != record["arrays_bytes"])
     except UnreadableError:
         return False
     except (CheckpointError, OSError):
@@ -234,6 +253,38 @@ def _read(folder: Path, name: str) -> bytes:
         msg = f"checkpoint {folder}: {name} cannot be read ({error.strerror}){hint}"
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
         raise (CheckpointError if is_missing else UnreadableError)(msg) from error
+
+
+def _write_zip(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
+    """Compress arrays one after the other; the size of the file, which is on the disk then."""
+    with path.open("xb") as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
+
+
+def _read_zip(folder: Path) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(folder / REPLAYS_ZIP) as archive:
+            arrays = {}
+            for name in archive.namelist():
+                with archive.open(name) as member:
+                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+                    member.read()  # to the end, where the checksum is compared
+            return arrays
+    except FileNotFoundError as error:
+        msg = f"checkpoint {folder} is torn: {REPLAYS_ZIP} is missing"
+        raise CheckpointError(msg) from error
+    except OSError as error:
+        msg = f"checkpoint {folder}: {REPLAYS_ZIP} cannot be read ({error.strerror})"
+        raise UnreadableError(msg) from error
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
+        msg = f"checkpoint {folder} is torn: {REPLAYS_ZIP} is not whole ({error})"
+        raise CheckpointError(msg) from error
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:

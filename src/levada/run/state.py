@@ -3,6 +3,7 @@
 learners/learn/weights/network.policy.0.weight
 shards/rollout/0/rng
 registers/weights/12/network.policy.0.weight
+replays/replay/0/rows/obs
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from levada.flow.state import RunState
+from levada.run.checkpoint import REPLAYS
 from levada.run.plain import JSON
 
 Flat: TypeAlias = dict[str, np.ndarray]
@@ -29,6 +31,9 @@ def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
     for register, versions in state.registers.items():
         for version, own in versions.items():
             arrays |= {f"registers/{register}/{version}/{key}": array for key, array in own.items()}
+    for replay, tables in state.replays.items():
+        for number, own in enumerate(tables):
+            arrays |= {f"{REPLAYS}{replay}/{number}/{key}": array for key, array in own.items()}
     meta: dict[str, JSON] = {
         "schedule": dict(state.schedule),
         "shards": [[source, index] for source, index in state.shards],
@@ -37,6 +42,8 @@ def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
         "learners": sorted(state.learners),
         "is_exact": state.is_exact,
         "unsaved": [[source, index, why] for (source, index), why in state.unsaved.items()],
+        "replays": {replay: len(tables) for replay, tables in state.replays.items()},
+        "unsaved_replays": dict(state.unsaved_replays),
     }
     return arrays, meta
 
@@ -61,6 +68,11 @@ def unpack(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> RunStat
             schedule=meta["schedule"],
             is_exact=bool(meta["is_exact"]),
             unsaved={(source, index): why for source, index, why in meta["unsaved"]},
+            replays={
+                replay: tuple(_below(arrays, f"{REPLAYS}{replay}/{number}/") for number in range(num_tables))
+                for replay, num_tables in meta["replays"].items()
+            },
+            unsaved_replays=meta["unsaved_replays"],
         )
     except (KeyError, TypeError, AttributeError) as error:
         msg = f"not the state of a run: {type(error).__name__}: {error}"

@@ -112,7 +112,7 @@ class HubRun:
             save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
             is_timed=not self._hub.names_all_versions,
         )  # fmt: skip
-        self._tables = Tables(flow, seed)
+        self._tables = Tables(flow, seed, state)
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
         self._num_failures: Counter[tuple[str, int]] = Counter()
@@ -160,11 +160,14 @@ class HubRun:
             raise ValueError(msg)
         return self._learners[node]
 
-    def save(self) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
+    def save(self, replays: bool = True) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+
+        `replays`: with their contents, or else they will be filled anew.
+        """
         cut = self._hub.cut(self._waiting)
         return collect(
-            self.flow, cut, learners=self._learners, weights=self._weights,
+            self.flow, cut, tables=self._tables.contents(replays), learners=self._learners, weights=self._weights,
             histories={key: shard.history for key, shard in self._shards.items()},
             generations={key: shard.shard.generation for key, shard in self._shards.items()},
             why_not=lambda key: self._shards[key].why_not,

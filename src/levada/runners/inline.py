@@ -138,7 +138,7 @@ class InlineRun:
         self._shards: dict[ShardKey, _Shard] = {}
         self._policies = {name: register.policy for name, register in flow.registers.items()}
         self._work: dict[tuple[str, int | None], Any] = {}
-        self._tables = Tables(flow, seed)
+        self._tables = Tables(flow, seed, state)
         self._adversary = None if adversary is None else _Adversary(adversary)
         try:
             self._open(seed, threads, state, save_every)
@@ -192,15 +192,19 @@ class InlineRun:
         """The run at this moment, as plain data."""
         return self._accounts.statistics()
 
-    def save(self) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
+    def save(self, replays: bool = True) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+
+        `replays`: with their contents, or else they will be filled anew.
+        """
         unfinished = [firing for *_, firing in self._waiting if firing.shard is None]
         cut = self._schedule.hub.cut(unfinished)
         for (source, _), shard in self._shards.items():
             if not cut.is_exact or shard.last_ticket < cut.tickets[source]:
                 shard.remember()
         return collect(
-            self.flow, cut, learners={name: self._work[name, None] for name in self.flow.learners()},
+            self.flow, cut, tables=self._tables.contents(replays),
+            learners={name: self._work[name, None] for name in self.flow.learners()},
             weights=self._weights, histories={key: shard.history for key, shard in self._shards.items()},
             generations={key: shard.generation for key, shard in self._shards.items()},
             why_not=lambda key: self._shards[key].snapshots.why_not,

@@ -27,6 +27,7 @@ def collect(
     flow: Flow,
     cut: Cut,
     *,
+    tables: tuple[Mapping[str, tuple[Arrays, ...]], Mapping[str, str]],
     learners: Mapping[str, Any],
     weights: Mapping[str, Mapping[int, Any]],
     histories: Mapping[ShardKey, History],
@@ -38,6 +39,7 @@ def collect(
     Args:
         flow: what is executed.
         cut: where the schedule stands.
+        tables: contents of the replays, and why some have none.
         learners: by learn node.
         weights: by register and version: at least those that the cut names.
         histories: of all shards.
@@ -65,15 +67,15 @@ def collect(
     saved = {name: live.state_dict() for name, live in learners.items() if isinstance(live, Stateful)}
     return RunState(
         learners=saved, shards=shards, generations=generations, registers=registers,
-        schedule=msgspec.to_builtins(cut), unsaved=unsaved,
-        is_exact=cut.is_exact and not unsaved and has_old_weights and len(saved) == len(learners),
+        schedule=msgspec.to_builtins(cut), unsaved=unsaved, replays=tables[0], unsaved_replays=tables[1],
+        is_exact=cut.is_exact and not unsaved and has_old_weights and len(saved) == len(learners) and not tables[1],
     )  # fmt: skip
 
 
 def restore_hub(hub: Hub, state: RunState) -> Cut:
     """Set a hub to where the schedule of a saved run stood."""
     cut = msgspec.convert(dict(state.schedule), Cut)
-    hub.restore(cut)
+    hub.restore(cut, emptied=state.unsaved_replays)
     return cut
 
 

@@ -181,6 +181,7 @@ class Hub:
             for stage in self._stages
         }
         self.registers = {name: RegisterMachine(name, keep=number) for name, number in keep.items()}
+        self._spared: dict[str, set[int]] = {name: set() for name in flow.registers}
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates it has had."""
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
@@ -264,7 +265,7 @@ class Hub:
             queues[name] = queue.account(taken, self.versions.get(queue.channel.policy or ""), are_made_again=is_exact)
         return Cut(
             versions=dict(self.versions),
-            registers={name: register.versions for name, register in self.registers.items()},
+            registers={name: self._versions_at_cut(name) for name in self.registers},
             tickets=tickets,
             num_firings={
                 name: s.machines[name].num_firings - started[name] for s in self._stages for name in s.machines
@@ -274,8 +275,8 @@ class Hub:
             is_exact=is_exact,
         )
 
-    def restore(self, cut: Cut) -> None:
-        """Go on from a cut, before `begin`."""
+    def restore(self, cut: Cut, emptied: Collection[str] = ()) -> None:
+        """Go on from a cut, before `begin`; `emptied`: replays whose contents were not kept."""
         self.versions.update(cut.versions)
         for name, versions in cut.registers.items():
             self.registers[name].restore(versions)
@@ -291,7 +292,7 @@ class Hub:
                 if latest.policy == replay.policy
             ]  # fmt: skip
             tickets = cut.tickets[replay.storage.sources[0]] if len(replay.storage.sources) == 1 else 0
-            replay.restore(stored, tickets=tickets, published=min(published, default=0))
+            replay.restore(stored, is_empty=name in emptied, tickets=tickets, published=min(published, default=0))
         for stage in self._stages:
             for name, machine in stage.machines.items():
                 machine.num_firings = cut.num_firings[name]
@@ -369,7 +370,7 @@ class Hub:
         for edge in self.flow.edges:
             if edge.kind == "publish" and edge.source.node == node.name and version % edge.every == 0:
                 yield Publish(edge.target, version, weights)
-                yield from (Forget(edge.target, old) for old in self.registers[edge.target].publish(version))
+                yield from (Forget(edge.target, old) for old in self._forgotten(edge.target, version))
                 yield Tell(Published(edge.target, version))
         for queue in self._queues.values():
             every = queue.channel.publish_every
@@ -378,6 +379,28 @@ class Hub:
         for replay in self._replays.values():
             if replay.policy == policy and version % replay.storage.publish_every == 0:
                 replay.published(version)
+
+    def _forgotten(self, register: str, version: int) -> Iterator[int]:
+        """The versions that nobody needs any more once a new one is published: not to read, nor to make again what a replay has
+        not inserted yet when the run is saved.
+        """
+        old = self._spared[register] | set(self.registers[register].publish(version))
+        self._spared[register] = old & self._named(register)
+        yield from sorted(old - self._spared[register])
+
+    def _named(self, register: str) -> set[int]:
+        """The versions that tickets of replays name."""
+        policy = self.flow.registers[register].policy
+        return {v for replay in self._replays.values() if replay.policy == policy for v in replay.versions()}
+
+    def _versions_at_cut(self, register: str) -> tuple[int, ...]:
+        """The versions that a run needs to go on."""
+        versions, policy = self.registers[register].versions, self.flow.registers[register].policy
+        if any(replay.policy == policy for replay in self._replays.values()) and not any(
+            queue.policy == policy for queue in self._queues.values()
+        ):
+            versions = versions[-1:]
+        return tuple(sorted({*versions, *self._named(register)}))
 
     def _learned(self, node: Node, firing: Firing, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
         """What was drawn was learned from; new priorities go to whoever asked for them."""

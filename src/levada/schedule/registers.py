@@ -33,8 +33,9 @@ class RegisterMachine:
         return tuple(self._versions)
 
     def restore(self, versions: Sequence[int]) -> None:
-        """Go on with these versions."""
+        """Go on with these versions, which may be more than are kept."""
         self._versions = deque(versions)
+        self.keep = max(self.keep, len(versions))
 
     def publish(self, version: int) -> list[int]:
         """Add a version; the versions that can be forgotten."""

@@ -67,6 +67,7 @@ class ReplayMachine:
         self._settled: set[int] = set()  # numbers above it that are
         self._published = 0
         self._num_inserts = 0
+        self._num_held = 0  # the same since the tables were empty
         self._num_draws = 0
         self._open: set[int] = set()  # draws before which nothing may be inserted
         self._produced = self._lost = 0
@@ -147,7 +148,7 @@ class ReplayMachine:
         number = self._num_draws
         self._num_draws += 1
         self._open.add(number)
-        return Draw(self.name, number % min(self.replay.tables, self._num_inserts), size, number)
+        return Draw(self.name, number % min(self.replay.tables, self._num_held), size, number)
 
     def drawn(self, draw: Draw) -> None:
         """A batch is there."""
@@ -184,15 +185,32 @@ class ReplayMachine:
             self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
         )  # fmt: skip
 
-    def restore(self, account: ReplayAccount, *, tickets: int, published: int) -> None:
-        """Go on after a cut, with nothing under way; `tickets`: settled so far, `published`: the policy's version."""
-        self._limiter.inserted, self._limiter.sampled = account.inserted, account.sampled
+    def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
+        """Go on after a cut, with nothing under way.
+
+        Args:
+            account: of the replay.
+            is_empty: its contents were not kept, so the balance begins anew.
+            tickets: that are settled.
+            published: version of the policy.
+
+        """
+        if not is_empty:
+            self._limiter.inserted, self._limiter.sampled = account.inserted, account.sampled
+            self._num_held = account.num_inserts
         self._num_inserts, self._num_draws = account.num_inserts, account.num_draws
         self._room = deque(account.room)
         self._dropped, self._lost = Counter(account.dropped), account.lost
         self._produced = account.num_inserts + sum(account.dropped.values()) + account.lost
         self._next = self._oldest = tickets
         self._published = published
+
+    def versions(self) -> set[int]:
+        """The published versions that tickets name whose items are not inserted, or that can be issued now."""
+        if self.policy is None:
+            return set()
+        named = {self._version_at(draws) for draws in (*self._draws_of.values(), *self._room)}
+        return {version for version in named if version <= self._published}
 
     # ---- looking
 
@@ -214,8 +232,10 @@ class ReplayMachine:
 
     def _insert(self, item: Item) -> Insert:
         self.told += [Stored(self.name, header) for header in item.headers]
+        table = self._num_held % self.replay.tables
         self._num_inserts += 1
-        return Insert(self.name, (self._num_inserts - 1) % self.replay.tables, item)
+        self._num_held += 1
+        return Insert(self.name, table, item)
 
     def _next_to_insert(self) -> int | None:
         if self._open or not self._limiter.may_insert:

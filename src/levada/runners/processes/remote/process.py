@@ -159,4 +159,4 @@ def _answer(run: Run, what: str, args: Sequence[Any]) -> Any:
         node, name, *rest = args
         return getattr(run.node_state(node), name)(*rest)
     found = getattr(run, what)
-    return found() if callable(found) else found
+    return found(*args) if callable(found) else found

@@ -102,9 +102,12 @@ class RemoteRun:
         found: Statistics = self._ask("statistics")
         return found
 
-    def save(self) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report."""
-        state: RunState = self._ask("save")
+    def save(self, replays: bool = True) -> RunState:
+        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+
+        `replays`: with their contents, or else they will be filled anew.
+        """
+        state: RunState = self._ask("save", replays)
         self._state, self._num_since = state, 0
         return state
 
