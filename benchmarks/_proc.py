@@ -7,15 +7,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
+_OWN = ("Pss_Anon:", "Pss_Shmem:")
+
+
 def pss_mb(pids: Iterable[int]) -> float:
-    """Megabytes of memory, what is shared divided among those who share it."""
+    """Megabytes of memory, what is shared divided among those who share it; without files such as libraries, whose share
+    depends on who else on the machine has loaded them.
+    """
     total_kb = 0
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             continue
-        total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        total_kb += sum(int(line.split()[1]) for line in lines if line.startswith(_OWN))
     return total_kb / 1024
 
 
