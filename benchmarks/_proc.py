@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-
 _OWN = ("Pss_Anon:", "Pss_Shmem:")
 
 

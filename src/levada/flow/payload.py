@@ -81,6 +81,8 @@ class Shard:
     """Seed for everything random in this shard; it depends on the run's seed, the node, the index and the generation."""
     generation: int = 0
     """How often it had to begin anew, because its work raised an error or could not be restored."""
+    num_items: int = 0
+    """Items that it had made when it began anew: schedules by env steps go on from there."""
     num_threads: int = field(default=1, compare=False)
     """Threads to compute with. It is the deployment's, and by default everywhere the same, for float results depend on it."""
     empty: Allocate = field(default=np.empty, compare=False, repr=False)

@@ -36,7 +36,7 @@ class Update(Generic[W_co]):
     """The new weights, not changed by later updates."""
     stats: Mapping[str, float]
     """What is worth reporting, by metric name."""
-    priorities: Sequence[float] | None = None
+    priorities: Sequence[float] | np.ndarray | None = None
     """New priorities of the sampled items, from learners that prioritise a replay."""
 
 

@@ -23,7 +23,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from levada.flow.payload import Serve, serve_here
 from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_network
+from levada.rl._value_head import ValueHead
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.models import Activation, default_network
 from levada.rl.normalise import Moments, merge, normalised_leaves
@@ -75,6 +76,8 @@ class Policy:
     """Shift and scale floating observations by their running mean and standard deviation, clip them at 10."""
     normalise_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
+    acts_by: Literal["probability", "value"] = "probability"
+    """What the parameters of an action are: they make its probability, or are its value, of which the largest is chosen."""
     squash: bool = False
     """Send the actions of a Box through tanh into its bounds, instead of clipping them there."""
     log_std_init: float = 0.0
@@ -104,7 +107,10 @@ class Policy:
         object.__setattr__(self, "env_action_space", self.action_space)
         object.__setattr__(self, "observation_space", canonical_observation_space(self.observation_space))
         object.__setattr__(self, "action_space", canonical_action_space(self.action_space))
-        action_head(self.action_space, self.squash)  # refuses what cannot be squashed
+        if self.acts_by not in ("probability", "value"):
+            msg = f"Policy: acts_by is {self.acts_by!r}, expected 'probability' or 'value'"
+            raise ValueError(msg)
+        _ = self.head  # refuses what cannot be squashed, or has no values
         for setting, reason in self._idle_settings():
             warnings.warn(f"Policy: {setting} has no effect: {reason}", UserWarning, stacklevel=3)
         if self.network is not None:
@@ -113,6 +119,8 @@ class Policy:
     @property
     def head(self) -> ActionHead:
         """What makes actions of parameters."""
+        if self.acts_by == "value":
+            return ValueHead(self.action_space)
         return action_head(self.action_space, self.squash)
 
     @property

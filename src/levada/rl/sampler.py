@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from levada.flow import Shard
-from levada.flow.rng import rng_array, set_rng
+from levada.rl._env_loop import EnvLoop, Walk, flat
 from levada.rl.normalise import DiscountedReturn, Moments, observation_moments
 from levada.rl.policy import Policy
-from levada.rl.rollout import EpisodeCounter, Rollout
-from levada.rl.spaces import Array, Nest, allocate, map_nest, named_leaves, write
+from levada.rl.rollout import Rollout
+from levada.rl.spaces import Array, Nest
 from levada.rl.task import Task
 
 
@@ -59,64 +58,48 @@ class LiveSampler:
     def __init__(self, recipe: Sampler, shard: Shard) -> None:
         self.recipe = recipe
         self._empty = shard.empty
-        self._rng = np.random.default_rng(shard.seed)
-        self._actor = recipe.policy.actor(shard.serve, shard.num_threads)
-        self._envs = recipe.task.make(recipe.num_envs)
-        self._episodes = EpisodeCounter(recipe.num_envs)
+        self._loop = EnvLoop(recipe.task, recipe.policy, recipe.num_envs, shard)
         self._returns = DiscountedReturn(recipe.num_envs, recipe.discount)
-        self._obs: Nest = self._envs.reset(shard.seed)
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights."""
-        recipe, envs, actor = self.recipe, self._envs, self._actor
-        num_steps, num_envs = recipe.num_steps, recipe.num_envs
+        recipe, loop, empty = self.recipe, self._loop, self._empty
+        num_steps, num_envs, actor = recipe.num_steps, recipe.num_envs, self._loop.actor
         actor.load(weights)
         head = actor.head
-        noise = head.draw(self._rng, num_steps, num_envs)
-        empty = self._empty
-        obs = allocate(recipe.task.observation_space, num_steps + 1, num_envs, make=empty)
-        action = allocate(recipe.task.action_space, num_steps, num_envs, make=empty)
-        assert isinstance(action, np.ndarray)
+        noise = head.draw(loop.rng, num_steps, num_envs)
+        walk = Walk.allocate(recipe.task, num_steps, num_envs, empty)
         rows = np.empty((num_steps, num_envs, head.row_size), np.float32)
         value = empty((num_steps + 1, num_envs), np.float32)
+        next_value = empty((num_steps, num_envs), np.float32)
         has_values = True
-        reward, next_value = (empty((num_steps, num_envs), np.float32) for _ in range(2))
-        terminated, truncated, is_reset = (empty((num_steps, num_envs), np.bool_) for _ in range(3))
-        finals: list[tuple[int, Array, Nest]] = []
-        for t in range(num_steps):
-            write(obs, t, self._obs)
-            rows[t], v_t = actor.forward(self._obs)
-            chosen = head.sample(rows[t], noise[t], actor.mask(self._obs), action[t])
-            step = envs.step(chosen)
+
+        def choose(t: int, row: Array, mask: Array | None, out: Array) -> Array:
+            return head.sample(row, noise[t], mask, out)
+
+        def see(t: int, row: Array, v_t: Array | None) -> None:
+            nonlocal has_values
+            rows[t] = row
             if v_t is None:
                 has_values = False  # cheaper for all steps at once
             else:
                 value[t] = v_t
-            reward[t] = step.reward
-            terminated[t] = step.terminated
-            truncated[t] = step.truncated
-            is_reset[t] = step.is_reset
-            if step.final_obs is not None:
-                finals.append((t, *step.final_obs))
-            self._obs = step.obs
-        write(obs, num_steps, self._obs)
 
+        loop.walk(walk, choose, see)
         if has_values:
-            value[num_steps] = actor.value(self._obs)
+            value[num_steps] = actor.value(loop.obs)
         else:
-            value[...] = actor.value(_flat(obs)).reshape(num_steps + 1, num_envs)
+            value[...] = actor.value(flat(walk.obs)).reshape(num_steps + 1, num_envs)
         next_value[...] = value[1:]
-        for t, index, last in finals:
+        for t, index, last in walk.finals:
             next_value[t, index] = actor.value(last)
-        mask, ended = np.logical_not(is_reset, out=is_reset), terminated | truncated
-        acted = map_nest(lambda leaf: leaf[:-1], obs)
-        log_prob = head.log_prob(_flat(rows), _flat(action), actor.mask(_flat(acted)))
-        episodes = self._episodes.count(reward, ended, mask)
-        moments = self._moments(acted, reward, ended, mask)
+        log_prob = head.log_prob(flat(rows), flat(walk.action), actor.mask(flat(walk.acted)))
+        episodes = loop.episodes(walk)
+        moments = self._moments(walk.acted, walk.reward, walk.ended, walk.mask)
         if actor.reward_scale != 1.0:
-            reward *= np.float32(actor.reward_scale)
+            walk.reward[...] *= np.float32(actor.reward_scale)
         return Rollout(
-            obs, action, reward, terminated, truncated, mask,
+            walk.obs, walk.action, walk.reward, walk.terminated, walk.truncated, walk.mask,
             log_prob.reshape(num_steps, num_envs), value[:-1], next_value, moments, episodes,
         )  # fmt: skip
 
@@ -127,10 +110,7 @@ class LiveSampler:
             NotSavedError: the environments cannot be saved.
 
         """
-        envs = np.frombuffer(self._envs.save(), np.uint8)
-        obs = {f"obs/{path}": leaf for path, leaf in named_leaves(self._obs).items()}
-        counts = {f"episodes/{name}": array for name, array in self._episodes.state_dict().items()}
-        return {"rng": rng_array(self._rng), "envs": envs, "returns": self._returns.returns.copy(), **counts, **obs}
+        return self._loop.state_dict() | {"returns": self._returns.returns.copy()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave.
@@ -139,16 +119,12 @@ class LiveSampler:
             NotSavedError: it is the state of other environments.
 
         """
-        self._envs.restore(state["envs"].tobytes())
-        set_rng(self._rng, state["rng"])
+        self._loop.load_state_dict(state)
         self._returns.returns = state["returns"].copy()
-        self._episodes.load_state_dict({name: state[f"episodes/{name}"] for name in self._episodes.state_dict()})
-        for path, leaf in named_leaves(self._obs).items():
-            leaf[...] = state[f"obs/{path}"]
 
     def close(self) -> None:
         """Close the environments."""
-        self._envs.close()
+        self._loop.close()
 
     def _moments(self, obs: Nest, reward: Array, ended: Array, mask: Array) -> dict[str, Moments]:
         policy = self.recipe.policy
@@ -158,8 +134,3 @@ class LiveSampler:
         if policy.normalise_reward:
             found["return"] = self._returns.update(reward, ended, mask)
         return found
-
-
-def _flat(nest: Any) -> Any:
-    """``[T, B, ...]`` as ``[T * B, ...]``."""
-    return map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest)

@@ -104,7 +104,7 @@ class MinibatchStep:
         `values` are those of the coefficients; layers such as BatchNorm change the buffers.
         """
         leaves: list[Tensor] = []
-        structure = {name: _flatten(nest, leaves) for name, nest in columns.items()}
+        structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
         rest = (*buffers.values(), *leaves)
         key = (mode, *((tensor.shape, tensor.dtype) for tensor in rest))
 
@@ -125,21 +125,18 @@ class MinibatchStep:
     def _record(
         self, mode: Mode, buffers: tuple[str, ...], structure: Mapping[str, Any], args: tuple[Tensor, ...]
     ) -> Callable[..., Any]:
-        function = self._function(buffers, structure, is_compiled=mode == "compiled")
-        if mode == "eager":
-            return function
-        return _recorded_if_possible(function, args) if mode == "recorded" else compile_whole(function)
+        return in_mode(mode, lambda is_compiled: self._function(buffers, structure, is_compiled), args)
 
     def _function(
         self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool
     ) -> Callable[..., tuple[Tensor, ...]]:
         """The gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place."""
-        differentiate = _by_func if is_compiled else _by_autograd
+        differentiate = by_func if is_compiled else by_autograd
 
         def step(params: Tensor, coefficients: Tensor, index: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             rows = [leaf.index_select(0, index) for leaf in rest[len(buffers) :]]
-            batch = {name: _rebuild(nest, rows) for name, nest in structure.items()}
+            batch = {name: rebuild(nest, rows) for name, nest in structure.items()}
             if MASK in batch:
                 batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
             named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
@@ -160,6 +157,16 @@ class MinibatchStep:
         return step
 
 
+def in_mode(
+    mode: Mode, function_of: Callable[[bool], Callable[..., tuple[Tensor, ...]]], args: tuple[Tensor, ...]
+) -> Callable[..., Any]:
+    """What runs a function of tensors in a mode; `function_of(is_compiled)` makes the function."""
+    function = function_of(mode == "compiled")
+    if mode == "eager":
+        return function
+    return _recorded_if_possible(function, args) if mode == "recorded" else compile_whole(function)
+
+
 def _recorded_if_possible(
     function: Callable[..., tuple[Tensor, ...]], args: tuple[Tensor, ...]
 ) -> Callable[..., tuple[Tensor, ...]]:
@@ -175,7 +182,7 @@ def _recorded_if_possible(
         return function
 
 
-def _by_autograd(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
+def by_autograd(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
     """The gradient by the engine; the same numbers as `torch.func.grad`, which would import the whole compiler."""
     leaf = params.detach().requires_grad_()
     with torch.enable_grad():
@@ -183,7 +190,7 @@ def _by_autograd(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
     return torch.autograd.grad(loss, leaf)[0], aside
 
 
-def _by_func(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
+def by_func(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
     """The gradient as a function, which the Inductor can fuse."""
     gradient, aside = torch.func.grad(objective, has_aux=True)(params)
     return gradient, aside
@@ -208,20 +215,21 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"]))
 
 
-def _flatten(nest: Any, into: list[Tensor]) -> Any:
+def flatten(nest: Any, into: list[Tensor]) -> Any:
     """Put the leaves into a list, and give the structure with their places in it."""
     if isinstance(nest, dict):
-        return {key: _flatten(value, into) for key, value in nest.items()}
+        return {key: flatten(value, into) for key, value in nest.items()}
     if isinstance(nest, tuple):
-        return tuple(_flatten(value, into) for value in nest)
+        return tuple(flatten(value, into) for value in nest)
     assert isinstance(nest, Tensor)
     into.append(nest)
     return len(into) - 1
 
 
-def _rebuild(structure: Any, leaves: Sequence[Tensor]) -> Any:
+def rebuild(structure: Any, leaves: Sequence[Tensor]) -> Any:
+    """The nest of a structure, with these leaves."""
     if isinstance(structure, dict):
-        return {key: _rebuild(value, leaves) for key, value in structure.items()}
+        return {key: rebuild(value, leaves) for key, value in structure.items()}
     if isinstance(structure, tuple):
-        return tuple(_rebuild(value, leaves) for value in structure)
+        return tuple(rebuild(value, leaves) for value in structure)
     return leaves[structure]

@@ -157,7 +157,7 @@ class ShardHost:
         except Exception as closing:
             error.add_note(f"closing the work of the shard failed too: {closing!r}")
         yield ShardFailed(shard.shard.node, shard.shard.index, False, error)
-        shard.shard = renewed(shard.shard, self._plan.seed)
+        shard.shard = renewed(shard.shard, self._plan.seed, shard.num_items)
         yield self._open(shard)
 
     def _follow(self, shard: _Shard, instructions: Iterable[Start | Closed]) -> list[Closed]:
@@ -172,6 +172,7 @@ class ShardHost:
 
     def _done(self, shard: _Shard, closed: Closed) -> TicketDone | ShardFailed:
         spent, shard.spent = tuple(shard.spent), []
+        shard.num_items += 1
         must = self._plan.save_rules[closed.ticket.source].must(closed.ticket.number)
         try:
             state = shard.snapshots.take_if_cheap(sum(firing.end_s - firing.start_s for firing in spent), must=must)
@@ -193,6 +194,7 @@ class _Shard:
         self.room: Room | None = None
         """What its present ticket is made in."""
         self.spent: list[Spent] = []
+        self.num_items = shard.num_items
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Memory to make an item in."""

@@ -314,7 +314,7 @@ class HubRun:
         if state is None or self._num_failures[shard.node, shard.index] > (self._max_restarts + 1) // 2:
             known.renew(self._plan.seed)
             return known.shard, None
-        return known.shard, state
+        return replace(known.shard, num_items=known.num_items), state
 
     def _execute(self, firing: Firing) -> None:
         node = self.flow.nodes[firing.node]
@@ -376,16 +376,18 @@ class _Shard:
         self.last_ticket = history.last_ticket if history.last_ticket >= 0 else None
         """The last that it has done with its present environments."""
         self.why_not = ""
+        self.num_items = shard.num_items
 
     def did(self, ticket: int, state: Arrays | None) -> None:
         """It has done a ticket, and was left in a state, if that was saved."""
         self.last_ticket = ticket
+        self.num_items += 1
         if state is not None:
             self.history.add(ticket, state)
 
     def renew(self, seed: int) -> None:
         """It begins anew."""
-        self.shard = renewed(self.shard, seed)
+        self.shard = renewed(self.shard, seed, self.num_items)
         self.history.clear()
         self.last_ticket = None
 

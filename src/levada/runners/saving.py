@@ -100,7 +100,9 @@ def plan_shards(flow: Flow, seed: int, state: RunState | None) -> list[tuple[Sha
         generation = 0 if state is None else state.generations.get((source, index), 0)
         own = derive_seed(seed, source, index, generation)
         saved = None if state is None else state.shards.get((source, index))
-        found.append((Shard(source, index, flow.nodes[source].shards, own, generation), saved))
+        num_shards = flow.nodes[source].shards
+        num_items = 0 if state is None else state.schedule["tickets"][source] // num_shards
+        found.append((Shard(source, index, num_shards, own, generation, num_items), saved))
     return found
 
 
@@ -121,10 +123,11 @@ def save_rule(hub: Hub, source: str, save_every: int | None) -> SaveRule:
     return SaveRule(num_shards, None if save_every is None or num_tickets is None else save_every * num_tickets)
 
 
-def renewed(shard: Shard, seed: int) -> Shard:
-    """The same shard, to begin anew."""
+def renewed(shard: Shard, seed: int, num_items: int) -> Shard:
+    """The same shard, to begin anew after so many items."""
     generation = shard.generation + 1
-    return replace(shard, seed=derive_seed(seed, shard.node, shard.index, generation), generation=generation)
+    own = derive_seed(seed, shard.node, shard.index, generation)
+    return replace(shard, seed=own, generation=generation, num_items=num_items)
 
 
 def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, seed: int) -> tuple[Shard, Any]:
@@ -144,7 +147,7 @@ def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, see
             close(work)
             text = f"shard {shard.index} of {node.name!r} begins anew: {error}"
             warnings.warn(text, FlowWarning, stacklevel=2)
-            shard = renewed(shard, seed)
+            shard = renewed(shard, seed, shard.num_items)
             work = node.work(shard)
     except BaseException as error:
         error.add_note(f"while opening node {node.name!r} of flow {flow!r}, shard {shard.index}")

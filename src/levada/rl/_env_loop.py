@@ -1,0 +1,123 @@
+"""Acting in the environments of one shard, step by step: what all samplers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from levada.flow import Episode, Shard
+from levada.flow.rng import rng_array, set_rng
+from levada.rl.policy import Policy
+from levada.rl.rollout import EpisodeCounter
+from levada.rl.spaces import Array, Nest, allocate, map_nest, named_leaves, write
+from levada.rl.task import Task
+
+Choose: TypeAlias = Callable[[int, Array, "Array | None", Array], Array]
+"""(step, rows of the head's parameters ``[B, row_size]``, action mask, where to write them) -> actions ``[B, ...]``."""
+Finals: TypeAlias = list[tuple[int, Array, Nest]]
+"""Steps in which episodes ended whose next row is another episode's: the step, the environments, and the true observations."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """What B environments went through in T steps, in memory that was given. See `Rollout` for the shapes."""
+
+    obs: Nest
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    mask: Array
+    finals: Finals
+
+    @classmethod
+    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any) -> Walk:
+        """Memory for one."""
+        action = allocate(task.action_space, num_steps, num_envs, make=empty)
+        assert isinstance(action, np.ndarray)
+        terminated, truncated, mask = (empty((num_steps, num_envs), np.bool_) for _ in range(3))
+        obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
+        return cls(obs, action, empty((num_steps, num_envs), np.float32), terminated, truncated, mask, [])
+
+    @property
+    def ended(self) -> Array:
+        """``[T, B]``, bool: where episodes ended."""
+        ended: Array = self.terminated | self.truncated
+        return ended
+
+    @property
+    def acted(self) -> Nest:
+        """The observations ``[T, B, ...]`` that were acted on."""
+        nest: Nest = map_nest(lambda leaf: leaf[:-1], self.obs)
+        return nest
+
+
+class EnvLoop:
+    """The environments of a shard, and what acts in them."""
+
+    def __init__(self, task: Task, policy: Policy, num_envs: int, shard: Shard) -> None:
+        self.rng = np.random.default_rng(shard.seed)
+        self.actor = policy.actor(shard.serve, shard.num_threads)
+        self.envs = task.make(num_envs)
+        self._episodes = EpisodeCounter(num_envs)
+        self.obs: Nest = self.envs.reset(shard.seed)
+        """What the next actions are chosen by."""
+
+    def walk(self, into: Walk, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0) -> None:
+        """Act and fill the rows from `first` on; `see(step, parameters, values)` is told what actions were chosen by."""
+        envs, actor = self.envs, self.actor
+        for t in range(first, len(into.action)):
+            write(into.obs, t, self.obs)
+            row, v_t = actor.forward(self.obs)
+            see(t, row, v_t)
+            step = envs.step(choose(t, row, actor.mask(self.obs), into.action[t]))
+            into.reward[t] = step.reward
+            into.terminated[t] = step.terminated
+            into.truncated[t] = step.truncated
+            into.mask[t] = step.is_reset
+            if step.final_obs is not None:
+                into.finals.append((t, *step.final_obs))
+            self.obs = step.obs
+        write(into.obs, len(into.action), self.obs)
+        np.logical_not(into.mask[first:], out=into.mask[first:])
+
+    def episodes(self, walk: Walk, first: int = 0) -> tuple[Episode, ...]:
+        """The episodes that ended in the rows from `first` on; to be asked once for each."""
+        return self._episodes.count(walk.reward[first:], walk.ended[first:], walk.mask[first:])
+
+    def state_dict(self) -> dict[str, Array]:
+        """What the next walk depends on, but the weights: generator, environments, running episodes.
+
+        Raises:
+            NotSavedError: the environments cannot be saved.
+
+        """
+        envs = np.frombuffer(self.envs.save(), np.uint8)
+        obs = {f"obs/{path}": leaf for path, leaf in named_leaves(self.obs).items()}
+        counts = {f"episodes/{name}": array for name, array in self._episodes.state_dict().items()}
+        return {"rng": rng_array(self.rng), "envs": envs, **counts, **obs}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave.
+
+        Raises:
+            NotSavedError: it is the state of other environments.
+
+        """
+        self.envs.restore(state["envs"].tobytes())
+        set_rng(self.rng, state["rng"])
+        self._episodes.load_state_dict({name: state[f"episodes/{name}"] for name in self._episodes.state_dict()})
+        for path, leaf in named_leaves(self.obs).items():
+            leaf[...] = state[f"obs/{path}"]
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+
+def flat(nest: Any) -> Any:
+    """``[T, B, ...]`` as ``[T * B, ...]``."""
+    return map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest)

@@ -1,0 +1,129 @@
+"""Exploration: how a sampler leaves the greedy policy, by env steps and never by updates.
+
+>>> explore = EpsilonGreedy(start=1.0, end=0.1, num_steps=1_000)
+>>> [round(float(explore.epsilon(step)), 2) for step in (0, 500, 1_000, 9_000)]
+[1.0, 0.55, 0.1, 0.1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from gymnasium import spaces
+
+from levada.flow import Shard
+from levada.rl.actions import ActionHead
+from levada.rl.spaces import Array, SpaceError
+
+Explore = Callable[[int, Array, "Array | None", Array], Array]
+"""(step, rows of parameters ``[B, row_size]``, action mask, where to write the actions) -> actions ``[B, ...]``."""
+
+
+class Exploration(Protocol):
+    """Recipe of an exploration; plain data."""
+
+    def check(self, head: ActionHead) -> None:
+        """Raise SpaceError if it cannot explore these actions."""
+        ...
+
+    def plan(
+        self,
+        head: ActionHead,
+        rng: np.random.Generator,
+        num_steps: int,
+        num_envs: int,
+        shard: Shard,
+        num_env_steps: int,
+    ) -> Explore:
+        """What chooses the actions of the next T steps.
+
+        Args:
+            head: of the policy.
+            rng: of the shard.
+            num_steps: T.
+            num_envs: B.
+            shard: which of them.
+            num_env_steps: that all shards have taken before.
+
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonGreedy:
+    """The best action, or with probability epsilon any that is allowed (Mnih et al. 2015, section Methods).
+
+    Epsilon falls in a straight line. With `ladder` it does not, and differs between environments instead: environment i of N,
+    counted over all shards, has ladder ** (1 + 7 i / (N - 1)), as in Ape-X (arXiv 1803.00933, section 4).
+
+    Raises:
+        ValueError: numbers that cannot be.
+
+    """
+
+    start: float = 1.0
+    """Epsilon in the beginning."""
+    end: float = 0.05
+    """And from `num_steps` on."""
+    num_steps: int = 10_000
+    """Env steps of all shards together over which it falls."""
+    ladder: float | None = None
+    """Base of the ladder, such as 0.4; None: epsilon falls."""
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end", "ladder"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value <= 1.0:
+                msg = f"EpsilonGreedy({name}={value!r}): expected a probability"
+                raise ValueError(msg)
+        if self.num_steps < 1:
+            msg = f"EpsilonGreedy(num_steps={self.num_steps!r}): expected an integer >= 1"
+            raise ValueError(msg)
+
+    def epsilon(self, num_env_steps: int | Array) -> Array:
+        """Epsilon after so many env steps, without a ladder."""
+        share = np.minimum(np.asarray(num_env_steps) / self.num_steps, 1.0)
+        return np.asarray(self.start + (self.end - self.start) * share)
+
+    def check(self, head: ActionHead) -> None:
+        """Only single choices."""
+        if not isinstance(head.space, spaces.Discrete):
+            msg = f"EpsilonGreedy needs a Discrete action space, got {head.space}"
+            raise SpaceError(msg)
+
+    def plan(
+        self,
+        head: ActionHead,
+        rng: np.random.Generator,
+        num_steps: int,
+        num_envs: int,
+        shard: Shard,
+        num_env_steps: int,
+    ) -> Explore:
+        """All randomness of T steps at once."""
+        if self.ladder is None:
+            before = num_env_steps + np.arange(num_steps) * num_envs * shard.num_shards
+            epsilon = np.broadcast_to(self.epsilon(before)[:, None], (num_steps, num_envs))
+        else:
+            num_all = num_envs * shard.num_shards
+            number = shard.index * num_envs + np.arange(num_envs)
+            epsilon = np.broadcast_to(self.ladder ** (1.0 + 7.0 * number / max(1, num_all - 1)), (num_steps, num_envs))
+        wander: Array = np.less(rng.random((num_steps, num_envs)), epsilon)
+        which = rng.random((num_steps, num_envs))
+        has_to = np.any(wander, axis=1)
+
+        def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
+            out[...] = head.mode(params, mask)
+            if has_to[t]:
+                allowed: Array = (
+                    np.ones((num_envs, head.num_params), np.bool_) if mask is None else mask.astype(np.bool_)
+                )
+                k = (which[t] * allowed.sum(axis=1)).astype(np.int64)  # the k-th of the allowed ones
+                random = (allowed.cumsum(axis=1) > k[:, None]).argmax(axis=1)
+                np.copyto(out, random, where=wander[t])
+            return out
+
+        return explore

@@ -1,0 +1,278 @@
+"""OffPolicyLearner: makes networks better from sampled transitions, beside slower copies of them, the targets.
+
+One firing is one update of the flow: `batch / batch_size` gradient steps, each on its own rows. All networks together are
+one flat vector with one Adam, so a step is one recorded gradient, one pass of Adam, and one of the targets.
+
+    learner = OffPolicyLearner(
+        policy=policy, loss=loss, targets=("policy",), target_every=500,
+        coefficients=lambda num_steps: {"learning_rate": 1e-3},
+    )
+    update = flow.learn("learn", learner, flow.sample("sample", replay, size=8 * 64))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from levada.flow import Update
+from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError
+from levada.rl.optimise import Adam, AdamState, adam_init, adam_step
+from levada.rl.policy import Policy, Weights
+from levada.rl.spaces import Array, map_nest
+from levada.rl.step import Layout, Mode, by_autograd, by_func, flatten, has_compiler, in_mode, rebuild
+from levada.rl.threads import use_threads
+from levada.rl.transitions import Transitions, concatenate
+
+POLICY = "policy"
+"""Name of the network that acts."""
+
+
+class Outcome(NamedTuple):
+    """What a loss gives."""
+
+    loss: Tensor
+    """A scalar, to be made smaller."""
+    stats: Mapping[str, Tensor]
+    """Scalars to report by name."""
+    priorities: Tensor | None = None
+    """``[N]``, not negative: how much each row taught, for a prioritised replay."""
+
+
+Nets: TypeAlias = Mapping[str, Callable[..., Any]]
+OffPolicyLoss: TypeAlias = Callable[[Nets, Nets, Mapping[str, Any], Mapping[str, Tensor]], Outcome]
+"""(networks, their targets, batch of tensors ``[N, ...]``, coefficients) -> `Outcome`. Targets have no gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyLearner:
+    """Recipe of a learner.
+
+    Raises:
+        ValueError: numbers or names that cannot be.
+
+    """
+
+    policy: Policy
+    """What acts; its module is the network `policy`, and its weights are published."""
+    loss: OffPolicyLoss
+    """Differentiated with respect to all networks at once."""
+    coefficients: Callable[[int], Mapping[str, float]]
+    """Gradient steps so far -> the scalars of the next update; `learning_rate` must be among them."""
+    batch_size: int
+    """Rows of one gradient step."""
+    more: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
+    """Other networks by name, such as critics: what makes them is called with torch seeded."""
+    targets: tuple[str, ...] = ()
+    """Names of the networks that have a target."""
+    target_every: int = 1
+    """Gradient steps from one change of the targets to the next."""
+    tau: float = 1.0
+    """By how much they change: target += tau * (network - target)."""
+    optimizer: Adam = field(default_factory=Adam)
+    """Adam's constants."""
+    compile: Compile = "auto"
+    """As for `Learner`."""
+    corrects_staleness: bool = True
+    """Off-policy losses do not mind who acted."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "target_every"):
+            if getattr(self, name) < 1:
+                msg = f"OffPolicyLearner({name}={getattr(self, name)}): expected an integer >= 1"
+                raise ValueError(msg)
+        if not 0.0 < self.tau <= 1.0:
+            msg = f"OffPolicyLearner(tau={self.tau}): expected a number above 0, and at most 1"
+            raise ValueError(msg)
+        unknown = [name for name in self.targets if name not in (POLICY, *self.more)]
+        if unknown or POLICY in self.more:
+            msg = f"OffPolicyLearner: networks are {[POLICY, *self.more]}, targets {list(self.targets)}"
+            raise ValueError(msg)
+        if "learning_rate" not in self.coefficients(0):
+            msg = f"OffPolicyLearner: coefficients(0) gave {sorted(self.coefficients(0))}; expected 'learning_rate' among them"
+            raise ValueError(msg)
+
+    @property
+    def policy_name(self) -> str:
+        """The policy whose version each update advances."""
+        return self.policy.name
+
+    def open(self, seed: int) -> LiveOffPolicyLearner:
+        """Start the learner with freshly initialised networks."""
+        return LiveOffPolicyLearner(self, seed)
+
+
+class _State(NamedTuple):
+    """What a step changes, in place."""
+
+    params: Tensor
+    """``[P]``."""
+    target: Tensor
+    """``[Q]``: of the networks that have one, which come first in the parameters."""
+    adam: AdamState
+
+    def copy(self) -> _State:
+        return _State(self.params.clone(), self.target.clone(), self.adam.copy())
+
+
+class LiveOffPolicyLearner:
+    """A learner at work; made by `OffPolicyLearner.open`."""
+
+    def __init__(self, recipe: OffPolicyLearner, seed: int) -> None:
+        self.recipe = recipe
+        made: dict[str, nn.Module] = {POLICY: recipe.policy.module(seed)}
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            made |= {name: make() for name, make in recipe.more.items()}
+        order = [*recipe.targets, *(name for name in made if name not in recipe.targets)]
+        self._modules = nn.ModuleDict({name: made[name] for name in order})
+        self._layout = Layout.of(self._modules)
+        params = self._layout.flatten(dict(self._modules.named_parameters()))
+        num_target = sum(p.numel() for name in recipe.targets for p in made[name].parameters())
+        self._state = _State(params, params[:num_target].clone(), adam_init(params))
+        self._steps: dict[Any, Callable[..., Any]] = {}
+        self._stats: tuple[str, ...] = ()
+        self.num_updates = 0
+        self.num_steps = 0
+        self._num_threads = torch.get_num_threads()  # acting may use another number
+
+    def update(self, batch: Sequence[Transitions]) -> Update[Weights]:
+        """Learn from a batch.
+
+        Raises:
+            ValueError: the batch does not divide into gradient steps.
+            NonFiniteError: the update was refused.
+
+        """
+        use_threads(self._num_threads)
+        data, size = concatenate(batch), self.recipe.batch_size
+        if data.num_rows % size:
+            msg = f"a batch of {data.num_rows} transitions does not divide into steps of {size}: {data.num_rows % size} are left"
+            raise ValueError(msg)
+        columns = {name: map_nest(torch.from_numpy, nest) for name, nest in data.columns.items()}
+        values = self.recipe.coefficients(self.num_steps)
+        coefficients = torch.tensor(list(values.values()), dtype=torch.float32)
+        state, num_steps = self._state.copy(), self.num_steps
+        collected, priorities = [], []
+        for start in range(0, data.num_rows, size):
+            rows = {name: map_nest(lambda leaf, at=start: leaf[at : at + size], nest) for name, nest in columns.items()}
+            stats, some = self._step(state, rows, coefficients, values["learning_rate"])
+            collected.append(stats)
+            priorities.append(some)
+            num_steps += 1
+            if num_steps % self.recipe.target_every == 0:
+                state.target.lerp_(state.params[: len(state.target)], self.recipe.tau)
+        means = dict(zip(self._stats, torch.stack(collected).mean(0).tolist(), strict=True))
+        self._refuse_non_finite(state, means)
+        self._state, self.num_steps = state, num_steps
+        self.num_updates += 1
+        reported = {f"losses/{name}": value for name, value in means.items()}
+        reported |= {f"charts/{name}": value for name, value in values.items()}
+        told = torch.cat(priorities).numpy() if len(priorities[0]) else None
+        return Update(self.weights(), reported, told)
+
+    def weights(self) -> Weights:
+        """The present weights of what acts: a copy, which later updates do not change."""
+        prefix = f"{POLICY}."
+        copy = self._state.params.clone()
+        named = {n.removeprefix(prefix): v.numpy() for n, v in self._layout.views(copy).items() if n.startswith(prefix)}
+        buffers = self._modules[POLICY].named_buffers()
+        return named | {name: buffer.numpy().copy() for name, buffer in buffers}
+
+    def state_dict(self) -> dict[str, Array]:
+        """Everything that the next update depends on. What acts stands under `weights/`."""
+        params, target, adam = self._state
+        named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
+        counts = np.array([self.num_updates, self.num_steps], np.int64)
+        return named | {
+            "params": params.numpy().copy(), "target": target.numpy().copy(), "optimizer/mean": adam.mean.numpy().copy(),
+            "optimizer/square": adam.square.numpy().copy(), "optimizer/count": adam.num_steps.numpy().copy(), "counts": counts,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
+        adam = AdamState(*(torch.tensor(state[f"optimizer/{name}"]) for name in ("mean", "square", "count")))
+        self._state = _State(torch.tensor(state["params"]), torch.tensor(state["target"]), adam)
+        self.num_updates, self.num_steps = (int(count) for count in state["counts"])
+
+    # ---- inside
+
+    def _step(
+        self, state: _State, rows: Mapping[str, Any], coefficients: Tensor, learning_rate: float
+    ) -> tuple[Tensor, Tensor]:
+        leaves: list[Tensor] = []
+        structure = {name: flatten(nest, leaves) for name, nest in rows.items()}
+        args = (state.params, state.target, coefficients, *leaves)
+        mode = self._mode()
+        key = (mode, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        gradient_of = self._steps.get(key)
+        if gradient_of is None:
+            gradient_of = self._steps[key] = in_mode(mode, lambda compiled: self._function(structure, compiled), args)
+        gradient, stats, priorities = gradient_of(*args)
+        norm = adam_step(self.recipe.optimizer, state.params, gradient, state.adam, learning_rate)
+        return torch.cat([stats, norm[None]]), priorities
+
+    def _function(self, structure: Mapping[str, Any], is_compiled: bool) -> Callable[..., tuple[Tensor, ...]]:
+        """The gradient as a function of tensors only."""
+        differentiate = by_func if is_compiled else by_autograd
+        names = tuple(self.recipe.coefficients(0))
+        target_names = [name for name in self._layout.names if name.partition(".")[0] in self.recipe.targets]
+
+        def step(params: Tensor, target: Tensor, coefficients: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+            batch = {name: rebuild(nest, leaves) for name, nest in structure.items()}
+            named = dict(zip(names, coefficients.unbind(), strict=True))
+            sizes = list(self._layout.sizes[: len(target_names)])
+            shapes = self._layout.shapes[: len(target_names)]
+            parts = zip(target_names, torch.split(target, sizes) if sizes else (), shapes, strict=True)
+            slow = self._nets({name: part.view(shape) for name, part, shape in parts}, self.recipe.targets)
+
+            def objective(flat: Tensor) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+                outcome = self.recipe.loss(self._nets(self._layout.views(flat), self._modules), slow, batch, named)
+                self._stats = (*outcome.stats, "grad_norm")
+                told = torch.zeros(0) if outcome.priorities is None else outcome.priorities.detach()
+                return outcome.loss, (torch.stack([value.detach() for value in outcome.stats.values()]), {"told": told})
+
+            gradient, (stats, aside) = differentiate(objective, params)
+            return gradient, stats, aside["told"]
+
+        return step
+
+    def _nets(self, tensors: Mapping[str, Tensor], names: Any) -> Nets:
+        return {name: _Net(self._modules[name], _below(tensors, f"{name}.")) for name in names}
+
+    def _mode(self) -> Mode:
+        if self.recipe.compile is False:
+            return "eager"
+        earned = self.recipe.compile is True or self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+        return "compiled" if earned and has_compiler() else "recorded"
+
+    def _refuse_non_finite(self, state: _State, stats: Mapping[str, float]) -> None:
+        if bool(torch.isfinite(state.params.sum())) or bool(torch.isfinite(state.params).all()):
+            return
+        reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
+        msg = (
+            f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity; it was refused. "
+            f"Statistics of the update: {reported}. Likely: a learning rate that is too high, or rewards far from 1"
+        )
+        raise NonFiniteError(msg)
+
+
+class _Net:
+    """A network with parameters that are given."""
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        self._module = module
+        self._tensors = dict(tensors)
+
+    def __call__(self, *args: Any) -> Any:
+        return functional_call(self._module, self._tensors, args)
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

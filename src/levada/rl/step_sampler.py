@@ -1,0 +1,229 @@
+"""StepSampler: the source of flows with a replay. It gives what environments went through, and nothing of the policy.
+
+sampler = StepSampler(task=task, policy=policy, explore=EpsilonGreedy(), num_envs=8, num_steps=16)
+steps = flow.source("steps", sampler, reads=weights)
+transitions = flow.map("n_step", NStep(num_steps=3, discount=0.99), steps)
+flow.store(transitions, to=replay)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from levada.flow import Episode, Shard
+from levada.rl._env_loop import EnvLoop, Walk
+from levada.rl.explore import Exploration
+from levada.rl.policy import Policy
+from levada.rl.spaces import Array, Nest, map_nest, named_leaves
+from levada.rl.task import Task
+from levada.rl.transitions import Transitions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """T steps of B environments, of which the first `num_old` were in the item before: for windows that begin there."""
+
+    walk: Walk
+    num_old: int
+    episodes: tuple[Episode, ...]
+    """Episodes that ended in new steps, in order."""
+
+    @property
+    def num_env_steps(self) -> int:
+        """New transitions."""
+        return int(self.walk.mask[self.num_old :].sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSampler:
+    """Recipe of a sampler: opened once per shard, where the shard runs.
+
+    Raises:
+        ValueError: numbers that cannot be.
+        SpaceError: the exploration is for other actions.
+
+    """
+
+    task: Task
+    """Where to act."""
+    policy: Policy
+    """How to act; its weights come with each firing."""
+    explore: Exploration
+    """How to leave it."""
+    num_envs: int
+    """B: environments of one shard. Their observations go through the network together."""
+    num_steps: int
+    """T: new steps of one item."""
+    num_old: int = 0
+    """Steps of the item before that an item begins with."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_envs", 1), ("num_steps", 1), ("num_old", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                msg = f"StepSampler({name}={value!r}): expected an integer >= {least}"
+                raise ValueError(msg)
+        self.explore.check(self.policy.head)
+
+    def __call__(self, shard: Shard) -> LiveStepSampler:
+        """Make the environments of a shard."""
+        return LiveStepSampler(self, shard)
+
+
+class LiveStepSampler:
+    """A sampler at work."""
+
+    def __init__(self, recipe: StepSampler, shard: Shard) -> None:
+        self.recipe = recipe
+        self._shard = shard
+        self._loop = EnvLoop(recipe.task, recipe.policy, recipe.num_envs, shard)
+        self._num_items = shard.num_items
+        self._old: Walk | None = None
+
+    def __call__(self, weights: Mapping[str, Array]) -> Steps:
+        """Act for T steps with these weights."""
+        recipe, loop, shard = self.recipe, self._loop, self._shard
+        actor, num_old = loop.actor, 0 if self._old is None else len(self._old.action)
+        actor.load(weights)
+        walk = Walk.allocate(recipe.task, num_old + recipe.num_steps, recipe.num_envs, shard.empty)
+        if self._old is not None:
+            _copy(self._old, walk, 0)
+        num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
+        explore = recipe.explore.plan(actor.head, loop.rng, recipe.num_steps, recipe.num_envs, shard, num_env_steps)
+        loop.walk(walk, lambda t, *rest: explore(t - num_old, *rest), lambda *_: None, first=num_old)
+        self._num_items += 1
+        episodes = loop.episodes(walk, num_old)
+        if recipe.num_old:
+            self._keep(walk)
+        return Steps(walk, num_old, episodes)
+
+    def state_dict(self) -> dict[str, Array]:
+        """What the next item depends on, but the weights.
+
+        Raises:
+            NotSavedError: the environments cannot be saved.
+
+        """
+        return self._loop.state_dict() | {"num_items": np.array(self._num_items)} | _arrays(self._old)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave.
+
+        Raises:
+            NotSavedError: it is the state of other environments.
+
+        """
+        self._loop.load_state_dict(state)
+        self._num_items = int(state["num_items"])
+        self._old = None
+        if "old/reward" in state:
+            self._old = Walk.allocate(self.recipe.task, len(state["old/reward"]), self.recipe.num_envs, np.empty)
+            _load(self._old, state)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._loop.close()
+
+    def _keep(self, walk: Walk) -> None:
+        """Copy the last steps: their memory is used again."""
+        num_kept = min(self.recipe.num_old, len(walk.action))
+        first = len(walk.action) - num_kept
+        self._old = Walk.allocate(self.recipe.task, num_kept, self.recipe.num_envs, np.empty)
+        _copy(walk, self._old, first)
+
+
+def _copy(source: Walk, into: Walk, first: int) -> None:
+    """Fill the first rows of one walk with those of another, from `first` on."""
+    num = len(source.action) - first
+    map_nest(lambda to, of: np.copyto(to[: num + 1], of[first : first + num + 1]), into.obs, source.obs)
+    for name in ("action", "reward", "terminated", "truncated", "mask"):
+        getattr(into, name)[:num] = getattr(source, name)[first:]
+    into.finals.extend(
+        (t - first, index.copy(), map_nest(np.copy, last)) for t, index, last in source.finals if t >= first
+    )
+
+
+_COLUMNS = ("action", "reward", "terminated", "truncated", "mask")
+
+
+def _arrays(walk: Walk | None) -> dict[str, Array]:
+    if walk is None:
+        return {}
+    found = {f"old/{name}": getattr(walk, name) for name in _COLUMNS}
+    found |= {f"old/obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
+    for number, (t, index, last) in enumerate(walk.finals):
+        found |= {f"old/final/{number}/t": np.array(t), f"old/final/{number}/index": index}
+        found |= {f"old/final/{number}/obs/{path}": leaf for path, leaf in named_leaves(last).items()}
+    return found
+
+
+def _rows_like(num_rows: int, leaf: Array) -> Array:
+    return np.empty((num_rows, *leaf.shape[2:]), leaf.dtype)
+
+
+def _load(walk: Walk, state: Mapping[str, Array]) -> None:
+    for name in _COLUMNS:
+        getattr(walk, name)[...] = state[f"old/{name}"]
+    for path, leaf in named_leaves(walk.obs).items():
+        leaf[...] = state[f"old/obs/{path}"]
+    number = 0
+    while (prefix := f"old/final/{number}/") + "t" in state:
+        index = state[prefix + "index"].copy()
+        last: Nest = map_nest(partial(_rows_like, len(index)), walk.obs)
+        for path, leaf in named_leaves(last).items():
+            leaf[...] = state[f"{prefix}obs/{path}"]
+        walk.finals.append((int(state[prefix + "t"]), index, last))
+        number += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NStep:
+    """Turns steps into transitions that look n steps ahead: a function for `flow.map`.
+
+    The columns of row t, ``[N, ...]``, with an episode that ends, or a window that is full, after k steps:
+
+    - `obs`, `action`: of step t.
+    - `reward`: r_t + discount r_{t+1} + ... + discount^(k-1) r_{t+k-1}.
+    - `next_obs`: the true observation after these k steps, also where an episode was truncated.
+    - `discount`: discount^k, and 0 where the episode terminated: what the value of `next_obs` is to be multiplied by.
+
+    Source: Sutton and Barto 2018, equation 7.1; as in Rainbow (arXiv 1710.02298). Windows that go beyond the item wait for the
+    next one, which begins with the steps that they need: give `StepSampler(num_old=num_steps - 1)`.
+
+    """
+
+    discount: float
+    num_steps: int = 1
+
+    def __call__(self, steps: Steps) -> Transitions:
+        """The windows that are complete, and were not before."""
+        walk, ahead = steps.walk, self.num_steps - 1
+        num_all, num_envs = walk.reward.shape
+        num = max(0, num_all - ahead)
+        start, env = np.mgrid[0:num, 0:num_envs]
+        ended = walk.ended
+        reward, last, alive = np.zeros((num, num_envs), np.float32), start.copy(), walk.mask[:num].copy()
+        for k in range(self.num_steps):
+            now = slice(k, k + num)
+            reward += np.float32(self.discount**k) * walk.reward[now] * alive
+            last[alive] = start[alive] + k
+            alive &= ~ended[now]
+        discount = np.float32(self.discount) ** (last - start + 1).astype(np.float32) * ~walk.terminated[last, env]
+        after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], walk.obs)}
+        for t, index, final in walk.finals:
+            rows, columns = np.nonzero((last == t) & np.isin(env, index))
+            place = np.searchsorted(index, columns)
+            map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
+        columns_: dict[str, Nest] = {
+            "obs": map_nest(lambda leaf: leaf[:num], walk.obs), "action": walk.action[:num], "reward": reward,
+            "discount": discount.astype(np.float32), **after, "mask": walk.mask[:num],
+        }  # fmt: skip
+        return Transitions({name: map_nest(_rows, nest) for name, nest in columns_.items()})
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, *array.shape[2:])

@@ -1,0 +1,90 @@
+"""DQN: it learns, it is the same under every deployment, its settings are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.dqn import DQN
+from levada.rl.task import Task
+from levada.run.hashing import params_sha256
+from levada.run.monitor import Monitor
+from levada.runners import Inline
+from levada.runners.processes import Processes
+
+QUICK = {"num_envs": 2, "num_steps": 4, "min_size": 40, "batch_size": 16, "num_gradient_steps": 2, "hidden": (16,)}
+
+
+def run(
+    hp: DQN, env: str = "CartPole-v1", *, on: Any = None, seed: int = 1, updates: int = 40, state: Any = None
+) -> Any:
+    monitor = Monitor()
+    with (on or Inline()).open(hp.flow(Task(env)), seed=seed, instruments=[monitor], state=state) as opened:
+        for report in opened:
+            if report.firing == updates:
+                break
+        return monitor, opened.statistics(), params_sha256(opened.node_state("learn").weights()), opened.save()
+
+
+def test_it_learns_cartpole() -> None:
+    hp = DQN(
+        samples_per_insert=16.0, lookahead=3, target_every=100, epsilon_steps=6_000, epsilon_end=0.02, hidden=(64, 64)
+    )
+    monitor, statistics, *_ = run(hp, updates=500)
+    assert monitor.env_steps > 15_000
+    assert monitor.return_mean_100 > 80  # a random policy has 22
+    assert statistics.replays["replay"].reuse == pytest.approx(16.0, rel=0.01)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"shards": 3, "prioritised": True, "lookahead": 3, "dueling": True}, {"samples_per_insert": 1.5, "double": False},
+], ids=str)  # fmt: skip
+def test_the_same_parameters_under_every_deployment(options: dict[str, Any]) -> None:
+    hp = DQN(**QUICK | options)
+    expected = run(hp)[2]
+    for place in (Processes(workers=1), Processes(workers=2), Inline(adversary=1)):
+        assert run(hp, on=place)[2] == expected, place
+    assert run(hp, seed=2)[2] != expected
+
+
+def test_a_run_that_goes_on_ends_with_the_same_parameters() -> None:
+    hp = DQN(**QUICK, shards=2, prioritised=True, lookahead=3)
+    expected = run(hp, updates=60)[2]
+    state = run(hp, on=Processes(workers=2), updates=25)[3]
+    assert state.is_exact
+    assert run(hp, updates=60, state=state)[2] == expected
+
+
+@pytest.mark.parametrize(
+    "env", ["FrozenLake-v1", *(f"small_envs:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
+)
+def test_other_observations_and_action_masks(env: str) -> None:
+    monitor, *_ = run(DQN(**QUICK), env, updates=20)
+    assert monitor.env_steps > 100
+
+
+@pytest.mark.parametrize(("fields", "match"), [
+    ({"batch_size": 0}, "batch_size=0"), ({"tau": 2.0}, "tau=2.0"), ({"samples_per_insert": 0.0}, "samples_per_insert"),
+    ({"double": 1}, "double=1"), ({"huber": -1.0}, "huber"),
+    ({"epsilon_end": 1.5}, "epsilon_end"), ({"tolerance": -1}, "tolerance"),
+])  # fmt: skip
+def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        DQN(**fields)
+
+
+def test_continuous_actions_are_refused() -> None:
+    with pytest.raises(ValueError, match="Discrete action space, got Box"):
+        DQN().flow(Task("Pendulum-v1"))
+
+
+def test_weights_are_published_once_for_each_item() -> None:
+    for spi, every in ((8.0, 1), (64.0, 8), (0.5, 1)):
+        flow = DQN(num_envs=8, num_steps=8, batch_size=64, num_gradient_steps=8, samples_per_insert=spi).flow(
+            Task("CartPole-v1")
+        )
+        assert [edge.every for edge in flow.edges if edge.kind == "publish"] == [every]
+    assert np.isclose(DQN(anneal_steps=1_000).coefficients(500 * 8 // 64)["learning_rate"], 5e-4, rtol=0.02)

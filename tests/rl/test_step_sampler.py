@@ -1,0 +1,129 @@
+"""What is stored is what happened: each step once, with the rewards, the observation and the discount of its own window."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from levada.flow import Shard
+from levada.rl.explore import EpsilonGreedy
+from levada.rl.models import ValueMLP
+from levada.rl.policy import Policy
+from levada.rl.step_sampler import NStep, StepSampler
+from levada.rl.task import Task
+
+
+class Counting(gymnasium.Env):
+    """Shows how often it was stepped in all, and in this episode, which ends after 5, 6, 7, 5, ... steps, each third time by
+    truncation.
+    """
+
+    observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.total = self.episode = self.age = 0
+
+    def _obs(self):
+        return np.array([self.total, self.age], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.total += 1
+        self.age += 1
+        over = self.age == 5 + self.episode % 3
+        cut = over and self.episode % 3 == 2
+        self.episode += over
+        return self._obs(), float(self.total), over and not cut, cut, {}
+
+
+def sampler(*, num_steps, lookahead, vectorization="auto", num_envs=2, env=Counting):
+    task = Task(env, vectorization=vectorization)
+    policy = Policy(
+        observation_space=task.observation_space, action_space=task.action_space, acts_by="value",
+        network=partial(ValueMLP, hidden=(8,)),
+    )  # fmt: skip
+    recipe = StepSampler(
+        task=task, policy=policy, explore=EpsilonGreedy(), num_envs=num_envs, num_steps=num_steps, num_old=lookahead - 1
+    )
+    return recipe(Shard("step", 0, 1, seed=3)), policy.weights(policy.module(0))
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 4, 16])
+@pytest.mark.parametrize("lookahead", [1, 2, 3, 5])
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_windows_are_those_of_an_independent_count(num_steps, lookahead, vectorization):
+    live, weights = sampler(num_steps=num_steps, lookahead=lookahead, vectorization=vectorization)
+    look = NStep(discount=0.5, num_steps=lookahead)
+    found, num_env_steps = {}, 0
+    for _ in range(60 // num_steps + 2):
+        steps = live(weights)
+        num_env_steps += steps.num_env_steps
+        made = look(steps)
+        columns = made.columns
+        for row in range(made.num_rows):
+            if columns["mask"][row]:
+                found.setdefault((columns["obs"][row, 0], columns["obs"][row, 1]), []).append(
+                    (columns["reward"][row], columns["discount"][row], tuple(columns["next_obs"][row]))
+                )
+    live.close()
+    lengths = [(5 + i % 3, i % 3 == 2) for i in range(40)]
+    total, expected = 0, {}
+    for length, cut in lengths:
+        for age in range(length):
+            k = min(lookahead, length - age)
+            reward = sum(0.5**j * (total + age + j + 1) for j in range(k))
+            ends = age + k == length
+            discount = 0.0 if ends and not cut else 0.5**k
+            expected[total + age, age] = (reward, discount, (total + age + k, age + k))
+        total += length
+    # an episode's first observation has the count of the one before; it is told apart by its age
+    for (count, age), rows in found.items():
+        reward, discount, after = expected[count, age]
+        for row in rows:
+            assert row[0] == pytest.approx(reward, rel=1e-5)
+            assert row[1] == pytest.approx(discount)
+            assert row[2] == after
+    assert {len(rows) for rows in found.values()} == {2}  # once in each environment
+    assert len(found) >= 60 - lookahead
+    assert sum(map(len, found.values())) >= num_env_steps - 2 * lookahead
+
+
+def test_a_saved_sampler_goes_on_in_the_middle_of_a_window():
+    live, weights = sampler(num_steps=3, lookahead=4, env="CartPole-v1")
+    for _ in range(40):
+        live(weights)
+    other, _ = sampler(num_steps=3, lookahead=4, env="CartPole-v1")
+    other.load_state_dict({name: np.array(array) for name, array in live.state_dict().items()})
+    look = NStep(discount=0.9, num_steps=4)
+    for _ in range(30):
+        one, two = look(live(weights)), look(other(weights))
+        for name, column in one.columns.items():
+            np.testing.assert_array_equal(column, two.columns[name], err_msg=name)
+    live.close()
+    other.close()
+
+
+def test_a_shard_that_begins_anew_explores_as_before():
+    task_sampler, weights = sampler(num_steps=4, lookahead=1, env="CartPole-v1")
+    task_sampler.close()
+    recipe = task_sampler.recipe
+    seen = []
+
+    class Watch(EpsilonGreedy):
+        def plan(self, head, rng, num_steps, num_envs, shard, num_env_steps):
+            seen.append(num_env_steps)
+            return super().plan(head, rng, num_steps, num_envs, shard, num_env_steps)
+
+    object.__setattr__(recipe, "explore", Watch())
+    live = recipe(Shard("step", 1, 3, seed=1, generation=1, num_items=10))
+    live(weights)
+    live(weights)
+    live.close()
+    assert seen == [10 * 4 * 2 * 3, 11 * 4 * 2 * 3]
