@@ -109,8 +109,11 @@ def test_every_option_of_a_run_is_documented() -> None:
     assert documented == names(TrainOptions)
 
 
-def test_every_metric_is_documented(tmp_path: Path) -> None:
-    run = lv.train("ppo", "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", tensorboard=False)
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_every_metric_is_documented(tmp_path: Path, algorithm: str) -> None:
+    run = lv.train(
+        algorithm, "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", tensorboard=False
+    )
     patterns = [
         re.sub("<[a-z]+>", ".+", name)
         for name in first_column(RUNNING, "Metrics")

@@ -53,13 +53,13 @@ def channel(*, fill=3, capacity=8, lag=None, dropped=None, lost=0):
     return ChannelStatistics(fill, capacity, lag, Ledger(produced, 10, dropped, lost, fill))
 
 
-def statistics(*, channels=None, nodes=None):
+def statistics(*, channels=None, nodes=None, replays=None):
     nodes = nodes or {
         "rollout": NodeStatistics(30, 6.0, 1.0, 3.0, "rollout->learn", cpu_s=5.0),
         "learn": NodeStatistics(10, 4.0, 6.0, 0.0, None, cpu_s=3.0),
     }
     channels = {"rollout->learn": channel()} if channels is None else channels
-    return Statistics(10.0, nodes, channels, {"policy": 10})
+    return Statistics(10.0, nodes, channels, {"policy": 10}, replays=replays or {})
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
-from levada.flow.watch import LagStatistics, NodeStatistics, Reported, Statistics
+from levada.flow.watch import LagStatistics, Ledger, NodeStatistics, ReplayStatistics, Reported, Statistics
 from levada.run.display import UntilClosed
 from levada.run.live import LiveDisplay, panel
 from levada.run.monitor import Monitor
@@ -192,3 +192,16 @@ def test_a_terminal_that_is_gone_ends_the_panel_and_nothing_else(monkeypatch, er
     display.update(monitor, statistics)
     display.finish(summarise(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="return=475"))
     assert sys.stdout is out
+
+
+def test_replays_are_shown_with_the_reuse_asked_for():
+    replays = {
+        "replay": ReplayStatistics(50_000, 50_000, 812_345, 3_249_000, 4.0, 3.999, Ledger(12, 9, {}, 1, 2)),
+        "hard": ReplayStatistics(7, 100, 7, 3, None, 0.43, Ledger(12, 9, {}, 1, 2)),
+    }
+    lines = text(80, View(83.2, 123, 30, 12, 3.4, 1.0, 2.0, statistics(channels={}, replays=replays)))
+    [at] = [number for number, line in enumerate(lines) if line.endswith("asked │")]
+    assert [line.split()[1:-1] for line in lines[at : at + 3]] == [
+        ["replay", "fill", "inserted", "reuse", "asked"], ["replay", "50,000/50,000", "812,345", "4.00", "4"],
+        ["hard", "7/100", "7", "0.43", "free"],
+    ]  # fmt: skip

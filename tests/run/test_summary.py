@@ -7,9 +7,10 @@ import msgspec
 import pytest
 from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
-from levada.flow.watch import LagStatistics, Reported
+from levada.flow.watch import LagStatistics, Ledger, ReplayStatistics, Reported
 from levada.run.monitor import Monitor
 from levada.run.summary import Summary, summarise
+from levada.run.words import summary_text
 
 
 def run(returns=(1.0, 2.0), stats=None):
@@ -50,10 +51,19 @@ def test_everything_is_said():
                 "dropped_by_reason": {},
             }
         },
+        "replays": {},
         "efficiency": 0.8,
         "bottleneck": "rollout is busy 60% of the time",
         "params_sha256": "cd" * 32,
     }
+
+
+def test_what_came_of_a_replay_is_said():
+    stats = statistics(replays={"replay": ReplayStatistics(40, 50, 108, 400, 4.0, 4.0, Ledger(12, 9, {}, 1, 2))})
+    found = json.loads(run(stats=stats).to_json())
+    assert found["replays"] == {"replay": {"inserted": 108, "sampled": 400, "reuse": 4.0, "asked": 4.0}}
+    assert found["ledger"]["replay"]["consumed"] == 9
+    assert summary_text(run(stats=stats)).endswith("| reuse replay 4.00 of 4")
 
 
 def test_the_moment_of_solving_is_said():

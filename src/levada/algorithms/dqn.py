@@ -199,7 +199,7 @@ class DQNLoss:
             loss = functional.huber_loss(value, target, reduction="none", delta=self.hp.huber)
         if IMPORTANCE in batch:
             loss = loss * batch[IMPORTANCE]
-        stats = {"td": loss.mean(), "q": value.mean()}
+        stats = {"td_loss": loss.mean(), "q_values": value.mean()}
         return Outcome(loss.mean(), stats, error.abs() if self.hp.prioritised else None)
 
     def _values(self, net: Any, obs: Any) -> tuple[Tensor, Tensor | None]:

@@ -26,7 +26,7 @@ from levada.run.streams import CLOSED
 from levada.run.summary import Summary, lags
 from levada.run.until import Until
 from levada.run.view import View, Viewer
-from levada.run.words import lag_text, rate_text, return_text, summary_text
+from levada.run.words import lag_text, rate_text, return_text, reuse_text, summary_text
 
 Mode = Literal["auto", "live", "plain", "quiet", "json"]
 
@@ -182,6 +182,7 @@ class PlainDisplay(_Lines):
             f"{view.env_steps:,} env steps, {view.steps_per_s:,.0f}/s",
             f"{view.updates:,} updates, {rate_text(view.updates_per_s)}/s",
             *([f"lag {', '.join(lag)}"] if lag else []),
+            *(f"reuse {name} {reuse_text(r.reuse, r.asked)}" for name, r in view.statistics.replays.items()),
             view.statistics.bottleneck(),
         ]
         return " | ".join(parts)

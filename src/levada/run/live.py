@@ -117,6 +117,8 @@ def panel(
         parts += [Text(), _nodes(view.statistics, wide=width >= WIDE, ascii_only=ascii_only)]
     if view.statistics.channels:
         parts += [Text(), _channels(view.statistics, wide=width >= WIDE)]
+    if view.statistics.replays:
+        parts += [Text(), _replays(view.statistics)]
     parts += [Text(), Text(view.statistics.bottleneck(), style="italic")]
     return Panel(
         Group(*parts),
@@ -184,6 +186,20 @@ def _channels(statistics: Statistics, *, wide: bool) -> Table:
         table.add_row(name, fill, "", "", "", fate(channel))
         for policy, lag in channel.lag.items():
             table.add_row(f"  {policy}", "", *_lag(lag), "")
+    return table
+
+
+def _replays(statistics: Statistics) -> Table:
+    """How full each replay is, and how often its entries are sampled, beside what was asked for."""
+    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
+    table.add_column("replay", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in ("fill", "inserted", "reuse", "asked"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, replay in statistics.replays.items():
+        asked = "free" if replay.asked is None else f"{replay.asked:g}"
+        table.add_row(
+            name, f"{replay.fill:,}/{replay.capacity:,}", f"{replay.inserted:,}", f"{replay.reuse:.2f}", asked
+        )
     return table
 
 

@@ -10,6 +10,8 @@
 | `losses/...` | whatever the learner reports, by its own names |
 | `lag/<channel>/mean`, `lag/<channel>/max` | updates between making and using an item, over the whole run |
 | `queue/<channel>/fill` | items that wait in the channel, as a share of its tickets |
+| `replay/<name>/fill` | entries held, as a share of the capacity |
+| `replay/<name>/reuse` | samples per insert, over the whole run |
 | `node/<name>/busy` | share of the wall time in which a node works |
 
 The step of every metric is the number of env steps.
@@ -41,6 +43,9 @@ def collect(monitor: Monitor, statistics: Statistics, reported: Mapping[str, flo
             if lag.count:
                 values[f"lag/{key}/mean"] = lag.mean
                 values[f"lag/{key}/max"] = float(lag.max)
+    for name, replay in statistics.replays.items():
+        values[f"replay/{name}/fill"] = replay.fill / replay.capacity
+        values[f"replay/{name}/reuse"] = replay.reuse
     for name, node in statistics.nodes.items():
         total_s = node.busy_s + node.idle_s + node.blocked_s
         if total_s > 0:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from levada.flow.watch import ChannelStatistics, LagStatistics, Statistics
+from levada.flow.watch import ChannelStatistics, LagStatistics, Ledger, Statistics
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.plain import finite
@@ -36,6 +36,17 @@ class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     in_flight: int
     dropped_by_reason: dict[str, int] = {}
+
+
+class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a replay, in entries."""
+
+    inserted: int
+    sampled: int
+    reuse: float
+    """Samples per insert that came out; the first `min_size` inserts ask for none."""
+    asked: float | None
+    """Samples per insert that it was asked for; None if it ran free."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +79,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lag: dict[str, LagSummary]
     """By channel; by ``channel:policy`` where a channel's items carry versions of several policies."""
     ledger: dict[str, LedgerSummary]
-    """By channel."""
+    """By channel, and by replay."""
+    replays: dict[str, ReplaySummary] = {}
+    """By replay."""
     efficiency: float | None = None
     """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
@@ -116,7 +129,12 @@ def summarise(
             for name, channel in statistics.channels.items()
             for key, lag in lags(name, channel)
         },
-        ledger={name: _ledger(channel) for name, channel in statistics.channels.items()},
+        ledger={name: _ledger(channel.ledger) for name, channel in statistics.channels.items()}
+        | {name: _ledger(replay.ledger) for name, replay in statistics.replays.items()},
+        replays={
+            name: ReplaySummary(inserted=r.inserted, sampled=r.sampled, reuse=r.reuse, asked=r.asked)
+            for name, r in statistics.replays.items()
+        },
         efficiency=finite(statistics.efficiency),
         bottleneck=statistics.bottleneck(),
         params_sha256=params_sha256,
@@ -129,8 +147,7 @@ def lags(name: str, channel: ChannelStatistics) -> Iterator[tuple[str, LagStatis
         yield name if len(channel.lag) == 1 else f"{name}:{policy}", lag
 
 
-def _ledger(channel: ChannelStatistics) -> LedgerSummary:
-    ledger = channel.ledger
+def _ledger(ledger: Ledger) -> LedgerSummary:
     return LedgerSummary(
         produced=ledger.produced,
         consumed=ledger.consumed,

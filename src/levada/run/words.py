@@ -26,6 +26,7 @@ def summary_text(summary: Summary) -> str:
     if summary.efficiency is not None:
         parts.append(f"efficiency {summary.efficiency:.2f}")
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
+    parts += [f"reuse {name} {reuse_text(replay.reuse, replay.asked)}" for name, replay in summary.replays.items()]
     return " | ".join(parts)
 
 
@@ -37,6 +38,15 @@ def return_text(value: float | None) -> str:
 def rate_text(value: float) -> str:
     """A rate, with a decimal while it is small."""
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def reuse_text(reuse: float, asked: float | None) -> str:
+    """How often an entry was sampled, beside what was asked for.
+
+    >>> reuse_text(3.998, 4.0), reuse_text(1.9, None)
+    ('4.00 of 4', '1.90 (free)')
+    """
+    return f"{reuse:.2f} (free)" if asked is None else f"{reuse:.2f} of {asked:g}"
 
 
 def lag_text(lag: int, bound: int | None) -> str:
