@@ -10,6 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "dqn": {
+        "CartPole-v1": {
+            "hidden": (128, 128),
+            "learning_rate": 2e-3,
+            "samples_per_insert": 16.0,
+            "lookahead": 3,
+            "target_every": 100,
+            "anneal_steps": 100_000,
+            "epsilon_end": 0.02,
+            "epsilon_steps": 8_000,
+        },
+    },
     "ppo": {
         "CartPole-v1": {
             "num_envs": 8,
