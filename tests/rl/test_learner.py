@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from levada.rl import learner as learner_module
 from levada.rl.learner import Learner, LiveLearner, NonFiniteError
-from levada.rl.optimise import Adam, adam_init, adam_step
+from levada.rl.optimise import Adam, AdamPart, adam_init, adam_step
 from levada.rl.policy import Policy
 from levada.rl.record import RecordError, record
 from levada.rl.spaces import allocate, write
@@ -177,7 +177,7 @@ def test_a_step_is_that_of_torchs_adam() -> None:
     for gradient in ([0.1, 0.2, 0.3], [-1.0, 0.0, 2.0], [0.5, 0.5, 0.5]):
         parameter.grad = torch.tensor(gradient)
         reference.step()
-        norm = adam_step(Adam(eps=1e-5), ours, torch.tensor(gradient), state, 0.1)
+        norm = adam_step(Adam(eps=1e-5), [AdamPart(ours, torch.tensor(gradient), *state)], 0.1)
         assert norm.item() == pytest.approx(float(np.linalg.norm(gradient)))
     torch.testing.assert_close(ours, parameter.detach(), rtol=1e-5, atol=1e-6)
 
@@ -186,7 +186,9 @@ def test_the_gradient_is_clipped_by_its_norm() -> None:
     start = torch.zeros(2)
     for scale in (1.0, 100.0):
         state = adam_init(start)
-        adam_step(Adam(max_grad_norm=0.5), start, scale * torch.tensor([3.0, 4.0]), state, 0.1)
+        adam_step(
+            Adam(max_grad_norm=0.5), [start], [scale * torch.tensor([3.0, 4.0])], *([part] for part in state), 0.1
+        )
         torch.testing.assert_close(state.mean, 0.1 * torch.tensor([0.3, 0.4]), rtol=1e-4, atol=0.0)
 
 

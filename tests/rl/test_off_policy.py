@@ -70,14 +70,14 @@ def test_updates_in_one_call_are_those_one_by_one(num_at_once):
 @pytest.mark.parametrize(("every", "tau"), [(1, 0.25), (3, 1.0)])
 def test_targets_follow(every, tau):
     live = learner(target_every=every, tau=tau)
-    target = live.state_dict()["target"]
-    np.testing.assert_array_equal(target, live.state_dict()["params"])
+    target = live.state_dict()["step/target"]
+    np.testing.assert_array_equal(target, live.state_dict()["step/params"])
     for step in range(1, 8):
         live.update(batch(seed=step))
         state = live.state_dict()
         if step % every == 0:
-            target = target + np.float32(tau) * (state["params"] - target)
-        np.testing.assert_allclose(state["target"], target, rtol=1e-5, atol=1e-6)
+            target = target + np.float32(tau) * (state["step/params"] - target)
+        np.testing.assert_allclose(state["step/target"], target, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("more", [{}, {"double": False}, {"huber": None}, {"dueling": True}], ids=str)
@@ -150,11 +150,11 @@ def test_several_networks_learn_together_and_only_what_acts_is_published():
         "network.policy.weight",
         "network.policy.bias",
     }
-    assert len(after["target"]) == 4
-    assert (before["params"] != after["params"]).mean() > 0.5
+    assert len(after["step/target"]) == 4
+    assert (before["step/params"] != after["step/params"]).mean() > 0.5
     assert update.priorities is None
     again = learner(loss=loss, more={"critic": lambda: nn.Linear(3, 1)}, targets=("critic",), tau=0.1)
-    np.testing.assert_array_equal(again.state_dict()["params"], before["params"])
+    np.testing.assert_array_equal(again.state_dict()["step/params"], before["step/params"])
 
 
 def test_nan_is_refused_and_nothing_changes():
@@ -181,7 +181,7 @@ def test_a_saved_learner_goes_on():
 
 @pytest.mark.parametrize(("options", "match"), [
     ({"batch_size": 0}, "batch_size=0"), ({"tau": 0.0}, "tau=0.0"), ({"tau": 1.1}, "tau"), ({"target_every": 0}, "target_every"),
-    ({"targets": ("critic",)}, r"networks are \['policy'\], targets \['critic'\]"),
+    ({"targets": ("critic",)}, r"networks are \['policy'\], targets \['critic'\], every"),
     ({"coefficients": lambda num_steps: {}}, "learning_rate"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(options, match):

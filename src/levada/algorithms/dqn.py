@@ -37,7 +37,7 @@ from levada.algorithms.network import NetworkField, find_network
 from levada.flow import Flow, Prioritised
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import value_network
-from levada.rl.off_policy import Nets, OffPolicyLearner, Outcome
+from levada.rl.off_policy import Net, OffPolicyLearner, Outcome
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
 from levada.rl.step_sampler import NStep, StepSampler
@@ -181,7 +181,11 @@ class DQNLoss:
     hp: DQN
 
     def __call__(
-        self, nets: Nets, targets: Nets, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]
+        self,
+        nets: Mapping[str, Net],
+        targets: Mapping[str, Net],
+        batch: Mapping[str, Any],
+        coefficients: Mapping[str, Tensor],
     ) -> Outcome:
         """Y = r + discount * Q'(s', argmax_a Q(s', a)), with Q' of the target network."""
         q_tm1, _ = self._values(nets["policy"], batch["obs"])

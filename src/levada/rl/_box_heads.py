@@ -21,6 +21,8 @@ from levada.rl.spaces import Array, SpaceError
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
+_LOG_STD_RANGE = (-20.0, 2.0)
+"""Of a deviation that a network gives (Haarnoja et al. 2018, arXiv 1801.01290, in the authors' code)."""
 
 
 class BoxHead(ActionHead):
@@ -29,32 +31,32 @@ class BoxHead(ActionHead):
     def __init__(self, space: spaces.Box) -> None:
         self.space = space
         self._shape = space.shape
-        self.num_params = math.prod(space.shape)
-        self.row_size = 2 * self.num_params
+        self.num_params = self._size = math.prod(space.shape)
+        self.row_size = 2 * self._size
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
         refuse_mask(self.space, mask)
-        mean, log_std = params[..., : self.num_params], params[..., self.num_params :]
+        mean, log_std = params[..., : self._size], params[..., self._size :]
         base = self._base(mean, log_std)
         return base if len(self._shape) == 1 else _Shaped(base, self._shape)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        return rng.standard_normal((num_steps, num_envs, self.num_params), dtype=np.float32)
+        return rng.standard_normal((num_steps, num_envs, self._size), dtype=np.float32)
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
         refuse_mask(self.space, mask)
         if out is None:
             out = np.empty((len(params), *self._shape), np.float32)
-        action = out.reshape(len(params), self.num_params)
-        np.exp(params[:, self.num_params :], out=action)
+        action = out.reshape(len(params), self._size)
+        np.exp(self._log_std(params), out=action)
         np.multiply(action, noise_t, out=action)
-        np.add(action, params[:, : self.num_params], out=action)
+        np.add(action, params[:, : self._size], out=action)
         self._squash(action)
         return out
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         refuse_mask(self.space, mask)
-        action = params[:, : self.num_params].copy()
+        action = params[:, : self._size].copy()
         self._squash(action)
         return action.reshape(len(params), *self._shape)
 
@@ -66,11 +68,14 @@ class BoxHead(ActionHead):
     def _base(self, mean: Tensor, log_std: Tensor) -> Gaussian | SquashedGaussian:
         return Gaussian(mean, log_std)
 
+    def _log_std(self, params: Array) -> Array:
+        return params[:, self._size :]
+
     def _squash(self, action: Array) -> None:
         """Turn Gaussian numbers into actions, in place."""
 
     def _density(self, params: Array, action: Array) -> Array:
-        mean, log_std = params[:, : self.num_params], params[:, self.num_params :]
+        mean, log_std = params[:, : self._size], self._log_std(params)
         z = (action - mean) * np.exp(-log_std)
         density: Array = -(0.5 * z * z + log_std + np.float32(_HALF_LOG_TWO_PI))
         return density
@@ -78,10 +83,13 @@ class BoxHead(ActionHead):
 
 @final
 class SquashedBoxHead(BoxHead):
-    """A diagonal Gaussian sent through tanh into the bounds."""
+    """A diagonal Gaussian sent through tanh into the bounds. With `state_std` the network gives the log_std too, clipped."""
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: spaces.Box, state_std: bool = False) -> None:
         super().__init__(space)
+        self._clips = state_std
+        if state_std:
+            self.num_params = self.row_size
         if not space.is_bounded():
             msg = f"squash=True needs finite bounds, got {space}; did you mean squash=False?"
             raise SpaceError(msg)
@@ -91,7 +99,13 @@ class SquashedBoxHead(BoxHead):
 
     def _base(self, mean: Tensor, log_std: Tensor) -> Gaussian | SquashedGaussian:
         low, high = self._ends
+        if self._clips:
+            log_std = log_std.clamp(*_LOG_STD_RANGE)
         return SquashedGaussian(mean, log_std, low, high)
+
+    def _log_std(self, params: Array) -> Array:
+        log_std = super()._log_std(params)
+        return np.clip(log_std, *_LOG_STD_RANGE) if self._clips else log_std
 
     def _squash(self, action: Array) -> None:
         np.tanh(action, out=action)

@@ -36,12 +36,13 @@ from levada.rl.spaces import SpaceError, canonical_action_space, check_action_sp
 __all__ = ["ActionHead", "action_head"]
 
 
-def action_head(space: Space[Any], squash: bool = False) -> ActionHead:
+def action_head(space: Space[Any], squash: bool = False, state_std: bool = False) -> ActionHead:
     """Make the head of an action space.
 
     Args:
         space: Discrete, MultiDiscrete, MultiBinary or a floating Box.
         squash: send a Box's actions through tanh and scale them to its bounds, instead of clipping them.
+        state_std: the row of parameters brings the log_std of a squashed Box; else it is a parameter of its own.
 
     Raises:
         SpaceError: the space is of another kind, or cannot be squashed.
@@ -62,4 +63,4 @@ def action_head(space: Space[Any], squash: bool = False) -> ActionHead:
     if isinstance(space, spaces.MultiBinary):
         return MultiBinaryHead(space)
     assert isinstance(space, spaces.Box)
-    return SquashedBoxHead(space) if squash else BoxHead(space)
+    return SquashedBoxHead(space, state_std) if squash else BoxHead(space)

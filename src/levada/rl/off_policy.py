@@ -12,7 +12,7 @@ one flat vector with one Adam, so a step is one recorded gradient, one pass of A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from levada.flow import Update
+from levada.flow.rng import rng_array, set_rng
 from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError
-from levada.rl.optimise import Adam, AdamState, adam_init, adam_step
+from levada.rl.optimise import Adam, AdamPart, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
 from levada.rl.step import Layout, Mode, by_autograd, by_func, flatten, has_compiler, in_mode, rebuild
@@ -45,8 +46,28 @@ class Outcome(NamedTuple):
     """``[N]``, not negative: how much each row taught, for a prioritised replay."""
 
 
-Nets: TypeAlias = Mapping[str, Callable[..., Any]]
-OffPolicyLoss: TypeAlias = Callable[[Nets, Nets, Mapping[str, Any], Mapping[str, Tensor]], Outcome]
+class Net:
+    """A network with the parameters of this step."""
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], learns: bool) -> None:
+        self._module = module
+        self._tensors = dict(tensors)
+        self.learns = learns
+        """Whether this step changes it; where it does not, its loss may be left out."""
+
+    def __call__(self, *args: Any) -> Any:
+        """What the network's module gives."""
+        return functional_call(self._module, self._tensors, args)
+
+    @property
+    def frozen(self) -> Net:
+        """The same without gradient of its parameters: the gradient of its inputs passes."""
+        return Net(self._module, {name: tensor.detach() for name, tensor in self._tensors.items()}, False)
+
+
+OffPolicyLoss: TypeAlias = Callable[
+    [Mapping[str, Net], Mapping[str, Net], Mapping[str, Any], Mapping[str, Tensor]], Outcome
+]
 """(networks, their targets, batch of tensors ``[N, ...]``, coefficients) -> `Outcome`. Targets have no gradient."""
 
 
@@ -75,6 +96,10 @@ class OffPolicyLearner:
     """Gradient steps from one change of the targets to the next."""
     tau: float = 1.0
     """By how much they change: target += tau * (network - target)."""
+    every: Mapping[str, int] = field(default_factory=dict)
+    """Networks that learn only in each n-th gradient step; all others learn in each."""
+    noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Columns of standard normal numbers that a loss finds in its batch, with the shape of a row: for actions that are drawn."""
     optimizer: Adam = field(default_factory=Adam)
     """Adam's constants."""
     compile: Compile = "auto"
@@ -90,9 +115,9 @@ class OffPolicyLearner:
         if not 0.0 < self.tau <= 1.0:
             msg = f"OffPolicyLearner(tau={self.tau}): expected a number above 0, and at most 1"
             raise ValueError(msg)
-        unknown = [name for name in self.targets if name not in (POLICY, *self.more)]
+        unknown = [name for name in (*self.targets, *self.every) if name not in (POLICY, *self.more)]
         if unknown or POLICY in self.more:
-            msg = f"OffPolicyLearner: networks are {[POLICY, *self.more]}, targets {list(self.targets)}"
+            msg = f"OffPolicyLearner: networks are {[POLICY, *self.more]}, targets {list(self.targets)}, every {dict(self.every)}"
             raise ValueError(msg)
         if "learning_rate" not in self.coefficients(0):
             msg = f"OffPolicyLearner: coefficients(0) gave {sorted(self.coefficients(0))}; expected 'learning_rate' among them"
@@ -115,10 +140,15 @@ class _State(NamedTuple):
     """``[P]``."""
     target: Tensor
     """``[Q]``: of the networks that have one, which come first in the parameters."""
-    adam: AdamState
+    mean: Tensor
+    """``[P]``, of the gradient."""
+    square: Tensor
+    """``[P]``, of the gradient's square."""
+    counts: Tensor
+    """``[number of networks]``, float32: the steps that each has had."""
 
     def copy(self) -> _State:
-        return _State(self.params.clone(), self.target.clone(), self.adam.copy())
+        return _State(*(tensor.clone() for tensor in self))
 
 
 class LiveOffPolicyLearner:
@@ -135,7 +165,11 @@ class LiveOffPolicyLearner:
         self._layout = Layout.of(self._modules)
         params = self._layout.flatten(dict(self._modules.named_parameters()))
         num_target = sum(p.numel() for name in recipe.targets for p in made[name].parameters())
-        self._state = _State(params, params[:num_target].clone(), adam_init(params))
+        zeros = torch.zeros_like(params)
+        self._state = _State(params, params[:num_target].clone(), zeros, zeros.clone(), torch.zeros(len(order)))
+        ends = np.cumsum([0, *(sum(p.numel() for p in made[name].parameters()) for name in order)]).tolist()
+        self._spans = {name: (number, ends[number], ends[number + 1]) for number, name in enumerate(order)}
+        self._rng = np.random.default_rng(seed)
         self._steps: dict[Any, Callable[..., Any]] = {}
         self._stats: tuple[str, ...] = ()
         self.num_updates = 0
@@ -159,17 +193,25 @@ class LiveOffPolicyLearner:
         values = self.recipe.coefficients(self.num_steps)
         coefficients = torch.tensor(list(values.values()), dtype=torch.float32)
         state, num_steps = self._state.copy(), self.num_steps
+        before = self._rng.bit_generator.state
+        for name, shape in self.recipe.noise.items():
+            columns[name] = torch.from_numpy(self._rng.standard_normal((data.num_rows, *shape), np.float32))
         collected, priorities = [], []
         for start in range(0, data.num_rows, size):
             rows = {name: map_nest(lambda leaf, at=start: leaf[at : at + size], nest) for name, nest in columns.items()}
-            stats, some = self._step(state, rows, coefficients, values["learning_rate"])
+            num_steps += 1
+            active = tuple(name for name in self._spans if num_steps % self.recipe.every.get(name, 1) == 0)
+            stats, some = self._step(state, rows, coefficients, values["learning_rate"], active)
             collected.append(stats)
             priorities.append(some)
-            num_steps += 1
             if num_steps % self.recipe.target_every == 0:
                 state.target.lerp_(state.params[: len(state.target)], self.recipe.tau)
-        means = dict(zip(self._stats, torch.stack(collected).mean(0).tolist(), strict=True))
-        self._refuse_non_finite(state, means)
+        means = dict(zip(self._stats, torch.stack(collected).nanmean(0).tolist(), strict=True))
+        try:
+            self._refuse_non_finite(state, means)
+        except NonFiniteError:
+            self._rng.bit_generator.state = before
+            raise
         self._state, self.num_steps = state, num_steps
         self.num_updates += 1
         reported = {f"losses/{name}": value for name, value in means.items()}
@@ -187,38 +229,51 @@ class LiveOffPolicyLearner:
 
     def state_dict(self) -> dict[str, Array]:
         """Everything that the next update depends on. What acts stands under `weights/`."""
-        params, target, adam = self._state
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
         counts = np.array([self.num_updates, self.num_steps], np.int64)
-        return named | {
-            "params": params.numpy().copy(), "target": target.numpy().copy(), "optimizer/mean": adam.mean.numpy().copy(),
-            "optimizer/square": adam.square.numpy().copy(), "optimizer/count": adam.num_steps.numpy().copy(), "counts": counts,
-        }  # fmt: skip
+        state = {name: tensor.numpy().copy() for name, tensor in self._state._asdict().items()}
+        return (
+            named
+            | {f"step/{name}": array for name, array in state.items()}
+            | {"counts": counts, "rng": rng_array(self._rng)}
+        )
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave."""
-        adam = AdamState(*(torch.tensor(state[f"optimizer/{name}"]) for name in ("mean", "square", "count")))
-        self._state = _State(torch.tensor(state["params"]), torch.tensor(state["target"]), adam)
+        self._state = _State(**{name: torch.tensor(state[f"step/{name}"]) for name in _State._fields})
+        set_rng(self._rng, state["rng"])
         self.num_updates, self.num_steps = (int(count) for count in state["counts"])
 
     # ---- inside
 
     def _step(
-        self, state: _State, rows: Mapping[str, Any], coefficients: Tensor, learning_rate: float
+        self,
+        state: _State,
+        rows: Mapping[str, Any],
+        coefficients: Tensor,
+        learning_rate: float,
+        active: tuple[str, ...],
     ) -> tuple[Tensor, Tensor]:
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in rows.items()}
         args = (state.params, state.target, coefficients, *leaves)
         mode = self._mode()
-        key = (mode, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        key = (mode, active, *((leaf.shape, leaf.dtype) for leaf in leaves))
         gradient_of = self._steps.get(key)
         if gradient_of is None:
-            gradient_of = self._steps[key] = in_mode(mode, lambda compiled: self._function(structure, compiled), args)
+            made = in_mode(mode, lambda compiled: self._function(structure, active, compiled), args)
+            gradient_of = self._steps[key] = made
         gradient, stats, priorities = gradient_of(*args)
-        norm = adam_step(self.recipe.optimizer, state.params, gradient, state.adam, learning_rate)
+        parts = []
+        for number, start, end in (self._spans[name] for name in active):
+            vectors = (whole[start:end] for whole in (state.params, gradient, state.mean, state.square))
+            parts.append(AdamPart(*vectors, state.counts[number]))
+        norm = adam_step(self.recipe.optimizer, parts, learning_rate)
         return torch.cat([stats, norm[None]]), priorities
 
-    def _function(self, structure: Mapping[str, Any], is_compiled: bool) -> Callable[..., tuple[Tensor, ...]]:
+    def _function(
+        self, structure: Mapping[str, Any], active: tuple[str, ...], is_compiled: bool
+    ) -> Callable[..., tuple[Tensor, ...]]:
         """The gradient as a function of tensors only."""
         differentiate = by_func if is_compiled else by_autograd
         names = tuple(self.recipe.coefficients(0))
@@ -230,10 +285,12 @@ class LiveOffPolicyLearner:
             sizes = list(self._layout.sizes[: len(target_names)])
             shapes = self._layout.shapes[: len(target_names)]
             parts = zip(target_names, torch.split(target, sizes) if sizes else (), shapes, strict=True)
-            slow = self._nets({name: part.view(shape) for name, part, shape in parts}, self.recipe.targets)
+            slow = self._nets({name: part.view(shape) for name, part, shape in parts}, self.recipe.targets, ())
 
             def objective(flat: Tensor) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-                outcome = self.recipe.loss(self._nets(self._layout.views(flat), self._modules), slow, batch, named)
+                outcome = self.recipe.loss(
+                    self._nets(self._layout.views(flat), self._spans, active), slow, batch, named
+                )
                 self._stats = (*outcome.stats, "grad_norm")
                 told = torch.zeros(0) if outcome.priorities is None else outcome.priorities.detach()
                 return outcome.loss, (torch.stack([value.detach() for value in outcome.stats.values()]), {"told": told})
@@ -243,8 +300,8 @@ class LiveOffPolicyLearner:
 
         return step
 
-    def _nets(self, tensors: Mapping[str, Tensor], names: Any) -> Nets:
-        return {name: _Net(self._modules[name], _below(tensors, f"{name}.")) for name in names}
+    def _nets(self, tensors: Mapping[str, Tensor], names: Iterable[str], active: Sequence[str]) -> dict[str, Net]:
+        return {name: Net(self._modules[name], _below(tensors, f"{name}."), name in active) for name in names}
 
     def _mode(self) -> Mode:
         if self.recipe.compile is False:
@@ -261,17 +318,6 @@ class LiveOffPolicyLearner:
             f"Statistics of the update: {reported}. Likely: a learning rate that is too high, or rewards far from 1"
         )
         raise NonFiniteError(msg)
-
-
-class _Net:
-    """A network with parameters that are given."""
-
-    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        self._module = module
-        self._tensors = dict(tensors)
-
-    def __call__(self, *args: Any) -> Any:
-        return functional_call(self._module, self._tensors, args)
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

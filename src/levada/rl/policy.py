@@ -80,6 +80,8 @@ class Policy:
     """What the parameters of an action are: they make its probability, or are its value, of which the largest is chosen."""
     squash: bool = False
     """Send the actions of a Box through tanh into its bounds, instead of clipping them there."""
+    state_std: bool = False
+    """The network gives the deviation of each action of a squashed Box; else there is one for all states."""
     log_std_init: float = 0.0
     """Initial log of the standard deviation of a Box's actions. Higher explores more widely at first."""
     env_observation_space: Space[Any] = field(init=False, repr=False, compare=False)
@@ -121,7 +123,7 @@ class Policy:
         """What makes actions of parameters."""
         if self.acts_by == "value":
             return ValueHead(self.action_space)
-        return action_head(self.action_space, self.squash)
+        return action_head(self.action_space, self.squash, self.state_std)
 
     @property
     def inner_space(self) -> Space[Any]:

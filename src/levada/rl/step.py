@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from levada.rl.optimise import Adam, AdamState, adam_step
+from levada.rl.optimise import Adam, AdamPart, AdamState, adam_step
 from levada.rl.record import RecordError, record
 from levada.rl.transitions import MASK, WEIGHT
 
@@ -117,7 +117,7 @@ class MinibatchStep:
             if gradient_of is None:
                 gradient_of = self._recorded[len(index), key] = self._record(mode, tuple(buffers), structure, args)
             gradient, stats = gradient_of(*args)
-            norm = adam_step(self._adam, state.params, gradient, state.adam, learning_rate)
+            norm = adam_step(self._adam, [AdamPart(state.params, gradient, *state.adam)], learning_rate)
             return torch.cat([stats, norm[None]])
 
         return run

@@ -1,0 +1,64 @@
+"""Critics: values of observations and actions together, several networks as one.
+
+>>> critic = Critic(spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-1.0, 1.0, (2,)), num=2)
+>>> critic(torch.zeros(5, 3), torch.zeros(5, 2)).shape
+torch.Size([2, 5])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from levada.rl._layers import Vector
+from levada.rl.spaces import SpaceError
+
+
+class Critic(nn.Module):
+    """`num` networks of linear layers and ReLUs, each on the flattened observation and action.
+
+    Their layers are batched matrix products, so that two networks take no more calls than one. They begin as torch's linear
+    layers do.
+
+    Raises:
+        SpaceError: observations that are no vectors, or actions that are no Box.
+
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        hidden: Sequence[int] = (256, 256),
+        num: int = 2,
+    ) -> None:
+        super().__init__()
+        if not isinstance(action_space, spaces.Box):
+            msg = f"Critic: needs a Box action space, got {action_space}"
+            raise SpaceError(msg)
+        self.vector = Vector(observation_space)
+        sizes = [self.vector.size + math.prod(action_space.shape), *hidden, 1]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for size, out in pairwise(sizes):
+            bound = 1.0 / math.sqrt(size)
+            self.weights.append(nn.Parameter(torch.empty(num, size, out).uniform_(-bound, bound)))
+            self.biases.append(nn.Parameter(torch.empty(num, 1, out).uniform_(-bound, bound)))
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Give values ``[num, N]``."""
+        both = torch.cat([self.vector(obs.to(torch.float32)), action.flatten(1)], dim=1)
+        x = both.expand(len(self.weights[0]), *both.shape)
+        last = len(self.weights) - 1
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if number < last:
+                x = x.relu()
+        return x[..., 0]
