@@ -186,9 +186,7 @@ def test_the_gradient_is_clipped_by_its_norm() -> None:
     start = torch.zeros(2)
     for scale in (1.0, 100.0):
         state = adam_init(start)
-        adam_step(
-            Adam(max_grad_norm=0.5), [start], [scale * torch.tensor([3.0, 4.0])], *([part] for part in state), 0.1
-        )
+        adam_step(Adam(max_grad_norm=0.5), [AdamPart(start, scale * torch.tensor([3.0, 4.0]), *state)], 0.1)
         torch.testing.assert_close(state.mean, 0.1 * torch.tensor([0.3, 0.4]), rtol=1e-4, atol=0.0)
 
 

@@ -5,7 +5,7 @@
 >>> find_algorithm("pop")
 Traceback (most recent call last):
     ...
-levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: dqn, ppo
+levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: dqn, ppo, sac
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from types import ModuleType
 from levada.algorithms.algorithm import Algorithm
 from levada.flow import LevadaError
 
-ALGORITHMS = {"dqn": "levada.algorithms.dqn:DQN", "ppo": "levada.algorithms.ppo:PPO"}
+ALGORITHMS = {
+    "dqn": "levada.algorithms.dqn:DQN",
+    "ppo": "levada.algorithms.ppo:PPO",
+    "sac": "levada.algorithms.sac:SAC",
+}
 """Name -> module:class. Imported when used."""
 
 _EXPECTED = "my_module:Class, importable from here, or path/to/file.py:Class"

@@ -266,8 +266,10 @@ class LiveOffPolicyLearner:
         gradient, stats, priorities = gradient_of(*args)
         parts = []
         for number, start, end in (self._spans[name] for name in active):
-            vectors = (whole[start:end] for whole in (state.params, gradient, state.mean, state.square))
-            parts.append(AdamPart(*vectors, state.counts[number]))
+            span = slice(start, end)
+            parts.append(
+                AdamPart(state.params[span], gradient[span], state.mean[span], state.square[span], state.counts[number])
+            )
         norm = adam_step(self.recipe.optimizer, parts, learning_rate)
         return torch.cat([stats, norm[None]]), priorities
 
