@@ -5,7 +5,7 @@
 >>> find_algorithm("pop")
 Traceback (most recent call last):
     ...
-levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: dqn, ppo, sac
+levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ddpg, dqn, ppo, sac, td3
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from levada.algorithms.algorithm import Algorithm
 from levada.flow import LevadaError
 
 ALGORITHMS = {
+    "ddpg": "levada.algorithms.ddpg:DDPG",
     "dqn": "levada.algorithms.dqn:DQN",
     "ppo": "levada.algorithms.ppo:PPO",
     "sac": "levada.algorithms.sac:SAC",
+    "td3": "levada.algorithms.td3:TD3",
 }
 """Name -> module:class. Imported when used."""
 

@@ -1,0 +1,136 @@
+"""What all algorithms that learn from a replay have in common: their settings, and the flow.
+
+step x shards -> n_step ==> [replay] -> sample -> learn
+^                           ^                    |
+|                           +--- (priorities) ---+
++---------------------- [weights] <--------------+
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.checks import (
+    require_choice,
+    require_counts,
+    require_fractions,
+    require_not_negative,
+    require_positive,
+    require_widths,
+)
+from levada.flow import Flow, Prioritised
+from levada.rl.explore import Exploration
+from levada.rl.off_policy import OffPolicyLearner
+from levada.rl.optimise import Adam
+from levada.rl.policy import Policy
+from levada.rl.step_sampler import NStep, StepSampler
+from levada.rl.task import Task
+from levada.rl.transitions import Transitions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed(Algorithm):
+    """Base of their configurations."""
+
+    shards: int = 1
+    """Logical samplers, each with its own environments. More can use more cores."""
+    num_envs: int = 1
+    """Environments of one shard, stepped together. More are quicker per step; newer weights come as often."""
+    num_steps: int = 8
+    """Steps between two looks at newer weights. More are quicker; the actions are those of older weights."""
+    capacity: int = 1_000_000
+    """Transitions that are kept; the oldest go. More forget later, and take more memory."""
+    min_size: int = 1_000
+    """Transitions that are stored before the first is learned from."""
+    samples_per_insert: float = 256.0
+    """How often a transition is sampled on average; `batch_size` is one gradient step for each env step. More learn more from a
+    step, and take longer."""
+    tolerance: float = 0.0
+    """By how many samples that may be off before one side waits. 0: the result does not depend on timing."""
+    batch_size: int = 256
+    """Transitions of one gradient step."""
+    num_gradient_steps: int = 8
+    """Gradient steps of one update, on one draw. More are quicker; priorities and weights are renewed less often."""
+    learning_rate: float = 1e-3
+    """Size of a step of Adam."""
+    anneal_steps: int | None = None
+    """Env steps over which the learning rate falls linearly to zero; None: never."""
+    discount: float = 0.99
+    """What a reward loses each step. Nearer to 1 looks further ahead."""
+    lookahead: int = 1
+    """Steps whose rewards a target adds up before it trusts a network. More learn sooner, from actions of older policies."""
+    tau: float = 0.005
+    """By how much target networks change at a time; 1: they become the networks."""
+    max_grad_norm: float | None = None
+    """Gradients are scaled down to this norm; None: never."""
+    adam_eps: float = 1e-8
+    """Adam's epsilon."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    compile: Literal["auto"] | bool = "auto"
+    """Compile the update: at once, never (then it is ordinary torch), or once the run is long enough to earn it."""
+
+    def __post_init__(self) -> None:
+        require_counts(
+            self,
+            "shards",
+            "num_envs",
+            "num_steps",
+            "capacity",
+            "min_size",
+            "batch_size",
+            "num_gradient_steps",
+            "lookahead",
+        )
+        require_counts(self, "anneal_steps", or_none=True)
+        require_fractions(self, "discount", "tau")
+        require_positive(self, "samples_per_insert", "learning_rate", "adam_eps", "tau")
+        require_positive(self, "max_grad_norm", or_none=True)
+        require_not_negative(self, "tolerance")
+        require_widths(self, "hidden")
+        require_choice(self, "compile", True, False, "auto")
+
+    def coefficients(self, num_gradient_steps: int) -> dict[str, float]:
+        """What changes from update to update."""
+        num_inserts = num_gradient_steps * self.batch_size / self.samples_per_insert
+        left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_inserts / self.anneal_steps)
+        return {"learning_rate": self.learning_rate * left}
+
+    def learner(self, policy: Policy, loss: Any, **more: Any) -> OffPolicyLearner:
+        """The learner of these settings; `more`: fields of `OffPolicyLearner`."""
+        return OffPolicyLearner(
+            policy=policy, loss=loss, coefficients=self.coefficients, batch_size=self.batch_size, tau=self.tau,
+            optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), compile=self.compile, **more,
+        )  # fmt: skip
+
+    def replayed(
+        self, task: Task, learner: OffPolicyLearner, explore: Exploration, prioritised: Prioritised | None = None
+    ) -> Flow:
+        """The flow; with priorities, they go back to the replay after each update.
+
+        A shard looks at new weights once per item, so they are published about once in the time of an item, not more often.
+        """
+        sampler = StepSampler(
+            task=task, policy=learner.policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
+            num_old=self.lookahead - 1,
+        )  # fmt: skip
+        size = self.num_gradient_steps * self.batch_size
+        updates_per_item = self.num_envs * self.num_steps * self.samples_per_insert / size
+
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=learner)
+        steps = flow.source("step", sampler, reads=weights, shards=self.shards)
+        transitions = flow.map("n_step", NStep(discount=self.discount, num_steps=self.lookahead), steps)
+        replay = flow.replay(
+            "replay", of=Transitions, capacity=self.capacity, min_size=self.min_size, tolerance=self.tolerance,
+            samples_per_insert=self.samples_per_insert, sampler=prioritised or "uniform",
+        )  # fmt: skip
+        flow.store(transitions, to=replay)
+        update = flow.learn("learn", learner, flow.sample("sample", replay, size=size))
+        flow.publish(update.weights, to=weights, every=max(1, int(updates_per_item)))
+        if prioritised is not None:
+            flow.reprioritise(update.priorities, of=replay)
+        flow.report(update.stats)
+        return flow
