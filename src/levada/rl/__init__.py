@@ -3,6 +3,7 @@
     task        Task: environments of one kind, and what they observe and take
     acting      Policy (its network, its distribution), Sampler -> Rollout, Shard
     learning    Transitions, Learner (epochs and minibatches over a loss), Adam
+    off-policy  StepSampler (EpsilonGreedy, GaussianNoise, OwnNoise) -> NStep, OffPolicyLearner (targets, critics)
     after it    TrainedPolicy, Evaluation (made by `levada.evaluate`)
     networks    MLP, NatureCNN, MultiInput, default_network
 
@@ -22,21 +23,30 @@ from typing import TYPE_CHECKING
 from levada._lazy import lazy
 
 if TYPE_CHECKING:
+    from levada.rl.critic import Critic as Critic
     from levada.rl.env_batch import EnvError as EnvError
     from levada.rl.evaluate import Evaluation as Evaluation
     from levada.rl.evaluate import TrainedPolicy as TrainedPolicy
+    from levada.rl.explore import EpsilonGreedy as EpsilonGreedy
+    from levada.rl.explore import GaussianNoise as GaussianNoise
+    from levada.rl.explore import OwnNoise as OwnNoise
     from levada.rl.learner import Learner as Learner
     from levada.rl.learner import NonFiniteError as NonFiniteError
     from levada.rl.models import MLP as MLP
     from levada.rl.models import MultiInput as MultiInput
     from levada.rl.models import NatureCNN as NatureCNN
+    from levada.rl.models import ValueMLP as ValueMLP
     from levada.rl.models import default_network as default_network
+    from levada.rl.off_policy import OffPolicyLearner as OffPolicyLearner
+    from levada.rl.off_policy import Outcome as Outcome
     from levada.rl.optimise import Adam as Adam
     from levada.rl.policy import Policy as Policy
     from levada.rl.rollout import Rollout as Rollout
     from levada.rl.sampler import Sampler as Sampler
     from levada.rl.spaces import SpaceError as SpaceError
     from levada.rl.step import Apply as Apply
+    from levada.rl.step_sampler import NStep as NStep
+    from levada.rl.step_sampler import StepSampler as StepSampler
     from levada.rl.task import Task as Task
     from levada.rl.transitions import Transitions as Transitions
     from levada.rl.transitions import concatenate as concatenate
@@ -44,20 +54,29 @@ if TYPE_CHECKING:
 _HOME = {
     "Adam": "levada.rl.optimise",
     "Apply": "levada.rl.step",
+    "Critic": "levada.rl.critic",
     "EnvError": "levada.rl.env_batch",
+    "EpsilonGreedy": "levada.rl.explore",
     "Evaluation": "levada.rl.evaluate",
+    "GaussianNoise": "levada.rl.explore",
     "Learner": "levada.rl.learner",
     "MLP": "levada.rl.models",
     "MultiInput": "levada.rl.models",
+    "NStep": "levada.rl.step_sampler",
     "NatureCNN": "levada.rl.models",
     "NonFiniteError": "levada.rl.learner",
+    "OffPolicyLearner": "levada.rl.off_policy",
+    "Outcome": "levada.rl.off_policy",
+    "OwnNoise": "levada.rl.explore",
     "Policy": "levada.rl.policy",
     "Rollout": "levada.rl.rollout",
     "Sampler": "levada.rl.sampler",
     "SpaceError": "levada.rl.spaces",
+    "StepSampler": "levada.rl.step_sampler",
     "Task": "levada.rl.task",
     "TrainedPolicy": "levada.rl.evaluate",
     "Transitions": "levada.rl.transitions",
+    "ValueMLP": "levada.rl.models",
     "concatenate": "levada.rl.transitions",
     "default_network": "levada.rl.models",
 }
