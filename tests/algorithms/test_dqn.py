@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.rl.task import Task
+from levada.run.checkpoint import CheckpointWarning
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners import Inline
@@ -88,3 +91,21 @@ def test_weights_are_published_once_for_each_item() -> None:
         )
         assert [edge.every for edge in flow.edges if edge.kind == "publish"] == [every]
     assert np.isclose(DQN(anneal_steps=1_000).coefficients(500 * 8 // 64)["learning_rate"], 5e-4, rtol=0.02)
+
+
+def test_a_run_from_the_command_on(tmp_path: Path) -> None:
+    """Trained, cut off, resumed, and played with; with the contents of the replay the result is that of one whole run."""
+    options: Any = {"seed": 3, "display": "quiet", "tensorboard": False, **QUICK}
+    whole = lv.train("dqn", "CartPole-v1", until="updates=60", out=tmp_path / "whole", **options)
+    for name, saves in (("with", True), ("without", False)):
+        first = lv.train("dqn", "CartPole-v1", until="updates=25", out=tmp_path / name, save_replays=saves, **options)
+        assert lv.load(first.path).policy.version == 25
+        if saves:
+            resumed = lv.resume(first.path, until="updates=60", display="quiet")
+        else:
+            with pytest.warns(CheckpointWarning, match="replay is filled anew"):
+                resumed = lv.resume(first.path, until="updates=60", display="quiet")
+        assert (resumed.summary.params_sha256 == whole.summary.params_sha256) is saves
+        assert resumed.summary.updates == 60
+    evaluation = lv.evaluate(whole.path, num_episodes=3)
+    assert len(evaluation.episodes) == 3

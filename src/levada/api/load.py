@@ -185,7 +185,7 @@ def _cut_off(directory: RunDirectory, saved: checkpoint.Checkpoint) -> Summary:
 def _num_updates(saved: checkpoint.Checkpoint, node: str) -> int:
     """Updates that a learner's policy has had; the step of a checkpoint is the most that any policy has."""
     counts = saved.arrays.get(f"{learner_prefix(node)}counts")
-    if counts is None or counts.shape != (3,):
+    if counts is None or counts.ndim != 1 or not len(counts):
         msg = f"checkpoint {saved.path} lacks the counts of learner {node!r}: it is that of another flow"
         raise LoadError(msg)
     return int(counts[0])

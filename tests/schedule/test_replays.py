@@ -1,0 +1,184 @@
+"""Replays under random schedules: never stuck, in balance, every item accounted for, and exact where that is promised."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule_harness import ToyLearner, toy_source
+
+from levada.flow import Flow, Prioritised
+from levada.schedule import (
+    Begin,
+    Finished,
+    Firing,
+    Forget,
+    Insert,
+    Lost,
+    Output,
+    Publish,
+    Reprioritise,
+    Schedule,
+    Start,
+)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """An item of several entries."""
+
+    name: tuple[int, int]
+    num_entries: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    shards: int
+    sizes: tuple[int, ...]
+    """Entries of the items of each shard, in turn."""
+    batch: int
+    min_size: int
+    samples_per_insert: float
+    tolerance: float
+    every: int
+    tables: int
+    tickets: int | None
+    prioritised: bool
+    order: str | None
+    losses: bool
+
+    def build(self) -> Flow:
+        flow, learner = Flow("random"), ToyLearner()
+        weights = flow.latest("weights", of=learner)
+        items = flow.source("rollout", toy_source, reads=weights, shards=self.shards)
+        replay = flow.replay(
+            "replay", of=Sized, capacity=1_000, min_size=self.min_size, samples_per_insert=self.samples_per_insert,
+            tolerance=self.tolerance, tables=self.tables, tickets=self.tickets, order=self.order,
+            sampler=Prioritised() if self.prioritised else "uniform",
+        )  # fmt: skip
+        flow.store(flow.map("look", toy_source, items), to=replay)
+        update = flow.learn("learn", learner, flow.sample("sample", replay, size=self.batch))
+        flow.publish(update.weights, to=weights, every=self.every)
+        if self.prioritised:
+            flow.reprioritise(update.priorities, of=replay)
+        flow.report(update.stats)
+        return flow
+
+
+@st.composite
+def plans(draw: st.DrawFn, *, exact: bool | None = None) -> Plan:
+    is_exact = draw(st.booleans()) if exact is None else exact
+    return Plan(
+        draw(st.integers(1, 4)), tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=3).filter(any))),
+        draw(st.integers(1, 12)), draw(st.integers(1, 20)), draw(st.sampled_from([0.3, 1.0, 2.5, 8.0])),
+        0.0 if is_exact else draw(st.sampled_from([0.0, 3.0, 20.0])), draw(st.integers(1, 3)), draw(st.integers(1, 3)),
+        draw(st.sampled_from([None, None, 1, 5])), draw(st.booleans()),
+        None if is_exact else draw(st.sampled_from(["admission", "arrival"])), draw(st.booleans()),
+    )  # fmt: skip
+
+
+class Execution:
+    """Executes a flow in a random order, and looks at all that is promised while it does."""
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        self.plan, self.random = plan, Random(seed)
+        self.flow = plan.build()
+        self.schedule = Schedule(self.flow)
+        self.starts: list[tuple[Firing, int | None]] = []  # with the version that was read
+        self.readable = {0}
+        self.made = [0] * plan.shards
+        self.items: dict[tuple[int, int], Sized] = {}
+        self.story: list[Any] = []
+        """Inserts, with what they were made with, draws and priorities, as a table sees them."""
+        self.num_updates = 0
+        self.inserted = self.sampled = 0
+        self.with_priorities = 0
+
+    def run(self, num_updates: int) -> "Execution":
+        self.follow(self.schedule.handle(Begin()))
+        while self.num_updates < num_updates:
+            assert self.starts, f"stuck: {self.schedule.hub.waiting()}"
+            self.step()
+        for statistics in self.schedule.hub.replays().values():
+            assert statistics.ledger.balanced
+            assert (statistics.inserted, statistics.sampled) == (self.inserted, self.sampled)
+        return self
+
+    def step(self) -> None:
+        firing, version = self.starts.pop(self.random.randrange(len(self.starts)))
+        kind = self.flow.nodes[firing.node].kind
+        if kind == "source" and self.plan.losses and self.random.random() < 0.1:
+            self.follow(self.schedule.handle(Lost(firing)))
+            return
+        outputs: tuple[Output, ...] = ()
+        if kind == "source":
+            assert firing.shard is not None
+            sizes = self.plan.sizes
+            name = (firing.shard, firing.ticket)
+            outputs = (Output(Sized(name, sizes[firing.ticket % len(sizes)])),)  # type: ignore[arg-type,operator]
+        elif kind == "map":
+            outputs = (Output(firing.inputs[0].value),)
+        elif kind == "sample":
+            assert firing.draw is not None
+            self.story.append(("draw", firing.draw.number, firing.draw.table))
+            outputs = (Output("batch", entries=firing.draw.number),)
+        elif kind == "learn":
+            self.num_updates += 1
+            outputs = (
+                Output(self.num_updates, "weights"),
+                Output({}, "stats"),
+                Output([1.0] * self.plan.batch, "priorities"),
+            )
+        versions = {} if version is None else {"policy": version}
+        self.follow(self.schedule.handle(Finished(firing, outputs, versions)))
+
+    def follow(self, instructions: list[Any]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                self.start(instruction.firing)
+            elif isinstance(instruction, Publish):
+                self.readable.add(instruction.version)
+            elif isinstance(instruction, Forget):
+                self.readable.remove(instruction.version)
+            elif isinstance(instruction, Insert):
+                self.inserted += instruction.item.value.num_entries
+                [header] = instruction.item.headers
+                self.story.append(("insert", instruction.table, instruction.item.value, dict(header.versions)))
+                self.check()
+            elif isinstance(instruction, Reprioritise):
+                self.story.append(("priorities", instruction.draw.number, instruction.draw.entries))
+                assert instruction.draw.entries == instruction.draw.number
+
+    def start(self, firing: Firing) -> None:
+        version = None
+        if firing.reads:
+            version = firing.reads[0].version
+            version = max(self.readable) if version is None else version
+            assert version in self.readable
+        if firing.draw is not None:
+            self.sampled += firing.draw.size
+            self.check()
+        self.starts.append((firing, version))
+
+    def check(self) -> None:
+        plan = self.plan
+        error = (self.inserted - plan.min_size) * plan.samples_per_insert - self.sampled
+        if self.inserted > plan.min_size + max(plan.sizes):
+            most = plan.tolerance + max(plan.sizes) * plan.samples_per_insert
+            assert -plan.tolerance - plan.batch - 1e-9 <= error <= most + 1e-9
+
+
+@settings(max_examples=1500, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 10**6))
+def test_never_stuck_and_in_balance(plan: Plan, seed: int) -> None:
+    Execution(plan, seed).run(num_updates=25)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(plan=plans(exact=True), seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
+def test_an_exact_replay_sees_the_same_whatever_the_order(plan: Plan, seeds: tuple[int, int]) -> None:
+    one, other = (Execution(plan, seed).run(num_updates=25) for seed in seeds)
+    length = min(len(one.story), len(other.story))
+    assert one.story[:length] == other.story[:length]
+    assert length > 25
