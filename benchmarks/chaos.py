@@ -35,6 +35,7 @@ from rich.progress import Progress
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._proc import marked, num_descriptors, pss_mb, segments
+from levada.algorithms.dqn import DQN
 from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import PRESETS
 from levada.rl.task import Task
@@ -74,9 +75,10 @@ class Killer(threading.Thread):
                 self.num_killed += 1
 
 
-def workers(num_kills: int, console: Console) -> bool:
+def workers(num_kills: int, console: Console, algorithm: str = "ppo") -> bool:
     """One run, many killed workers."""
-    config = PPO(**{**PRESETS["ppo"]["CartPole-v1"], "shards": 4, "num_envs": 2, "max_lag": 1})
+    settings = {**PRESETS[algorithm]["CartPole-v1"], "shards": 4, "num_envs": 2}
+    config = PPO(**settings, max_lag=1) if algorithm == "ppo" else DQN(**settings)
     flow, monitor = config.flow(Task("CartPole-v1")), Monitor(target_return=475.0)
     usage: list[tuple[float, int]] = []
     start_s = time.perf_counter()
@@ -96,7 +98,9 @@ def workers(num_kills: int, console: Console) -> bool:
         killer.stopped.set()
         killer.join()
         num_updates, found = report.firing, params_sha256(run.node_state("learn").weights())
-        ledger = next(iter(run.statistics().channels.values())).ledger
+        known = run.statistics()
+        ledgers = [c.ledger for c in known.channels.values()] + [r.ledger for r in known.replays.values()]
+        [ledger] = ledgers
     first, last = ([statistics.median(part) for part in zip(*some, strict=True)] for some in (usage[:20], usage[-20:]))
     with Inline().open(flow, seed=SEED) as undisturbed:
         expected = next(
@@ -193,12 +197,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill workers, or main processes, and see that nothing breaks.")
     parser.add_argument("what", choices=["workers", "main"])
     parser.add_argument("--kills", type=int, help="default: 200 workers, 30 main processes")
+    parser.add_argument("--algorithm", choices=["ppo", "dqn"], default="ppo", help="whose workers are killed")
     args = parser.parse_args()
     set_threads(1)
     logging.getLogger("levada").setLevel(logging.ERROR)  # each killed worker is told otherwise
     console = Console()
     if args.what == "workers":
-        return 0 if workers(args.kills or 200, console) else 1
+        return 0 if workers(args.kills or 200, console, args.algorithm) else 1
     return 0 if main_process(args.kills or 30, console) else 1
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -130,15 +131,17 @@ class EpsilonGreedy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNoise:
-    """The policy's own distribution, after some random steps: for policies that are stochastic, such as SAC's."""
+class _Bounded(ABC):
+    """Actions of bounded Boxes: uniform at first, then by `_choose`."""
 
     num_random_steps: int = 0
     """Env steps of all shards together in which actions are uniform over their bounds."""
 
     def check(self, head: ActionHead) -> None:
         """Only bounded Boxes."""
-        _check_bounded(head, type(self).__name__)
+        if not isinstance(head.space, spaces.Box) or not head.space.is_bounded():
+            msg = f"{type(self).__name__} needs a Box action space with finite bounds, got {head.space}"
+            raise SpaceError(msg)
 
     def plan(
         self,
@@ -150,20 +153,36 @@ class OwnNoise:
         num_env_steps: int,
     ) -> Explore:
         """All randomness of T steps at once."""
-        noise = head.draw(rng, num_steps, num_envs)
-        uniform = _uniform(head, rng, self.num_random_steps, num_steps, num_envs, shard, num_env_steps)
+        choose = self._choose(head, rng, num_steps, num_envs)
+        left = self.num_random_steps - num_env_steps
+        num_random = min(num_steps, max(0, -(-left // (num_envs * shard.num_shards))))
+        space = cast("spaces.Box", head.space)
+        uniform = space.low + rng.random((num_random, num_envs, *space.shape), np.float32) * (space.high - space.low)
 
         def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
-            if t < len(uniform):
-                out[...] = uniform[t]
-                return out
-            return head.sample(params, noise[t], mask, out)
+            if t >= num_random:
+                return choose(t, params, mask, out)
+            out[...] = uniform[t]
+            return out
 
         return explore
 
+    @abstractmethod
+    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
+        """What chooses the actions that are not uniform."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianNoise:
+class OwnNoise(_Bounded):
+    """The policy's own distribution, after some random steps: for policies that are stochastic, such as SAC's."""
+
+    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
+        noise = head.draw(rng, num_steps, num_envs)
+        return lambda t, params, mask, out: head.sample(params, noise[t], mask, out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(_Bounded):
     """The policy's best action, and Gaussian noise on it (Fujimoto et al. 2018, arXiv 1802.09477, section 5).
 
     Raises:
@@ -173,60 +192,19 @@ class GaussianNoise:
 
     std: float = 0.1
     """Standard deviation of the noise, as a share of half the range of an action."""
-    num_random_steps: int = 0
-    """Env steps of all shards together in which actions are uniform over their bounds."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.std < np.inf:
             msg = f"GaussianNoise(std={self.std!r}): expected a number >= 0"
             raise ValueError(msg)
 
-    def check(self, head: ActionHead) -> None:
-        """Only bounded Boxes."""
-        _check_bounded(head, type(self).__name__)
-
-    def plan(
-        self,
-        head: ActionHead,
-        rng: np.random.Generator,
-        num_steps: int,
-        num_envs: int,
-        shard: Shard,
-        num_env_steps: int,
-    ) -> Explore:
-        """All randomness of T steps at once."""
+    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
         space = cast("spaces.Box", head.space)
         scale = np.float32(self.std * 0.5) * (space.high - space.low)
         noise = scale * rng.standard_normal((num_steps, num_envs, *space.shape), np.float32)
-        uniform = _uniform(head, rng, self.num_random_steps, num_steps, num_envs, shard, num_env_steps)
 
-        def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
-            if t < len(uniform):
-                out[...] = uniform[t]
-            else:
-                np.clip(head.mode(params, mask) + noise[t], space.low, space.high, out=out)
+        def choose(t: int, params: Array, mask: Array | None, out: Array) -> Array:
+            np.clip(head.mode(params, mask) + noise[t], space.low, space.high, out=out)
             return out
 
-        return explore
-
-
-def _uniform(
-    head: ActionHead,
-    rng: np.random.Generator,
-    until: int,
-    num_steps: int,
-    num_envs: int,
-    shard: Shard,
-    num_env_steps: int,
-) -> Array:
-    """Actions ``[T', B, ...]`` for those of the next T steps that are random."""
-    space = cast("spaces.Box", head.space)
-    num = min(num_steps, max(0, -(-(until - num_env_steps) // (num_envs * shard.num_shards))))
-    drawn = rng.random((num, num_envs, *space.shape), np.float32)
-    return np.asarray(space.low + drawn * (space.high - space.low), np.float32)
-
-
-def _check_bounded(head: ActionHead, name: str) -> None:
-    if not isinstance(head.space, spaces.Box) or not head.space.is_bounded():
-        msg = f"{name} needs a Box action space with finite bounds, got {head.space}"
-        raise SpaceError(msg)
+        return choose
