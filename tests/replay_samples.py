@@ -117,3 +117,53 @@ def end(flow: Flow, place: Any, num_updates: int, state: Any = None) -> tuple[fl
             if report.firing == num_updates:
                 return report.values["w"], run.statistics()
     raise AssertionError
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A source whose third item has other columns than those before."""
+
+    def __call__(self, shard: Shard) -> Callable[[Any], Transitions]:
+        made = iter(range(1_000_000))
+        return lambda weights: Transitions({"value": np.zeros((3, 2) if next(made) == 2 else 3)})
+
+
+@dataclass(frozen=True)
+class Words:
+    """A source of items that are no arrays, but hold one, which is made in the memory of the item."""
+
+    def __call__(self, shard: Shard) -> Callable[[Any], dict[str, Any]]:
+        made = iter(range(1_000_000))
+
+        def write(weights: Any) -> dict[str, Any]:
+            number = next(made)
+            letters = shard.empty((1_000,), np.int64)
+            letters[:] = number * 10 + shard.index
+            return {"who": shard.index, "number": number, "letters": letters}
+
+        return write
+
+
+@dataclass(frozen=True)
+class WordCounter:
+    """A learner whose weights depend on all that it has seen, which it checks."""
+
+    policy_name: str = "policy"
+    corrects_staleness: bool = True
+
+    def open(self, seed: int) -> "_LiveWordCounter":
+        return _LiveWordCounter()
+
+
+class _LiveWordCounter:
+    def __init__(self) -> None:
+        self.w = np.zeros(1)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {"w": self.w.copy()}
+
+    def update(self, batch: Any) -> Update[Any]:
+        for item in batch:
+            assert (item["letters"] == item["number"] * 10 + item["who"]).all()
+            self.w = np.sin(self.w * 1.7 + item["letters"][0])
+        return Update(self.weights(), {"w": float(self.w[0])})

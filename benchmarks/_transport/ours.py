@@ -88,7 +88,7 @@ class _Levada(Writer):
 
     def _send(self, slot: Slot, arrays: Arrays) -> int:
         packets, slot = self._pool.pack([arrays], slot)
-        items = {"rollouts": tuple(MadeItem(packet, (_HEADER,)) for packet in packets)}
+        items = {"rollouts": tuple(MadeItem(packet, (_HEADER,), 1) for packet in packets)}
         size = slot.arena.segment.size
         made = Made(_TICKET, _HEADER, items, slot.number, slot.segment_number, size, _SPENT, None)
         self._wire.send(made, self._pool.introduce(slot))

@@ -13,7 +13,8 @@ from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
 
-PLACES = [Inline(), Inline(adversary=3), Threads(workers=2), Processes(workers=1), Processes(workers=2)]
+PLACES = [Inline(), Inline(adversary=3), Threads(workers=2), Processes(workers=1), Processes(workers=2),
+          Processes(workers=2, replays="worker")]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", [
@@ -53,13 +54,13 @@ def test_the_reuse_asked_for_is_the_reuse_that_comes_out(place, who_is_slow, opt
 @pytest.mark.parametrize(
     "options", [{}, {"prioritised": False, "removal": "reservoir"}, {"every": 3, "tables": 2}], ids=str
 )
-@pytest.mark.parametrize("place", [Inline(), Processes(workers=2)], ids=str)
+@pytest.mark.parametrize("place", [Inline(), Processes(workers=2), Processes(workers=2, replays="worker")], ids=str)
 def test_a_run_goes_on_from_its_contents_bit_for_bit(place, options):
     flow = replay_flow(**options)
     expected, statistics = end(flow, Inline(), 200)
     state = saved(flow, place, 77)
     assert state.is_exact
-    for second in (Inline(), Processes(workers=1)):
+    for second in (Inline(), Processes(workers=1), Processes(workers=1, replays="worker")):
         found, after = end(flow, second, 200, state=through_a_checkpoint(state))
         assert found == expected
         assert after.replays["replay"].ledger.balanced

@@ -31,7 +31,7 @@ def test_the_error_stays_within_the_tolerance_and_one_step(case: tuple[ReplayLim
             limiter.insert()
         else:
             limiter.sample(size)
-        if limiter.inserted >= limiter.min_size:
+        if limiter.inserted >= limiter.full_at:
             assert -limiter.tolerance - size <= limiter.error <= limiter.tolerance + ratio * (1 + 1e-9)
 
 

@@ -1,6 +1,6 @@
 """Replays under random schedules: never stuck, in balance, every item accounted for, and exact where that is promised."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -21,6 +21,7 @@ from levada.schedule import (
     Reprioritise,
     Schedule,
     Start,
+    TableLost,
 )
 
 
@@ -47,6 +48,7 @@ class Plan:
     prioritised: bool
     order: str | None
     losses: bool
+    table_losses: bool = False
 
     def build(self) -> Flow:
         flow, learner = Flow("random"), ToyLearner()
@@ -93,13 +95,17 @@ class Execution:
         """Inserts, with what they were made with, draws and priorities, as a table sees them."""
         self.num_updates = 0
         self.inserted = self.sampled = 0
-        self.with_priorities = 0
+        self.held = [0] * plan.tables
+        self.num_table_losses = 0
 
     def run(self, num_updates: int) -> "Execution":
         self.follow(self.schedule.handle(Begin()))
         while self.num_updates < num_updates:
             assert self.starts, f"stuck: {self.schedule.hub.waiting()}"
-            self.step()
+            if self.plan.table_losses and self.random.random() < 0.03:
+                self.lose_a_table()
+            else:
+                self.step()
         for statistics in self.schedule.hub.replays().values():
             assert statistics.ledger.balanced
             assert (statistics.inserted, statistics.sampled) == (self.inserted, self.sampled)
@@ -133,6 +139,15 @@ class Execution:
         versions = {} if version is None else {"policy": version}
         self.follow(self.schedule.handle(Finished(firing, outputs, versions)))
 
+    def lose_a_table(self) -> None:
+        self.num_table_losses += 1
+        table = self.random.randrange(self.plan.tables)
+        self.held[table] = 0
+        undone = tuple(firing for firing, _ in self.starts if firing.draw and firing.draw.table == table)
+        self.starts = [(firing, version) for firing, version in self.starts if firing not in undone]
+        self.sampled -= len(undone) * self.plan.batch
+        self.follow(self.schedule.handle(TableLost("replay", table, undone)))
+
     def follow(self, instructions: list[Any]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Start):
@@ -143,6 +158,7 @@ class Execution:
                 self.readable.remove(instruction.version)
             elif isinstance(instruction, Insert):
                 self.inserted += instruction.item.value.num_entries
+                self.held[instruction.table] += instruction.item.value.num_entries
                 [header] = instruction.item.headers
                 self.story.append(("insert", instruction.table, instruction.item.value, dict(header.versions)))
                 self.check()
@@ -158,11 +174,16 @@ class Execution:
             assert version in self.readable
         if firing.draw is not None:
             self.sampled += firing.draw.size
+            assert self.held[firing.draw.table] > 0
+            if self.plan.tables == 1:
+                assert self.held[0] >= self.plan.min_size
             self.check()
         self.starts.append((firing, version))
 
     def check(self) -> None:
         plan = self.plan
+        if self.num_table_losses:  # what is made up for asks for no samples
+            return
         error = (self.inserted - plan.min_size) * plan.samples_per_insert - self.sampled
         if self.inserted > plan.min_size + max(plan.sizes):
             most = plan.tolerance + max(plan.sizes) * plan.samples_per_insert
@@ -173,6 +194,15 @@ class Execution:
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_never_stuck_and_in_balance(plan: Plan, seed: int) -> None:
     Execution(plan, seed).run(num_updates=25)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 10**6))
+def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
+    execution = Execution(replace(plan, table_losses=True), seed).run(num_updates=25)
+    replay = execution.schedule.hub.replays()["replay"]
+    assert replay.fill == sum(execution.held)
+    assert replay.lost == execution.inserted - replay.fill
 
 
 @settings(max_examples=1000, deadline=None)

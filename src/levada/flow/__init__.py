@@ -30,6 +30,7 @@ from levada.flow.watch import (
     ChannelStatistics,
     Consumed,
     Dropped,
+    Emptied,
     Event,
     Failed,
     Fired,
@@ -48,8 +49,8 @@ from levada.flow.watch import (
 
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",
-    "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input", "Instrument",
-    "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError",
+    "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
+    "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError",
     "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritised", "Problem", "Published",
     "Queue", "Replay", "ReplayStatistics", "Report", "Reported", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics",
     "Stored", "Stream", "StreamError", "Table", "Update", "Updates", "Used", "close", "derive_seed",

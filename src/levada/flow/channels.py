@@ -208,6 +208,11 @@ class Replay(Generic[T]):
     that ever came (Vitter's algorithm R)."""
 
     @property
+    def capacity_per_table(self) -> int:
+        """Most entries of one of the tables."""
+        return -(-self.capacity // self.tables)
+
+    @property
     def is_exact(self) -> bool:
         """Whether inserting and sampling interleave in one way only."""
         return self.order == "admission" and self.samples_per_insert is not None and self.tolerance == 0

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from levada.flow.payload import Shard
+from levada.flow.payload import Allocate, Shard
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -95,8 +95,16 @@ class Storable(Protocol):
         ...
 
     @staticmethod
-    def open_table(replay: Any, *, capacity: int, seed: int) -> Table:
-        """A table for such items; the capacity is its share of the replay's."""
+    def open_table(replay: Any, *, capacity: int, seed: int, zeros: Allocate) -> Table:
+        """A table for such items.
+
+        Args:
+            replay: that it is a part of.
+            capacity: its share of the replay's.
+            seed: of its draws.
+            zeros: `zeros(shape, dtype)` gives memory for what it keeps, which the deployment may want to have elsewhere.
+
+        """
         ...
 
 

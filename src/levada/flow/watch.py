@@ -92,13 +92,22 @@ class Failed(Struct, frozen=True):
     why: str
 
 
+class Emptied(Struct, frozen=True):
+    """A table of a replay was lost, with the process that it was in; it is filled anew."""
+
+    replay: str
+    table: int
+    num_entries: int
+    """That were lost."""
+
+
 class Reported(Struct, frozen=True):
     """A report is handed to the user's loop."""
 
     report: Report
 
 
-Event: TypeAlias = Fired | Consumed | Used | Stored | Dropped | Published | Failed | Reported
+Event: TypeAlias = Fired | Consumed | Used | Stored | Dropped | Published | Failed | Emptied | Reported
 
 
 class Instrument(Protocol):
@@ -183,6 +192,8 @@ class ReplayStatistics:
     """Samples per insert that came out. As in the balance, the first `min_size` inserts ask for no samples."""
     ledger: Ledger
     """Of its items: `consumed` are those inserted."""
+    lost: int = 0
+    """Entries that were lost with the process that held them."""
 
 
 @dataclass(frozen=True, slots=True)

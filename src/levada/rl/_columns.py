@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from levada.flow.payload import Allocate
 from levada.rl._nest import join_path
 from levada.rl.spaces import Array, Nest, map_nest, named_leaves
 
@@ -25,8 +26,10 @@ _NESTING = "/nesting"
 class Columns:
     """Columns of `capacity` rows. Their names, shapes and dtypes are those of the first rows."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, zeros: Allocate = np.zeros) -> None:
+        """`zeros`: memory for them; pages that were never written to should take none."""
         self.capacity = capacity
+        self._zeros = zeros
         self._columns: dict[str, Nest] | None = None
 
     def put(self, places: Array, columns: Mapping[str, Nest]) -> None:
@@ -37,9 +40,8 @@ class Columns:
 
         """
         if self._columns is None:
-            # zeros, not empty: pages that were never written to take no memory
             self._columns = {
-                name: map_nest(lambda leaf: np.zeros((self.capacity, *leaf.shape[1:]), leaf.dtype), nest)
+                name: map_nest(lambda leaf: self._zeros((self.capacity, *leaf.shape[1:]), leaf.dtype), nest)
                 for name, nest in columns.items()
             }
         if self._columns.keys() != columns.keys():
@@ -73,7 +75,7 @@ class Columns:
             if isinstance(nesting, list):
                 return tuple(rebuild(child) for child in nesting)
             rows = state[nesting]
-            kept = np.zeros((self.capacity, *rows.shape[1:]), rows.dtype)
+            kept = self._zeros((self.capacity, *rows.shape[1:]), rows.dtype)
             kept[: len(rows)] = rows
             return kept
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from levada.flow import Replay
+from levada.flow.payload import Allocate
 from levada.rl._columns import Columns
 from levada.rl.spaces import Array, Nest, map_nest
 from levada.rl.transitions import IMPORTANCE, MASK, PRIORITY, Transitions
@@ -30,9 +31,10 @@ class RowTable:
     that of the index and no column; samples of a prioritised replay have their weights as the column `importance`.
     """
 
-    def __init__(self, replay: Replay[Any], *, capacity: int, seed: int) -> None:
+    def __init__(self, replay: Replay[Any], *, capacity: int, seed: int, zeros: Allocate = np.zeros) -> None:
+        """`zeros`: memory for the rows."""
         self._index = Index(replay, capacity=capacity, seed=seed)
-        self._columns = Columns(capacity)
+        self._columns = Columns(capacity, zeros)
 
     @property
     def num_entries(self) -> int:

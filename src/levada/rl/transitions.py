@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levada.flow import Replay
+from levada.flow.payload import Allocate
 from levada.rl.normalise import Moments, merge
 from levada.rl.spaces import Nest, leaves, map_nest
 
@@ -50,11 +51,11 @@ class Transitions:
         return int(mask.sum()) if isinstance(mask, np.ndarray) else self.num_rows
 
     @staticmethod
-    def open_table(replay: Replay[Any], *, capacity: int, seed: int) -> RowTable:
+    def open_table(replay: Replay[Any], *, capacity: int, seed: int, zeros: Allocate = np.zeros) -> RowTable:
         """The table of a replay of transitions."""
         from levada.rl.row_table import RowTable
 
-        return RowTable(replay, capacity=capacity, seed=seed)
+        return RowTable(replay, capacity=capacity, seed=seed, zeros=zeros)
 
 
 def concatenate(parts: Sequence[Transitions]) -> Transitions:

@@ -47,6 +47,8 @@ class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Samples per insert that came out; the first `min_size` inserts ask for none."""
     asked: float | None
     """Samples per insert that it was asked for; None if it ran free."""
+    lost: int = 0
+    """Entries that were lost with the process that held them."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +134,7 @@ def summarise(
         ledger={name: _ledger(channel.ledger) for name, channel in statistics.channels.items()}
         | {name: _ledger(replay.ledger) for name, replay in statistics.replays.items()},
         replays={
-            name: ReplaySummary(inserted=r.inserted, sampled=r.sampled, reuse=r.reuse, asked=r.asked)
+            name: ReplaySummary(inserted=r.inserted, sampled=r.sampled, reuse=r.reuse, asked=r.asked, lost=r.lost)
             for name, r in statistics.replays.items()
         },
         efficiency=finite(statistics.efficiency),

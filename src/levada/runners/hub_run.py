@@ -35,7 +35,7 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.snapshots import History
-from levada.runners.tables import Tables
+from levada.runners.tables import TableLostError, TablePlace, TableRecipe, Tables, TablesHere
 from levada.runners.transport import Carrier, CarrierEnded, Plan, Said, ShardFailed, ShardOpened, TicketDone, Transport
 from levada.runners.work import explain, perform
 from levada.schedule import (
@@ -49,6 +49,7 @@ from levada.schedule import (
     Publish,
     Reprioritise,
     Start,
+    TableLost,
     Tell,
 )
 from levada.schedule.shards import readers, stores
@@ -84,6 +85,7 @@ class HubRun:
         max_restarts: int,
         hang_timeout_s: float | None = None,
         crosses_processes: bool = True,
+        tables: TablePlace | None = None,
     ) -> None:
         """Start everything.
 
@@ -98,6 +100,7 @@ class HubRun:
             max_restarts: how often in a row a shard may fail.
             hang_timeout_s: a carrier that owes something, and is silent for so long, is killed.
             crosses_processes: whether work is sent to other processes, and has to be fit for that.
+            tables: where the tables of replays are; None: here.
 
         """
         for problem in flow.check(crosses_processes=crosses_processes, reports=True):
@@ -112,7 +115,6 @@ class HubRun:
             save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
             is_timed=not self._hub.names_all_versions,
         )  # fmt: skip
-        self._tables = Tables(flow, seed, state)
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
         self._num_failures: Counter[tuple[str, int]] = Counter()
@@ -123,11 +125,14 @@ class HubRun:
         self._shards: dict[ShardKey, _Shard] = {}
         self.transport = transport
         """What carries the shards, for those who watch it."""
+        self.table_place = tables or TablesHere()
+        """Where the tables of replays are, for those who watch it."""
         self.on_turn: Callable[[], None] = lambda: None
         """Called before each thing that the run does: a sign of life."""
         self._places: list[_Place] = []
         self._place_of: dict[ShardKey, _Place] = {}
         try:
+            self._tables = Tables(flow, seed, state, self.table_place)
             self._open(seed, num_carriers, state)
         except BaseException:
             self.close()
@@ -142,6 +147,8 @@ class HubRun:
             while self._reports:
                 yield self._reports.popleft()
             self.on_turn()
+            for lost in self._tables.lost():
+                self._refill(lost)
             self.transport.flush()
             if self._waiting:
                 self._execute(self._waiting[0])
@@ -181,6 +188,7 @@ class HubRun:
     def close(self) -> None:
         """End the carriers, all of them, and close what was opened here."""
         with ExitStack() as closing:
+            closing.callback(self.table_place.close)
             closing.callback(self.transport.close)
             for learner in self._learners.values():
                 closing.callback(close, learner)
@@ -322,6 +330,8 @@ class HubRun:
         try:
             work = node.work if node.replay is None else self._tables.of(node.replay)
             outputs = perform(node, self._learners.get(node.name, work), firing)
+        except TableLostError:
+            return  # it is still waiting, and withdrawn next
         except BaseException as error:
             made_with = {p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()}
             explain(error, self.flow.name, firing, made_with)
@@ -330,6 +340,14 @@ class HubRun:
         cpu_s = process_time() - start_cpu_s
         self._accounts.fired(firing.node, None, firing.number, start_s, perf_counter(), cpu_s)
         self._follow(self._hub.finished(Finished(firing, outputs)))
+
+    def _refill(self, lost: TableRecipe) -> None:
+        """A table was lost, and with it what was to be drawn from it."""
+        name, number = lost.replay.name, lost.number
+        undone = tuple(f for f in self._waiting if f.draw and (f.draw.replay, f.draw.table) == (name, number))
+        for firing in undone:
+            self._waiting.remove(firing)
+        self._follow(self._hub.table_lost(TableLost(name, number, undone)))
 
     def _follow(self, instructions: Sequence[HubInstruction]) -> None:
         for instruction in instructions:

@@ -1,12 +1,17 @@
-"""The tables of a flow's replays, in the process of the run."""
+"""The tables of a flow's replays: opened, filled, drawn from, saved; in this process, or wherever their place has them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
+
+from levada.flow.channels import Replay
 from levada.flow.errors import NotSavedError
 from levada.flow.graph import Flow
-from levada.flow.payload import derive_seed
+from levada.flow.payload import Allocate, derive_seed
 from levada.flow.protocols import Stateful, Table
 from levada.flow.state import Arrays, RunState
 from levada.runners.work import WorkError
@@ -14,25 +19,93 @@ from levada.schedule import Insert, Reprioritise
 from levada.tables import ItemTable
 
 
+@dataclass(frozen=True, slots=True)
+class TableRecipe:
+    """One of the tables of a replay; plain data."""
+
+    replay: Replay[Any]
+    number: int
+    """Which of them."""
+    seed: int
+
+    def open(self, zeros: Allocate = np.zeros) -> Table:
+        """Make it; `zeros`: memory for what it keeps."""
+        opens: Any = getattr(self.replay.of, "open_table", ItemTable)  # that of a Storable
+        table: Table = opens(self.replay, capacity=self.replay.capacity_per_table, seed=self.seed, zeros=zeros)
+        return table
+
+
+class TableLostError(Exception):
+    """What was to be drawn from is gone: `TablePlace.lost` will say which table."""
+
+
+class TablePlace(Protocol):
+    """Where tables are."""
+
+    def open(self, recipes: Sequence[TableRecipe]) -> list[Table]:
+        """Open tables."""
+        ...
+
+    def lost(self) -> Sequence[TableRecipe]:
+        """The tables that were lost since this was last asked. They are there again, and empty."""
+        ...
+
+    def close(self) -> None:
+        """Forget the tables."""
+        ...
+
+
+class TablesHere:
+    """In this process."""
+
+    def open(self, recipes: Sequence[TableRecipe]) -> list[Table]:
+        """Open them."""
+        return [recipe.open() for recipe in recipes]
+
+    def lost(self) -> Sequence[TableRecipe]:
+        """None ever."""
+        return ()
+
+    def close(self) -> None:
+        """They go with their owner."""
+
+
 class Tables:
     """All tables, by replay and number."""
 
-    def __init__(self, flow: Flow, seed: int, state: RunState | None = None) -> None:
-        """`state`: what they are to go on from."""
-        self._tables: dict[str, list[Table]] = {}
-        for replay in flow.replays.values():
-            opens: Any = getattr(replay.of, "open_table", ItemTable)  # that of a Storable
-            capacity = -(-replay.capacity // replay.tables)
-            self._tables[replay.name] = [
-                opens(replay, capacity=capacity, seed=derive_seed(seed, replay.name, number))
-                for number in range(replay.tables)
-            ]
+    def __init__(self, flow: Flow, seed: int, state: RunState | None = None, place: TablePlace | None = None) -> None:
+        """Open them.
+
+        Args:
+            flow: whose replays they are.
+            seed: of the run.
+            state: what they are to go on from.
+            place: where they are; None: here.
+
+        """
+        self._place = place or TablesHere()
+        recipes = [
+            TableRecipe(replay, number, derive_seed(seed, replay.name, number))
+            for replay in flow.replays.values()
+            for number in range(replay.tables)
+        ]
+        self._tables: dict[str, list[Table]] = {name: [] for name in flow.replays}
+        for recipe, table in zip(recipes, self._place.open(recipes), strict=True):
+            self._tables[recipe.replay.name].append(table)
         if state is not None:
             self.restore(state)
 
     def of(self, replay: str) -> list[Table]:
         """Those of one replay."""
         return self._tables[replay]
+
+    def lost(self) -> Sequence[TableRecipe]:
+        """See `TablePlace`."""
+        return self._place.lost()
+
+    def close(self) -> None:
+        """Forget them."""
+        self._place.close()
 
     def contents(self, wanted: bool) -> tuple[dict[str, tuple[Arrays, ...]], dict[str, str]]:
         """What all tables hold, as views, and why some replays have nothing that could be saved."""

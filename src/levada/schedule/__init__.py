@@ -23,6 +23,7 @@ from levada.schedule.events import (
     Read,
     Reprioritise,
     Start,
+    TableLost,
     Tell,
     Ticket,
 )
@@ -38,5 +39,5 @@ from levada.schedule.stages import NodeMachine, StageMachine
 __all__ = [
     "Begin", "Closed", "Cut", "Deal", "Event", "Finished", "Firing", "Forget", "Hub", "HubInstruction", "Insert",
     "Instruction", "Lost", "NodeMachine", "Output", "Publish", "QueueMachine", "Read", "RegisterMachine", "ReplayLimiter",
-    "ReplayMachine", "Reprioritise", "Schedule", "ShardMachine", "StageMachine", "Start", "Tell", "Ticket",
+    "ReplayMachine", "Reprioritise", "Schedule", "ShardMachine", "StageMachine", "Start", "TableLost", "Tell", "Ticket",
 ]  # fmt: skip

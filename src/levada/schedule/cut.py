@@ -35,6 +35,11 @@ class ReplayAccount(Struct, frozen=True):
     """For each ticket in existence, in its order, the draws when it came back."""
     dropped: Mapping[str, int]
     lost: int
+    held: tuple[int, ...] = ()
+    """Entries that were inserted into each table since it was empty."""
+    refilled: int = 0
+    """Inserts that asked for no samples, because they made up for a loss."""
+    lost_entries: int = 0
 
 
 class Cut(Struct, frozen=True):

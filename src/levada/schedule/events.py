@@ -90,6 +90,15 @@ class Lost(Struct, frozen=True):
     firing: Firing
 
 
+class TableLost(Struct, frozen=True):
+    """A table of a replay is gone; another one, which is empty, takes its place."""
+
+    replay: str
+    table: int
+    undone: tuple[Firing, ...] = ()
+    """Samples that were to be drawn from it."""
+
+
 class Closed(Struct, frozen=True):
     """A shard has nothing left to do for a ticket."""
 
@@ -100,7 +109,7 @@ class Closed(Struct, frozen=True):
     """Of the source's last firing, for tickets of which nothing came."""
 
 
-Event: TypeAlias = Begin | Finished | Lost
+Event: TypeAlias = Begin | Finished | Lost | TableLost
 
 
 # ---- instructions: what the runner has to do

@@ -34,6 +34,7 @@ from levada.schedule.events import (
     Publish,
     Reprioritise,
     Start,
+    TableLost,
     Tell,
     Ticket,
 )
@@ -206,6 +207,18 @@ class Hub:
         for source, shard in shards:
             self._sources[source].lost(shard)
         return self._go_on([])
+
+    def table_lost(self, event: TableLost) -> list[HubInstruction]:
+        """A table of a replay is gone."""
+        machine = self._replays[event.replay]
+        told = Tell(machine.emptied(event.table))
+        for firing in event.undone:
+            stage = self._stage_of[firing.node]
+            stage.busy = None
+            stage.machines[firing.node].num_firings -= 1
+            assert firing.draw is not None
+            machine.withdraw(firing.draw)
+        return self._go_on([told])
 
     def finished(self, event: Finished) -> list[HubInstruction]:
         """A firing behind the queues is done."""

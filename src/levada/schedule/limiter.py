@@ -1,9 +1,10 @@
 """The state machine that balances a replay: how much may be inserted, how much sampled.
 
-With `e = (inserted - min_size) * samples_per_insert - sampled`, counted in items: inserting waits while `e > tolerance`,
-sampling while `e <= -tolerance` (after Reverb's rate limiter, arXiv 2102.04736, section 3.3). One of the two is always
-allowed; with a tolerance of 0 exactly one is, so the interleaving does not depend on timing. What is inserted at once (the
-transitions of a rollout), and a batch, are counted whole, so e stays within the tolerance and one step of either side.
+With `e = (inserted - filling) * samples_per_insert - sampled`, counted in items: inserting waits while `e > tolerance`,
+sampling while `e <= -tolerance` (after Reverb's rate limiter, arXiv 2102.04736, section 3.3). `filling` are the inserts that
+ask for no samples: `min_size`, and what had to be made up for after a loss. One of the two is always allowed; with a tolerance
+of 0 exactly one is, so the interleaving does not depend on timing. What is inserted at once (the transitions of a rollout), and
+a batch, are counted whole, so e stays within the tolerance and one step of either side.
 
 >>> limiter = ReplayLimiter(min_size=4, samples_per_insert=2.0, tolerance=0.0)
 >>> limiter.may_insert, limiter.may_sample
@@ -22,7 +23,10 @@ class ReplayLimiter:
     """Counts inserts and samples of one replay, and says which side has to wait."""
 
     def __init__(self, *, min_size: int, samples_per_insert: float | None, tolerance: float) -> None:
-        self.min_size = min_size
+        self.filling = min_size
+        """Inserts that ask for no samples."""
+        self.full_at = min_size
+        """Inserts from which on there is enough to sample from."""
         self.samples_per_insert = samples_per_insert
         self.tolerance = tolerance
         self.inserted = 0
@@ -31,22 +35,22 @@ class ReplayLimiter:
     @property
     def error(self) -> float:
         """Samples that are owed (positive), or taken in advance (negative)."""
-        return (self.inserted - self.min_size) * (self.samples_per_insert or 0.0) - self.sampled
+        return (self.inserted - self.filling) * (self.samples_per_insert or 0.0) - self.sampled
 
     @property
     def reuse(self) -> float:
-        """Samples per insert so far; as in the balance, the first `min_size` inserts ask for none."""
-        return self.sampled / max(1, self.inserted - self.min_size)
+        """Samples per insert so far, without those that ask for none."""
+        return self.sampled / max(1, self.inserted - self.filling)
 
     @property
     def may_insert(self) -> bool:
         """Whether another item may be inserted now."""
-        return self.samples_per_insert is None or self.inserted < self.min_size or self.error <= self.tolerance
+        return self.samples_per_insert is None or self.inserted < self.full_at or self.error <= self.tolerance
 
     @property
     def may_sample(self) -> bool:
         """Whether a batch may be sampled now."""
-        if self.inserted < self.min_size:
+        if self.inserted < self.full_at:
             return False
         return self.samples_per_insert is None or self.error > -self.tolerance
 
@@ -59,3 +63,9 @@ class ReplayLimiter:
         """A batch of `size` items was sampled."""
         assert self.may_sample, "sampled more than the balance allows"
         self.sampled += size
+
+    def refill(self, missing: int) -> None:
+        """So many inserts are needed, from now on, before there is enough to sample from again."""
+        full_at = self.inserted + missing
+        self.filling += full_at - max(self.full_at, self.inserted)
+        self.full_at = full_at

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from levada.flow.channels import Replay
 from levada.flow.derive import Storage
 from levada.flow.payload import Draw, Header, Item
-from levada.flow.watch import Dropped, Ledger, ReplayStatistics, Stored
+from levada.flow.watch import Dropped, Emptied, Ledger, ReplayStatistics, Stored
 from levada.schedule.cut import ReplayAccount
 from levada.schedule.events import Insert
 from levada.schedule.limiter import ReplayLimiter
@@ -67,8 +67,11 @@ class ReplayMachine:
         self._settled: set[int] = set()  # numbers above it that are
         self._published = 0
         self._num_inserts = 0
-        self._num_held = 0  # the same since the tables were empty
+        self._num_held = 0  # the same since all tables were empty
+        self._entries = [0] * storage.replay.tables  # inserted into each since it was empty
+        self._lost_entries = 0
         self._num_draws = 0
+        self._next_draw = 0  # larger if draws were withdrawn
         self._open: set[int] = set()  # draws before which nothing may be inserted
         self._produced = self._lost = 0
         self._dropped: Counter[str] = Counter()
@@ -125,7 +128,7 @@ class ReplayMachine:
         while (number := self._next_to_insert()) is not None:
             items = self._waiting[number]
             item = items.popleft()
-            self._limiter.insert(getattr(item.value, "num_entries", 1))
+            self._limiter.insert(_num_entries(item))
             if not items:
                 del self._waiting[number]
                 self._settle(number)
@@ -134,7 +137,7 @@ class ReplayMachine:
     def insert_at_once(self, item: Item) -> Insert:
         """Insert what was made behind a queue or from samples, without a ticket; it counts in the balance all the same."""
         self._produced += 1
-        self._limiter.inserted += getattr(item.value, "num_entries", 1)
+        self._limiter.inserted += _num_entries(item)
         return self._insert(item)
 
     def may_draw(self) -> bool:
@@ -145,10 +148,12 @@ class ReplayMachine:
         """Draw a batch."""
         assert self.may_draw(), f"{self.name}: drawn while it has to be filled, or read"
         self._limiter.sample(size)
-        number = self._num_draws
+        number, filled = self._next_draw, [table for table, num in enumerate(self._entries) if num]
+        table = filled[self._num_draws % len(filled)]
+        self._next_draw += 1
         self._num_draws += 1
         self._open.add(number)
-        return Draw(self.name, number % min(self.replay.tables, self._num_held), size, number)
+        return Draw(self.name, table, size, number)
 
     def drawn(self, draw: Draw) -> None:
         """A batch is there."""
@@ -157,6 +162,24 @@ class ReplayMachine:
 
     def learned(self, draw: Draw) -> None:
         """An update has learned from a draw, or never will; its priorities are on their way."""
+        self._open.discard(draw.number)
+
+    # ---- losing
+
+    def emptied(self, table: int) -> Emptied:
+        """A table was lost. If too little is left, it has to be made up for before anything is drawn again."""
+        num_lost = min(self._entries[table], self.replay.capacity_per_table)
+        self._entries[table] = 0
+        self._lost_entries += num_lost
+        missing = self.replay.min_size - self.num_entries
+        if missing > 0:
+            self._limiter.refill(missing)
+        return Emptied(self.name, table, num_lost)
+
+    def withdraw(self, draw: Draw) -> None:
+        """A draw cannot be carried out, for its table was lost."""
+        self._limiter.sampled -= draw.size
+        self._num_draws -= 1
         self._open.discard(draw.number)
 
     # ---- saving
@@ -183,6 +206,7 @@ class ReplayMachine:
         return ReplayAccount(
             self._limiter.inserted, self._limiter.sampled - sum(draw.size for draw in undone), self._num_inserts,
             self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
+            tuple(self._entries), self._limiter.filling - self.replay.min_size, self._lost_entries,
         )  # fmt: skip
 
     def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
@@ -198,7 +222,11 @@ class ReplayMachine:
         if not is_empty:
             self._limiter.inserted, self._limiter.sampled = account.inserted, account.sampled
             self._num_held = account.num_inserts
+            self._entries = list(account.held)
+            self._limiter.filling += account.refilled
+            self._limiter.full_at = account.inserted + max(0, self.replay.min_size - self.num_entries)
         self._num_inserts, self._num_draws = account.num_inserts, account.num_draws
+        self._next_draw, self._lost_entries = account.num_draws, account.lost_entries
         self._room = deque(account.room)
         self._dropped, self._lost = Counter(account.dropped), account.lost
         self._produced = account.num_inserts + sum(account.dropped.values()) + account.lost
@@ -214,14 +242,19 @@ class ReplayMachine:
 
     # ---- looking
 
+    @property
+    def num_entries(self) -> int:
+        """Entries that are held."""
+        return min(sum(min(num, self.replay.capacity_per_table) for num in self._entries), self.replay.capacity)
+
     def statistics(self) -> ReplayStatistics:
         """The replay at this moment."""
         in_flight = len(self._making) + sum(map(len, self._waiting.values()))
         ledger = Ledger(self._produced, self._num_inserts, dict(self._dropped), self._lost, in_flight)
         limiter = self._limiter
         return ReplayStatistics(
-            min(limiter.inserted, self.replay.capacity), self.replay.capacity, limiter.inserted, limiter.sampled,
-            limiter.samples_per_insert, limiter.reuse, ledger,
+            self.num_entries, self.replay.capacity, limiter.inserted, limiter.sampled, limiter.samples_per_insert,
+            limiter.reuse, ledger, self._lost_entries,
         )  # fmt: skip
 
     def waiting(self) -> list[Item]:
@@ -235,6 +268,7 @@ class ReplayMachine:
         table = self._num_held % self.replay.tables
         self._num_inserts += 1
         self._num_held += 1
+        self._entries[table] += _num_entries(item)
         return Insert(self.name, table, item)
 
     def _next_to_insert(self) -> int | None:
@@ -264,6 +298,12 @@ class ReplayMachine:
         oldest = min(unread, default=num_draws)
         every = self.storage.publish_every
         return num_draws // every - oldest // every < self._keep
+
+
+def _num_entries(item: Item) -> int:
+    """Entries that an item is."""
+    num: int = getattr(item.value, "num_entries", 1)
+    return num
 
 
 def _example() -> Storage:

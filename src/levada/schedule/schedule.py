@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING
 from levada.flow.derive import derive
 from levada.flow.errors import LevadaInternalError
 from levada.flow.payload import Item
-from levada.schedule.events import Begin, Closed, Deal, Event, Finished, Firing, HubInstruction, Instruction, Start
+from levada.schedule.events import (
+    Begin,
+    Closed,
+    Deal,
+    Event,
+    Finished,
+    Firing,
+    HubInstruction,
+    Instruction,
+    Start,
+    TableLost,
+)
 from levada.schedule.hub import Hub
 from levada.schedule.shards import ShardMachine, readers, stores
 
@@ -44,6 +55,8 @@ class Schedule:
         """Take note of what happened; what is to be done next."""
         if isinstance(event, Begin):
             return self._follow(self.hub.begin())
+        if isinstance(event, TableLost):
+            return self._follow(self.hub.table_lost(event))
         machine = self._running.pop(event.firing, None)
         if isinstance(event, Finished):
             return self._follow(self.hub.finished(event) if machine is None else machine.finished(event), machine)

@@ -12,17 +12,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
+
+import numpy as np
 
 from levada.flow.channels import Replay
 from levada.flow.errors import NotSavedError
+from levada.flow.payload import Allocate
 from levada.tables.index import Array, Drawn, Index
 
 
 class ItemTable:
-    """Keeps the items as they are: each is one entry."""
+    """Keeps copies of the items: each is one entry."""
 
-    def __init__(self, replay: Replay[Any], *, capacity: int, seed: int) -> None:
+    def __init__(self, replay: Replay[Any], *, capacity: int, seed: int, zeros: Allocate = np.zeros) -> None:
+        """`zeros` is not for objects."""
         self._replay = replay
         self._index = Index(replay, capacity=capacity, seed=seed)
         self._items: dict[int, Any] = {}
@@ -36,7 +41,7 @@ class ItemTable:
         """Keep an item."""
         [place] = self._index.add(1)
         if place >= 0:
-            self._items[int(place)] = item
+            self._items[int(place)] = deepcopy(item)  # what it was made in is used again
 
     def sample(self, size: int) -> tuple[tuple[Any, ...], Drawn]:
         """Draw items."""

@@ -14,9 +14,11 @@ from levada.runners.counts import check_counts, parse_place, place_text, useful_
 from levada.runners.hub_run import HubRun
 from levada.runners.processes.inference.place import Inference
 from levada.runners.processes.remote.run import RemoteRun
+from levada.runners.processes.tables.place import TableProcesses
 from levada.runners.processes.transport import SharedMemoryTransport
 
 Learner: TypeAlias = Literal["main", "worker"]
+Replays: TypeAlias = Literal["learner", "worker"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,9 @@ class Processes:
     inference: Inference = "sampler"
     """Where actions are computed: in each worker (`sampler`), beside the learner (`learner`), or in one more process that serves
     all shards (`worker`)."""
+    replays: Replays = "learner"
+    """Where the tables of replays are: beside the learner (`learner`), or each in a process of its own (`worker`), which copies
+    rows straight from where they were made, and is replaced if it is killed: what it held is lost then."""
     threads: int = 1
     """Threads of each worker for linear algebra. Workers times threads should not exceed the cores."""
     max_restarts: int = 3
@@ -41,7 +46,11 @@ class Processes:
     def __post_init__(self) -> None:
         counts = {"workers": (self.workers, 1), "threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)}
         check_counts("Processes", counts)
-        for name, value, places in (("learner", self.learner, Learner), ("inference", self.inference, Inference)):
+        for name, value, places in (
+            ("learner", self.learner, Learner),
+            ("inference", self.inference, Inference),
+            ("replays", self.replays, Replays),
+        ):
             if value not in get_args(places):
                 msg = f"Processes: {name} is {value!r}, expected one of {', '.join(map(repr, get_args(places)))}"
                 raise DeploymentError(msg)
@@ -64,10 +73,14 @@ class Processes:
                 flow, replace(self, learner="main"), seed=seed, instruments=instruments, state=state, save_every=save_every,
                 max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
             )  # fmt: skip
+        forwards = self.replays == "worker"
+        tables = (
+            TableProcesses(max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s) if forwards else None
+        )
         return HubRun(
-            flow, SharedMemoryTransport(self.threads, self.inference), num_carriers=useful_workers(flow, self.workers), seed=seed,
-            instruments=instruments, state=state, save_every=save_every,
-            max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
+            flow, SharedMemoryTransport(self.threads, self.inference, forwards=forwards),
+            num_carriers=useful_workers(flow, self.workers), seed=seed, instruments=instruments, state=state,
+            save_every=save_every, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s, tables=tables,
         )  # fmt: skip
 
     @classmethod

@@ -59,6 +59,8 @@ class MadeItem(Struct, frozen=True):
 
     packet: Packet
     headers: tuple[Header, ...]
+    num_entries: int
+    """That it is in a replay."""
 
 
 class Made(Struct, frozen=True, tag=True):

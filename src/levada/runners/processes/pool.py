@@ -111,10 +111,15 @@ class Slots:
         """Map a segment that was not seen before."""
         self._segments[segment_number] = Segment.open(descriptor, size)
 
-    def unpack(self, number: int, segment_number: int, packets: list[Packet]) -> list[Any]:
-        """The values in a slot. Their arrays are views; the slot is free when the last of them is gone."""
+    def anchor(self, number: int, segment_number: int) -> np.ndarray:
+        """The memory of a slot's segment. The slot is free when this, and all that was unpacked with it, is gone."""
         anchor = np.frombuffer(self._segments[segment_number].memory, np.uint8)
         weakref.finalize(anchor, self._on_free, number).atexit = False
+        return anchor
+
+    def unpack(self, number: int, segment_number: int, packets: list[Packet]) -> list[Any]:
+        """The values in a slot. Their arrays are views; the slot is free when the last of them is gone."""
+        anchor = self.anchor(number, segment_number)
         return [unpack(packet, anchor.data) for packet in packets]
 
     def close(self) -> None:

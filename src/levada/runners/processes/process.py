@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from multiprocessing import util
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from levada.flow.payload import Item, Shard
 from levada.flow.state import Arrays
 from levada.runners.processes.errors import unpack_error
 from levada.runners.processes.forkserver import CONTEXT
-from levada.runners.processes.messages import Begin, Free, FromWorker, Give, Opened, Raised, Stop
+from levada.runners.processes.messages import Begin, Free, FromWorker, Give, MadeItem, Opened, Raised, Stop
+from levada.runners.processes.packet import unpack
 from levada.runners.processes.pool import Slots, take_all
 from levada.runners.processes.ring import Ring
 from levada.runners.processes.signals import how_it_ended
+from levada.runners.processes.tables.forwarded import Forwarded, Origin
 from levada.runners.processes.wire import Wire
 from levada.runners.processes.worker import work
 from levada.runners.transport import Plan, Said, ShardFailed, ShardOpened, TicketDone
@@ -39,6 +42,7 @@ class WorkerProcess:
         shards: Sequence[tuple[Shard, Arrays | None]],
         rings: Mapping[str, Ring],
         inference: socket.socket | None,
+        forwarded: frozenset[str] = frozenset(),
     ) -> None:
         """Start the process.
 
@@ -48,12 +52,15 @@ class WorkerProcess:
             shards: each with the state that it goes on from, if there is one.
             rings: the registers.
             inference: the worker's end of a socket to the inference server, closed here; None: it has its own.
+            forwarded: replays whose tables are elsewhere.
 
         """
         self.shards = tuple(shard for shard, _ in shards)
         here, there = socket.socketpair()
         self.wire = Wire(here, FromWorker)
         self._slots = Slots(self._free)
+        self._forwarded = forwarded
+        self._origin = Origin()
         self._freed: list[int] = []
         self._tickets: list[tuple[Ticket, bool]] = []
         self.exitcode: int | None = None
@@ -102,6 +109,8 @@ class WorkerProcess:
         said = []
         for message, descriptors in self.wire.take():
             for descriptor in descriptors:
+                if self._forwarded:
+                    self._origin.add(message.segment, descriptor, message.segment_size)
                 self._slots.add(message.segment, descriptor, message.segment_size)
             said.append(self._understand(message))
         return said
@@ -111,15 +120,21 @@ class WorkerProcess:
             return ShardOpened(message.source, message.shard, message.generation, message.why_not_saved)
         if isinstance(message, Raised):
             return ShardFailed(message.source, message.shard, message.is_final, unpack_error(message.error))
-        packets = [item.packet for items in message.items.values() for item in items]
+        anchor = self._slots.anchor(message.slot, message.segment)
         state: Arrays | None = None
-        if message.state is None:
-            values = self._slots.unpack(message.slot, message.segment, packets)
-        else:
-            *values, views = self._slots.unpack(message.slot, message.segment, [*packets, message.state])
+        if message.state is not None:
+            views = unpack(message.state, anchor.data)
             state = {name: np.array(array) for name, array in views.items()}  # it outlives the slot
-        left = iter(values)
-        made = {channel: [Item(next(left), i.headers) for i in items] for channel, items in message.items.items()}
+
+        def value(item: MadeItem, channel: str) -> Any:
+            if channel not in self._forwarded:
+                return unpack(item.packet, anchor.data)
+            return Forwarded(self._origin, message.slot, message.segment, item.packet, item.num_entries, anchor)
+
+        made = {
+            channel: [Item(value(item, channel), item.headers) for item in items]
+            for channel, items in message.items.items()
+        }
         return TicketDone(Closed(message.ticket, made, message.header), message.spent, state)
 
     def stop(self) -> None:

@@ -23,10 +23,18 @@ log = logging.getLogger(__name__)
 class SharedMemoryTransport:
     """Worker processes carry the shards."""
 
-    def __init__(self, num_threads: int, inference: Inference = "sampler") -> None:
-        """`num_threads`: of each worker, for linear algebra; `inference`: where that is."""
+    def __init__(self, num_threads: int, inference: Inference = "sampler", *, forwards: bool = False) -> None:
+        """Prepare.
+
+        Args:
+            num_threads: of each worker, for linear algebra.
+            inference: where that is.
+            forwards: whether tables are elsewhere, so that what is for them is only passed on.
+
+        """
         self._num_threads = num_threads
         self._where = inference
+        self._forwards = forwards
         self._inference: InferencePlace | None = None
         self._selector = selectors.DefaultSelector()
         self._rings: dict[str, Ring] = {}
@@ -46,7 +54,10 @@ class SharedMemoryTransport:
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerProcess:
         """Start a worker."""
         inference = None if self._inference is None else self._inference.connect()
-        worker = WorkerProcess(self._plan, self._num_threads, shards, self._rings, inference)
+        replays = (
+            frozenset(name for names in self._plan.stores.values() for name in names) if self._forwards else frozenset()
+        )
+        worker = WorkerProcess(self._plan, self._num_threads, shards, self._rings, inference, replays)
         self._workers.append(worker)
         self._selector.register(worker.wire, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)

@@ -126,7 +126,8 @@ class _Worker:
         packets, slot = self._pool.pack([*values, done.state], slot)
         left = iter(packets)
         items = {
-            channel: tuple(MadeItem(next(left), item.headers) for item in made) for channel, made in closed.made.items()
+            channel: tuple(MadeItem(next(left), item.headers, getattr(item.value, "num_entries", 1)) for item in made)
+            for channel, made in closed.made.items()
         }
         made = Made(
             closed.ticket, closed.header, items, slot.number, slot.segment_number, slot.arena.segment.size, done.spent,

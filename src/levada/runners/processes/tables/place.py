@@ -1,0 +1,274 @@
+"""Where the tables of a run are if each has a process of its own: started, spoken to, and started again when one was killed."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from levada.flow.protocols import Table
+from levada.flow.state import Arrays
+from levada.runners.hub_run import WorkerError
+from levada.runners.processes.errors import unpack_error
+from levada.runners.processes.forkserver import CONTEXT, prepare
+from levada.runners.processes.inference.messages import Exchange
+from levada.runners.processes.memory import Arena, Segment
+from levada.runners.processes.packet import NoRoomError, Packet, pack
+from levada.runners.processes.pool import take_all
+from levada.runners.processes.process import PATIENCE_S
+from levada.runners.processes.signals import how_it_ended
+from levada.runners.processes.tables.forwarded import Forwarded
+from levada.runners.processes.tables.memory import ShownMemory
+from levada.runners.processes.tables.messages import (
+    Draw,
+    Drawn,
+    Forget,
+    FromTable,
+    Held,
+    Hold,
+    Insert,
+    Load,
+    Put,
+    Refused,
+    Reprioritise,
+    Stored,
+    ToTable,
+)
+from levada.runners.processes.tables.process import keep
+from levada.runners.processes.wire import Wire
+from levada.runners.tables import TableLostError, TableRecipe
+
+log = logging.getLogger(__name__)
+
+
+class TableProcesses:
+    """A process for each table."""
+
+    def __init__(self, *, max_restarts: int, hang_timeout_s: float | None) -> None:
+        """`max_restarts`: how often in a row one may end; `hang_timeout_s`: after how long a silent one is killed."""
+        self._max_restarts = max_restarts
+        self._hang_timeout_s = hang_timeout_s
+        self._tables: list[RemoteTable] = []
+
+    def open(self, recipes: Sequence[TableRecipe]) -> list[Table]:
+        """Start them."""
+        prepare()
+        self._tables = [RemoteTable(recipe, self._hang_timeout_s) for recipe in recipes]
+        return [*self._tables]
+
+    def lost(self) -> Sequence[TableRecipe]:
+        """Those that have ended; others take their places.
+
+        Raises:
+            WorkerError: one has ended too often without anything being drawn from it.
+
+        """
+        lost = [table for table in self._tables if table.how_it_ended]
+        for table in lost:
+            who = f"the process of table {table.recipe.number} of replay {table.recipe.replay.name!r}"
+            if table.num_failures > self._max_restarts:
+                msg = f"{who} ended {table.num_failures} times in a row, now {table.how_it_ended}"
+                raise WorkerError(msg)
+            log.warning("%s ended %s; what it held is lost, and it is filled anew", who, table.how_it_ended)
+            table.start()
+        return [table.recipe for table in lost]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes, for those who watch them."""
+        return tuple(table.pid for table in self._tables)
+
+    def close(self) -> None:
+        """End them."""
+        for table in self._tables:
+            table.close()
+        self._tables = []
+
+
+class RemoteTable:
+    """A table in a process of its own. It is told what to do, and waited for only where it has something to give."""
+
+    def __init__(self, recipe: TableRecipe, hang_timeout_s: float | None) -> None:
+        self.recipe = recipe
+        self.num_failures = 0
+        """How often it has ended since anything was drawn from it."""
+        self._hang_timeout_s = hang_timeout_s
+        self._generation = 0
+        self._watched: set[int] = set()
+        self._gone: list[int] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, empty."""
+        self._generation += 1
+        self.how_it_ended = ""
+        """In words, once it has."""
+        self._exchange, self._shown = Exchange(), ShownMemory()
+        self._known: set[tuple[int, int]] = set()
+        self._unstored: deque[Any] = deque()
+        here, there = socket.socketpair()
+        self._wire = Wire(here, FromTable)
+        self._process = CONTEXT.Process(target=keep, args=(there, self.recipe), name="levada table", daemon=True)
+        with there:
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def insert(self, item: Any) -> None:
+        """Copy an item in: from where a worker has made it, or from here."""
+        self._unstored.append(item)  # it must not change until it is stored
+        if isinstance(item, Forwarded):
+            origin, segment = item.origin, item.segment
+            descriptors = []
+            if (origin.number, segment) not in self._known:
+                self._known.add((origin.number, segment))
+                descriptors = [origin.share(segment)]
+                if origin.number not in self._watched:
+                    self._watched.add(origin.number)
+                    weakref.finalize(origin, self._gone.append, origin.number).atexit = False
+            message = Insert(origin.number, item.slot, segment, origin.size_of(segment), item.packet)
+            self._tell(message, descriptors)
+        else:
+            parcel, descriptors = self._exchange.pack(item)
+            self._tell(Put(parcel), descriptors)
+
+    def sample(self, size: int) -> tuple[Sequence[Any], Any]:
+        """Draw entries; waits for them.
+
+        Raises:
+            TableLostError: the process has ended.
+
+        """
+        parcel, descriptors = self._exchange.pack(size)
+        self._tell(Draw(parcel), descriptors)
+        drawn, descriptors = self._answer(Drawn)
+        batch, entries = self._exchange.unpack(drawn.parcel, descriptors)
+        self.num_failures = 0
+        return batch, (self._generation, entries)
+
+    def reprioritise(self, entries: Any, priorities: Any) -> None:
+        """New priorities of what was drawn, unless all of that is lost."""
+        generation, drawn = entries
+        if generation == self._generation and not self.how_it_ended:
+            parcel, descriptors = self._exchange.pack((drawn, np.asarray(priorities)))
+            self._tell(Reprioritise(parcel), descriptors)
+
+    def state_dict(self) -> Arrays:
+        """What it holds: views, which later inserts change.
+
+        Raises:
+            NotSavedError: it cannot be saved.
+            TableLostError: the process has ended.
+
+        """
+        self._tell(Hold())
+        held, descriptors = self._answer(Held)
+        num_of_parcel = len(descriptors) - len({where.segment for where in held.arrays.values()} - self._shown.known)
+        others = self._exchange.unpack(held.parcel, descriptors[:num_of_parcel])
+        del descriptors[:num_of_parcel]
+        arrays: dict[str, np.ndarray] = {name: np.array(array) for name, array in others.items()}
+        for name, where in held.arrays.items():
+            self._shown.add(where, descriptors)
+            arrays[name] = self._shown.array(where)
+        return arrays
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state_dict` gave."""
+        packet, segment = _pack_alone({name: np.asarray(array) for name, array in state.items()})
+        self._tell(Load(packet, segment.size), [segment.duplicate()])
+
+    def close(self) -> None:
+        """End the process, and forget its memory."""
+        self._end()
+        self._exchange, self._shown = Exchange(), ShownMemory()
+
+    # ---- inside
+
+    def _tell(self, message: ToTable, descriptors: Sequence[int] = ()) -> None:
+        """Send a message; if the process has ended, that is noted, and `lost` will say so."""
+        try:
+            if self.how_it_ended:
+                raise BrokenPipeError
+            self._take(self._wire.take())
+            if self._gone:
+                self._forget()
+            self._wire.send(message, descriptors)
+        except (EOFError, ConnectionError):
+            self._end()
+
+    def _forget(self) -> None:
+        """Workers are gone, and so is all that they made."""
+        gone = take_all(self._gone)
+        self._watched -= {*gone}
+        known = {number for number, _ in self._known}
+        self._known = {(number, segment) for number, segment in self._known if number not in gone}
+        self._wire.send(Forget(tuple(number for number in gone if number in known)))
+
+    def _take(self, messages: Sequence[tuple[Any, list[int]]]) -> tuple[Any, list[int]] | None:
+        """Note what is stored; what else there is, is the answer."""
+        answer = None
+        for message, descriptors in messages:
+            if isinstance(message, Stored):
+                self._unstored.popleft()
+            elif isinstance(message, Refused):
+                raise unpack_error(message.error)
+            else:
+                answer = message, descriptors
+        return answer
+
+    def _answer(self, kind: Any) -> tuple[Any, list[int]]:
+        """Wait for an answer."""
+        try:
+            while not self.how_it_ended:
+                if (
+                    self._hang_timeout_s is not None
+                    and not select.select([self._wire], [], [], self._hang_timeout_s)[0]
+                ):
+                    self._end(f"after {self._hang_timeout_s:g} s without a sign of life")
+                    break
+                answer = self._take(self._wire.receive())
+                if answer is not None:
+                    assert isinstance(answer[0], kind), answer[0]
+                    return answer
+        except (EOFError, ConnectionError):
+            self._end()
+        raise TableLostError(self.recipe)
+
+    def _end(self, why: str = "") -> None:
+        """The process has ended, or does so now: it does when nobody is at the other end of its wire."""
+        if self.how_it_ended:
+            return
+        self.num_failures += 1
+        with suppress(ConnectionError):
+            self._wire.close()
+        if why:
+            self._process.kill()
+        self._process.join(PATIENCE_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self.how_it_ended = why or how_it_ended(self._process.exitcode)
+        self._process.close()
+        self._unstored.clear()
+
+
+def _pack_alone(value: Any) -> tuple[Packet, Segment]:
+    """A value in a segment of its own."""
+    size = 1 << 12
+    while True:
+        segment = Segment.create(size)
+        try:
+            return pack(value, Arena(segment)), segment
+        except NoRoomError as error:
+            size = error.needed

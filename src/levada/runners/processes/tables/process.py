@@ -1,0 +1,117 @@
+"""The life of a process that is a table: it does what it is told, in the order in which it is told, and sleeps in between."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from levada.flow.errors import NotSavedError
+from levada.flow.protocols import Stateful
+from levada.runners.allocation import keep_freed_memory
+from levada.runners.processes.errors import pack_error
+from levada.runners.processes.inference.messages import Exchange
+from levada.runners.processes.memory import Segment
+from levada.runners.processes.packet import unpack
+from levada.runners.processes.pool import Slots
+from levada.runners.processes.signals import end_with, leave_signals_to_main
+from levada.runners.processes.tables.memory import TableMemory
+from levada.runners.processes.tables.messages import (
+    Draw,
+    Drawn,
+    Forget,
+    Held,
+    Hold,
+    Insert,
+    Load,
+    Put,
+    Refused,
+    Reprioritise,
+    Stored,
+    ToTable,
+)
+from levada.runners.processes.wire import Wire
+from levada.runners.tables import TableRecipe
+
+
+def keep(end: socket.socket, recipe: TableRecipe) -> None:
+    """Be a table until the run is gone."""
+    leave_signals_to_main()
+    keep_freed_memory()
+    threading.Thread(target=end_with, args=(end.fileno(),), daemon=True).start()
+    with threadpool_limits(1):
+        _TableServer(Wire(end, ToTable), recipe).run()
+
+
+class _TableServer:
+    """A table behind a wire."""
+
+    def __init__(self, wire: Wire, recipe: TableRecipe) -> None:
+        self._wire = wire
+        self._memory = TableMemory()
+        self._table = recipe.open(self._memory.zeros)
+        self._exchange = Exchange()
+        self._workers: dict[int, Slots] = {}
+
+    def run(self) -> None:
+        while True:
+            try:
+                messages = self._wire.receive()
+            except (EOFError, ConnectionError):  # the run is gone
+                return
+            for message, descriptors in messages:
+                try:
+                    self._obey(message, descriptors)
+                except ConnectionError:
+                    return
+                except Exception as error:
+                    self._wire.send(Refused(pack_error(error)))
+
+    def _obey(self, message: ToTable, descriptors: list[int]) -> None:
+        if isinstance(message, Insert):
+            slots = self._workers.setdefault(message.worker, Slots(lambda number: None))
+            for descriptor in descriptors:
+                slots.add(message.segment, descriptor, message.segment_size)
+            self._store(slots.unpack(message.slot, message.segment, [message.packet])[0])
+        elif isinstance(message, Put):
+            self._store(self._exchange.unpack(message.parcel, descriptors))
+        elif isinstance(message, Draw):
+            batch, entries = self._table.sample(self._exchange.unpack(message.parcel, descriptors))
+            parcel, new = self._exchange.pack((batch, entries))
+            self._wire.send(Drawn(parcel), new)
+        elif isinstance(message, Reprioritise):
+            entries, priorities = self._exchange.unpack(message.parcel, descriptors)
+            self._table.reprioritise(entries, priorities)
+        elif isinstance(message, Hold):
+            self._hold()
+        elif isinstance(message, Load):
+            segment = Segment.open(descriptors[0], message.size)
+            assert isinstance(self._table, Stateful)
+            self._table.load_state_dict(unpack(message.packet, memoryview(segment.memory)))
+        else:
+            assert isinstance(message, Forget)
+            for worker in message.workers:
+                del self._workers[worker]
+
+    def _store(self, item: Any) -> None:
+        self._table.insert(item)
+        self._wire.send(Stored())
+
+    def _hold(self) -> None:
+        if not isinstance(self._table, Stateful):
+            msg = f"{type(self._table).__name__} has no state_dict"
+            raise NotSavedError(msg)
+        arrays, others = {}, {}
+        for name, array in self._table.state_dict().items():
+            where = self._memory.where(np.asarray(array))
+            if where is None:
+                others[name] = array
+            else:
+                arrays[name] = where
+        parcel, descriptors = self._exchange.pack(others)
+        for where in arrays.values():
+            descriptors += self._memory.introduce(where.segment)
+        self._wire.send(Held(arrays, parcel), descriptors)

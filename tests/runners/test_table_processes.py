@@ -1,0 +1,139 @@
+"""Tables in processes of their own: the same bits, and what becomes of a run when one is killed, hangs, or refuses."""
+
+import gc
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from replay_samples import Growing, Rows, WordCounter, Words, end, replay_flow
+
+from levada.flow import DeploymentError, Emptied, Flow
+from levada.runners import Inline, WorkerError
+from levada.runners.processes import Processes
+
+APART = Processes(workers=2, replays="worker")
+
+
+class Losses:
+    def __init__(self):
+        self.seen = []
+
+    def on_event(self, event):
+        if isinstance(event, Emptied):
+            self.seen.append(event)
+
+
+def kill(run, table=0):
+    os.kill(run.table_place.pids[table], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"prioritised": False, "tolerance": 8.0, "order": "arrival"}], ids=str)
+def test_a_killed_table_is_filled_anew_and_the_account_names_the_loss(tables, options):
+    flow, losses = replay_flow(tables=tables, **options), Losses()
+    with APART.open(flow, seed=1, instruments=[losses]) as run:
+        for report in run:
+            if report.firing in (40, 120, 200):
+                kill(run, report.firing // 40 % tables)
+            if report.firing == 300:
+                break
+        replay = run.statistics().replays["replay"]
+    assert replay.ledger.balanced
+    assert replay.ledger.lost == 0
+    assert len(losses.seen) == 3
+    assert replay.lost == sum(event.num_entries for event in losses.seen) > 0
+    assert replay.reuse == pytest.approx(4.0, abs=0.2)
+
+
+def test_tables_and_workers_can_be_killed_together():
+    with APART.open(replay_flow(source=Rows(sleep_s=0.001), tables=2), seed=1) as run:
+        for report in run:
+            if report.firing in (20, 60, 100):
+                kill(run, report.firing // 20 % 2)
+                os.kill(run.worker_pids[report.firing // 20 % 2], signal.SIGKILL)
+            if report.firing == 150:
+                break
+        ledger = run.statistics().replays["replay"].ledger
+    assert ledger.balanced
+    assert ledger.lost >= 1
+
+
+def test_a_table_that_always_ends_ends_the_run():
+    with Processes(workers=1, replays="worker", max_restarts=2).open(replay_flow(), seed=1) as run:
+        reports = iter(run)
+        next(reports)
+        process = run.table_place._tables[0]
+        process.sample = lambda size: kill(run) or time.sleep(0.05) or type(process).sample(process, size)
+        with pytest.raises(WorkerError, match=r"table 0 of replay 'replay' ended 3 times in a row, now by SIGKILL"):
+            for _ in reports:
+                pass
+
+
+def test_a_table_that_hangs_is_killed():
+    with Processes(workers=1, replays="worker", hang_timeout_s=2.0).open(replay_flow(), seed=1) as run:
+        for report in run:
+            if report.firing == 10:
+                os.kill(run.table_place.pids[0], signal.SIGSTOP)
+            if report.firing == 30:
+                break
+        assert run.statistics().replays["replay"].lost > 0
+
+
+def test_what_a_table_refuses_is_the_users_error():
+    flow = replay_flow(source=Growing())
+    with APART.open(flow, seed=1) as run, pytest.raises(ValueError, match="column 'value' of a replay") as caught:
+        for _ in run:
+            pass
+    assert "levada/rl/_columns.py" in str(caught.getrepr())
+
+
+def test_items_of_any_kind_do_not_change_when_their_memory_is_used_again():
+    """Objects stay in the table for long, and the slots that they were made in go back to the worker."""
+    flow, learner = Flow("words"), WordCounter()
+    weights = flow.latest("weights", of=learner)
+    words = flow.source("write", Words(), reads=weights, shards=2)
+    replay = flow.replay("replay", of=dict, capacity=200, min_size=50, samples_per_insert=2.0)
+    flow.store(words, to=replay)
+    update = flow.learn("learn", learner, flow.sample("sample", replay, size=8))
+    flow.publish(update.weights, to=weights)
+    flow.report(update.stats)
+    for place in (APART, Processes(workers=2)):
+        assert end(flow, place, 80)[0] == end(flow, Inline(), 80)[0]
+
+
+def test_large_contents_are_saved_where_they_lie():
+    """The memory of the run does not grow by what the table holds."""
+    flow = replay_flow(source=Rows(num=50_000), capacity=200_000, min_size=150_000, size=10_000, samples_per_insert=0.5)
+    with APART.open(flow, seed=1) as run:
+        next(iter(run))
+        state = run.save()
+        [table] = state.replays["replay"]
+        value = table["rows/value"]
+        assert len(value) >= 150_000
+        assert not value.flags.owndata
+        assert np.unique(value).size > 50_000
+
+
+def test_nothing_is_left_behind():
+    num_open = []
+    for _ in range(3):
+        with APART.open(replay_flow(tables=2), seed=1) as run:
+            next(iter(run))
+            run.save()
+            pids = run.table_place.pids
+            kill(run, 1)
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        del run
+        gc.collect()
+        num_open.append(len(os.listdir("/proc/self/fd")))
+    assert num_open[-1] <= num_open[0]
+
+
+def test_only_known_places():
+    with pytest.raises(DeploymentError, match="replays is 'main', expected one of 'learner', 'worker'"):
+        Processes(replays="main")  # type: ignore[arg-type]
+    assert str(Processes.parse(":2,replays=worker")) == "processes:2,replays=worker"
