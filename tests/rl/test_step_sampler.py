@@ -43,14 +43,15 @@ class Counting(gymnasium.Env):
         return self._obs(), float(self.total), over and not cut, cut, {}
 
 
-def sampler(*, num_steps, lookahead, vectorization="auto", num_envs=2, env=Counting):
+def sampler(*, num_steps, lookahead, vectorization="auto", num_envs=2, env=Counting, **options):
     task = Task(env, vectorization=vectorization)
     policy = Policy(
         observation_space=task.observation_space, action_space=task.action_space, acts_by="value",
         network=partial(ValueMLP, hidden=(8,)),
     )  # fmt: skip
+    options = {"num_old": lookahead - 1} | options
     recipe = StepSampler(
-        task=task, policy=policy, explore=EpsilonGreedy(), num_envs=num_envs, num_steps=num_steps, num_old=lookahead - 1
+        task=task, policy=policy, explore=EpsilonGreedy(), num_envs=num_envs, num_steps=num_steps, **options
     )
     return recipe(Shard("step", 0, 1, seed=3)), policy.weights(policy.module(0))
 
@@ -108,6 +109,38 @@ def test_a_saved_sampler_goes_on_in_the_middle_of_a_window():
             np.testing.assert_array_equal(column, two.columns[name], err_msg=name)
     live.close()
     other.close()
+
+
+def td_error(row_tm1, action, reward, discount, row_t):
+    taken = np.take_along_axis(row_tm1, action[..., None], axis=-1)[..., 0]
+    return np.abs(reward + discount * row_t.max(axis=-1) - taken)
+
+
+@pytest.mark.parametrize("num_steps", [1, 4, 16])
+@pytest.mark.parametrize("lookahead", [1, 3])
+def test_first_priorities_are_the_errors_of_the_network_that_acted(num_steps, lookahead):
+    look = NStep(discount=0.5, num_steps=lookahead, priority=td_error)
+    live, weights = sampler(num_steps=num_steps, lookahead=lookahead, num_old=look.num_old, keeps_rows=True)
+    actor = live.recipe.policy.actor()
+    actor.load(weights)
+    found, num_cut = 0, 0
+    for number in range(80 // num_steps):
+        if number == 7:  # also after a resume
+            state = {name: np.array(array) for name, array in live.state_dict().items() if not name.startswith("envs")}
+            live.load_state_dict(state | {"envs": live.state_dict()["envs"]})
+        columns = look(live(weights)).columns
+        mask = columns["mask"]
+        obs, action, after = columns["obs"][mask], columns["action"][mask], columns["next_obs"][mask]
+        q_tm1, q_t = actor.params(obs).copy(), actor.params(after).copy()
+        expected = td_error(q_tm1, action, columns["reward"][mask], columns["discount"][mask], q_t)
+        # where an episode was cut, what comes after it was never acted on: the state before it stands in
+        cut = (columns["discount"][mask] > 0) & (after[:, 1] == 7)
+        np.testing.assert_allclose(columns["priority"][mask][~cut], expected[~cut], rtol=1e-5)
+        found += mask.sum()
+        num_cut += cut.sum()
+    live.close()
+    assert found > 100
+    assert num_cut >= 2
 
 
 def test_a_shard_that_begins_anew_explores_as_before():

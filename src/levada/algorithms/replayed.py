@@ -25,7 +25,7 @@ from levada.rl.explore import Exploration
 from levada.rl.off_policy import OffPolicyLearner
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
-from levada.rl.step_sampler import NStep, StepSampler
+from levada.rl.step_sampler import FirstPriority, NStep, StepSampler
 from levada.rl.task import Task
 from levada.rl.transitions import Transitions
 
@@ -106,15 +106,24 @@ class Replayed(Algorithm):
         )  # fmt: skip
 
     def replayed(
-        self, task: Task, learner: OffPolicyLearner, explore: Exploration, prioritised: Prioritised | None = None
+        self,
+        task: Task,
+        learner: OffPolicyLearner,
+        explore: Exploration,
+        prioritised: Prioritised | None = None,
+        *,
+        first_priority: FirstPriority | None = None,
+        order: Literal["admission", "arrival"] = "admission",
+        tables: int = 1,
     ) -> Flow:
         """The flow; with priorities, they go back to the replay after each update.
 
         A shard looks at new weights once per item, so they are published about once in the time of an item, not more often.
         """
+        n_step = NStep(discount=self.discount, num_steps=self.lookahead, priority=first_priority)
         sampler = StepSampler(
             task=task, policy=learner.policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
-            num_old=self.lookahead - 1,
+            num_old=n_step.num_old, keeps_rows=first_priority is not None,
         )  # fmt: skip
         size = self.num_gradient_steps * self.batch_size
         updates_per_item = self.num_envs * self.num_steps * self.samples_per_insert / size
@@ -122,10 +131,10 @@ class Replayed(Algorithm):
         flow = Flow(type(self).__name__.lower())
         weights = flow.latest("weights", of=learner)
         steps = flow.source("step", sampler, reads=weights, shards=self.shards)
-        transitions = flow.map("n_step", NStep(discount=self.discount, num_steps=self.lookahead), steps)
+        transitions = flow.map("n_step", n_step, steps)
         replay = flow.replay(
             "replay", of=Transitions, capacity=self.capacity, min_size=self.min_size, tolerance=self.tolerance,
-            samples_per_insert=self.samples_per_insert, sampler=prioritised or "uniform",
+            samples_per_insert=self.samples_per_insert, sampler=prioritised or "uniform", order=order, tables=tables,
         )  # fmt: skip
         flow.store(transitions, to=replay)
         update = flow.learn("learn", learner, flow.sample("sample", replay, size=size))

@@ -8,9 +8,10 @@ flow.store(transitions, to=replay)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,7 +21,11 @@ from levada.rl.explore import Exploration
 from levada.rl.policy import Policy
 from levada.rl.spaces import Array, Nest, map_nest, named_leaves
 from levada.rl.task import Task
-from levada.rl.transitions import Transitions
+from levada.rl.transitions import PRIORITY, Transitions
+
+FirstPriority: TypeAlias = Callable[[Array, Array, Array, Array, Array], Array]
+"""(parameters ``[T, B, row_size]``, actions ``[T, B, ...]``, rewards and discounts of windows ``[T, B]``, parameters after them)
+-> priorities ``[T, B]``, not negative."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +36,8 @@ class Steps:
     num_old: int
     episodes: tuple[Episode, ...]
     """Episodes that ended in new steps, in order."""
+    rows: Array | None = None
+    """``[T, B, row_size]``: the parameters that actions were chosen by, where the sampler keeps them."""
 
     @property
     def num_env_steps(self) -> int:
@@ -60,6 +67,8 @@ class StepSampler:
     """T: new steps of one item."""
     num_old: int = 0
     """Steps of the item before that an item begins with."""
+    keeps_rows: bool = False
+    """Whether an item has the parameters that its actions were chosen by: for first priorities."""
 
     def __post_init__(self) -> None:
         for name, least in (("num_envs", 1), ("num_steps", 1), ("num_old", 0)):
@@ -83,6 +92,7 @@ class LiveStepSampler:
         self._loop = EnvLoop(recipe.task, recipe.policy, recipe.num_envs, shard)
         self._num_items = shard.num_items
         self._old: Walk | None = None
+        self._old_rows = np.empty((0, recipe.num_envs, self._loop.actor.head.row_size), np.float32)
 
     def __call__(self, weights: Mapping[str, Array]) -> Steps:
         """Act for T steps with these weights."""
@@ -94,12 +104,14 @@ class LiveStepSampler:
             _copy(self._old, walk, 0)
         num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
         explore = recipe.explore.plan(actor.head, loop.rng, recipe.num_steps, recipe.num_envs, shard, num_env_steps)
-        loop.walk(walk, lambda t, *rest: explore(t - num_old, *rest), lambda *_: None, first=num_old)
+        rows = self._rows(num_old)
+        see = (lambda *_: None) if rows is None else (lambda t, row, _: rows.__setitem__(t, row))
+        loop.walk(walk, lambda t, *rest: explore(t - num_old, *rest), see, first=num_old)
         self._num_items += 1
         episodes = loop.episodes(walk, num_old)
         if recipe.num_old:
-            self._keep(walk)
-        return Steps(walk, num_old, episodes)
+            self._keep(walk, rows)
+        return Steps(walk, num_old, episodes, rows)
 
     def state_dict(self) -> dict[str, Array]:
         """What the next item depends on, but the weights.
@@ -108,7 +120,9 @@ class LiveStepSampler:
             NotSavedError: the environments cannot be saved.
 
         """
-        return self._loop.state_dict() | {"num_items": np.array(self._num_items)} | _arrays(self._old)
+        return self._loop.state_dict() | {
+            "num_items": np.array(self._num_items), "old_rows": self._old_rows, **_arrays(self._old),
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave.
@@ -119,6 +133,7 @@ class LiveStepSampler:
         """
         self._loop.load_state_dict(state)
         self._num_items = int(state["num_items"])
+        self._old_rows = state["old_rows"].copy()
         self._old = None
         if "old/reward" in state:
             self._old = Walk.allocate(self.recipe.task, len(state["old/reward"]), self.recipe.num_envs, np.empty)
@@ -128,12 +143,22 @@ class LiveStepSampler:
         """Close the environments."""
         self._loop.close()
 
-    def _keep(self, walk: Walk) -> None:
+    def _rows(self, num_old: int) -> Array | None:
+        """Memory for the rows of parameters, the old ones in it."""
+        if not self.recipe.keeps_rows:
+            return None
+        rows = np.empty((num_old + self.recipe.num_steps, *self._old_rows.shape[1:]), np.float32)
+        rows[:num_old] = self._old_rows
+        return rows
+
+    def _keep(self, walk: Walk, rows: Array | None) -> None:
         """Copy the last steps: their memory is used again."""
         num_kept = min(self.recipe.num_old, len(walk.action))
         first = len(walk.action) - num_kept
         self._old = Walk.allocate(self.recipe.task, num_kept, self.recipe.num_envs, np.empty)
         _copy(walk, self._old, first)
+        if rows is not None:
+            self._old_rows = rows[first:].copy()
 
 
 def _copy(source: Walk, into: Walk, first: int) -> None:
@@ -194,16 +219,26 @@ class NStep:
     Source: Sutton and Barto 2018, equation 7.1; as in Rainbow (arXiv 1710.02298). Windows that go beyond the item wait for the
     next one, which begins with the steps that they need: give `StepSampler(num_old=num_steps - 1)`.
 
+    With a `priority` there is a column of it, for a prioritised replay. It is made of the parameters that actions were chosen by,
+    also after the window, so it takes one step more: give `StepSampler(num_old=num_steps, keeps_rows=True)`.
+
     """
 
     discount: float
     num_steps: int = 1
+    priority: FirstPriority | None = None
+    """Priorities with which rows enter a replay; None: the largest that there was."""
+
+    @property
+    def num_old(self) -> int:
+        """Steps of the item before that it needs."""
+        return self.num_steps - (self.priority is None)
 
     def __call__(self, steps: Steps) -> Transitions:
         """The windows that are complete, and were not before."""
-        walk, ahead = steps.walk, self.num_steps - 1
+        walk = steps.walk
         num_all, num_envs = walk.reward.shape
-        num = max(0, num_all - ahead)
+        num = max(0, num_all - self.num_old)
         start, env = np.mgrid[0:num, 0:num_envs]
         ended = walk.ended
         reward, last, alive = np.zeros((num, num_envs), np.float32), start.copy(), walk.mask[:num].copy()
@@ -218,10 +253,17 @@ class NStep:
             rows, columns = np.nonzero((last == t) & np.isin(env, index))
             place = np.searchsorted(index, columns)
             map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
+        discount = discount.astype(np.float32)
         columns_: dict[str, Nest] = {
             "obs": map_nest(lambda leaf: leaf[:num], walk.obs), "action": walk.action[:num], "reward": reward,
-            "discount": discount.astype(np.float32), **after, "mask": walk.mask[:num],
+            "discount": discount, **after, "mask": walk.mask[:num],
         }  # fmt: skip
+        if self.priority is not None:
+            assert steps.rows is not None, "priorities need StepSampler(keeps_rows=True)"
+            after_t = np.where(ended[last, env], last, last + 1)  # after an episode nothing was chosen
+            columns_[PRIORITY] = self.priority(
+                steps.rows[start, env], walk.action[:num], reward, discount, steps.rows[after_t, env]
+            )
         return Transitions({name: map_nest(_rows, nest) for name, nest in columns_.items()})
 
 
