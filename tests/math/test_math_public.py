@@ -22,6 +22,7 @@ EXPORTED = [
     "gae_numpy",
     "lambda_returns",
     "n_step_returns",
+    "retrace",
     "vtrace",
 ]
 

@@ -1,14 +1,26 @@
-"""V-trace against equation 1 written out, against on-policy returns, and by hand."""
+"""V-trace and Retrace against the sums of their papers written out, against on-policy returns, and by hand."""
 
+import itertools
 import math
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from levada.math import KindError, RangeError, ShapeError, VTrace, discounted_returns, gae, lambda_returns, vtrace
+from levada.math import (
+    KindError,
+    RangeError,
+    ShapeError,
+    VTrace,
+    discounted_returns,
+    gae,
+    lambda_returns,
+    retrace,
+    vtrace,
+)
 
 small = settings(derandomize=True, database=None, deadline=None, max_examples=40)
 finite = st.floats(-4.0, 4.0, width=16)
@@ -209,4 +221,142 @@ def test_refuses(changes, error, message):
     arguments = dict(zip(names, example(5, 2), strict=True)) | {"discount": 0.9} | changes
     with pytest.raises(error) as caught:
         vtrace(**arguments)
+    assert str(caught.value).startswith(message)
+
+
+# ---- Retrace
+
+# Rewards 1 2 3, q_tm1 2, v_t 4, discount 1/2, ratios 9 1/4 2: the first is not used, the others are cut to 1/4 and 1.
+# delta = r + 2 - 2: 1 2 3; targets - 2, backwards: 3, 2 + 1/2 * 1 * 3 = 7/2, 1 + 1/2 * 1/4 * 7/2 = 23/16.
+# A termination in row 1 takes v_t away there: 3, 0, 1; a truncation there leaves it: 3, 2, 1 + 1/8 * 2 = 5/4.
+# A truncation in row 0 makes the second ratio, that of another episode's first action, unused: 3, 7/2, 1.
+RETRACE_BY_HAND = {
+    "nothing": ([0, 0, 0], [0, 0, 0], [3.4375, 5.5, 5.0]),
+    "terminated": ([0, 1, 0], [0, 0, 0], [3.0, 2.0, 5.0]),
+    "truncated": ([0, 0, 0], [0, 1, 0], [3.25, 4.0, 5.0]),
+    "both": ([0, 1, 0], [0, 1, 0], [3.0, 2.0, 5.0]),
+    "another episode": ([0, 0, 0], [1, 0, 0], [3.0, 5.5, 5.0]),
+}
+
+
+@pytest.mark.parametrize(("terminated", "truncated", "targets"), RETRACE_BY_HAND.values(), ids=RETRACE_BY_HAND)
+def test_retrace_by_hand(terminated, truncated, targets):
+    ends = flags(*terminated), flags(*truncated)
+    out = retrace(column(1, 2, 3), column(2, 2, 2), column(4, 4, 4), *ends, column(9, 0.25, 2), discount=0.5)
+    assert out.ravel().tolist() == targets
+
+
+@small
+@given(rollouts(), unit, unit)
+def test_retrace_is_the_sum_of_equation_3(rollout, discount, lambda_):
+    """Every product of traces on its own, each episode on its own."""
+    r_t, q_tm1, v_t, terminated, truncated, rho_tm1 = (x.numpy() for x in rollout)
+    out = retrace(*rollout, discount=discount, lambda_=lambda_).numpy()
+    trace = lambda_ * np.minimum(1.0, rho_tm1)
+    ended = terminated | truncated
+    delta = r_t + discount * np.where(terminated, 0.0, v_t) - q_tm1
+    for (t, b), got in np.ndenumerate(out):
+        stop = next((s + 1 for s in range(t, len(out)) if ended[s, b]), len(out))
+        terms = [discount ** (s - t) * np.prod(trace[t + 1 : s + 1, b]) * delta[s, b] for s in range(t, stop)]
+        assert got == pytest.approx(q_tm1[t, b] + math.fsum(terms), abs=1e-8)
+
+
+@small
+@given(rollouts(), unit)
+def test_retrace_without_traces_is_the_one_step_target(rollout, discount):
+    r_t, _, v_t, terminated, _, rho_tm1 = rollout
+    expected = r_t + discount * v_t.masked_fill(terminated, 0.0)
+    torch.testing.assert_close(retrace(*rollout, discount=discount, lambda_=0.0), expected)
+    rollout[-1] = torch.zeros_like(rho_tm1)  # actions that the learner never takes
+    torch.testing.assert_close(retrace(*rollout, discount=discount), expected)
+
+
+@small
+@given(rollouts(), unit, unit)
+def test_retrace_on_policy_gives_lambda_returns(rollout, discount, lambda_):
+    """Where the value of the action is that of the state, as `rollouts` has it; and ratios above 1 are as 1."""
+    r_t, _, v_t, terminated, truncated, rho_tm1 = rollout
+    expected = lambda_returns(r_t, v_t, terminated, truncated, discount=discount, lambda_=lambda_)
+    for ratio in (torch.ones_like(rho_tm1), 1.0 + rho_tm1):
+        torch.testing.assert_close(retrace(*rollout[:5], ratio, discount=discount, lambda_=lambda_), expected)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+def test_retrace_comes_nearer_to_the_values_of_the_learners_policy_whoever_acts(lambda_):
+    """Theorem 1: the expected target is a contraction by the discount, and its fixed point is Q of pi."""
+    rng, num_states, num_actions, num_steps, discount = np.random.default_rng(0), 3, 2, 4, 0.9
+    after = rng.dirichlet(np.ones(num_states), (num_states, num_actions))
+    reward = rng.normal(size=(num_states, num_actions))
+    pi, mu = (rng.dirichlet(np.ones(num_actions), num_states) for _ in range(2))
+    kernel = np.einsum("sax,xb->saxb", after, pi).reshape(num_states * num_actions, -1)
+    exact = np.linalg.solve(np.eye(len(kernel)) - discount * kernel, reward.ravel()).reshape(reward.shape)
+
+    # All trajectories from each state and action, with their probabilities.
+    states = np.array(list(itertools.product(range(num_states), repeat=num_steps + 1))).T
+    actions = np.array(list(itertools.product(range(num_actions), repeat=num_steps))).T
+    s, a = np.repeat(states, actions.shape[1], axis=1), np.tile(actions, states.shape[1])
+    weight = np.prod(after[s[:-1], a, s[1:]], axis=0) * np.prod(mu[s[1:-1], a[1:]], axis=0)
+
+    def applied(q):
+        arrays = reward[s[:-1], a], q[s[:-1], a], (pi * q).sum(1)[s[1:]], (pi / mu)[s[:-1], a]
+        r_t, q_tm1, v_t, rho_tm1 = (torch.from_numpy(array) for array in arrays)
+        no = torch.zeros(r_t.shape, dtype=torch.bool)
+        target = retrace(r_t, q_tm1, v_t, no, no, rho_tm1, discount=discount, lambda_=lambda_)[0].numpy()
+        total = np.zeros_like(q)
+        np.add.at(total, (s[0], a[0]), weight * target)
+        return total
+
+    np.testing.assert_allclose(applied(exact), exact, atol=1e-9)
+    for q in rng.normal(size=(5, num_states, num_actions)) * 5:
+        assert np.abs(applied(q) - exact).max() <= discount * np.abs(q - exact).max() + 1e-9
+
+
+def test_retrace_gives_constants_and_never_looks_behind_an_end():
+    r_t, q_tm1, v_t, terminated, truncated, rho_tm1 = example(9, 4)
+    expected = retrace(r_t, q_tm1, v_t, terminated, truncated, rho_tm1, discount=0.9)
+    first = torch.cat((torch.ones_like(terminated[:1]), (terminated | truncated)[:-1]))
+    inputs = r_t, q_tm1, v_t.masked_fill(terminated, math.nan), terminated, truncated, rho_tm1.masked_fill(first, 7.0)
+    got = retrace(*(x.requires_grad_() if x.is_floating_point() else x for x in inputs), discount=0.9)
+    assert not got.requires_grad
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1,), (5, 2), (4, 2, 3)])
+def test_retrace_keeps_shape_and_dtype(dtype, shape):
+    out = retrace(*example(*shape, dtype=dtype), discount=0.9, lambda_=0.9)
+    assert (out.dtype, out.shape) == (dtype, shape)
+    assert torch.isfinite(out).all()
+
+
+def test_retrace_compiled_traced_and_mapped_agrees_with_eager():
+    def function(*inputs):
+        return retrace(*inputs, discount=0.9, lambda_=0.8)
+
+    inputs = example(6, 3)
+    expected = function(*inputs)
+    assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(*inputs), expected)
+    assert torch.equal(make_fx(function)(*inputs)(*inputs), expected)
+    assert torch.equal(torch.func.vmap(function, in_dims=1, out_dims=1)(*inputs), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"q_tm1": torch.ones(6, 2)},
+            ShapeError,
+            "retrace: q_tm1 has shape (6, 2), expected (5, 2) as r_t; of T + 1 values, v_tm1 is values[:-1]",
+        ),
+        ({"rho_tm1": torch.ones(5, 2).long()}, KindError, "retrace: rho_tm1 is torch.int64, expected torch.float32"),
+        ({"truncated": torch.zeros(5, 2)}, KindError, "retrace: truncated is torch.float32, expected torch.bool"),
+        ({"lambda_": -0.1}, RangeError, "retrace: lambda_ is -0.1, expected a number in [0, 1]"),
+        ({"discount": 99}, RangeError, "retrace: discount is 99, expected a number in [0, 1]"),
+    ],
+)
+def test_retrace_refuses(changes, error, message):
+    names = ("r_t", "q_tm1", "v_t", "terminated", "truncated", "rho_tm1")
+    arguments = dict(zip(names, example(5, 2), strict=True)) | {"discount": 0.9} | changes
+    with pytest.raises(error) as caught:
+        retrace(**arguments)
     assert str(caught.value).startswith(message)

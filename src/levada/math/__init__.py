@@ -1,4 +1,4 @@
-"""The mathematics of reinforcement learning as pure functions: returns, V-trace, action distributions.
+"""The mathematics of reinforcement learning as pure functions: returns, V-trace, Retrace, action distributions.
 
 Arrays are time-major, ``[T, B]`` or ``[T, *batch]``, and named by time: ``v_tm1`` belongs to the observation
 before a step, ``v_t`` to the one after it. Every function of a trajectory takes the two ends of an episode
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from levada.math.distributions import MultiCategorical as MultiCategorical
     from levada.math.distributions import SquashedGaussian as SquashedGaussian
     from levada.math.off_policy import VTrace as VTrace
+    from levada.math.off_policy import retrace as retrace
     from levada.math.off_policy import vtrace as vtrace
     from levada.math.returns import discounted_returns as discounted_returns
     from levada.math.returns import gae as gae
@@ -59,6 +60,7 @@ _HOME = {
     "gae_numpy": "levada.math.returns_numpy",
     "lambda_returns": "levada.math.returns",
     "n_step_returns": "levada.math.returns",
+    "retrace": "levada.math.off_policy",
     "vtrace": "levada.math.off_policy",
 }
 

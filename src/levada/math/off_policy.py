@@ -1,4 +1,4 @@
-"""Targets from data of an older policy: V-trace.
+"""Targets from data of an older policy: V-trace for values of states, Retrace for values of actions.
 
 The flags `terminated` and `truncated`, and the time indices, mean what they mean in `levada.math.returns`.
 
@@ -109,3 +109,64 @@ def vtrace(
     ahead_t = torch.cat((ahead_t, v_t[-1:]))
     pg_advantages = rho_tm1.clamp(max=clip_pg_rho) * (r_t + discount * ahead_t - baseline_tm1)
     return VTrace(vs=vs, errors=vs - v_tm1, pg_advantages=pg_advantages)
+
+
+def retrace(
+    r_t: Tensor,
+    q_tm1: Tensor,
+    v_t: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    rho_tm1: Tensor,
+    *,
+    discount: float | Tensor,
+    lambda_: float = 1.0,
+) -> Tensor:
+    """Targets for values of actions from any policy's data, safe however far that policy is, and long where it is near.
+
+    Munos et al. 2016 (arXiv 1606.02647): equation 3 for one trajectory, with the traces
+    ``c_s = lambda * min(1, pi(a_s) / mu(a_s))`` of section 3. Two things differ from the paper, which has one endless
+    trajectory: no sum runs across the end of an episode, and one that is truncated goes on from v_t, the value of its true
+    last observation. With lambda = 0 this is the one-step target, and where all ratios are 1 or more Q(lambda) with the
+    expectation over the policy (Harutyunyan et al. 2016, arXiv 1602.04951).
+
+    Args:
+        r_t: rewards, floating ``[T, *batch]``.
+        q_tm1: values of the actions that were taken, Q(s_tm1, a_tm1), as r_t.
+        v_t: values of the true next observations under the learner's policy, sum_a pi(a | s_t) Q(s_t, a), as r_t.
+        terminated: where the episode ended, bool ``[T, *batch]``.
+        truncated: where the episode was cut, bool ``[T, *batch]``.
+        rho_tm1: ratios pi(a_tm1) / mu(a_tm1) of the learner's policy to the actor's, as r_t. Those of the first row and of
+            rows that begin an episode are not used: their action is what is being valued.
+        discount: a number in [0, 1], or a tensor: scalar or ``[T, *batch]``.
+        lambda_: a number in [0, 1].
+
+    Returns:
+        Targets for q_tm1, ``[T, *batch]`` in the dtype of r_t, without gradient.
+
+    Raises:
+        ShapeError, KindError, RangeError: an argument is not as above.
+
+    >>> no, r_t = torch.zeros(2, 1, dtype=torch.bool), torch.ones(2, 1)
+    >>> q_tm1, v_t = torch.tensor([[2.0], [4.0]]), torch.tensor([[6.0], [8.0]])
+    >>> retrace(r_t, q_tm1, v_t, no, no, torch.tensor([[9.0], [0.5]]), discount=0.5).ravel().tolist()
+    [4.25, 5.0]
+
+    """
+    check_steps(
+        "retrace",
+        {"r_t": r_t, "q_tm1": q_tm1, "v_t": v_t, "rho_tm1": rho_tm1},
+        {"terminated": terminated, "truncated": truncated},
+    )
+    check_discount("retrace", discount, r_t)
+    check_unit("retrace", "lambda_", lambda_)
+
+    r_t, q_tm1 = r_t.detach(), q_tm1.detach()
+    v_t = v_t.detach().masked_fill(terminated, 0.0)
+    inside = (terminated | truncated).logical_not()
+
+    delta_t = r_t + discount * v_t - q_tm1
+    # The error of the next row counts as far as its action is the learner's; the action of the row itself is given.
+    c_tm1 = lambda_ * rho_tm1.detach().clamp(max=1.0)
+    c_t = torch.cat((c_tm1[1:], torch.zeros_like(c_tm1[:1]))).masked_fill(inside.logical_not(), 0.0)
+    return q_tm1 + discounted_sum(delta_t, discount * c_t)
