@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.presets import preset
 from levada.algorithms.sac import SAC, ChoiceSACLoss, SACLoss, soft_value
 from levada.math import Categorical, SquashedGaussian
 from levada.rl.off_policy import Net
@@ -234,15 +235,7 @@ def test_the_entropy_goes_where_the_temperature_aims() -> None:
 
 
 def test_it_learns_cartpole() -> None:
-    hp = SAC(
-        num_envs=8,
-        batch_size=64,
-        samples_per_insert=16.0,
-        lookahead=3,
-        hidden=(64, 64),
-        entropy_share=0.2,
-        capacity=20_000,
-    )
+    hp = SAC(**dict(preset("sac", "CartPole-v1")) | {"hidden": (64, 64)})
     monitor, *_ = run(hp, "CartPole-v1", updates=400)
     assert 12_000 < monitor.env_steps < 15_000
     assert monitor.return_mean_100 > 80  # a random policy has 22

@@ -66,6 +66,16 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalise_reward": True,
         },
     },
+    "sac": {
+        "CartPole-v1": {
+            "num_envs": 8,
+            "capacity": 100_000,
+            "samples_per_insert": 16.0,
+            "batch_size": 64,
+            "hidden": (128, 128),
+            "lookahead": 5,
+        },
+    },
 }
 
 

@@ -42,7 +42,7 @@ class SAC(Replayed):
     """Logarithm of the temperature in the beginning. Higher explores more at first."""
     entropy_per_action: float = -1.0
     """Entropy that the temperature aims at, for each number of an action. Higher explores more in the long run."""
-    entropy_share: float = 0.3
+    entropy_share: float = 0.6
     """The same where an action is a choice, as a share of the most that there can be: the logarithm of the number of actions that
     are allowed. The paper has 0.98, which stays near to choosing at random; 0 becomes greedy."""
 

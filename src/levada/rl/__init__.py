@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from levada._lazy import lazy
 
 if TYPE_CHECKING:
+    from levada.rl.critic import ChoiceCritic as ChoiceCritic
     from levada.rl.critic import Critic as Critic
     from levada.rl.env_batch import EnvError as EnvError
     from levada.rl.evaluate import Evaluation as Evaluation
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Adam": "levada.rl.optimise",
     "Apply": "levada.rl.step",
+    "ChoiceCritic": "levada.rl.critic",
     "Critic": "levada.rl.critic",
     "EnvError": "levada.rl.env_batch",
     "EpsilonGreedy": "levada.rl.explore",
