@@ -115,13 +115,12 @@ class EpsilonGreedy:
         wander: Array = np.less(rng.random((num_steps, num_envs)), epsilon)
         which = rng.random((num_steps, num_envs))
         has_to = np.any(wander, axis=1)
+        num_actions = int(cast("spaces.Discrete", head.space).n)
 
         def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
             out[...] = head.mode(params, mask)
             if has_to[t]:
-                allowed: Array = (
-                    np.ones((num_envs, head.num_params), np.bool_) if mask is None else mask.astype(np.bool_)
-                )
+                allowed: Array = np.ones((num_envs, num_actions), np.bool_) if mask is None else mask.astype(np.bool_)
                 k = (which[t] * allowed.sum(axis=1)).astype(np.int64)  # the k-th of the allowed ones
                 random = (allowed.cumsum(axis=1) > k[:, None]).argmax(axis=1)
                 np.copyto(out, random, where=wander[t])
