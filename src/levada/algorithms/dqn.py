@@ -36,7 +36,7 @@ from levada.algorithms.checks import (
 from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.replayed import Replayed
 from levada.flow import Flow, Prioritised
-from levada.rl.action_values import CategoricalValues, MeanValues, QuantileValues, ValueKind
+from levada.rl.action_values import CategoricalValues, QuantileValues, ValueKind
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import value_network
 from levada.rl.off_policy import Net, Outcome
@@ -90,7 +90,8 @@ class DQN(Replayed):
     epsilon_steps: int = 10_000
     """Env steps over which it falls."""
     huber: float | None = 1.0
-    """From which error on the loss grows linearly; None: never, or for quantiles from 0 on. Categorical ones have another loss."""
+    """From which error on the loss grows linearly; None: never, or for quantiles from 0 on. Not for categorical
+    returns, whose loss is a divergence."""
     max_grad_norm: float | None = 10.0
     """Gradients are scaled down to this norm; None: never."""
     network: NetworkField = None
@@ -135,11 +136,11 @@ class DQN(Replayed):
         return self.replayed(task, learner, explore, prioritised if self.prioritised else None)
 
     @property
-    def values(self) -> ValueKind:
-        """What the value of an action is."""
+    def values(self) -> ValueKind | None:
+        """The distribution that is learned; None: only its mean."""
         if self.distribution == "categorical":
             return CategoricalValues(num_atoms=self.num_atoms, v_min=self.v_min, v_max=self.v_max)
-        return QuantileValues(num_atoms=self.num_atoms) if self.distribution == "quantile" else MeanValues()
+        return QuantileValues(num_atoms=self.num_atoms) if self.distribution == "quantile" else None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from levada.flow.payload import Serve, serve_here
 from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_network
 from levada.rl._value_head import ValueHead
-from levada.rl.action_values import MeanValues, ValueKind
+from levada.rl.action_values import ValueKind
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.models import Activation, default_network
 from levada.rl.normalise import Moments, merge, normalised_leaves
@@ -80,8 +80,8 @@ class Policy:
     """Divide rewards by the running standard deviation of the discounted return."""
     acts_by: Literal["probability", "value"] = "probability"
     """What the parameters of an action are: they make its probability, or are its value, of which the largest is chosen."""
-    values: ValueKind = MeanValues()
-    """What the value of an action is, if the policy acts by values: a number, or a distribution of returns."""
+    values: ValueKind | None = None
+    """What the value of an action is, if the policy acts by values: a distribution of returns; None: a number."""
     dueling: bool = False
     """The network gives advantages of actions and a value of the state in place of values of actions."""
     weight_noise: float = 0.0

@@ -56,8 +56,9 @@ class WeightNoise:
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> WeightNoise:
         """Of a network whose parameters have these shapes, by their names; their order does not matter."""
-        found = [name for name in sorted(shapes) if name.endswith("weight" + _SIGMA)]
-        return cls(tuple((name.removesuffix("weight" + _SIGMA), *reversed(shapes[name])) for name in found))
+        end = "weight" + _SIGMA
+        found = sorted((name.removesuffix(end), shape) for name, shape in shapes.items() if name.endswith(end))
+        return cls(tuple((prefix, num_in, num_out) for prefix, (num_out, num_in) in found))
 
     @property
     def size(self) -> int:
