@@ -46,16 +46,8 @@ def test_it_learns_cartpole() -> None:
 
 
 def test_rainbow_learns_cartpole() -> None:
-    hp = Rainbow(
-        learning_rate=2e-3,
-        samples_per_insert=16.0,
-        target_every=100,
-        v_min=0.0,
-        v_max=100.0,
-        noisy_std=0.1,
-        hidden=(64, 64),
-    )
-    monitor, *_ = run(hp, updates=500)
+    hp = Rainbow(learning_rate=2e-3, target_every=100, v_min=0.0, v_max=100.0, noisy_std=0.1, hidden=(64, 64))
+    monitor, *_ = run(hp, updates=350)
     assert monitor.env_steps > 15_000
     assert monitor.return_mean_100 > 100  # a random policy has 22
 
@@ -76,6 +68,8 @@ def test_the_same_parameters_under_every_deployment(hp: DQN) -> None:
 def test_noise_of_each_shard_where_inference_is_elsewhere(inference: Any) -> None:
     hp = Rainbow(**QUICK, **ALL, shards=3)
     assert run(hp, on=Processes(workers=2, inference=inference))[2] == run(hp)[2]
+    loose = Rainbow(**QUICK, **ALL, shards=3, tolerance=200.0)  # calls that wait together may be computed together
+    assert run(loose, on=Processes(workers=3, inference=inference))[0].env_steps > 100
 
 
 @pytest.mark.parametrize("hp", [

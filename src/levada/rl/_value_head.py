@@ -55,7 +55,7 @@ class ValueHead(ActionHead):
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         """The best action."""
-        worth = self.kind.worth_numpy(self._atoms(params))
+        worth = self.kind.worth_numpy(self._atoms(params, only_advantages=self.kind.is_linear))
         if mask is not None:
             worth = np.where(mask != 0, worth, -np.inf)
         return cast("Array", worth.argmax(axis=1))
@@ -64,10 +64,12 @@ class ValueHead(ActionHead):
         """There is none to speak of."""
         return np.zeros(len(action), np.float32)
 
-    def _atoms(self, params: Any) -> Any:
+    def _atoms(self, params: Any, only_advantages: bool = False) -> Any:
         """``[N, A, K]``, of torch or of numpy, which agree in these words."""
         atoms = params.reshape(len(params), -1, self.kind.num_atoms)
         if not self.dueling:
             return atoms
         advantages, value = atoms[:, :-1], atoms[:, -1:]
-        return value + advantages - advantages.mean(1)[:, None]
+        if only_advantages:
+            return advantages
+        return advantages + (value - advantages.sum(1)[:, None] / advantages.shape[1])

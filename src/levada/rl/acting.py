@@ -86,6 +86,7 @@ class Actor:
         """Act with noise on the weights until others are loaded, if the policy has such noise."""
         if self._weight_noise is not None:
             self._noise = self._weight_noise.draw(rng)
+            self._noise.setflags(write=False)
 
     def params(self, obs: Nest) -> Array:
         """Give the head's parameters ``[B, row_size]``; the next call overwrites them."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -35,6 +36,11 @@ class ValueKind(Protocol):
     @property
     def num_atoms(self) -> int:
         """K: how many numbers there are for an action."""
+        ...
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether worth is linear in the atoms: what is added to those of all actions alike then decides nothing."""
         ...
 
     def worth(self, atoms: Tensor) -> Tensor:
@@ -69,6 +75,7 @@ class MeanValues:
     """One number for each action."""
 
     num_atoms: ClassVar[int] = 1
+    is_linear: ClassVar[bool] = True
 
     def worth(self, atoms: Tensor) -> Tensor:
         """The number itself."""
@@ -105,6 +112,7 @@ class CategoricalValues:
     """The smallest return that can be told; smaller ones count as this."""
     v_max: float = 10.0
     """The largest."""
+    is_linear: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.num_atoms < 2:
@@ -121,11 +129,15 @@ class CategoricalValues:
 
     def worth_numpy(self, atoms: Array) -> Array:
         """The mean."""
-        odds = np.exp(atoms - atoms.max(axis=-1, keepdims=True))
-        worth: Array = (odds @ np.linspace(self.v_min, self.v_max, self.num_atoms, dtype=np.float32)) / odds.sum(
-            axis=-1
-        )
+        odds = atoms - np.maximum.reduce(atoms, axis=-1, keepdims=True)
+        sums = np.exp(odds, out=odds) @ self._support_and_ones
+        worth: Array = sums[..., 0] / sums[..., 1]
         return worth
+
+    @cached_property
+    def _support_and_ones(self) -> Array:
+        support = np.linspace(self.v_min, self.v_max, self.num_atoms, dtype=np.float32)
+        return np.stack([support, np.ones_like(support)], axis=1)
 
     def td_loss(
         self, atoms_tm1: Tensor, atoms_t: Tensor, reward: Tensor, discount: Tensor, huber: float | None
@@ -147,6 +159,7 @@ class QuantileValues:
 
     num_atoms: int = 51
     """More are finer, and slower."""
+    is_linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.num_atoms < 1:
@@ -159,7 +172,7 @@ class QuantileValues:
 
     def worth_numpy(self, atoms: Array) -> Array:
         """The mean."""
-        worth: Array = atoms.mean(axis=-1)
+        worth: Array = np.add.reduce(atoms, axis=-1) / np.float32(self.num_atoms)
         return worth
 
     def td_loss(

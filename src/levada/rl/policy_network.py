@@ -107,7 +107,10 @@ class PolicyNetwork:
         """Go on with this noise; takes no time if it is the same as before."""
         if noise is self._noise or (noise is not None and np.array_equal(noise, self._noise)):  # type: ignore[arg-type]
             return
-        self._noise = None if noise is None else noise.copy()  # where it is served, its memory is used again
+        # Where it is served, its memory is used again. What nobody can change need not be copied, and is known again at once.
+        if noise is not None and (noise.flags.writeable or not noise.flags.owndata):
+            noise = noise.copy()
+        self._noise = noise
         self._take(self._means if noise is None else self._means | self._weight_noise.apply(self._means, noise))
 
     def _take(self, weights: Weights) -> None:
