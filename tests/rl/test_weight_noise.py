@@ -41,7 +41,7 @@ def test_weights_are_those_of_an_independent_count():
     rng = np.random.default_rng(0)
     shapes = {"b.weight": (2, 3), "b.bias": (2,), "a.weight": (3, 4)}  # a has no bias
     weights = {name + end: rng.normal(size=shape) for name, shape in shapes.items() for end in ("", "_sigma")}
-    weights["conv.weight"] = rng.normal(size=(2, 2))
+    weights |= {name: rng.normal(size=(2, 2)) for name in ("conv.weight", "log_sigma")}
     noise = noise_of(weights)
     assert noise.size == 4 + 3 + 3 + 2
     drawn = noise.draw(rng)
@@ -54,8 +54,8 @@ def test_weights_are_those_of_an_independent_count():
                 expected = mean[i, j] + deviation[i, j] * of_output[i] * of_input[j]
                 assert found[f"{name}.weight"][i, j] == pytest.approx(expected)
     np.testing.assert_allclose(found["b.bias"], weights["b.bias"] + weights["b.bias_sigma"] * b_out)
-    assert set(found) == {"a.weight", "b.weight", "b.bias", "conv.weight"}
-    assert found["conv.weight"] is weights["conv.weight"]
+    assert set(found) == {"a.weight", "b.weight", "b.bias", "conv.weight", "log_sigma"}
+    assert all(found[name] is weights[name] for name in ("conv.weight", "log_sigma"))
 
 
 def test_noise_is_the_signed_root_of_normal_numbers():
@@ -280,6 +280,28 @@ def test_values_of_a_policy_that_does_not_act_by_them(option):
 def test_a_network_without_linear_layers_is_refused():
     with pytest.raises(ValueError, match="Sequential has no linear layer, whose weights could have noise"):
         add_deviations(nn.Sequential(nn.Conv2d(1, 1, 1)), 0.5)
+
+
+class OwnNoise(MLP):
+    """Makes its noise itself."""
+
+    def __init__(self, space, num_params):
+        super().__init__(space, num_params, hidden=(8,))
+        self.weight_sigma = nn.Parameter(torch.ones(2, 3))
+
+
+def test_a_network_with_deviations_of_its_own_gets_no_others():
+    fields = {"observation_space": VECTOR, "action_space": spaces.Discrete(2), "acts_by": "value", "network": OwnNoise}
+    with pytest.raises(ValueError, match="OwnNoise has a parameter 'weight_sigma' of its own; is it noisy already"):
+        Policy(**fields, weight_noise=0.5)
+    policy = Policy(**fields)
+    network, weights = PolicyNetwork(policy), policy.weights(policy.module(seed=0))
+    network.load(weights)
+    assert network._weight_noise.size == 0
+    live = OffPolicyLearner(policy=policy, loss=gap, coefficients=lambda _: {"learning_rate": 1e-2}, batch_size=4).open(
+        0
+    )
+    assert live._weight_noise.size == 0
 
 
 def test_any_network_of_linear_layers_can_have_noise():

@@ -173,7 +173,8 @@ class LiveOffPolicyLearner:
         ends = np.cumsum([0, *(sum(p.numel() for p in made[name].parameters()) for name in order)]).tolist()
         self._spans = {name: (number, ends[number], ends[number + 1]) for number, name in enumerate(order)}
         self._rng = np.random.default_rng(seed)
-        self._weight_noise = WeightNoise.of({name: p.shape for name, p in made[POLICY].named_parameters()})
+        shapes = {name: parameter.shape for name, parameter in made[POLICY].named_parameters()}
+        self._weight_noise = WeightNoise.of(shapes if recipe.policy.weight_noise else {})
         self._steps: dict[Any, Callable[..., Any]] = {}
         self._stats: tuple[str, ...] = ()
         self.num_updates = 0

@@ -58,7 +58,7 @@ class PolicyNetwork:
         self._numpy = _numpy_twin(module, self._shapes)
         all_numpy = self._numpy is not None and self._numpy.has_value
         self._torch = None if all_numpy else _TorchNetwork(module)
-        self._weight_noise = WeightNoise.of(self._shapes)
+        self._weight_noise = WeightNoise.of(self._shapes if policy.weight_noise else {})
         self._means: dict[str, Array] = {}
         self._noise: Array | None = None
 

@@ -33,9 +33,12 @@ def add_deviations(network: nn.Module, std: float) -> None:
     """Give each linear layer the parameters `weight_sigma` and `bias_sigma`, std / sqrt(inputs) in the beginning.
 
     Raises:
-        ValueError: there is no linear layer.
+        ValueError: there is no linear layer, or there are parameters of these names.
 
     """
+    if own := [name for name, _ in network.named_parameters() if name.endswith(("weight" + _SIGMA, "bias" + _SIGMA))]:
+        msg = f"{type(network).__name__} has a parameter {own[0]!r} of its own; is it noisy already?"
+        raise ValueError(msg)
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
     if not layers:
         msg = f"{type(network).__name__} has no linear layer, whose weights could have noise"
@@ -76,13 +79,12 @@ class WeightNoise:
 
         The noise of a weight is the product of its input's and its output's, that of a bias is its output's (equations 10, 11).
         """
-        found = {name: weight for name, weight in weights.items() if not name.endswith(_SIGMA)}
-        start = 0
+        found, start = dict(weights), 0
         for prefix, num_in, num_out in self.layers:
             middle, end = start + num_in, start + num_in + num_out
             of_input, of_output = noise[start:middle], noise[middle:end]
             start = end
             for name, factor in (("weight", of_output[:, None] * of_input), ("bias", of_output)):
                 if prefix + name in found:
-                    found[prefix + name] = weights[prefix + name] + weights[prefix + name + _SIGMA] * factor
+                    found[prefix + name] = weights[prefix + name] + found.pop(prefix + name + _SIGMA) * factor
         return found
