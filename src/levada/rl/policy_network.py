@@ -51,7 +51,6 @@ class PolicyNetwork:
 
         """
         self._policy_name = policy.name
-        self._owner = owner
         self._num_threads = num_threads
         module = policy.module(seed=0).eval()
         self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
