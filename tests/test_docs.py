@@ -109,7 +109,7 @@ def test_every_option_of_a_run_is_documented() -> None:
     assert documented == names(TrainOptions)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "rainbow"])
 def test_every_metric_is_documented(tmp_path: Path, algorithm: str) -> None:
     run = lv.train(
         algorithm, "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", tensorboard=False

@@ -11,6 +11,8 @@ import pytest
 import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
+from levada.algorithms.rainbow import Rainbow
+from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.task import Task
 from levada.run.checkpoint import CheckpointWarning
 from levada.run.hashing import params_sha256
@@ -19,6 +21,7 @@ from levada.runners import Inline
 from levada.runners.processes import Processes
 
 QUICK = {"num_envs": 2, "num_steps": 4, "min_size": 40, "batch_size": 16, "num_gradient_steps": 2, "hidden": (16,)}
+ALL = {"num_atoms": 7, "v_min": 0.0, "v_max": 20.0}
 
 
 def run(
@@ -42,19 +45,37 @@ def test_it_learns_cartpole() -> None:
     assert statistics.replays["replay"].reuse == pytest.approx(16.0, rel=0.01)
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"shards": 3, "prioritised": True, "lookahead": 3, "dueling": True}, {"samples_per_insert": 1.5, "double": False},
-], ids=str)  # fmt: skip
-def test_the_same_parameters_under_every_deployment(options: dict[str, Any]) -> None:
-    hp = DQN(**QUICK | options)
+def test_rainbow_learns_cartpole() -> None:
+    hp = Rainbow(learning_rate=2e-3, target_every=100, v_min=0.0, v_max=100.0, noisy_std=0.1, hidden=(64, 64))
+    monitor, *_ = run(hp, updates=350)
+    assert monitor.env_steps > 15_000
+    assert monitor.return_mean_100 > 100  # a random policy has 22
+
+
+@pytest.mark.parametrize("hp", [
+    DQN(**QUICK), DQN(**QUICK, samples_per_insert=1.5, double=False),
+    DQN(**QUICK, shards=3, prioritised=True, lookahead=3, dueling=True), DQN(**QUICK, shards=2, distribution="quantile"),
+    Rainbow(**QUICK, **ALL, shards=3), Rainbow(**QUICK, **ALL, distribution="quantile", epsilon_start=0.5),
+], ids=lambda hp: f"{type(hp).__name__}-{hp.distribution}-{hp.shards}-{hp.samples_per_insert}")  # fmt: skip
+def test_the_same_parameters_under_every_deployment(hp: DQN) -> None:
     expected = run(hp)[2]
     for place in (Processes(workers=1), Processes(workers=2), Inline(adversary=1)):
         assert run(hp, on=place)[2] == expected, place
     assert run(hp, seed=2)[2] != expected
 
 
-def test_a_run_that_goes_on_ends_with_the_same_parameters() -> None:
-    hp = DQN(**QUICK, shards=2, prioritised=True, lookahead=3)
+@pytest.mark.parametrize("inference", ["learner", "worker"])
+def test_noise_of_each_shard_where_inference_is_elsewhere(inference: Any) -> None:
+    hp = Rainbow(**QUICK, **ALL, shards=3)
+    assert run(hp, on=Processes(workers=2, inference=inference))[2] == run(hp)[2]
+    loose = Rainbow(**QUICK, **ALL, shards=3, tolerance=200.0)  # calls that wait together may be computed together
+    assert run(loose, on=Processes(workers=3, inference=inference))[0].env_steps > 100
+
+
+@pytest.mark.parametrize("hp", [
+    DQN(**QUICK, shards=2, prioritised=True, lookahead=3), Rainbow(**QUICK, **ALL, shards=2),
+], ids=["dqn", "rainbow"])  # fmt: skip
+def test_a_run_that_goes_on_ends_with_the_same_parameters(hp: DQN) -> None:
     expected = run(hp, updates=60)[2]
     state = run(hp, on=Processes(workers=2), updates=25)[3]
     assert state.is_exact
@@ -64,14 +85,45 @@ def test_a_run_that_goes_on_ends_with_the_same_parameters() -> None:
 @pytest.mark.parametrize(
     "env", ["FrozenLake-v1", *(f"small_envs:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
 )
-def test_other_observations_and_action_masks(env: str) -> None:
-    monitor, *_ = run(DQN(**QUICK), env, updates=20)
+@pytest.mark.parametrize("hp", [DQN(**QUICK), Rainbow(**QUICK, **ALL)], ids=["dqn", "rainbow"])
+def test_other_observations_and_action_masks(env: str, hp: DQN) -> None:
+    monitor, *_ = run(hp, env, updates=20)
     assert monitor.env_steps > 100
+
+
+def test_noisy_nets_explore_without_random_actions_unless_they_are_asked_for() -> None:
+    def explores(hp: DQN) -> tuple[float, float]:
+        source: Any = hp.flow(Task("CartPole-v1")).nodes["step"]
+        explore = source.work.explore
+        return explore.start, explore.end
+
+    assert explores(DQN()) == (1.0, 0.05)
+    assert explores(DQN(epsilon_end=0.2)) == (1.0, 0.2)
+    assert explores(DQN(noisy=True)) == explores(Rainbow()) == (0.0, 0.0)
+    assert explores(Rainbow(epsilon_start=0.5)) == (0.5, 0.0)
+    assert explores(Rainbow(noisy=False)) == (1.0, 0.05)
+
+
+def test_an_evaluation_acts_by_the_means_of_noisy_weights(tmp_path: Path) -> None:
+    trained = lv.train(
+        "rainbow", "CartPole-v1", until="updates=5", out=tmp_path / "run", display="quiet", tensorboard=False, **QUICK, **ALL
+    )  # fmt: skip
+    policy, observation = trained.policy, np.ones(4, np.float32)
+    assert len({int(policy.act(observation)) for _ in range(20)}) == 1
+    first, second = (lv.evaluate(trained, num_episodes=3, seed=1).returns for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    plain = {name: array for name, array in policy.weights.items() if not name.endswith("_sigma")}
+    still = plain | {name: np.zeros_like(array) for name, array in policy.weights.items() if name.endswith("_sigma")}
+    again = evaluate(Task("CartPole-v1"), TrainedPolicy(policy.policy, still, version=5), num_episodes=3, seed=1)
+    np.testing.assert_array_equal(again.returns, first)
 
 
 @pytest.mark.parametrize(("fields", "match"), [
     ({"batch_size": 0}, "batch_size=0"), ({"tau": 2.0}, "tau=2.0"), ({"samples_per_insert": 0.0}, "samples_per_insert"),
     ({"double": 1}, "double=1"), ({"huber": -1.0}, "huber"),
+    ({"distribution": "gaussian"}, "distribution='gaussian'"), ({"num_atoms": 1}, "num_atoms=1"), ({"noisy": 0.5}, "noisy=0.5"),
+    ({"noisy_std": 0.0}, "noisy_std"), ({"v_min": 10.0}, r"DQN\(v_min=10.0, v_max=10.0\): expected v_min < v_max"),
+    ({"v_max": float("inf")}, "v_max=inf"), ({"epsilon_start": True}, "epsilon_start"),
     ({"epsilon_end": 1.5}, "epsilon_end"), ({"tolerance": -1}, "tolerance"),
 ])  # fmt: skip
 def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:

@@ -17,11 +17,13 @@ EXPORTED = [
     "ShapeError",
     "SquashedGaussian",
     "VTrace",
+    "categorical_projection",
     "discounted_returns",
     "gae",
     "gae_numpy",
     "lambda_returns",
     "n_step_returns",
+    "quantile_huber_loss",
     "retrace",
     "vtrace",
 ]

@@ -9,6 +9,8 @@ from gymnasium import spaces
 from torch import nn
 
 from levada.algorithms.dqn import DQN, DQNLoss
+from levada.algorithms.rainbow import Rainbow
+from levada.rl.action_values import ActionValues, MeanValues
 from levada.rl.learner import NonFiniteError
 from levada.rl.models import ValueMLP
 from levada.rl.off_policy import OffPolicyLearner, Outcome
@@ -16,15 +18,16 @@ from levada.rl.policy import Policy
 from levada.rl.transitions import Transitions
 
 OBS = spaces.Box(-9.0, 9.0, (3,))
+PLAIN = DQN()
 
 
-def learner(seed=0, *, dueling=False, **options):
+def learner(seed=0, *, hp=PLAIN, **options):
     policy = Policy(
-        observation_space=OBS, action_space=spaces.Discrete(4), acts_by="value",
-        network=partial(ValueMLP, hidden=(16,), dueling=dueling),
+        observation_space=OBS, action_space=spaces.Discrete(4), acts_by="value", network=partial(ValueMLP, hidden=(16,)),
+        values=hp.values, dueling=hp.dueling, weight_noise=hp.noisy_std if hp.noisy else 0.0,
     )  # fmt: skip
     fields = {
-        "policy": policy, "loss": DQNLoss(DQN(dueling=dueling)), "coefficients": lambda num_steps: {"learning_rate": 1e-2},
+        "policy": policy, "loss": DQNLoss(hp), "coefficients": lambda num_steps: {"learning_rate": 1e-2},
         "batch_size": 8, "targets": ("policy",), "compile": "auto",
     }  # fmt: skip
     return OffPolicyLearner(**fields | options).open(seed)
@@ -42,9 +45,9 @@ def batch(num_rows=8, seed=0, **more):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports
-@pytest.mark.parametrize("dueling", [False, True])
-def test_eager_recorded_and_compiled_learn_the_same(dueling):
-    ways = [learner(dueling=dueling, compile=compile_, target_every=3) for compile_ in (False, "auto", True)]
+@pytest.mark.parametrize("hp", [DQN(), Rainbow(num_atoms=5)], ids=["dqn", "rainbow"])
+def test_eager_recorded_and_compiled_learn_the_same(hp):
+    ways = [learner(hp=hp, compile=compile_, target_every=3) for compile_ in (False, "auto", True)]
     for seed in range(4):
         updates = [live.update(batch(24, seed)) for live in ways]
     for update in updates[1:]:
@@ -80,31 +83,25 @@ def test_targets_follow(every, tau):
         np.testing.assert_allclose(state["step/target"], target, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("more", [{}, {"double": False}, {"huber": None}, {"dueling": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"double": False}, {"huber": None}], ids=str)
 def test_the_loss_by_an_independent_count(more):
     """From the papers' formulas, in numpy."""
     hp = DQN(prioritised=True, **more)
     rng = np.random.default_rng(3)
     q_tm1, q_next, q_slow = (rng.normal(size=(8, 4)) * 2 for _ in range(3))
-    values = {name: rng.normal(size=8) for name in ("tm1", "next", "slow")}
     rows = batch(seed=1, importance=rng.random(8).astype(np.float32))[0].columns
     tensors = {name: torch.from_numpy(np.asarray(column)) for name, column in rows.items()}
 
     def net(first, second):
         def call(obs):
-            q, v = first if obs is tensors["obs"] else second
-            return Values(torch.from_numpy(q), None), torch.from_numpy(v)
+            q = first if obs is tensors["obs"] else second
+            return ActionValues(MeanValues(), torch.from_numpy(q)[..., None], None), None
 
         return call
 
-    online = net((q_tm1, values["tm1"]), (q_next, values["next"]))
-    slow = net((None, None), (q_slow, values["slow"]))
+    online, slow = net(q_tm1, q_next), net(None, q_slow)
     outcome = DQNLoss(hp)({"policy": online}, {"policy": slow}, tensors, {})
 
-    if hp.dueling:
-        q_tm1 = values["tm1"][:, None] + q_tm1 - q_tm1.mean(1, keepdims=True)
-        q_next = values["next"][:, None] + q_next - q_next.mean(1, keepdims=True)
-        q_slow = values["slow"][:, None] + q_slow - q_slow.mean(1, keepdims=True)
     best = (q_next if hp.double else q_slow).argmax(1)
     target = rows["reward"] + rows["discount"] * q_slow[np.arange(8), best]
     error = target - q_tm1[np.arange(8), rows["action"]]
@@ -114,17 +111,12 @@ def test_the_loss_by_an_independent_count(more):
     np.testing.assert_allclose(outcome.priorities.numpy(), size, rtol=1e-5)
 
 
-class Values:
-    def __init__(self, values, mask):
-        self.values, self.mask = values, mask
-
-
 def test_actions_that_are_not_allowed_are_no_target():
     rows = {name: torch.from_numpy(np.asarray(column)) for name, column in batch()[0].columns.items()}
     values = torch.arange(32.0).reshape(8, 4)
     mask = torch.ones(8, 4, dtype=torch.bool)
     mask[:, 3] = False
-    net = {"policy": lambda obs: (Values(values, mask), values[:, 0])}
+    net = {"policy": lambda obs: (ActionValues(MeanValues(), values[..., None], mask), None)}
     target = rows["reward"] + rows["discount"] * values[:, 2]
     error = target - values.gather(1, rows["action"][:, None])[:, 0]
     outcome = DQNLoss(DQN(prioritised=True))(net, net, rows, {})
@@ -167,8 +159,9 @@ def test_nan_is_refused_and_nothing_changes():
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_a_saved_learner_goes_on():
-    one, other = learner(target_every=3), learner(seed=5, target_every=3)
+@pytest.mark.parametrize("hp", [DQN(), Rainbow(num_atoms=5)], ids=["dqn", "rainbow"])
+def test_a_saved_learner_goes_on(hp):
+    one, other = learner(hp=hp, target_every=3), learner(seed=5, hp=hp, target_every=3)
     for seed in range(4):
         one.update(batch(seed=seed))
     other.load_state_dict(one.state_dict())

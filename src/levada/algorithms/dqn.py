@@ -9,7 +9,9 @@ is learned from is sampled, so often that each transition is sampled `samples_pe
         +---------------------- [weights] <--------------+
 
 Double Q-learning: van Hasselt et al. 2015, arXiv 1509.06461. Dueling networks: Wang et al. 2015, arXiv 1511.06581.
-Prioritised replay: Schaul et al. 2015, arXiv 1511.05952. Targets over n steps: Hessel et al. 2017, arXiv 1710.02298.
+Prioritised replay: Schaul et al. 2015, arXiv 1511.05952. Categorical returns: Bellemare et al. 2017, arXiv 1707.06887. Quantiles
+of returns: Dabney et al. 2017, arXiv 1710.10044. Noisy nets: Fortunato et al. 2017, arXiv 1706.10295. Targets over n steps, and
+all together (`levada.algorithms.rainbow`): Hessel et al. 2017, arXiv 1710.02298.
 """
 
 from __future__ import annotations
@@ -19,21 +21,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from levada.algorithms.checks import (
+    ConfigError,
     require_bools,
     require_choice,
     require_counts,
     require_fractions,
     require_not_negative,
+    require_numbers,
     require_positive,
 )
 from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.replayed import Replayed
 from levada.flow import Flow, Prioritised
+from levada.rl.action_values import CategoricalValues, QuantileValues, ValueKind
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import value_network
 from levada.rl.off_policy import Net, Outcome
@@ -68,14 +71,27 @@ class DQN(Replayed):
     """Exponent of the priorities, if prioritised. 0 is uniform."""
     beta: float = 0.4
     """Exponent of the weights that correct for priorities; it rises to 1 over `capacity` transitions."""
-    epsilon_start: float = 1.0
-    """Share of random actions in the beginning."""
-    epsilon_end: float = 0.05
-    """And in the end."""
+    distribution: Literal["mean", "categorical", "quantile"] = "mean"
+    """What is learned of a return: its mean, or its distribution by probabilities of atoms (C51) or by quantiles (QR-DQN)."""
+    num_atoms: int = 51
+    """Atoms of a distribution. More are finer, and slower."""
+    v_min: float = -10.0
+    """Return of the first atom, if categorical; smaller returns count as this."""
+    v_max: float = 10.0
+    """Return of the last atom, if categorical; a wider range is coarser."""
+    noisy: bool = False
+    """Explore by noise on the weights, whose size is learned, in place of random actions."""
+    noisy_std: float = 0.5
+    """Deviation of that noise in the beginning, times the root of a layer's inputs. Higher explores more."""
+    epsilon_start: float | None = None
+    """Share of random actions in the beginning; None: 1, or 0 if noisy."""
+    epsilon_end: float | None = None
+    """And in the end; None: 0.05, or 0 if noisy."""
     epsilon_steps: int = 10_000
     """Env steps over which it falls."""
     huber: float | None = 1.0
-    """From which error on the loss grows linearly; None: never."""
+    """From which error on the loss grows linearly; None: never, or for quantiles from 0 on. Not for categorical
+    returns, whose loss is a divergence."""
     max_grad_norm: float | None = 10.0
     """Gradients are scaled down to this norm; None: never."""
     network: NetworkField = None
@@ -86,29 +102,50 @@ class DQN(Replayed):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_counts(self, "target_every", "epsilon_steps")
-        require_fractions(self, "beta", "epsilon_start", "epsilon_end")
+        require_fractions(self, "beta")
+        require_fractions(self, "epsilon_start", "epsilon_end", or_none=True)
+        require_positive(self, "noisy_std")
         require_positive(self, "huber", or_none=True)
         require_not_negative(self, "alpha")
-        require_bools(self, "double", "dueling", "prioritised")
+        require_bools(self, "double", "dueling", "prioritised", "noisy")
+        require_choice(self, "distribution", "mean", "categorical", "quantile")
+        require_counts(self, "num_atoms", least=2)
+        require_numbers(self, "v_min", "v_max")
+        if self.v_min >= self.v_max:
+            msg = f"{type(self).__name__}(v_min={self.v_min!r}, v_max={self.v_max!r}): expected v_min < v_max"
+            raise ConfigError(msg)
         require_choice(self, "activation", "tanh", "relu")
 
     def flow(self, task: Task) -> Flow:
         """Step, look ahead, store; sample, learn, publish."""
         network = find_network(self.network)
         if network is None:
-            network = partial(value_network, hidden=self.hidden, activation=self.activation, dueling=self.dueling)
+            network = partial(value_network, hidden=self.hidden, activation=self.activation)
         policy = Policy(
-            observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=network
-        )
+            observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=network,
+            values=self.values, dueling=self.dueling, weight_noise=self.noisy_std if self.noisy else 0.0,
+        )  # fmt: skip
         learner = self.learner(policy, DQNLoss(self), targets=("policy",), target_every=self.target_every)
-        explore = EpsilonGreedy(start=self.epsilon_start, end=self.epsilon_end, num_steps=self.epsilon_steps)
+        start, end = (0.0, 0.0) if self.noisy else (1.0, 0.05)
+        explore = EpsilonGreedy(
+            start=start if self.epsilon_start is None else self.epsilon_start,
+            end=end if self.epsilon_end is None else self.epsilon_end,
+            num_steps=self.epsilon_steps,
+        )
         prioritised = Prioritised(alpha=self.alpha, beta=self.beta, anneal_inserts=self.capacity)
         return self.replayed(task, learner, explore, prioritised if self.prioritised else None)
+
+    @property
+    def values(self) -> ValueKind | None:
+        """The distribution that is learned; None: only its mean."""
+        if self.distribution == "categorical":
+            return CategoricalValues(num_atoms=self.num_atoms, v_min=self.v_min, v_max=self.v_max)
+        return QuantileValues(num_atoms=self.num_atoms) if self.distribution == "quantile" else None
 
 
 @dataclass(frozen=True)
 class DQNLoss:
-    """The error of a one-step target from n steps of rewards, by Huber's loss."""
+    """The error of a one-step target from n steps of rewards."""
 
     hp: DQN
 
@@ -119,28 +156,13 @@ class DQNLoss:
         batch: Mapping[str, Any],
         coefficients: Mapping[str, Tensor],
     ) -> Outcome:
-        """Y = r + discount * Q'(s', argmax_a Q(s', a)), with Q' of the target network."""
-        q_tm1, _ = self._values(nets["policy"], batch["obs"])
-        q_t, mask = self._values(targets["policy"], batch["next_obs"])
-        chooser = self._values(nets["policy"], batch["next_obs"])[0].detach() if self.hp.double else q_t
-        if mask is not None:
-            chooser = chooser.masked_fill(mask.logical_not(), -torch.inf)
-        best = q_t.gather(1, chooser.argmax(dim=1, keepdim=True))[:, 0]
-        target = batch["reward"] + batch["discount"] * best
-        value = q_tm1.gather(1, batch["action"][:, None])[:, 0]
-        error = target - value
-        if self.hp.huber is None:
-            loss = 0.5 * error.square()
-        else:
-            loss = functional.huber_loss(value, target, reduction="none", delta=self.hp.huber)
+        """Y = r + discount * Z'(s', argmax_a Q(s', a)), with Z' of the target network, and Q the mean of Z."""
+        z_tm1, _ = nets["policy"](batch["obs"])
+        z_t, _ = targets["policy"](batch["next_obs"])
+        chooser = nets["policy"](batch["next_obs"])[0] if self.hp.double else z_t
+        after, taken = z_t.atoms_of(chooser.best()), z_tm1.atoms_of(batch["action"])
+        loss, surprise = z_tm1.kind.td_loss(taken, after, batch["reward"], batch["discount"], self.hp.huber)
         if IMPORTANCE in batch:
             loss = loss * batch[IMPORTANCE]
-        stats = {"td_loss": loss.mean(), "q_values": value.mean()}
-        return Outcome(loss.mean(), stats, error.abs() if self.hp.prioritised else None)
-
-    def _values(self, net: Any, obs: Any) -> tuple[Tensor, Tensor | None]:
-        """Values ``[N, A]``, and which actions are allowed."""
-        actions, value = net(obs)
-        if not self.hp.dueling:
-            return actions.values, actions.mask
-        return value[:, None] + actions.values - actions.values.mean(dim=1, keepdim=True), actions.mask
+        stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.worth(taken).mean()}
+        return Outcome(loss.mean(), stats, surprise if self.hp.prioritised else None)

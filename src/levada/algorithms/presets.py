@@ -66,6 +66,18 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalise_reward": True,
         },
     },
+    "rainbow": {
+        "CartPole-v1": {
+            "hidden": (128, 128),
+            "samples_per_insert": 16.0,
+            "target_every": 100,
+            "anneal_steps": 200_000,
+            "adam_eps": 1e-8,
+            "v_min": 0.0,
+            "v_max": 100.0,
+            "noisy_std": 0.1,
+        },
+    },
     "sac": {
         "CartPole-v1": {
             "num_envs": 8,

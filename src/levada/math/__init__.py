@@ -1,4 +1,4 @@
-"""The mathematics of reinforcement learning as pure functions: returns, V-trace, Retrace, action distributions.
+"""The mathematics of reinforcement learning as pure functions: returns, V-trace, Retrace, distributions.
 
 Arrays are time-major, ``[T, B]`` or ``[T, *batch]``, and named by time: ``v_tm1`` belongs to the observation
 before a step, ``v_t`` to the one after it. Every function of a trajectory takes the two ends of an episode
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from levada.math.returns import lambda_returns as lambda_returns
     from levada.math.returns import n_step_returns as n_step_returns
     from levada.math.returns_numpy import gae_numpy as gae_numpy
+    from levada.math.value_distributions import categorical_projection as categorical_projection
+    from levada.math.value_distributions import quantile_huber_loss as quantile_huber_loss
 
 _HOME = {
     "Bernoulli": "levada.math.distributions",
@@ -55,11 +57,13 @@ _HOME = {
     "ShapeError": "levada.math._checks",
     "SquashedGaussian": "levada.math.distributions",
     "VTrace": "levada.math.off_policy",
+    "categorical_projection": "levada.math.value_distributions",
     "discounted_returns": "levada.math.returns",
     "gae": "levada.math.returns",
     "gae_numpy": "levada.math.returns_numpy",
     "lambda_returns": "levada.math.returns",
     "n_step_returns": "levada.math.returns",
+    "quantile_huber_loss": "levada.math.value_distributions",
     "retrace": "levada.math.off_policy",
     "vtrace": "levada.math.off_policy",
 }

@@ -4,6 +4,7 @@
     acting      Policy (its network, its distribution), Sampler -> Rollout, Shard
     learning    Transitions, Learner (epochs and minibatches over a loss), Adam
     off-policy  StepSampler (EpsilonGreedy, GaussianNoise, OwnNoise) -> NStep, OffPolicyLearner (targets, critics)
+    values      CategoricalValues, QuantileValues -> ActionValues
     after it    TrainedPolicy, Evaluation (made by `levada.evaluate`)
     networks    MLP, NatureCNN, MultiInput, default_network
 
@@ -23,6 +24,9 @@ from typing import TYPE_CHECKING
 from levada._lazy import lazy
 
 if TYPE_CHECKING:
+    from levada.rl.action_values import ActionValues as ActionValues
+    from levada.rl.action_values import CategoricalValues as CategoricalValues
+    from levada.rl.action_values import QuantileValues as QuantileValues
     from levada.rl.critic import ChoiceCritic as ChoiceCritic
     from levada.rl.critic import Critic as Critic
     from levada.rl.env_batch import EnvError as EnvError
@@ -53,8 +57,10 @@ if TYPE_CHECKING:
     from levada.rl.transitions import concatenate as concatenate
 
 _HOME = {
+    "ActionValues": "levada.rl.action_values",
     "Adam": "levada.rl.optimise",
     "Apply": "levada.rl.step",
+    "CategoricalValues": "levada.rl.action_values",
     "ChoiceCritic": "levada.rl.critic",
     "Critic": "levada.rl.critic",
     "EnvError": "levada.rl.env_batch",
@@ -71,6 +77,7 @@ _HOME = {
     "Outcome": "levada.rl.off_policy",
     "OwnNoise": "levada.rl.explore",
     "Policy": "levada.rl.policy",
+    "QuantileValues": "levada.rl.action_values",
     "Rollout": "levada.rl.rollout",
     "Sampler": "levada.rl.sampler",
     "SpaceError": "levada.rl.spaces",

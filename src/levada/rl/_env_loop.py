@@ -60,7 +60,7 @@ class EnvLoop:
 
     def __init__(self, task: Task, policy: Policy, num_envs: int, shard: Shard) -> None:
         self.rng = np.random.default_rng(shard.seed)
-        self.actor = policy.actor(shard.serve, shard.num_threads)
+        self.actor = policy.actor(shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
         self.envs = task.make(num_envs)
         self._episodes = EpisodeCounter(num_envs)
         self.obs: Nest = self.envs.reset(shard.seed)

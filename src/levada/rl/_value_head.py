@@ -7,50 +7,39 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast, final
+from typing import Any, cast, final
 
 import numpy as np
-import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
 from levada.rl._action_head import ActionHead
+from levada.rl.action_values import ActionValues, MeanValues, ValueKind
 from levada.rl.spaces import Array, SpaceError
-
-
-class ActionValues(NamedTuple):
-    """What the learner gets of a row."""
-
-    values: Tensor
-    """``[N, A]``."""
-    mask: Tensor | None
-    """bool ``[N, A]``, False where an action is not allowed."""
-
-    def best(self) -> Tensor:
-        """The best action that is allowed, int64 ``[N]``."""
-        values = self.values if self.mask is None else self.values.masked_fill(self.mask.logical_not(), -torch.inf)
-        return values.argmax(dim=-1)
-
-    def of(self, action: Tensor) -> Tensor:
-        """The value ``[N]`` of an action ``[N]``."""
-        return self.values.gather(-1, action[..., None])[..., 0]
 
 
 @final
 class ValueHead(ActionHead):
-    """One of n actions: the one of the largest value. Whoever samples explores by other means."""
+    """One of n actions: the one that is worth most. Whoever samples explores by other means.
 
-    def __init__(self, space: Space[Any]) -> None:
+    A row of parameters holds the K atoms of each action, ``[A * K]``. With `dueling` (Wang et al. 2015, arXiv 1511.06581,
+    equation 9; with several atoms arXiv 1710.02298) these are advantages, and K atoms of the state's value follow: what counts
+    is the value, and the advantage less the mean of all advantages.
+    """
+
+    def __init__(self, space: Space[Any], kind: ValueKind | None = None, *, dueling: bool = False) -> None:
         """Raises SpaceError for other actions."""
         if not isinstance(space, spaces.Discrete):
             msg = f"a policy that acts by values needs a Discrete action space, got {space}"
             raise SpaceError(msg)
         self.space = space
-        self.num_params = self.row_size = int(space.n)
+        self.kind = kind or MeanValues()
+        self.dueling = dueling
+        self.num_params = self.row_size = (int(space.n) + dueling) * self.kind.num_atoms
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Any:
         """The values; there is no distribution."""
-        return ActionValues(params, mask)
+        return ActionValues(self.kind, self._atoms(params), mask)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
         """Nothing is drawn."""
@@ -66,9 +55,21 @@ class ValueHead(ActionHead):
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         """The best action."""
-        values = params if mask is None else np.where(mask != 0, params, -np.inf)
-        return cast("Array", values.argmax(axis=1))
+        worth = self.kind.worth_numpy(self._atoms(params, only_advantages=self.kind.is_linear))
+        if mask is not None:
+            worth = np.where(mask != 0, worth, -np.inf)
+        return cast("Array", worth.argmax(axis=1))
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
         """There is none to speak of."""
         return np.zeros(len(action), np.float32)
+
+    def _atoms(self, params: Any, only_advantages: bool = False) -> Any:
+        """``[N, A, K]``, of torch or of numpy, which agree in these words."""
+        atoms = params.reshape(len(params), -1, self.kind.num_atoms)
+        if not self.dueling:
+            return atoms
+        advantages, value = atoms[:, :-1], atoms[:, -1:]
+        if only_advantages:
+            return advantages
+        return advantages + (value - advantages.sum(1)[:, None] / advantages.shape[1])

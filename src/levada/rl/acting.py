@@ -30,6 +30,7 @@ from levada.rl._policy_module import VARIANCE_FLOOR
 from levada.rl.policy import Weights
 from levada.rl.policy_network import PolicyNetwork, WeightsError
 from levada.rl.spaces import ACTION_MASK, OBS, Array, Nest, has_action_mask
+from levada.rl.weight_noise import WeightNoise
 
 if TYPE_CHECKING:
     from levada.rl.policy import Policy
@@ -44,10 +45,13 @@ class Actor:
         policy: the recipe.
         serve: makes the network, here or elsewhere; see `levada.flow.Shard`.
         num_threads: to compute with; None: as many as there are.
+        owner: whose it is, if its weights have noise of their own.
 
     """
 
-    def __init__(self, policy: Policy, serve: Serve = serve_here, num_threads: int | None = None) -> None:
+    def __init__(
+        self, policy: Policy, serve: Serve = serve_here, num_threads: int | None = None, owner: str = ""
+    ) -> None:
         self.policy = policy
         self.head = policy.head
         """Draws noise (``head.draw``) and makes actions of parameters."""
@@ -58,7 +62,11 @@ class Actor:
         self._encode = make_encoder(policy.env_action_space, num_envs=1)
         self._check_mask = MaskCheck(policy.env_action_space) if self._has_mask else None
         self._loaded = False
-        self._network = serve(partial(PolicyNetwork, policy, num_threads))
+        self._weight_noise: WeightNoise | None = None
+        self._noise: Array | None = None
+        # Networks that are made alike are one where they are served. With noise of their own they must not be.
+        own = (owner,) if policy.weight_noise else ()
+        self._network = serve(partial(PolicyNetwork, policy, num_threads, *own))
 
     def load(self, weights: Weights) -> None:
         """Take the policy's weights: they are copied, so the arrays may change afterwards.
@@ -70,7 +78,15 @@ class Actor:
         self._network.load(weights)
         if self.policy.normalise_reward:
             self.reward_scale = float(1.0 / np.sqrt(weights["returns.var"] + VARIANCE_FLOOR))
-        self._loaded = True
+        if self.policy.weight_noise and self._weight_noise is None:
+            self._weight_noise = WeightNoise.of({name: array.shape for name, array in weights.items()})
+        self._loaded, self._noise = True, None
+
+    def draw_weight_noise(self, rng: np.random.Generator) -> None:
+        """Act with noise on the weights until others are loaded, if the policy has such noise."""
+        if self._weight_noise is not None:
+            self._noise = self._weight_noise.draw(rng)
+            self._noise.setflags(write=False)
 
     def params(self, obs: Nest) -> Array:
         """Give the head's parameters ``[B, row_size]``; the next call overwrites them."""
@@ -82,7 +98,7 @@ class Actor:
             self._refuse()
         if self._has_mask:
             obs = cast("dict[str, Nest]", obs)[OBS]
-        return self._network.forward(obs)
+        return self._network.forward(obs) if self._noise is None else self._network.forward(obs, self._noise)
 
     def sample(self, obs: Nest, noise_t: Array, out: Array | None = None) -> Array:
         """Give the actions ``[B, ...]`` that one step's noise makes, written to `out` if given."""

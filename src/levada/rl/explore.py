@@ -128,7 +128,8 @@ class EpsilonGreedy:
 
 def _any_allowed(which: Array, head: ActionHead, mask: Array | None) -> Array:
     """The choices ``[B]`` that uniform numbers ``[B]`` in [0, 1) make among those that are allowed."""
-    allowed: Array = np.ones((len(which), head.num_params), np.bool_) if mask is None else mask.astype(np.bool_)
+    num_actions = int(cast("spaces.Discrete", head.space).n)
+    allowed: Array = np.ones((len(which), num_actions), np.bool_) if mask is None else mask.astype(np.bool_)
     k = (which * allowed.sum(axis=1)).astype(np.int64)
     kth: Array = (allowed.cumsum(axis=1) > k[:, None]).argmax(axis=1)
     return kth

@@ -91,12 +91,11 @@ def value_network(
     num_params: int,
     hidden: Sequence[int] = (256, 256),
     activation: Activation = "relu",
-    dueling: bool = False,
 ) -> nn.Module:
     """Make the network that suits an observation space, for values of actions: `ValueMLP`, or as `default_network`."""
     if isinstance(observation_space, spaces.Dict | spaces.Tuple) or is_image(observation_space):
         return default_network(observation_space, num_params, hidden, activation)
-    return ValueMLP(observation_space, num_params, hidden, activation, dueling)
+    return ValueMLP(observation_space, num_params, hidden, activation)
 
 
 class MLP(nn.Module):
@@ -142,11 +141,9 @@ class MLP(nn.Module):
 class ValueMLP(nn.Module):
     """Linear layers on the flattened observation that give the values of actions.
 
-    With `dueling` (Wang et al. 2015, arXiv 1511.06581) the parameters are advantages, to which the value is to be added, less
-    their mean; the last hidden layer is shared. Without it the parameters are the values, and the value is the first of them:
-    nobody asks for it.
+    The value is the first of the parameters: nobody asks for it.
 
-    >>> params, value = ValueMLP(spaces.Discrete(16), 4, dueling=True)(torch.tensor([3, 5]))
+    >>> params, value = ValueMLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
     >>> params.shape, value.shape
     (torch.Size([2, 4]), torch.Size([2]))
 
@@ -158,27 +155,22 @@ class ValueMLP(nn.Module):
         num_params: int,
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "relu",
-        dueling: bool = False,
     ) -> None:
         super().__init__()
         self.vector = Vector(observation_space)
         self.shared = _stack(self.vector.size, hidden[:-1], activation, hidden[-1], gain=math.sqrt(2.0))
         self.shared.append(_ACTIVATIONS[activation]())
         self.policy = _linear(hidden[-1], num_params, gain=1.0)
-        self.value = _linear(hidden[-1], 1, gain=1.0) if dueling else None
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Give parameters ``[N, num_params]`` and values ``[N]``."""
-        features = self.shared(self.vector(obs))
-        params = self.policy(features)
-        return params, params[:, 0] if self.value is None else self.value(features).squeeze(-1)
+        params = self.policy(self.shared(self.vector(obs)))
+        return params, params[:, 0]
 
     def numpy_layers(self) -> NumpyLayers:
-        """Describe both ways."""
-        shared = dense_layers("shared", self.shared)
-        policy = (*shared, Dense("policy.weight", "policy.bias", None))
-        value = policy if self.value is None else (*shared, Dense("value.weight", "value.bias", None))
-        return NumpyLayers(policy, value)
+        """Describe the layers."""
+        layers = (*dense_layers("shared", self.shared), Dense("policy.weight", "policy.bias", None))
+        return NumpyLayers(layers, layers)
 
 
 class NatureCNN(nn.Module):

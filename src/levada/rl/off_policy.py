@@ -30,9 +30,12 @@ from levada.rl.spaces import Array, map_nest
 from levada.rl.step import Layout, Mode, by_autograd, by_func, flatten, has_compiler, in_mode, rebuild
 from levada.rl.threads import use_threads
 from levada.rl.transitions import Transitions, concatenate
+from levada.rl.weight_noise import WeightNoise
 
 POLICY = "policy"
 """Name of the network that acts."""
+_WEIGHT_NOISE = "weight_noise"
+"""What a step is given for its noise on weights, ``[2, size]``: for what acts, and for its target."""
 
 
 class Outcome(NamedTuple):
@@ -170,6 +173,8 @@ class LiveOffPolicyLearner:
         ends = np.cumsum([0, *(sum(p.numel() for p in made[name].parameters()) for name in order)]).tolist()
         self._spans = {name: (number, ends[number], ends[number + 1]) for number, name in enumerate(order)}
         self._rng = np.random.default_rng(seed)
+        shapes = {name: parameter.shape for name, parameter in made[POLICY].named_parameters()}
+        self._weight_noise = WeightNoise.of(shapes if recipe.policy.weight_noise else {})
         self._steps: dict[Any, Callable[..., Any]] = {}
         self._stats: tuple[str, ...] = ()
         self.num_updates = 0
@@ -196,9 +201,12 @@ class LiveOffPolicyLearner:
         before = self._rng.bit_generator.state
         for name, shape in self.recipe.noise.items():
             columns[name] = torch.from_numpy(self._rng.standard_normal((data.num_rows, *shape), np.float32))
+        noise = torch.from_numpy(self._weight_noise.draw(self._rng, data.num_rows // size, 2))
         collected, priorities = [], []
         for start in range(0, data.num_rows, size):
             rows = {name: map_nest(lambda leaf, at=start: leaf[at : at + size], nest) for name, nest in columns.items()}
+            if self._weight_noise.size:
+                rows[_WEIGHT_NOISE] = noise[start // size]
             num_steps += 1
             active = tuple(name for name in self._spans if num_steps % self.recipe.every.get(name, 1) == 0)
             stats, some = self._step(state, rows, coefficients, values["learning_rate"], active)
@@ -283,15 +291,17 @@ class LiveOffPolicyLearner:
 
         def step(params: Tensor, target: Tensor, coefficients: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
             batch = {name: rebuild(nest, leaves) for name, nest in structure.items()}
+            noise, slow_noise = batch.pop(_WEIGHT_NOISE, (None, None))
             named = dict(zip(names, coefficients.unbind(), strict=True))
             sizes = list(self._layout.sizes[: len(target_names)])
             shapes = self._layout.shapes[: len(target_names)]
             parts = zip(target_names, torch.split(target, sizes) if sizes else (), shapes, strict=True)
-            slow = self._nets({name: part.view(shape) for name, part, shape in parts}, self.recipe.targets, ())
+            slow_tensors = {name: part.view(shape) for name, part, shape in parts}
+            slow = self._nets(slow_tensors, self.recipe.targets, (), slow_noise)
 
             def objective(flat: Tensor) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
                 outcome = self.recipe.loss(
-                    self._nets(self._layout.views(flat), self._spans, active), slow, batch, named
+                    self._nets(self._layout.views(flat), self._spans, active, noise), slow, batch, named
                 )
                 self._stats = (*outcome.stats, "grad_norm")
                 told = torch.zeros(0) if outcome.priorities is None else outcome.priorities.detach()
@@ -302,8 +312,14 @@ class LiveOffPolicyLearner:
 
         return step
 
-    def _nets(self, tensors: Mapping[str, Tensor], names: Iterable[str], active: Sequence[str]) -> dict[str, Net]:
-        return {name: Net(self._modules[name], _below(tensors, f"{name}."), name in active) for name in names}
+    def _nets(
+        self, tensors: Mapping[str, Tensor], names: Iterable[str], active: Sequence[str], noise: Tensor | None
+    ) -> dict[str, Net]:
+        """The networks by name; what acts has noise on its weights, if there is any."""
+        own = {name: _below(tensors, f"{name}.") for name in names}
+        if noise is not None and POLICY in own:
+            own[POLICY] = self._weight_noise.apply(own[POLICY], noise)
+        return {name: Net(self._modules[name], some, name in active) for name, some in own.items()}
 
     def _mode(self) -> Mode:
         if self.recipe.compile is False:

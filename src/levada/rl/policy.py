@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from levada.flow.payload import Serve, serve_here
 from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_network
 from levada.rl._value_head import ValueHead
+from levada.rl.action_values import ValueKind
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.models import Activation, default_network
 from levada.rl.normalise import Moments, merge, normalised_leaves
@@ -45,6 +46,7 @@ from levada.rl.spaces import (
     check_observation_space,
     has_action_mask,
 )
+from levada.rl.weight_noise import add_deviations
 
 if TYPE_CHECKING:
     from levada.rl.acting import Actor
@@ -78,6 +80,13 @@ class Policy:
     """Divide rewards by the running standard deviation of the discounted return."""
     acts_by: Literal["probability", "value"] = "probability"
     """What the parameters of an action are: they make its probability, or are its value, of which the largest is chosen."""
+    values: ValueKind | None = None
+    """What the value of an action is, if the policy acts by values: a distribution of returns; None: a number."""
+    dueling: bool = False
+    """The network gives advantages of actions and a value of the state in place of values of actions."""
+    weight_noise: float = 0.0
+    """Deviation of learned noise on the weights of linear layers in the beginning, times the root of their inputs: it explores
+    in place of random actions. 0: there is none. For policies that act by values."""
     squash: bool = False
     """Send the actions of a Box through tanh into its bounds, instead of clipping them there."""
     state_std: bool = False
@@ -112,6 +121,12 @@ class Policy:
         if self.acts_by not in ("probability", "value"):
             msg = f"Policy: acts_by is {self.acts_by!r}, expected 'probability' or 'value'"
             raise ValueError(msg)
+        if not (math.isfinite(self.weight_noise) and self.weight_noise >= 0.0):
+            msg = f"Policy: weight_noise is {self.weight_noise}, expected a number >= 0, such as 0.5"
+            raise ValueError(msg)
+        if self.weight_noise and self.acts_by != "value":
+            msg = f"Policy: weight_noise is {self.weight_noise}, expected 0 with acts_by='probability', which explores by itself"
+            raise ValueError(msg)
         _ = self.head  # refuses what cannot be squashed, or has no values
         for setting, reason in self._idle_settings():
             warnings.warn(f"Policy: {setting} has no effect: {reason}", UserWarning, stacklevel=3)
@@ -122,7 +137,7 @@ class Policy:
     def head(self) -> ActionHead:
         """What makes actions of parameters."""
         if self.acts_by == "value":
-            return ValueHead(self.action_space)
+            return ValueHead(self.action_space, self.values, dueling=self.dueling)
         return action_head(self.action_space, self.squash, self.state_std)
 
     @property
@@ -148,6 +163,8 @@ class Policy:
                 network = make_network(self.network, space, num_params)
             module = PolicyModule(self, network)
             dry_run(module)
+            if self.weight_noise:
+                add_deviations(network, self.weight_noise)
         return module
 
     def weights(self, module: nn.Module) -> Weights:
@@ -160,17 +177,18 @@ class Policy:
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: _to_array(tensor) for name, tensor in tensors.items()}
 
-    def actor(self, serve: Serve = serve_here, num_threads: int | None = None) -> Actor:
+    def actor(self, serve: Serve = serve_here, num_threads: int | None = None, owner: str = "") -> Actor:
         """Make what samplers act with; it needs weights before it can.
 
         Args:
             serve: makes its network, here or elsewhere.
             num_threads: that it computes with; None: as many as there are.
+            owner: whose it is, if its weights have noise of their own: no other actor of the run may have the same.
 
         """
         from levada.rl.acting import Actor
 
-        return Actor(self, serve, num_threads)
+        return Actor(self, serve, num_threads, owner)
 
     def merge(self, buffers: Weights, batch: Mapping[str, Moments]) -> dict[str, Array]:
         """Give the buffers that a batch's moments ("obs...", "return") change, as they are after it.
@@ -208,6 +226,9 @@ class Policy:
         defaults = {setting.name: setting.default for setting in fields(self)}
         changed = [name for name in ("hidden", "activation") if getattr(self, name) != defaults[name]]
         idle = [(name, "the policy has a network of its own") for name in changed if self.network is not None]
+        if self.acts_by != "value":
+            changed = [name for name in ("values", "dueling") if getattr(self, name) != defaults[name]]
+            idle += [(name, "the policy does not act by values") for name in changed]
         if self.normalise_obs and not normalised_leaves(self.observation_space):
             idle.append(("normalise_obs", "no observation is floating"))
         if self.log_std_init != 0.0 and not isinstance(self.action_space, spaces.Box):

@@ -23,6 +23,7 @@ from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelErro
 from levada.rl.policy import Weights
 from levada.rl.spaces import Array, Nest, leaves, map_nest
 from levada.rl.threads import use_threads
+from levada.rl.weight_noise import WeightNoise
 
 if TYPE_CHECKING:
     from levada.rl.policy import Policy
@@ -40,8 +41,15 @@ class WeightsError(LevadaError, ValueError):
 class PolicyNetwork:
     """The network of a policy. Not to be shared between threads."""
 
-    def __init__(self, policy: Policy, num_threads: int | None = None) -> None:
-        """`num_threads`: to compute with; None: as many as there are."""
+    def __init__(self, policy: Policy, num_threads: int | None = None, owner: str = "") -> None:
+        """Make it.
+
+        Args:
+            policy: the recipe.
+            num_threads: to compute with; None: as many as there are.
+            owner: tells networks apart that must not be one where they are served, for their weights have noise of their own.
+
+        """
         self._policy_name = policy.name
         self._num_threads = num_threads
         module = policy.module(seed=0).eval()
@@ -49,6 +57,9 @@ class PolicyNetwork:
         self._numpy = _numpy_twin(module, self._shapes)
         all_numpy = self._numpy is not None and self._numpy.has_value
         self._torch = None if all_numpy else _TorchNetwork(module)
+        self._weight_noise = WeightNoise.of(self._shapes if policy.weight_noise else {})
+        self._means: dict[str, Array] = {}
+        self._noise: Array | None = None
 
     def load(self, weights: Weights) -> None:
         """Take the policy's weights: they are copied, so the arrays may change afterwards.
@@ -65,16 +76,17 @@ class PolicyNetwork:
                     f"are these the weights of policy {self._policy_name!r}, with the same spaces and network?"
                 )
                 raise WeightsError(msg)
-        if self._numpy is not None:
-            self._numpy.load(weights)
-        if self._torch is not None:
-            self._torch.load(weights)
+        if self._weight_noise.size:
+            self._means = {name: weights[name].copy() for name in self._shapes}
+        self._take(weights)
+        self._noise = None
 
-    def forward(self, obs: Nest) -> tuple[Array, Array | None]:
+    def forward(self, obs: Nest, noise: Array | None = None) -> tuple[Array, Array | None]:
         """Give rows ``[B, row_size]``, and values ``[B]`` where the network computes both at once, else None.
 
-        The next call overwrites them.
+        With `noise`, by the weights that it makes of those loaded. The next call overwrites what is given.
         """
+        self._use(noise)
         if self._num_threads is not None:
             use_threads(self._num_threads)
         if self._numpy is not None:
@@ -83,11 +95,28 @@ class PolicyNetwork:
 
     def value(self, obs: Nest) -> Array:
         """Give values ``[N]``, to keep."""
+        self._use(None)
         if self._num_threads is not None:
             use_threads(self._num_threads)
         if self._numpy is not None and self._numpy.has_value:
             return self._numpy.value(cast("Array", obs))
         return cast("_TorchNetwork", self._torch).forward(obs)[1]
+
+    def _use(self, noise: Array | None) -> None:
+        """Go on with this noise; takes no time if it is the same as before."""
+        if noise is self._noise or (noise is not None and np.array_equal(noise, self._noise)):  # type: ignore[arg-type]
+            return
+        # Where it is served, its memory is used again. What nobody can change need not be copied, and is known again at once.
+        if noise is not None and (noise.flags.writeable or not noise.flags.owndata):
+            noise = noise.copy()
+        self._noise = noise
+        self._take(self._means if noise is None else self._means | self._weight_noise.apply(self._means, noise))
+
+    def _take(self, weights: Weights) -> None:
+        if self._numpy is not None:
+            self._numpy.load(weights)
+        if self._torch is not None:
+            self._torch.load(weights)
 
 
 class _NumpyNetwork:

@@ -99,6 +99,7 @@ class LiveStepSampler:
         recipe, loop, shard = self.recipe, self._loop, self._shard
         actor, num_old = loop.actor, 0 if self._old is None else len(self._old.action)
         actor.load(weights)
+        actor.draw_weight_noise(loop.rng)
         walk = Walk.allocate(recipe.task, num_old + recipe.num_steps, recipe.num_envs, shard.empty)
         if self._old is not None:
             _copy(self._old, walk, 0)
