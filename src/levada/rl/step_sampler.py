@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from levada.flow import Episode, Shard
-from levada.rl._env_loop import EnvLoop, Walk
+from levada.flow.payload import Allocate
+from levada.rl._env_loop import EnvLoop, Finals, Walk
+from levada.rl._frame_walk import FrameWalk
 from levada.rl.explore import Exploration
 from levada.rl.policy import Policy
 from levada.rl.spaces import Array, Nest, map_nest, named_leaves
@@ -31,11 +34,22 @@ class Steps:
     num_old: int
     episodes: tuple[Episode, ...]
     """Episodes that ended in new steps, in order."""
+    stream: str = ""
+    """Whose steps: all that one shard makes."""
+    first_step: int = 0
+    """Number of the first step in it."""
 
     @property
     def num_env_steps(self) -> int:
         """New transitions."""
         return int(self.walk.mask[self.num_old :].sum())
+
+    @property
+    def observations(self) -> tuple[Any, Finals]:
+        """The observations ``[T+1, B, ...]`` and the true final ones; those of a task with a frame stack are `Frames`."""
+        if isinstance(self.walk, FrameWalk):
+            return self.walk.stacks(self.stream, self.first_step)
+        return self.walk.obs, self.walk.finals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +103,18 @@ class LiveStepSampler:
         recipe, loop, shard = self.recipe, self._loop, self._shard
         actor, num_old = loop.actor, 0 if self._old is None else len(self._old.action)
         actor.load(weights)
-        walk = Walk.allocate(recipe.task, num_old + recipe.num_steps, recipe.num_envs, shard.empty)
+        walk = self._allocate(num_old + recipe.num_steps, shard.empty)
         if self._old is not None:
             _copy(self._old, walk, 0)
         num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
         explore = recipe.explore.plan(actor.head, loop.rng, recipe.num_steps, recipe.num_envs, shard, num_env_steps)
         loop.walk(walk, lambda t, *rest: explore(t - num_old, *rest), lambda *_: None, first=num_old)
+        first_step = self._num_items * recipe.num_steps - num_old
         self._num_items += 1
         episodes = loop.episodes(walk, num_old)
-        if recipe.num_old:
+        if recipe.num_old or recipe.task.frame_stack:
             self._keep(walk)
-        return Steps(walk, num_old, episodes)
+        return Steps(walk, num_old, episodes, f"{shard.node}/{shard.index}", first_step)
 
     def state_dict(self) -> dict[str, Array]:
         """What the next item depends on, but the weights.
@@ -121,7 +136,7 @@ class LiveStepSampler:
         self._num_items = int(state["num_items"])
         self._old = None
         if "old/reward" in state:
-            self._old = Walk.allocate(self.recipe.task, len(state["old/reward"]), self.recipe.num_envs, np.empty)
+            self._old = self._allocate(len(state["old/reward"]), np.empty)
             _load(self._old, state)
 
     def close(self) -> None:
@@ -132,14 +147,20 @@ class LiveStepSampler:
         """Copy the last steps: their memory is used again."""
         num_kept = min(self.recipe.num_old, len(walk.action))
         first = len(walk.action) - num_kept
-        self._old = Walk.allocate(self.recipe.task, num_kept, self.recipe.num_envs, np.empty)
+        self._old = self._allocate(num_kept, np.empty)
         _copy(walk, self._old, first)
+
+    def _allocate(self, num_steps: int, empty: Allocate) -> Walk:
+        kind = FrameWalk if self.recipe.task.frame_stack else Walk
+        return kind.allocate(self.recipe.task, num_steps, self.recipe.num_envs, empty)
 
 
 def _copy(source: Walk, into: Walk, first: int) -> None:
     """Fill the first rows of one walk with those of another, from `first` on."""
     num = len(source.action) - first
-    map_nest(lambda to, of: np.copyto(to[: num + 1], of[first : first + num + 1]), into.obs, source.obs)
+    map_nest(lambda to, of: np.copyto(to[: len(of) - first], of[first:]), into.obs, source.obs)
+    if isinstance(source, FrameWalk) and isinstance(into, FrameWalk):
+        into.age[...] = source.ages()[first]
     for name in ("action", "reward", "terminated", "truncated", "mask"):
         getattr(into, name)[:num] = getattr(source, name)[first:]
     into.finals.extend(
@@ -147,13 +168,15 @@ def _copy(source: Walk, into: Walk, first: int) -> None:
     )
 
 
-_COLUMNS = ("action", "reward", "terminated", "truncated", "mask")
+def _columns(walk: Walk) -> tuple[str, ...]:
+    more = ("age",) if isinstance(walk, FrameWalk) else ()
+    return ("action", "reward", "terminated", "truncated", "mask", *more)
 
 
 def _arrays(walk: Walk | None) -> dict[str, Array]:
     if walk is None:
         return {}
-    found = {f"old/{name}": getattr(walk, name) for name in _COLUMNS}
+    found = {f"old/{name}": getattr(walk, name) for name in _columns(walk)}
     found |= {f"old/obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
     for number, (t, index, last) in enumerate(walk.finals):
         found |= {f"old/final/{number}/t": np.array(t), f"old/final/{number}/index": index}
@@ -166,7 +189,7 @@ def _rows_like(num_rows: int, leaf: Array) -> Array:
 
 
 def _load(walk: Walk, state: Mapping[str, Array]) -> None:
-    for name in _COLUMNS:
+    for name in _columns(walk):
         getattr(walk, name)[...] = state[f"old/{name}"]
     for path, leaf in named_leaves(walk.obs).items():
         leaf[...] = state[f"old/obs/{path}"]
@@ -202,6 +225,7 @@ class NStep:
     def __call__(self, steps: Steps) -> Transitions:
         """The windows that are complete, and were not before."""
         walk, ahead = steps.walk, self.num_steps - 1
+        obs, finals = steps.observations
         num_all, num_envs = walk.reward.shape
         num = max(0, num_all - ahead)
         start, env = np.mgrid[0:num, 0:num_envs]
@@ -213,13 +237,13 @@ class NStep:
             last[alive] = start[alive] + k
             alive &= ~ended[now]
         discount = np.float32(self.discount) ** (last - start + 1).astype(np.float32) * ~walk.terminated[last, env]
-        after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], walk.obs)}
-        for t, index, final in walk.finals:
+        after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], obs)}
+        for t, index, final in finals:
             rows, columns = np.nonzero((last == t) & np.isin(env, index))
             place = np.searchsorted(index, columns)
             map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
         columns_: dict[str, Nest] = {
-            "obs": map_nest(lambda leaf: leaf[:num], walk.obs), "action": walk.action[:num], "reward": reward,
+            "obs": map_nest(lambda leaf: leaf[:num], obs), "action": walk.action[:num], "reward": reward,
             "discount": discount.astype(np.float32), **after, "mask": walk.mask[:num],
         }  # fmt: skip
         return Transitions({name: map_nest(_rows, nest) for name, nest in columns_.items()})
