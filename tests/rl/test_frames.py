@@ -227,13 +227,22 @@ def test_other_frames_are_refused(frames: Any, match: str) -> None:
     pool = FramePool((FramePart(frames, np.arange(9), "step/0"),))
     index = np.array([[0, 1]])
     with pytest.raises(ValueError, match=match):
-        table.insert(Transitions({"obs": Frames(pool, index), "next_obs": Frames(pool, index), "row": np.zeros(1, int)}))
+        table.insert(
+            Transitions({"obs": Frames(pool, index), "next_obs": Frames(pool, index), "row": np.zeros(1, int)})
+        )
 
 
 def test_parts_of_a_batch_are_put_together() -> None:
     one, other = item(10), item(20)
     both = concatenate([one, other])
-    assert np.asarray(both.columns["obs"])[..., 0].tolist() == [[9, 10], [10, 11], [11, 12], [19, 20], [20, 21], [21, 22]]
+    assert np.asarray(both.columns["obs"])[..., 0].tolist() == [
+        [9, 10],
+        [10, 11],
+        [11, 12],
+        [19, 20],
+        [20, 21],
+        [21, 22],
+    ]
     joined = Frames.join([one.columns["obs"], other.columns["obs"], one.columns["next_obs"]])  # type: ignore[list-item]
     assert len(joined.pool.parts) == 2
     np.testing.assert_array_equal(joined[:6], both.columns["obs"])
@@ -244,7 +253,11 @@ def test_a_saved_sampler_goes_on_in_the_middle_of_stack_and_window() -> None:
     for lookahead in (1, 3):
         made = {"num_steps": 3, "num_envs": 2, "lookahead": lookahead}
         task = Task(Pixels, frame_stack=4)
-        (live, weights), (other, _), look = sampler(task, **made), sampler(task, **made), NStep(discount=0.9, num_steps=lookahead)
+        (live, weights), (other, _), look = (
+            sampler(task, **made),
+            sampler(task, **made),
+            NStep(discount=0.9, num_steps=lookahead),
+        )
         for _ in range(17):
             live(weights)
         other.load_state_dict({name: np.array(array) for name, array in live.state_dict().items()})
@@ -252,7 +265,8 @@ def test_a_saved_sampler_goes_on_in_the_middle_of_stack_and_window() -> None:
             one, two = look(live(weights)), look(other(weights))
             assert_same(concatenate([one]), concatenate([two]))
             assert [part.ids.tolist() for part in one.columns["obs"].pool.parts] == [  # type: ignore[union-attr]
-                part.ids.tolist() for part in two.columns["obs"].pool.parts  # type: ignore[union-attr]
+                part.ids.tolist()
+                for part in two.columns["obs"].pool.parts  # type: ignore[union-attr]
             ]
         live.close()
         other.close()
@@ -264,9 +278,10 @@ def test_the_spaces_of_a_task_are_those_of_stacks() -> None:
     floats = Task("CartPole-v1", frame_stack=3)
     assert floats.observation_space.shape == (3, 4)
     with floats.make(2) as batch:
-        assert batch.observation_space == Policy(
-            observation_space=floats.observation_space, action_space=floats.action_space
-        ).observation_space
+        assert (
+            batch.observation_space
+            == Policy(observation_space=floats.observation_space, action_space=floats.action_space).observation_space
+        )
         obs = batch.reset(seed=1)
         assert isinstance(obs, np.ndarray) and obs.shape == (2, 3, 4)
         np.testing.assert_array_equal(obs[:, 0], obs[:, 2])

@@ -56,7 +56,7 @@ class FrameStore:
         self._entered = np.zeros(0, np.int32)
         """What nothing refers to until it is counted."""
         self._recent: dict[str, tuple[Array, Array]] = {}
-        """Of each stream its last item: ids in order, and their slots."""
+        """Of each stream the frames of its last item: ids in order, and where they are likely to be."""
 
     @property
     def num_frames(self) -> int:
@@ -82,8 +82,9 @@ class FrameStore:
         for part in stacks.pool.parts:
             low, high = np.searchsorted(used, (start, start + len(part.ids)))
             rows = used[low:high] - start
-            slots[low:high] = self._enter(part, rows)
-            seen[part.stream].append((part.ids[rows], slots[low:high]))
+            places = self._recall(part)
+            slots[low:high] = places[rows] = self._enter(part, rows, places[rows])
+            seen[part.stream].append((part.ids, places))
             start += len(part.ids)
         for stream, parts in seen.items():
             ids, places = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -130,34 +131,31 @@ class FrameStore:
 
     # ---- inside
 
-    def _enter(self, part: FramePart, rows: Array) -> Array:
-        """Slots of some rows of a part."""
+    def _enter(self, part: FramePart, rows: Array, likely: Array) -> Array:
+        """Slots of some rows of a part; `likely` are looked at, and where they hold something else, there are new ones."""
         for kept in self._blocks[:1]:
             if part.frames.shape[1:] != kept.shape[1:] or part.frames.dtype != kept.dtype:
                 got = f"{part.frames.dtype} {part.frames.shape[1:]}"
                 msg = f"a replay of frames of {kept.dtype} {kept.shape[1:]} was given frames of {got}"
                 raise ValueError(msg)
-        slots = self._find(part, rows)
+        slots = likely.copy()
+        maybe = np.flatnonzero(likely)
+        if len(maybe):
+            equal = self.take(likely[maybe]) == part.frames[rows[maybe]]
+            slots[maybe[~equal.reshape(len(maybe), -1).all(axis=1)]] = NONE
         new = np.flatnonzero(slots == NONE)
         slots[new] = self._take_free(len(new), part.frames)
         for here, block, places in self._by_block(slots[new]):
             block[places] = part.frames[rows[new[here]]]
         return slots
 
-    def _find(self, part: FramePart, rows: Array) -> Array:
-        """Slots of the frames that the stream's last item brought already, and `NONE`."""
-        slots = np.full(len(rows), NONE, np.int32)
-        ids, places = self._recent.get(part.stream, (slots[:0], slots[:0]))
-        if not len(ids) or not len(rows):
-            return slots
-        wanted = part.ids[rows]
-        at = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
-        maybe = np.flatnonzero((ids[at] == wanted) & (self._counts[places[at]] > 0))
-        if len(maybe):
-            found = places[at[maybe]]
-            equal = self.take(found) == part.frames[rows[maybe]]
-            slots[maybe] = np.where(equal.reshape(len(maybe), -1).all(axis=1), found, NONE)
-        return slots
+    def _recall(self, part: FramePart) -> Array:
+        """Where the frames of a part are likely to be, and `NONE`."""
+        if part.stream not in self._recent:
+            return np.full(len(part.ids), NONE, np.int32)
+        ids, places = self._recent[part.stream]
+        at = np.searchsorted(ids, part.ids).clip(max=len(ids) - 1)
+        return np.where((ids[at] == part.ids) & (self._counts[places[at]] > 0), places[at], NONE)
 
     def _take_free(self, num: int, like: Array) -> Array:
         """Slots to write to."""
