@@ -100,7 +100,8 @@ def test_pong() -> None:
     small = {"num_envs": 1, "num_steps": 16, "shards": 1, "min_size": 100, "capacity": 250, "num_gradient_steps": 1}
     small |= {"samples_per_insert": 0.5, "prioritised": False}
     found = [
-        run(task, updates=10, **small) for task in (Task(make_pong, frame_stack=4), Task(make_pong, env_kwargs={"stack": 4}))
+        run(task, updates=10, **small)
+        for task in (Task(make_pong, frame_stack=4), Task(make_pong, env_kwargs={"stack": 4}))
     ]
     assert found[0][0] == found[1][0]
     ours, theirs = (state.replays["replay"][0] for _, state in found)
