@@ -141,8 +141,8 @@ class FrameStore:
         slots = likely.copy()
         maybe = np.flatnonzero(likely)
         if len(maybe):
-            equal = self.take(likely[maybe]) == part.frames[rows[maybe]]
-            slots[maybe[~equal.reshape(len(maybe), -1).all(axis=1)]] = NONE
+            equal = _bytes(self.take(likely[maybe])) == _bytes(part.frames[rows[maybe]])
+            slots[maybe[~equal.all(axis=1)]] = NONE
         new = np.flatnonzero(slots == NONE)
         slots[new] = self._take_free(len(new), part.frames)
         for here, block, places in self._by_block(slots[new]):
@@ -179,3 +179,8 @@ class FrameStore:
         for start, block in zip(self._starts, self._blocks, strict=True):
             here = np.nonzero((slots >= start) & (slots < start + len(block)))
             yield here, block, slots[here] - start
+
+
+def _bytes(frames: Array) -> Array:
+    """``[N, ...]`` as ``[N, bytes of a frame]``: -0.0 is another number than 0.0."""
+    return frames.reshape(len(frames), -1).view(np.uint8)
