@@ -20,6 +20,7 @@ from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
 
+APART = Processes(workers=2, replays="worker")
 SMALL = {
     "num_envs": 2, "num_steps": 4, "min_size": 40, "capacity": 150, "batch_size": 16, "num_gradient_steps": 2, "shards": 2,
     "lookahead": 3, "prioritised": True, "network": "pixel_envs:Small",
@@ -41,16 +42,17 @@ def test_the_parameters_are_those_of_gymnasiums_stacking_under_every_deployment(
     assert found == expected
     sizes = [sum(array.nbytes for array in table.replays["replay"][0].values()) for table in (plain, state)]
     assert sizes[1] < 0.4 * sizes[0]  # six frames in each row; here frames are small, and episodes short
-    for place in (Processes(workers=1), Processes(workers=2), Threads(workers=2), Inline(adversary=1)):
+    for place in (Processes(workers=1), Processes(workers=2), APART, Threads(workers=2), Inline(adversary=1)):
         assert run(STACKED, on=place)[0] == expected, place
 
 
-@pytest.mark.parametrize("on", [Inline(), Processes(workers=2)], ids=str)
+@pytest.mark.parametrize("on", [Inline(), APART], ids=str)
 def test_a_run_goes_on_from_its_frames_bit_for_bit(on: Any) -> None:
     expected, _ = run(STACKED)
     _, state = run(STACKED, on=on, updates=25)
     assert state.is_exact
-    assert run(STACKED, state=unpack(*pack(state)))[0] == expected
+    for second in (Inline(), APART):
+        assert run(STACKED, on=second, state=unpack(*pack(state)))[0] == expected
 
 
 def test_frames_are_made_where_they_cross() -> None:
@@ -100,7 +102,7 @@ def test_pong() -> None:
     small = {"num_envs": 1, "num_steps": 16, "shards": 1, "min_size": 100, "capacity": 250, "num_gradient_steps": 1}
     small |= {"samples_per_insert": 0.5, "prioritised": False}
     found = [
-        run(task, updates=10, **small)
+        run(task, updates=6, **small)
         for task in (Task(make_pong, frame_stack=4), Task(make_pong, env_kwargs={"stack": 4}))
     ]
     assert found[0][0] == found[1][0]
