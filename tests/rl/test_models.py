@@ -43,6 +43,8 @@ SPACES: dict[str, tuple[Space[Any], type[nn.Module]]] = {
     "minigrid": (image(7, 7, 3), NatureCNN),
     "minatar": (spaces.Box(0, 1, (10, 10, 6), np.bool_), NatureCNN),
     "tiny": (image(2, 3, 1), NatureCNN),
+    "stack of colours": (image(4, 12, 13, 3), NatureCNN),
+    "stack of channels": (image(4, 1, 84, 84), NatureCNN),
     "dict": (spaces.Dict({"camera": image(12, 12, 3), "speed": spaces.Box(-1.0, 1.0, (2,))}), MultiInput),
     "nested": (spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.MultiDiscrete([2, 2])})]), MultiInput),
 }
@@ -164,7 +166,16 @@ def test_dense_layers_refuse_other_stacks(stack: nn.Sequential) -> None:
 
 
 def test_what_is_no_image_and_what_is_no_vector_is_refused() -> None:
-    with pytest.raises(SpaceError, match="is no image, expected a uint8 or bool Box of three dimensions"):
+    with pytest.raises(SpaceError, match="is no image, expected a uint8 or bool Box of three or four dimensions"):
         NatureCNN(spaces.Box(-1.0, 1.0, (3,)), 2)
     with pytest.raises(SpaceError, match="cannot be made a vector"):
         MLP(SPACES["dict"][0], 2)
+
+
+def test_a_stack_of_images_is_one_image_with_all_their_channels() -> None:
+    torch.manual_seed(0)
+    stacked, flat = NatureCNN(image(4, 12, 13, 3), 2), NatureCNN(image(12, 12, 13), 2)
+    flat.load_state_dict(stacked.state_dict())
+    obs = torch.randint(0, 256, (5, 4, 12, 13, 3), dtype=torch.uint8)
+    channels = torch.cat([obs[:, frame, ..., channel, None] for frame in range(4) for channel in range(3)], dim=-1)
+    torch.testing.assert_close(stacked(obs)[0], flat(channels.movedim(-1, 1))[0])

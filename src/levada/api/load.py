@@ -106,7 +106,9 @@ def read_task(directory: RunDirectory) -> Task:
         name = env.get("callable") if isinstance(env, dict) else env
         msg = f"{directory.path} was trained on the callable {name}: give it, as in levada.load(path, env={name})"
         raise LoadError(msg)
-    return Task(env, env_kwargs=kwargs, vectorization=how)
+    settings = directory.config.settings
+    stack = settings["frame_stack"].value if "frame_stack" in settings else None  # runs from before have none
+    return Task(env, env_kwargs=kwargs, vectorization=how, frame_stack=stack)
 
 
 def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorithm:

@@ -131,4 +131,5 @@ def _written(task: Task) -> dict[str, tuple[Any, Any]]:
         "env": (env, None),
         "env_kwargs": (dict(task.env_kwargs), {}),
         "vectorization": (task.vectorization, "auto"),
+        "frame_stack": (task.frame_stack, None),
     }

@@ -3,7 +3,7 @@
     task        Task: environments of one kind, and what they observe and take
     acting      Policy (its network, its distribution), Sampler -> Rollout, Shard
     learning    Transitions, Learner (epochs and minibatches over a loss), Adam
-    off-policy  StepSampler (EpsilonGreedy, GaussianNoise, OwnNoise) -> NStep, OffPolicyLearner (targets, critics)
+    off-policy  StepSampler (EpsilonGreedy, GaussianNoise, OwnNoise) -> NStep, OffPolicyLearner (targets, critics), Frames
     values      CategoricalValues, QuantileValues -> ActionValues
     after it    TrainedPolicy, Evaluation (made by `levada.evaluate`)
     networks    MLP, NatureCNN, MultiInput, default_network
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from levada.rl.explore import EpsilonGreedy as EpsilonGreedy
     from levada.rl.explore import GaussianNoise as GaussianNoise
     from levada.rl.explore import OwnNoise as OwnNoise
+    from levada.rl.frames import Frames as Frames
     from levada.rl.learner import Learner as Learner
     from levada.rl.learner import NonFiniteError as NonFiniteError
     from levada.rl.models import MLP as MLP
@@ -66,6 +67,7 @@ _HOME = {
     "EnvError": "levada.rl.env_batch",
     "EpsilonGreedy": "levada.rl.explore",
     "Evaluation": "levada.rl.evaluate",
+    "Frames": "levada.rl.frames",
     "GaussianNoise": "levada.rl.explore",
     "Learner": "levada.rl.learner",
     "MLP": "levada.rl.models",

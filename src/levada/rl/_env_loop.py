@@ -36,11 +36,16 @@ class Walk:
     @classmethod
     def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any) -> Walk:
         """Memory for one."""
-        action = allocate(task.action_space, num_steps, num_envs, make=empty)
-        assert isinstance(action, np.ndarray)
-        terminated, truncated, mask = (empty((num_steps, num_envs), np.bool_) for _ in range(3))
         obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
-        return cls(obs, action, empty((num_steps, num_envs), np.float32), terminated, truncated, mask, [])
+        return cls(obs=obs, finals=[], **step_columns(task, num_steps, num_envs, empty))
+
+    def put(self, t: int, obs: Nest) -> None:
+        """The observations ``[B, ...]`` before step t, or after the last."""
+        write(self.obs, t, obs)
+
+    def put_final(self, t: int, index: Array, last: Nest) -> None:
+        """The true final observations ``[M, ...]`` of the environments `index`, in whose row t + 1 another episode begins."""
+        self.finals.append((t, index, last))
 
     @property
     def ended(self) -> Array:
@@ -53,6 +58,14 @@ class Walk:
         """The observations ``[T, B, ...]`` that were acted on."""
         nest: Nest = map_nest(lambda leaf: leaf[:-1], self.obs)
         return nest
+
+
+def step_columns(task: Task, num_steps: int, num_envs: int, empty: Any) -> dict[str, Any]:
+    """Memory for the columns ``[T, B, ...]`` of a walk."""
+    shape = (num_steps, num_envs)
+    columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
+    columns["action"] = allocate(task.action_space, *shape, make=empty)
+    return columns | {"reward": empty(shape, np.float32)}
 
 
 class EnvLoop:
@@ -70,7 +83,7 @@ class EnvLoop:
         """Act and fill the rows from `first` on; `see(step, parameters, values)` is told what actions were chosen by."""
         envs, actor = self.envs, self.actor
         for t in range(first, len(into.action)):
-            write(into.obs, t, self.obs)
+            into.put(t, self.obs)
             row, v_t = actor.forward(self.obs)
             see(t, row, v_t)
             step = envs.step(choose(t, row, actor.mask(self.obs), into.action[t]))
@@ -79,9 +92,9 @@ class EnvLoop:
             into.truncated[t] = step.truncated
             into.mask[t] = step.is_reset
             if step.final_obs is not None:
-                into.finals.append((t, *step.final_obs))
+                into.put_final(t, *step.final_obs)
             self.obs = step.obs
-        write(into.obs, len(into.action), self.obs)
+        into.put(len(into.action), self.obs)
         np.logical_not(into.mask[first:], out=into.mask[first:])
 
     def episodes(self, walk: Walk, first: int = 0) -> tuple[Episode, ...]:

@@ -26,7 +26,7 @@ else `obs`, and there is none where `is_reset`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
@@ -37,6 +37,7 @@ from levada.rl._observations import Violation, make_reader
 from levada.rl._outcomes import MaskCheck, read_flags, read_reward
 from levada.rl._serial import KeepFinalObs, SerialVectorEnv
 from levada.rl.env_state import EnvStates
+from levada.rl.frames import FrameStack, stacked_space
 from levada.rl.spaces import (
     canonical_action_space,
     canonical_observation_space,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     import gymnasium
     import numpy.typing as npt
+    from gymnasium import spaces
 
     from levada.rl._observations import Reader
     from levada.rl.spaces import Array, Nest
@@ -98,7 +100,8 @@ class EnvBatch:
     - Observations come in canonical form (see `levada.rl.spaces`): float32, counting from 0.
     - An `AsyncVectorEnv` in SAME_STEP mode resets an environment before it sends the final observation; one
       that returns the same array each time needs `Task(..., vectorization="async")`, which copies it in time.
-    - `env_observation_space` and `env_action_space` are the spaces as the environment declares them.
+    - `env_observation_space` and `env_action_space` are the spaces as the environment declares them; after `stack_frames`
+      the former, as the observations themselves, is that of stacks.
     - A mask that allows nothing is refused; at an episode's end it is opened, for no action follows there.
     """
 
@@ -125,6 +128,8 @@ class EnvBatch:
         self.env_observation_space, self.env_action_space = raw_space, raw_action_space
         self._read = make_reader(raw_space, self.num_envs).read
         self._row_readers: dict[int, Reader] = {}
+        self._raw_space = raw_space
+        self._stack: FrameStack | None = None
         self._encode = make_encoder(raw_action_space, self.num_envs)
         self._check_mask = MaskCheck(raw_action_space) if has_action_mask(raw_space) else None
         self._shape = (self.num_envs,)
@@ -152,6 +157,21 @@ class EnvBatch:
             raise
         return cls(env, name=name)
 
+    def stack_frames(self, num_frames: int) -> None:
+        """Show stacks ``[B, k, ...]`` of the last k frames from now on; to be called before the first reset.
+
+        Raises:
+            SpaceError: observations are no Box.
+
+        """
+        try:
+            self.env_observation_space = stacked_space(self._raw_space, num_frames)
+        except BaseException:
+            self.close()
+            raise
+        self.observation_space = canonical_observation_space(self.env_observation_space)
+        self._stack = FrameStack(cast("spaces.Box", self.observation_space), self.num_envs)
+
     def reset(self, seed: int | None = None) -> Nest:
         """Start every episode anew; returns the first observations, [B, ...].
 
@@ -176,7 +196,7 @@ class EnvBatch:
         except Violation as violation:
             raise self._error(violation) from None
         self._num_steps = 1
-        return obs
+        return obs if self._stack is None else self._stack.begin(cast("Array", obs))
 
     def step(self, actions: Any) -> StepResult:
         """Give each environment its action, [B, ...]."""
@@ -211,6 +231,8 @@ class EnvBatch:
         except Violation as violation:
             raise self._error(violation) from None
         self._num_steps += 1
+        if self._stack is not None:
+            obs, final_obs = self._stack.step(cast("Array", obs), is_reset, final_obs)
         return StepResult(obs, reward, terminated, truncated, is_reset, final_obs)
 
     def save(self) -> bytes:
@@ -221,7 +243,7 @@ class EnvBatch:
 
         """
         where = np.array([self._num_steps]).tobytes() + np.asarray(self._done).tobytes()
-        return where + self._states.save()
+        return where + (b"" if self._stack is None else self._stack.save()) + self._states.save()
 
     def restore(self, state: bytes) -> None:
         """Go on where `save` was called on a batch that was made in the same way.
@@ -232,7 +254,10 @@ class EnvBatch:
         """
         head = np.dtype(np.int64).itemsize + self.num_envs
         done = np.frombuffer(state[head - self.num_envs : head], np.bool_)
-        self._states.restore(state[head:])
+        stacks = 0 if self._stack is None else self._stack.num_bytes
+        self._states.restore(state[head + stacks :])
+        if self._stack is not None:
+            self._stack.restore(state[head : head + stacks])
         self._num_steps = int(np.frombuffer(state, np.int64, count=1)[0])
         self._done = done if done.any() else self._none
 
@@ -306,7 +331,7 @@ class EnvBatch:
             )
         num_rows = len(indices)
         if num_rows not in self._row_readers:
-            self._row_readers[num_rows] = make_reader(self.env_observation_space, num_rows, "final_obs")
+            self._row_readers[num_rows] = make_reader(self._raw_space, num_rows, "final_obs")
         reader = self._row_readers[num_rows]
         try:
             if isinstance(final, np.ndarray) and final.dtype == object:  # an observation or None for each

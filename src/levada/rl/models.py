@@ -177,7 +177,8 @@ class NatureCNN(nn.Module):
     """Convolutions on an image, shared by policy and value.
 
     Images are uint8 or bool, ``[height, width, channels]`` or ``[channels, height, width]`` (the side of the
-    smaller end is the channels', the last where both are equal), and are scaled to [0, 1] here. From 36 x 36
+    smaller end is the channels', the last where both are equal), and are scaled to [0, 1] here. The channels of
+    a stack ``[k, ...]`` of such images stand one behind the other. From 36 x 36
     on the layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning,
     Nature 518); smaller images get three layers of 3 x 3, of which the last two halve the image.
 
@@ -255,12 +256,13 @@ class _Image(nn.Module):
     def __init__(self, space: Space[Any], size: int) -> None:
         super().__init__()
         if not isinstance(space, spaces.Box) or not is_image(space):
-            msg = f"{space} is no image, expected a uint8 or bool Box of three dimensions; did you want MLP?"
+            msg = f"{space} is no image, expected a uint8 or bool Box of three or four dimensions; did you want MLP?"
             raise SpaceError(msg)
         self.scale = image_scale(space)
-        self._channel_last = space.shape[2] <= space.shape[0]
-        height, width = space.shape[:2] if self._channel_last else space.shape[1:]
-        channels = space.shape[2] if self._channel_last else space.shape[0]
+        *stack, first, _, last = space.shape
+        self._channel_last = last <= first
+        height, width = space.shape[-3:-1] if self._channel_last else space.shape[-2:]
+        channels = math.prod(stack) * (last if self._channel_last else first)
         if min(height, width) >= 36:
             layers = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
         else:
@@ -275,8 +277,8 @@ class _Image(nn.Module):
         self.layers = nn.Sequential(*modules)
 
     def forward(self, obs: Tensor) -> Tensor:
-        image = obs.movedim(-1, 1) if self._channel_last else obs
-        features: Tensor = self.layers(image.to(torch.float32) * self.scale)
+        image = obs.movedim(-1, -3) if self._channel_last else obs
+        features: Tensor = self.layers(image.flatten(1, -3).to(torch.float32) * self.scale)
         return features
 
 

@@ -11,35 +11,48 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from levada.flow import Replay
 from levada.flow.payload import Allocate
 from levada.rl._columns import Columns
+from levada.rl._frame_store import FrameStore
+from levada.rl.frames import Frames
 from levada.rl.spaces import Array, Nest, map_nest
 from levada.rl.transitions import IMPORTANCE, MASK, PRIORITY, Transitions
 from levada.tables import Drawn, Index
 
-_INDEX, _ROWS = "index/", "rows/"
+_INDEX, _ROWS, _FRAMES, _STACKED = "index/", "rows/", "frames/", "stacked"
 
 
 class RowTable:
     """Rows in columns. Rows that the column `mask` leaves out are not kept; the column `priority`, if there is one, is
     that of the index and no column; samples of a prioritised replay have their weights as the column `importance`.
+
+    Of columns of `Frames` the rows hold slots, and each frame is kept once, as long as a row refers to it.
     """
 
     def __init__(self, replay: Replay[Any], *, capacity: int, seed: int, zeros: Allocate = np.zeros) -> None:
         """`zeros`: memory for the rows."""
         self._index = Index(replay, capacity=capacity, seed=seed)
         self._columns = Columns(capacity, zeros)
+        self._frames = FrameStore(capacity, zeros)
+        self._stacked: list[str] = []
+        """Columns of `Frames`."""
 
     @property
     def num_entries(self) -> int:
         """Rows that are there."""
         return self._index.num_entries
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that are there, of columns of `Frames`."""
+        return self._frames.num_frames
 
     def insert(self, item: Transitions) -> None:
         """Copy rows in.
@@ -59,12 +72,18 @@ class RowTable:
         if not kept.all():
             places = places[kept]
             columns = {name: map_nest(lambda leaf: leaf[kept], nest) for name, nest in columns.items()}
-        self._columns.put(places, columns)
+        stacks: dict[str, Any] = {name: column for name, column in columns.items() if isinstance(column, Frames)}
+        if stacks:
+            self._put_stacks(places, columns, stacks)
+        else:
+            self._columns.put(places, columns)
 
     def sample(self, size: int) -> tuple[tuple[Transitions], Drawn]:
         """Draw rows, as one batch."""
         drawn = self._index.draw(size)
         columns = self._columns.take(drawn.places)
+        for name in self._stacked:
+            columns[name] = self._frames.take(cast("Array", columns[name]))
         if drawn.weights is not None:
             columns[IMPORTANCE] = drawn.weights
         return (Transitions(columns),), drawn
@@ -77,12 +96,35 @@ class RowTable:
         """The rows, as views that later inserts change, and everything that the next draw depends on."""
         index = {f"{_INDEX}{name}": array for name, array in self._index.state_dict().items()}
         rows = self._columns.state_dict(self._index.num_entries)
-        return index | {f"{_ROWS}{path}": array for path, array in rows.items()}
+        state = index | {f"{_ROWS}{path}": array for path, array in rows.items()}
+        if self._stacked:
+            state[_STACKED] = np.frombuffer(json.dumps(self._stacked).encode(), np.uint8)
+            state |= {f"{_FRAMES}{number}": array for number, array in self._frames.state_dict().items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave."""
         self._index.load_state_dict(_under(state, _INDEX))
         self._columns.load_state_dict(_under(state, _ROWS))
+        if _STACKED in state:
+            self._stacked = json.loads(state[_STACKED].tobytes())
+            self._frames.load_state_dict(_under(state, _FRAMES), self._slots(np.arange(self.num_entries)))
+
+    def _put_stacks(self, places: Array, columns: Mapping[str, Nest], stacks: Mapping[str, Frames]) -> None:
+        entered = self._frames.enter(Frames.join(list(stacks.values())))
+        slots = dict(zip(stacks, np.split(entered, len(stacks)), strict=True))
+        once = np.unique(places)  # a reservoir may overwrite what it has just put there
+        before = self._slots(once)
+        self._columns.put(places, {**columns, **slots})
+        self._stacked = list(stacks)
+        self._frames.count(gone=before, come=self._slots(once))
+
+    def _slots(self, places: Array) -> Array:
+        """All references to frames of the rows at some places."""
+        if not self._stacked:
+            return np.zeros(0, np.int32)
+        columns = self._columns.take(places)
+        return np.concatenate([cast("Array", columns[name]) for name in self._stacked])
 
 
 def _under(state: Mapping[str, Array], prefix: str) -> dict[str, Array]:

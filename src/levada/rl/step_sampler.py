@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from levada.flow import Episode, Shard
-from levada.rl._env_loop import EnvLoop, Walk
+from levada.flow.payload import Allocate
+from levada.rl._env_loop import EnvLoop, Finals, Walk
+from levada.rl._frame_walk import FrameWalk
 from levada.rl.explore import Exploration
 from levada.rl.policy import Policy
 from levada.rl.spaces import Array, Nest, map_nest, named_leaves
@@ -38,11 +40,22 @@ class Steps:
     """Episodes that ended in new steps, in order."""
     rows: Array | None = None
     """``[T, B, row_size]``: the parameters that actions were chosen by, where the sampler keeps them."""
+    stream: str = ""
+    """Whose steps: all that one shard makes."""
+    first_step: int = 0
+    """Number of the first step in it."""
 
     @property
     def num_env_steps(self) -> int:
         """New transitions."""
         return int(self.walk.mask[self.num_old :].sum())
+
+    @property
+    def observations(self) -> tuple[Any, Finals]:
+        """The observations ``[T+1, B, ...]`` and the true final ones; those of a task with a frame stack are `Frames`."""
+        if isinstance(self.walk, FrameWalk):
+            return self.walk.stacks(self.stream, self.first_step)
+        return self.walk.obs, self.walk.finals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +113,7 @@ class LiveStepSampler:
         actor, num_old = loop.actor, 0 if self._old is None else len(self._old.action)
         actor.load(weights)
         actor.draw_weight_noise(loop.rng)
-        walk = Walk.allocate(recipe.task, num_old + recipe.num_steps, recipe.num_envs, shard.empty)
+        walk = self._allocate(num_old + recipe.num_steps, shard.empty)
         if self._old is not None:
             _copy(self._old, walk, 0)
         num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
@@ -108,11 +121,12 @@ class LiveStepSampler:
         rows = self._rows(num_old)
         see = (lambda *_: None) if rows is None else (lambda t, row, _: rows.__setitem__(t, row))
         loop.walk(walk, lambda t, *rest: explore(t - num_old, *rest), see, first=num_old)
+        first_step = self._num_items * recipe.num_steps - num_old
         self._num_items += 1
         episodes = loop.episodes(walk, num_old)
-        if recipe.num_old:
+        if recipe.num_old or recipe.task.frame_stack:
             self._keep(walk, rows)
-        return Steps(walk, num_old, episodes, rows)
+        return Steps(walk, num_old, episodes, rows, f"{shard.node}/{shard.index}", first_step)
 
     def state_dict(self) -> dict[str, Array]:
         """What the next item depends on, but the weights.
@@ -137,7 +151,7 @@ class LiveStepSampler:
         self._old_rows = state["old_rows"].copy()
         self._old = None
         if "old/reward" in state:
-            self._old = Walk.allocate(self.recipe.task, len(state["old/reward"]), self.recipe.num_envs, np.empty)
+            self._old = self._allocate(len(state["old/reward"]), np.empty)
             _load(self._old, state)
 
     def close(self) -> None:
@@ -156,16 +170,22 @@ class LiveStepSampler:
         """Copy the last steps: their memory is used again."""
         num_kept = min(self.recipe.num_old, len(walk.action))
         first = len(walk.action) - num_kept
-        self._old = Walk.allocate(self.recipe.task, num_kept, self.recipe.num_envs, np.empty)
+        self._old = self._allocate(num_kept, np.empty)
         _copy(walk, self._old, first)
         if rows is not None:
             self._old_rows = rows[first:].copy()
+
+    def _allocate(self, num_steps: int, empty: Allocate) -> Walk:
+        kind = FrameWalk if self.recipe.task.frame_stack else Walk
+        return kind.allocate(self.recipe.task, num_steps, self.recipe.num_envs, empty)
 
 
 def _copy(source: Walk, into: Walk, first: int) -> None:
     """Fill the first rows of one walk with those of another, from `first` on."""
     num = len(source.action) - first
-    map_nest(lambda to, of: np.copyto(to[: num + 1], of[first : first + num + 1]), into.obs, source.obs)
+    map_nest(lambda to, of: np.copyto(to[: len(of) - first], of[first:]), into.obs, source.obs)
+    if isinstance(source, FrameWalk) and isinstance(into, FrameWalk):
+        into.age[...] = source.ages()[first]
     for name in ("action", "reward", "terminated", "truncated", "mask"):
         getattr(into, name)[:num] = getattr(source, name)[first:]
     into.finals.extend(
@@ -173,13 +193,15 @@ def _copy(source: Walk, into: Walk, first: int) -> None:
     )
 
 
-_COLUMNS = ("action", "reward", "terminated", "truncated", "mask")
+def _columns(walk: Walk) -> tuple[str, ...]:
+    more = ("age",) if isinstance(walk, FrameWalk) else ()
+    return ("action", "reward", "terminated", "truncated", "mask", *more)
 
 
 def _arrays(walk: Walk | None) -> dict[str, Array]:
     if walk is None:
         return {}
-    found = {f"old/{name}": getattr(walk, name) for name in _COLUMNS}
+    found = {f"old/{name}": getattr(walk, name) for name in _columns(walk)}
     found |= {f"old/obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
     for number, (t, index, last) in enumerate(walk.finals):
         found |= {f"old/final/{number}/t": np.array(t), f"old/final/{number}/index": index}
@@ -192,7 +214,7 @@ def _rows_like(num_rows: int, leaf: Array) -> Array:
 
 
 def _load(walk: Walk, state: Mapping[str, Array]) -> None:
-    for name in _COLUMNS:
+    for name in _columns(walk):
         getattr(walk, name)[...] = state[f"old/{name}"]
     for path, leaf in named_leaves(walk.obs).items():
         leaf[...] = state[f"old/obs/{path}"]
@@ -238,6 +260,7 @@ class NStep:
     def __call__(self, steps: Steps) -> Transitions:
         """The windows that are complete, and were not before."""
         walk = steps.walk
+        obs, finals = steps.observations
         num_all, num_envs = walk.reward.shape
         num = max(0, num_all - self.num_old)
         start, env = np.mgrid[0:num, 0:num_envs]
@@ -249,14 +272,14 @@ class NStep:
             last[alive] = start[alive] + k
             alive &= ~ended[now]
         discount = np.float32(self.discount) ** (last - start + 1).astype(np.float32) * ~walk.terminated[last, env]
-        after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], walk.obs)}
-        for t, index, final in walk.finals:
+        after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], obs)}
+        for t, index, final in finals:
             rows, columns = np.nonzero((last == t) & np.isin(env, index))
             place = np.searchsorted(index, columns)
             map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
         discount = discount.astype(np.float32)
         columns_: dict[str, Nest] = {
-            "obs": map_nest(lambda leaf: leaf[:num], walk.obs), "action": walk.action[:num], "reward": reward,
+            "obs": map_nest(lambda leaf: leaf[:num], obs), "action": walk.action[:num], "reward": reward,
             "discount": discount, **after, "mask": walk.mask[:num],
         }  # fmt: skip
         if self.priority is not None:

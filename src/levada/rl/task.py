@@ -69,6 +69,10 @@ class Task:
     for each, worth its overhead only if a step takes milliseconds. "vector_entry_point": the id's own vector
     environment, as fast as its author made it; mind that it may differ from the single one (Atari's has its
     preprocessing built in). "auto": the latter if the id has one and it is quicker for so many, else "sync"."""
+    frame_stack: int | None = None
+    """Observations are stacks ``[k, ...]`` of the last k frames that the environment shows, the newest last; before an episode's
+    first stand copies of it (as Gymnasium's `FrameStackObservation`). More see further back. A replay keeps each frame once,
+    so an environment that stacks by itself is better told not to. None: what the environment shows."""
 
     def __post_init__(self) -> None:
         if isinstance(self.env, gymnasium.Env | VectorEnv):
@@ -90,6 +94,9 @@ class Task:
                 f"vectorization is {self.vectorization!r}, expected one of {', '.join(map(repr, known))}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
+        if self.frame_stack is not None and (type(self.frame_stack) is not int or self.frame_stack < 1):
+            msg = f"frame_stack is {self.frame_stack!r}, expected an integer >= 1, or None"
+            raise TaskError(msg)
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":
@@ -120,7 +127,7 @@ class Task:
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """That of one environment, as it declares it; a `Policy` knows its canonical form (see `levada.rl.spaces`).
+        """That of one environment, as it declares it, or of stacks; a `Policy` knows its canonical form (see `levada.rl.spaces`).
 
         The first look makes an environment and closes it.
         """
@@ -152,12 +159,10 @@ class Task:
     def _make(self, num_envs: int, vectorization: Vectorization) -> EnvBatch:
         try:
             with deprecations_shown_once():
-                if isinstance(self.env, str):
-                    return _make_registered(self.env, self.env_kwargs, num_envs, vectorization)
-                if _takes_num_envs(self.env, self.env_kwargs):
-                    return EnvBatch(self._call_for_many(self.env, num_envs), name=self.name)
-                make_one = partial(_call_for_one, self.env, self.env_kwargs, self.name)
-                return _make_from_single(make_one, num_envs, vectorization, self.name)
+                batch = self._make_unstacked(num_envs, vectorization)
+            if self.frame_stack is not None:
+                batch.stack_frames(self.frame_stack)
+            return batch
         except SpaceError as error:
             msg = f"task {self.name!r}: {error}"
             raise SpaceError(msg) from None
@@ -166,6 +171,14 @@ class Task:
         except Exception as error:
             error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
             raise
+
+    def _make_unstacked(self, num_envs: int, vectorization: Vectorization) -> EnvBatch:
+        if isinstance(self.env, str):
+            return _make_registered(self.env, self.env_kwargs, num_envs, vectorization)
+        if _takes_num_envs(self.env, self.env_kwargs):
+            return EnvBatch(self._call_for_many(self.env, num_envs), name=self.name)
+        make_one = partial(_call_for_one, self.env, self.env_kwargs, self.name)
+        return _make_from_single(make_one, num_envs, vectorization, self.name)
 
     def _call_for_many(self, factory: EnvFactory, num_envs: int) -> VectorEnv[Any, Any, Any]:
         env = factory(num_envs=num_envs, **self.env_kwargs)

@@ -17,7 +17,7 @@ from levada.rl.task import Task
 def default_threads(task: Task) -> int:
     """One for small networks, where more only get in each other's way; all cores for images."""
     spaces = leaf_spaces(task.observation_space).values()
-    images = any(isinstance(space, Box) and len(space.shape) == 3 for space in spaces)
+    images = any(isinstance(space, Box) and len(space.shape) in (3, 4) for space in spaces)
     return (os.cpu_count() or 1) if images else 1
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from levada.flow import Replay
 from levada.flow.payload import Allocate
+from levada.rl.frames import as_array
 from levada.rl.normalise import Moments, merge
 from levada.rl.spaces import Nest, leaves, map_nest
 
@@ -34,7 +35,7 @@ IMPORTANCE = "importance"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transitions:
-    """Columns ``[N, ...]`` by name. Observations may be nested."""
+    """Columns ``[N, ...]`` by name. Observations may be nested, and stacks of frames be `Frames`."""
 
     columns: Mapping[str, Nest]
     moments: Mapping[str, Moments] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class Transitions:
 
 
 def concatenate(parts: Sequence[Transitions]) -> Transitions:
-    """One after the other. A single part is passed on without a copy.
+    """One after the other. A single part is passed on without a copy, but stacks of frames are put together.
 
     Raises:
         ValueError: the parts have different columns.
@@ -75,9 +76,9 @@ def concatenate(parts: Sequence[Transitions]) -> Transitions:
         for key, some in part.moments.items():
             moments[key] = merge(moments[key], some) if key in moments else some
     if len(parts) == 1:
-        return Transitions(first.columns, moments)
+        return Transitions({name: map_nest(as_array, nest) for name, nest in first.columns.items()}, moments)
     columns = {
-        name: map_nest(lambda *rows: np.concatenate(rows), *(part.columns[name] for part in parts))
+        name: map_nest(lambda *rows: np.concatenate([*map(as_array, rows)]), *(part.columns[name] for part in parts))
         for name in first.columns
     }
     return Transitions(columns, moments)

@@ -1,0 +1,186 @@
+"""Frames of a replay, each in one slot for as long as a row refers to it.
+
+>>> from levada.rl.frames import FramePool
+>>> def stacks(first: int) -> Frames:
+...     frames = np.arange(first, first + 4, dtype=np.uint8)[:, None]
+...     part = FramePart(frames, ids=np.arange(first, first + 4), stream="step/0")
+...     return Frames(FramePool((part,)), np.array([[0, 1], [1, 2], [2, 3]]))
+>>> store, nothing = FrameStore(capacity=100), np.zeros(0, np.int32)
+>>> old = store.enter(stacks(0))
+>>> store.count(gone=nothing, come=old)
+>>> new = store.enter(stacks(2))
+>>> store.count(gone=nothing, come=new)
+>>> store.take(new)[..., 0].tolist(), store.num_frames      # 2 and 3 were there already
+([[2, 3], [3, 4], [4, 5]], 6)
+>>> store.count(gone=old, come=nothing); store.num_frames
+4
+
+A slot counts the references to it, and is free when there are none; so it does not matter in which order rows go. Items of
+one stream overlap: frames with an id that the stream's last item had are looked for where that one was put, and *compared*. So
+whatever an item says of itself, lost items, restarts and several tables cost some frames that are kept twice, and no more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from levada.flow.payload import Allocate
+from levada.rl.frames import FramePart, Frames
+from levada.rl.spaces import Array
+
+NONE = 0
+"""Slot that is none: what a row refers to that was never written."""
+
+
+class FrameStore:
+    """Frames by slot."""
+
+    def __init__(self, capacity: int, zeros: Allocate = np.zeros) -> None:
+        """Begin with nothing.
+
+        Args:
+            capacity: rows of the table. They need about as many frames; if it is more, there will be room for more.
+            zeros: memory for frames; pages that were never written to should take none.
+
+        """
+        self._zeros = zeros
+        self._capacity = capacity
+        self._blocks: list[Array] = []
+        self._starts: list[int] = []
+        self._counts = np.zeros(0, np.int32)
+        self._next = NONE + 1
+        self._free: list[int] = []
+        self._entered = np.zeros(0, np.int32)
+        """What nothing refers to until it is counted."""
+        self._recent: dict[str, tuple[Array, Array]] = {}
+        """Of each stream the frames of its last item: ids in order, and where they are likely to be."""
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that are kept."""
+        return self._next - 1 - len(self._free)
+
+    @property
+    def num_slots(self) -> int:
+        """The most that ever were kept at a time: memory was taken for as many."""
+        return self._next - 1
+
+    def enter(self, stacks: Frames) -> Array:
+        """Slots ``[N, k]`` of frames, those copied in that were not there. `count` is to follow.
+
+        Raises:
+            ValueError: other shapes or dtypes than before.
+
+        """
+        used, inverse = np.unique(stacks.index, return_inverse=True)
+        slots = np.empty(len(used), np.int32)
+        seen = defaultdict[str, list[tuple[Array, Array]]](list)
+        start = 0
+        for part in stacks.pool.parts:
+            low, high = np.searchsorted(used, (start, start + len(part.ids)))
+            rows = used[low:high] - start
+            places = self._recall(part)
+            slots[low:high] = places[rows] = self._enter(part, rows, places[rows])
+            seen[part.stream].append((part.ids, places))
+            start += len(part.ids)
+        for stream, parts in seen.items():
+            ids, places = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            order = ids.argsort()
+            self._recent[stream] = ids[order], places[order]
+        self._entered = slots
+        return slots[inverse].reshape(stacks.index.shape)
+
+    def count(self, *, gone: Array, come: Array) -> None:
+        """Count references ``[...]``: to which slots there are less, and to which more. What nothing refers to is free."""
+        gone, come = gone.reshape(-1), come.reshape(-1)
+        np.subtract.at(self._counts, gone, 1)
+        np.add.at(self._counts, come, 1)
+        touched = np.unique(np.concatenate([gone, self._entered]))
+        self._entered = touched[:0]
+        touched = touched[touched != NONE]
+        self._free.extend(touched[self._counts[touched] == 0].tolist())
+
+    def take(self, slots: Array) -> Array:
+        """The frames in slots ``[N, k]``, copied: ``[N, k, ...]``."""
+        if len(self._blocks) == 1:
+            return self._blocks[0].take(slots, axis=0)
+        found = np.empty((*slots.shape, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
+        for here, block, rows in self._by_block(slots):
+            found[here] = block[rows]
+        return found
+
+    def state_dict(self) -> dict[str, Array]:
+        """The frames, as views, block by block."""
+        ends = [min(len(block), self._next - start) for start, block in zip(self._starts, self._blocks, strict=True)]
+        pairs = enumerate(zip(self._blocks, ends, strict=True))
+        return {str(number): block[: max(0, end)] for number, (block, end) in pairs}
+
+    def load_state_dict(self, state: Mapping[str, Array], slots: Array) -> None:
+        """Go on from what `state_dict` gave; `slots`: all references that there are."""
+        blocks = [state[str(number)] for number in range(len(state))]
+        self._blocks, self._starts, self._counts, self._recent = [], [], np.zeros(0, np.int32), {}
+        self._next = sum(len(block) for block in blocks)
+        self._grow(self._next, blocks[0])
+        np.concatenate(blocks, out=self._blocks[0][: self._next])
+        self._counts += np.bincount(slots.reshape(-1), minlength=len(self._counts)).astype(np.int32)
+        free = np.flatnonzero(self._counts[: self._next] == 0)
+        self._free = free[free != NONE].tolist()
+
+    # ---- inside
+
+    def _enter(self, part: FramePart, rows: Array, likely: Array) -> Array:
+        """Slots of some rows of a part; `likely` are looked at, and where they hold something else, there are new ones."""
+        for kept in self._blocks[:1]:
+            if part.frames.shape[1:] != kept.shape[1:] or part.frames.dtype != kept.dtype:
+                got = f"{part.frames.dtype} {part.frames.shape[1:]}"
+                msg = f"a replay of frames of {kept.dtype} {kept.shape[1:]} was given frames of {got}"
+                raise ValueError(msg)
+        slots = likely.copy()
+        maybe = np.flatnonzero(likely)
+        if len(maybe):
+            equal = _bytes(self.take(likely[maybe])) == _bytes(part.frames[rows[maybe]])
+            slots[maybe[~equal.all(axis=1)]] = NONE
+        new = np.flatnonzero(slots == NONE)
+        slots[new] = self._take_free(len(new), part.frames)
+        for here, block, places in self._by_block(slots[new]):
+            block[places] = part.frames[rows[new[here]]]
+        return slots
+
+    def _recall(self, part: FramePart) -> Array:
+        """Where the frames of a part are likely to be, and `NONE`."""
+        if part.stream not in self._recent:
+            return np.full(len(part.ids), NONE, np.int32)
+        ids, places = self._recent[part.stream]
+        at = np.searchsorted(ids, part.ids).clip(max=len(ids) - 1)
+        return np.where((ids[at] == part.ids) & (self._counts[places[at]] > 0), places[at], NONE)
+
+    def _take_free(self, num: int, like: Array) -> Array:
+        """Slots to write to."""
+        again = [self._free.pop() for _ in range(min(num, len(self._free)))]
+        fresh = range(self._next, self._next + num - len(again))
+        self._next = fresh.stop
+        if self._next > len(self._counts):
+            self._grow(self._next - len(self._counts), like)
+        return np.array([*again, *fresh], np.int32)
+
+    def _grow(self, num: int, like: Array) -> None:
+        """Room for at least `num` more."""
+        more = self._capacity // 8 + 1
+        num = max(num, more + (0 if self._blocks else self._capacity))
+        self._starts.append(len(self._counts))
+        self._blocks.append(self._zeros((num, *like.shape[1:]), like.dtype))
+        self._counts = np.concatenate([self._counts, np.zeros(num, np.int32)])
+
+    def _by_block(self, slots: Array) -> Iterator[tuple[tuple[Array, ...], Array, Array]]:
+        """Which of the slots lie in each block, and where."""
+        for start, block in zip(self._starts, self._blocks, strict=True):
+            here = np.nonzero((slots >= start) & (slots < start + len(block)))
+            yield here, block, slots[here] - start
+
+
+def _bytes(frames: Array) -> Array:
+    """``[N, ...]`` as ``[N, bytes of a frame]``: -0.0 is another number than 0.0."""
+    return frames.reshape(len(frames), -1).view(np.uint8)

@@ -1,0 +1,99 @@
+"""What environments went through, with each frame of their stacked observations once.
+
+Row t of a walk shows frame t + k - 1: k - 1 older ones stand before the first. A stack reaches back to the first frame of its
+episode and not further; so the frames, and how many of the episode came before row 0, say everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from levada.flow.payload import Allocate
+from levada.rl._env_loop import Finals, Walk, step_columns
+from levada.rl.frames import FramePart, FramePool, Frames
+from levada.rl.spaces import Array, Nest, canonical_observation_space
+from levada.rl.task import Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameWalk(Walk):
+    """A walk whose `obs` are single frames ``[T + k, B, ...]``, and those of its `finals` too."""
+
+    age: Array
+    """``[B]``, int64: frames of the episode before that of row 0, at most k - 1."""
+
+    @classmethod
+    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Allocate) -> FrameWalk:
+        """Memory for one that begins with a reset."""
+        space = canonical_observation_space(task.observation_space)
+        assert isinstance(space, spaces.Box)
+        num_frames, *shape = space.shape
+        frames = empty((num_steps + num_frames, num_envs, *shape), space.dtype)
+        frames[: num_frames - 1] = 0  # there are none; nothing refers to these
+        columns = step_columns(task, num_steps, num_envs, empty)
+        return cls(obs=frames, finals=[], age=np.zeros(num_envs, np.int64), **columns)
+
+    @property
+    def num_stacked(self) -> int:
+        """Frames of an observation: k."""
+        return len(self._frames) - len(self.action)
+
+    def put(self, t: int, obs: Nest) -> None:
+        """The stacks ``[B, k, ...]`` before step t, or after the last, of which the newest frame is kept."""
+        self._frames[t + self.num_stacked - 1] = _newest(obs)
+
+    def put_final(self, t: int, index: Array, last: Nest) -> None:
+        """The true final stacks of the environments `index`, of which the newest frame is kept."""
+        self.finals.append((t, index, _newest(last).copy()))
+
+    def ages(self) -> Array:
+        """``[T+1, B]``: frames of the episode before that of each row, at most k - 1."""
+        begins = ~self.mask
+        for t, index, _ in self.finals:
+            begins[t, index] = True
+        ages = np.empty((len(begins) + 1, len(self.age)), np.int64)
+        ages[0] = self.age
+        for t, begin in enumerate(begins):
+            ages[t + 1] = np.where(begin, 0, np.minimum(ages[t] + 1, self.num_stacked - 1))
+        return ages
+
+    def stacks(self, stream: str, first_step: int) -> tuple[Frames, Finals]:
+        """The observations ``[T+1, B]`` and the final ones, by reference to frames that are not copied.
+
+        Args:
+            stream: whose steps these are.
+            first_step: number of the first in it. The frame that step s begins with has the ids 2s, and that which it ends an
+                episode with 2s + 1, times B, plus the number of the environment.
+
+        """
+        num_rows, num_envs = self._frames.shape[:2]
+        oldest, env = self.num_stacked - 1, np.arange(num_envs)
+        back = np.minimum(np.arange(oldest, -1, -1), self.ages()[..., None])
+        index = (np.arange(oldest, num_rows)[:, None, None] - back) * num_envs + env[:, None]
+        ids = 2 * num_envs * np.arange(first_step - oldest, first_step - oldest + num_rows)[:, None] + env
+        parts = [FramePart(self._frames.reshape(-1, *self._frames.shape[2:]), ids.reshape(-1), stream)]
+        places, num_frames = [], num_rows * num_envs
+        for t, envs, last in self.finals:
+            assert isinstance(last, np.ndarray)
+            parts.append(FramePart(last, (2 * (first_step + t) + 1) * num_envs + envs, stream))
+            own = num_frames + np.arange(len(envs))[:, None]
+            places.append((t, envs, np.concatenate([index[t, envs, 1:], own], axis=1)))
+            num_frames += len(envs)
+        pool = FramePool(tuple(parts))
+        finals: list[Any] = [(t, envs, Frames(pool, place)) for t, envs, place in places]
+        return Frames(pool, index), finals
+
+    @property
+    def _frames(self) -> Array:
+        assert isinstance(self.obs, np.ndarray)
+        return self.obs
+
+
+def _newest(stacks: Nest) -> Array:
+    assert isinstance(stacks, np.ndarray)
+    newest: Array = stacks[:, -1]
+    return newest
