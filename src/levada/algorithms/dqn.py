@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 from torch import Tensor
 
 from levada.algorithms.checks import (
@@ -29,20 +30,20 @@ from levada.algorithms.checks import (
     require_choice,
     require_counts,
     require_fractions,
-    require_not_negative,
     require_numbers,
     require_positive,
 )
 from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.replayed import Replayed
-from levada.flow import Flow, Prioritised
+from levada.flow import Flow
+from levada.rl._value_head import ValueHead
 from levada.rl.action_values import CategoricalValues, QuantileValues, ValueKind
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import value_network
-from levada.rl.off_policy import Net, Outcome
+from levada.rl.off_policy import Net, Outcome, weighed
 from levada.rl.policy import Policy
+from levada.rl.spaces import Array
 from levada.rl.task import Task
-from levada.rl.transitions import IMPORTANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +66,6 @@ class DQN(Replayed):
     """Choose the next action by the network and value it by the target: less optimism."""
     dueling: bool = False
     """A value and advantages in place of values: learns sooner where actions matter little."""
-    prioritised: bool = False
-    """Sample more often what was more surprising."""
-    alpha: float = 0.6
-    """Exponent of the priorities, if prioritised. 0 is uniform."""
-    beta: float = 0.4
-    """Exponent of the weights that correct for priorities; it rises to 1 over `capacity` transitions."""
     distribution: Literal["mean", "categorical", "quantile"] = "mean"
     """What is learned of a return: its mean, or its distribution by probabilities of atoms (C51) or by quantiles (QR-DQN)."""
     num_atoms: int = 51
@@ -89,6 +84,11 @@ class DQN(Replayed):
     """And in the end; None: 0.05, or 0 if noisy."""
     epsilon_steps: int = 10_000
     """Env steps over which it falls."""
+    ladder: float | None = None
+    """In place of these, each environment keeps a share of its own, from this down to its 8th power: some explore, others
+    do what is best (Ape-X, arXiv 1803.00933)."""
+    first_priorities: bool = False
+    """If prioritised, a new transition's priority is its error by the network that acted; else it is the largest of all."""
     huber: float | None = 1.0
     """From which error on the loss grows linearly; None: never, or for quantiles from 0 on. Not for categorical
     returns, whose loss is a divergence."""
@@ -102,12 +102,10 @@ class DQN(Replayed):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_counts(self, "target_every", "epsilon_steps")
-        require_fractions(self, "beta")
-        require_fractions(self, "epsilon_start", "epsilon_end", or_none=True)
+        require_fractions(self, "epsilon_start", "epsilon_end", "ladder", or_none=True)
         require_positive(self, "noisy_std")
         require_positive(self, "huber", or_none=True)
-        require_not_negative(self, "alpha")
-        require_bools(self, "double", "dueling", "prioritised", "noisy")
+        require_bools(self, "double", "dueling", "noisy", "first_priorities")
         require_choice(self, "distribution", "mean", "categorical", "quantile")
         require_counts(self, "num_atoms", least=2)
         require_numbers(self, "v_min", "v_max")
@@ -131,9 +129,10 @@ class DQN(Replayed):
             start=start if self.epsilon_start is None else self.epsilon_start,
             end=end if self.epsilon_end is None else self.epsilon_end,
             num_steps=self.epsilon_steps,
+            ladder=self.ladder,
         )
-        prioritised = Prioritised(alpha=self.alpha, beta=self.beta, anneal_inserts=self.capacity)
-        return self.replayed(task, learner, explore, prioritised if self.prioritised else None)
+        first = TDError(policy) if self.prioritised and self.first_priorities else None
+        return self.replayed(task, learner, explore, first)
 
     @property
     def values(self) -> ValueKind | None:
@@ -162,7 +161,20 @@ class DQNLoss:
         chooser = nets["policy"](batch["next_obs"])[0] if self.hp.double else z_t
         after, taken = z_t.atoms_of(chooser.best()), z_tm1.atoms_of(batch["action"])
         loss, surprise = z_tm1.kind.td_loss(taken, after, batch["reward"], batch["discount"], self.hp.huber)
-        if IMPORTANCE in batch:
-            loss = loss * batch[IMPORTANCE]
+        loss = weighed(loss, batch)
         stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.worth(taken).mean()}
         return Outcome(loss.mean(), stats, surprise if self.hp.prioritised else None)
+
+
+@dataclass(frozen=True)
+class TDError:
+    """The size of a transition's error, from what it was acted on by (arXiv 1803.00933, section 3)."""
+
+    policy: Policy
+
+    def __call__(self, row_tm1: Array, action: Array, reward: Array, discount: Array, row_t: Array) -> Array:
+        """``[T, B]``, of parameters ``[T, B, row_size]``; see `NStep`."""
+        head = cast("ValueHead", self.policy.head)
+        taken = np.take_along_axis(head.worth(row_tm1), action[..., None], axis=-1)[..., 0]
+        error: Array = np.abs(reward + discount * head.worth(row_t).max(axis=-1) - taken)
+        return error

@@ -2,10 +2,10 @@
 
 >>> find_algorithm("ppo").__name__
 'PPO'
->>> find_algorithm("pop")
+>>> find_algorithm("pop")                             # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
-levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ddpg, dqn, ppo, rainbow, sac, td3
+levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ...
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from levada.algorithms.algorithm import Algorithm
 from levada.flow import LevadaError
 
 ALGORITHMS = {
+    "apex_ddpg": "levada.algorithms.apex_ddpg:ApexDDPG",
+    "apex_dqn": "levada.algorithms.apex_dqn:ApexDQN",
     "ddpg": "levada.algorithms.ddpg:DDPG",
     "dqn": "levada.algorithms.dqn:DQN",
     "ppo": "levada.algorithms.ppo:PPO",

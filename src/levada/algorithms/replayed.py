@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import Tensor
+
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import (
+    require_bools,
     require_choice,
     require_counts,
     require_fractions,
@@ -49,6 +52,17 @@ class Replayed(Algorithm):
     step, and take longer."""
     tolerance: float = 0.0
     """By how many samples that may be off before one side waits. 0: the result does not depend on timing."""
+    order: Literal["admission", "arrival"] = "admission"
+    """Transitions are stored in the order of their tickets, or as they come: then nobody waits for a slow shard, and the result
+    depends on timing."""
+    tables: int = 1
+    """Tables that the replay consists of; each may have a process of its own. More are filled and drawn from in turn."""
+    prioritised: bool = False
+    """Sample more often what was more surprising."""
+    alpha: float = 0.6
+    """Exponent of the priorities, if prioritised. 0 is uniform."""
+    beta: float = 0.4
+    """Exponent of the weights that correct for priorities; it rises to 1 over `capacity` transitions."""
     batch_size: int = 256
     """Transitions of one gradient step."""
     num_gradient_steps: int = 8
@@ -83,12 +97,15 @@ class Replayed(Algorithm):
             "batch_size",
             "num_gradient_steps",
             "lookahead",
+            "tables",
         )
         require_counts(self, "anneal_steps", or_none=True)
-        require_fractions(self, "discount", "tau")
+        require_fractions(self, "discount", "tau", "beta")
+        require_bools(self, "prioritised")
         require_positive(self, "samples_per_insert", "learning_rate", "adam_eps", "tau")
         require_positive(self, "max_grad_norm", or_none=True)
-        require_not_negative(self, "tolerance")
+        require_not_negative(self, "tolerance", "alpha")
+        require_choice(self, "order", "admission", "arrival")
         require_widths(self, "hidden")
         require_choice(self, "compile", True, False, "auto")
 
@@ -97,6 +114,10 @@ class Replayed(Algorithm):
         num_inserts = num_gradient_steps * self.batch_size / self.samples_per_insert
         left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_inserts / self.anneal_steps)
         return {"learning_rate": self.learning_rate * left}
+
+    def priorities(self, errors: Tensor) -> Tensor | None:
+        """Those of rows, by the errors ``[num, N]`` of critics; None if the replay has none."""
+        return errors.detach().abs().mean(dim=0) if self.prioritised else None
 
     def learner(self, policy: Policy, loss: Any, **more: Any) -> OffPolicyLearner:
         """The learner of these settings; `more`: fields of `OffPolicyLearner`."""
@@ -110,13 +131,9 @@ class Replayed(Algorithm):
         task: Task,
         learner: OffPolicyLearner,
         explore: Exploration,
-        prioritised: Prioritised | None = None,
-        *,
         first_priority: FirstPriority | None = None,
-        order: Literal["admission", "arrival"] = "admission",
-        tables: int = 1,
     ) -> Flow:
-        """The flow; with priorities, they go back to the replay after each update.
+        """The flow; with priorities, they go back to the replay after each update, and transitions may bring their first ones.
 
         A shard looks at new weights once per item, so they are published about once in the time of an item, not more often.
         """
@@ -128,18 +145,20 @@ class Replayed(Algorithm):
         size = self.num_gradient_steps * self.batch_size
         updates_per_item = self.num_envs * self.num_steps * self.samples_per_insert / size
 
+        prioritised = Prioritised(alpha=self.alpha, beta=self.beta, anneal_inserts=self.capacity)
         flow = Flow(type(self).__name__.lower())
         weights = flow.latest("weights", of=learner)
         steps = flow.source("step", sampler, reads=weights, shards=self.shards)
         transitions = flow.map("n_step", n_step, steps)
         replay = flow.replay(
             "replay", of=Transitions, capacity=self.capacity, min_size=self.min_size, tolerance=self.tolerance,
-            samples_per_insert=self.samples_per_insert, sampler=prioritised or "uniform", order=order, tables=tables,
+            samples_per_insert=self.samples_per_insert, order=self.order, tables=self.tables,
+            sampler=prioritised if self.prioritised else "uniform",
         )  # fmt: skip
         flow.store(transitions, to=replay)
         update = flow.learn("learn", learner, flow.sample("sample", replay, size=size))
         flow.publish(update.weights, to=weights, every=max(1, int(updates_per_item)))
-        if prioritised is not None:
+        if self.prioritised:
             flow.reprioritise(update.priorities, of=replay)
         flow.report(update.stats)
         return flow

@@ -28,7 +28,7 @@ from levada.math import Categorical
 from levada.rl.critic import ChoiceCritic, Critic
 from levada.rl.explore import OwnNoise
 from levada.rl.models import value_network
-from levada.rl.off_policy import Net, Outcome
+from levada.rl.off_policy import Net, Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.spaces import ACTION_MASK, SpaceError
 from levada.rl.task import Task
@@ -111,7 +111,8 @@ class SACLoss:
         soft = targets["critic"](batch["next_obs"], after).amin(dim=0) - alpha * log_prob_after
         target = (batch["reward"] + batch["discount"] * soft).detach()
         values = nets["critic"](batch["obs"], batch["action"])
-        critic_loss = 0.5 * (values - target).square().mean(dim=1).sum()
+        errors = values - target
+        critic_loss = 0.5 * weighed(errors.square(), batch).mean(dim=1).sum()
 
         action, log_prob = _act(nets["policy"], batch["obs"], batch["noise"])
         actor_loss = (alpha * log_prob - nets["critic"].frozen(batch["obs"], action).amin(dim=0)).mean()
@@ -121,7 +122,7 @@ class SACLoss:
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": values.mean(), "entropy": -log_prob.mean(),
             "alpha": alpha.sum(),
         }  # fmt: skip
-        return Outcome(critic_loss + actor_loss + alpha_loss, stats)
+        return Outcome(critic_loss + actor_loss + alpha_loss, stats, self.hp.priorities(errors))
 
 
 def _act(policy: Net, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,7 +155,8 @@ class ChoiceSACLoss:
         values = nets["critic"](batch["obs"])
         policy_tm1, _ = nets["policy"](batch["obs"])
         chosen = value_of(values, batch["action"])
-        critic_loss = 0.5 * (chosen - target).square().mean(dim=1).sum()
+        errors = chosen - target
+        critic_loss = 0.5 * weighed(errors.square(), batch).mean(dim=1).sum()
 
         actor_loss = -soft_value(policy_tm1, values.detach(), alpha).mean()
         entropy = policy_tm1.entropy().detach()
@@ -164,7 +166,7 @@ class ChoiceSACLoss:
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": chosen.mean(), "entropy": entropy.mean(),
             "alpha": alpha.sum(),
         }  # fmt: skip
-        return Outcome(critic_loss + actor_loss + alpha_loss, stats)
+        return Outcome(critic_loss + actor_loss + alpha_loss, stats, self.hp.priorities(errors))
 
 
 def soft_value(policy: Categorical, values: Tensor, alpha: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from levada.flow import Flow
 from levada.rl.critic import Critic
 from levada.rl.explore import GaussianNoise
 from levada.rl.models import value_network
-from levada.rl.off_policy import Net, Outcome
+from levada.rl.off_policy import Net, Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.task import Task
 
@@ -87,12 +87,14 @@ class TD3Loss:
         worth = targets["critic"](batch["next_obs"], after).amin(dim=0)
         target = (batch["reward"] + batch["discount"] * worth).detach()
         values = nets["critic"](batch["obs"], batch["action"])
-        critic_loss = 0.5 * (values - target).square().mean(dim=1).sum()
+        errors = values - target
+        critic_loss = 0.5 * weighed(errors.square(), batch).mean(dim=1).sum()
+        priorities = self.hp.priorities(errors)
         stats = {"critic_loss": critic_loss, "q_values": values.mean()}
         if not nets["policy"].learns:
-            return Outcome(critic_loss, stats | {"actor_loss": torch.tensor(torch.nan)})
+            return Outcome(critic_loss, stats | {"actor_loss": torch.tensor(torch.nan)}, priorities)
         actor_loss = -nets["critic"].frozen(batch["obs"], _best(nets["policy"], batch["obs"]))[0].mean()
-        return Outcome(critic_loss + actor_loss, stats | {"actor_loss": actor_loss})
+        return Outcome(critic_loss + actor_loss, stats | {"actor_loss": actor_loss}, priorities)
 
 
 def _best(policy: Net, obs: Any) -> Tensor:

@@ -64,6 +64,11 @@ class ValueHead(ActionHead):
         """There is none to speak of."""
         return np.zeros(len(action), np.float32)
 
+    def worth(self, params: Array) -> Array:
+        """What each action is worth, ``[..., A]``."""
+        worth = self.kind.worth_numpy(self._atoms(params.reshape(-1, self.row_size)))
+        return worth.reshape(*params.shape[:-1], -1)
+
     def _atoms(self, params: Any, only_advantages: bool = False) -> Any:
         """``[N, A, K]``, of torch or of numpy, which agree in these words."""
         atoms = params.reshape(len(params), -1, self.kind.num_atoms)

@@ -29,7 +29,7 @@ from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
 from levada.rl.step import Layout, Mode, by_autograd, by_func, flatten, has_compiler, in_mode, rebuild
 from levada.rl.threads import use_threads
-from levada.rl.transitions import Transitions, concatenate
+from levada.rl.transitions import IMPORTANCE, Transitions, concatenate
 from levada.rl.weight_noise import WeightNoise
 
 POLICY = "policy"
@@ -66,6 +66,11 @@ class Net:
     def frozen(self) -> Net:
         """The same without gradient of its parameters: the gradient of its inputs passes."""
         return Net(self._module, {name: tensor.detach() for name, tensor in self._tensors.items()}, False)
+
+
+def weighed(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Losses ``[..., N]`` by the importance of their rows, where a prioritised replay has given that."""
+    return losses * batch[IMPORTANCE] if IMPORTANCE in batch else losses
 
 
 OffPolicyLoss: TypeAlias = Callable[

@@ -1,0 +1,123 @@
+"""Ape-X: it learns with tables in processes of their own, survives kills, and its first priorities are errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from levada.algorithms.apex_ddpg import ApexDDPG
+from levada.algorithms.apex_dqn import ApexDQN
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.dqn import DQN, TDError
+from levada.algorithms.replayed import Replayed
+from levada.algorithms.sac import SAC
+from levada.algorithms.td3 import TD3
+from levada.rl.explore import EpsilonGreedy
+from levada.rl.models import value_network
+from levada.rl.policy import Policy
+from levada.rl.task import Task
+from levada.run.hashing import params_sha256
+from levada.run.monitor import Monitor
+from levada.runners import Inline
+from levada.runners.processes import Processes
+
+QUICK: dict[str, Any] = {
+    "num_steps": 4, "min_size": 60, "batch_size": 16, "num_gradient_steps": 2, "samples_per_insert": 8.0, "hidden": (16,),
+}  # fmt: skip
+
+
+def run(hp: Replayed, env: str, *, on: Any = None, updates: int = 40, state: Any = None) -> Any:
+    monitor = Monitor()
+    with (on or Inline()).open(hp.flow(Task(env)), seed=1, instruments=[monitor], state=state) as opened:
+        for report in opened:
+            if report.firing == updates:
+                break
+        return monitor, opened.statistics(), params_sha256(opened.node_state("learn").weights()), opened.save()
+
+
+def test_ape_x_learns_cartpole_while_a_table_and_workers_are_killed() -> None:
+    hp = ApexDQN(num_envs=2, hidden=(64, 64), samples_per_insert=16.0, target_every=100, ladder=0.05, tolerance=2_000.0)
+    monitor = Monitor(target_return=80.0)  # a random policy has 22
+    with Processes(workers=2, replays="worker").open(
+        hp.flow(Task("CartPole-v1")), seed=1, instruments=[monitor]
+    ) as opened:
+        for report in opened:
+            if report.firing in (50, 150):
+                os.kill(opened.table_place.pids[report.firing // 50 % 2], signal.SIGKILL)
+                os.kill(opened.worker_pids[0], signal.SIGKILL)
+            if monitor.solved_at_s is not None or report.firing == 2_000:
+                break
+        replay = opened.statistics().replays["replay"]
+    assert monitor.solved_at_s is not None
+    assert report.firing > 150
+    assert replay.lost > 0
+    assert replay.ledger.balanced
+
+
+def test_ape_x_ddpg_runs_with_tables_apart() -> None:
+    monitor, statistics, *_ = run(
+        ApexDDPG(**QUICK | {"tolerance": 100.0}), "Pendulum-v1", on=Processes(workers=2, replays="worker")
+    )
+    assert monitor.env_steps > 60
+    assert statistics.replays["replay"].ledger.balanced
+
+
+@pytest.mark.parametrize(("hp", "env"), [
+    (ApexDQN(**QUICK | {"order": "admission", "tolerance": 0.0}), "CartPole-v1"),
+    (ApexDDPG(**QUICK | {"order": "admission", "tolerance": 0.0}), "Pendulum-v1"),
+    (TD3(**QUICK, shards=2, prioritised=True), "Pendulum-v1"), (SAC(**QUICK, shards=2, prioritised=True), "Pendulum-v1"),
+    (SAC(**QUICK, shards=2, prioritised=True), "CartPole-v1"),
+], ids=lambda hp: hp if isinstance(hp, str) else type(hp).__name__)  # fmt: skip
+def test_in_admission_order_they_are_the_same_under_every_deployment_and_after_a_resume(hp: Any, env: str) -> None:
+    *_, expected, _ = run(hp, env)
+    assert run(hp, env, on=Processes(workers=2, replays="worker"))[2] == expected
+    *_, state = run(hp, env, updates=17, on=Processes(workers=2))
+    assert run(hp, env, state=state)[2] == expected
+
+
+def test_priorities_change_what_is_learned() -> None:
+    assert len({run(TD3(**QUICK, prioritised=some), "Pendulum-v1")[2] for some in (False, True)}) == 2
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_first_priorities_by_an_independent_count(dueling: bool) -> None:
+    """|r + discount * max Q(s') - Q(s, a)|, with Q from the module of the policy."""
+    policy = Policy(
+        observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(4), acts_by="value", dueling=dueling,
+        network=partial(value_network, hidden=(8,)),
+    )  # fmt: skip
+    module, actor = policy.module(seed=2), policy.actor()
+    actor.load(policy.weights(module))
+    rng = np.random.default_rng(0)
+    obs, after = rng.standard_normal((2, 10, 3)).astype(np.float32)
+    action, reward, discount = rng.integers(0, 4, (5, 2)), rng.random((5, 2)), rng.random((5, 2)) < 0.7
+    rows = [actor.params(o).reshape(5, 2, -1).copy() for o in (obs, after)]
+    found = TDError(policy)(rows[0], action, reward, 0.9 * discount, rows[1])
+    with torch.no_grad():
+        q_tm1, q_t = (module(torch.from_numpy(o))[0].values.numpy() for o in (obs, after))
+    for number in range(10):
+        i, j = divmod(number, 2)
+        target = reward[i, j] + 0.9 * discount[i, j] * q_t[number].max()
+        assert found[i, j] == pytest.approx(abs(target - q_tm1[number, action[i, j]]), rel=1e-4, abs=1e-5)
+
+
+def test_the_ladder_is_that_of_the_paper() -> None:
+    flow = DQN(shards=2, num_envs=2, ladder=0.4).flow(Task("CartPole-v1"))
+    explore = flow.nodes["step"].work.explore
+    assert explore == EpsilonGreedy(ladder=0.4)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"ladder": 1.5}, "ladder"), ({"tables": 0}, "tables"), ({"order": "any"}, "'admission' or 'arrival'"),
+    ({"prioritised": 1}, "prioritised"), ({"beta": 2.0}, "beta"), ({"alpha": -1.0}, "alpha"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ApexDQN(**options)
