@@ -23,6 +23,7 @@ from torch.func import functional_call
 
 from levada.flow import Update
 from levada.flow.rng import rng_array, set_rng
+from levada.rl._products import has_quicker_products
 from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError
 from levada.rl.optimise import Adam, AdamPart, adam_step
 from levada.rl.policy import Policy, Weights
@@ -308,7 +309,10 @@ class LiveOffPolicyLearner:
     def _mode(self) -> Mode:
         if self.recipe.compile is False:
             return "eager"
-        earned = self.recipe.compile is True or self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+        earned = self.recipe.compile is True or (
+            self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+            and not has_quicker_products(self._layout.shapes, self.recipe.batch_size)
+        )
         return "compiled" if earned and has_compiler() else "recorded"
 
     def _refuse_non_finite(self, state: _State, stats: Mapping[str, float]) -> None:
