@@ -43,7 +43,8 @@ class Options:
     out: str | None = None
     """Directory of the run, which must be new or empty; by default one below runs/."""
     threads: int | None = None
-    """Threads that torch uses; by default one for small networks, all cores for images."""
+    """Threads that torch learns with; by default one for small networks, all cores for images, and for large networks those that
+    workers leave over."""
     checkpoint_every_updates: int | None = 100
     """A checkpoint after each so many updates, from which `levada resume` goes on; None: only one at the end."""
     save_replays: bool = False

@@ -27,6 +27,9 @@ from levada.run.summary import Summary
 from levada.run.until import Until
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.auto import Auto
+from levada.runners.counts import useful_workers
+from levada.runners.processes import Processes
+from levada.runners.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,11 @@ def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Disp
         chosen, why = place.choose(flow, seed=seed)
     display.note(f"auto: {chosen}, for {why}")
     return chosen
+
+
+def num_beside(place: Deployment, flow: Flow) -> int:
+    """Workers that are busy beside the learner."""
+    return useful_workers(flow, place.workers) if isinstance(place, Processes | Threads) else 0
 
 
 def _is_ours(error: BaseException) -> bool:

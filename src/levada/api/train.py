@@ -11,7 +11,7 @@ from typing import Any
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import algorithm_home, algorithm_name
 from levada.api.options import Env, Options, configure, deployment
-from levada.api.run import Job, Result, build, settle
+from levada.api.run import Job, Result, build, num_beside, settle
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
 from levada.rl.task import Task
@@ -95,8 +95,10 @@ def launch(
         flow = build(config, task)
         flow.check(reports=True)
     shown = make_display(display)
-    threads = options.threads or default_threads(task)
-    place = settle(place, flow, options.seed, threads, shown)
+    threads = options.threads or default_threads(task, flow, num_beside(place, flow))
+    settled = settle(place, flow, options.seed, threads, shown)
+    if settled is not place:
+        place, threads = settled, options.threads or default_threads(task, flow, num_beside(settled, flow))
     identity = Identity(
         algorithm=algorithm_name(type(config)),
         env=task.name,

@@ -24,7 +24,7 @@ from levada.rl._products import has_quicker_products
 from levada.rl.optimise import Adam, AdamState, adam_init
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
-from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler
+from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler, num_weights
 from levada.rl.threads import use_threads
 from levada.rl.transitions import MASK, Transitions, concatenate
 
@@ -85,6 +85,11 @@ class Learner:
     def policy_name(self) -> str:
         """The policy whose version each update advances."""
         return self.policy.name
+
+    @property
+    def work(self) -> int:
+        """Rows times weights of a minibatch; 0: its size is not known."""
+        return (self.minibatch_size or 0) * num_weights(self.policy.module(0))
 
     def open(self, seed: int) -> LiveLearner:
         """Start the learner with freshly initialised weights."""
