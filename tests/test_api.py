@@ -24,7 +24,7 @@ from levada.api.load import read_config
 from levada.api.options import deployment
 from levada.api.run import num_beside
 from levada.rl.threads import default_threads
-from levada.run.checkpoint import CheckpointWarning, newest, save
+from levada.run.checkpoint import CheckpointWarning, list_checkpoints, newest, save
 from levada.run.directory import RunDirectory
 from levada.run.exits import ExitError
 
@@ -461,3 +461,18 @@ def test_a_finished_run_leaves_no_file_open():
     before = len(list(Path("/proc/self/fd").iterdir()))
     train(tensorboard=True)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_checkpoints_come_by_the_clock_unless_a_number_is_given(tmp_path, monkeypatch):
+    def saved(name, **more):
+        run = train(until="updates=25", out=tmp_path / name, **more)
+        return [int(path.name) for path in list_checkpoints(run.path)]
+
+    monkeypatch.setattr("levada.api.run._AUTO", (10, 1_000.0))
+    assert saved("slow") == [25]
+    monkeypatch.setattr("levada.api.run._AUTO", (10, 1e-9))
+    assert saved("quick")[-1] == 25
+    assert saved("counted", checkpoint_every_updates=10) == [10, 20, 25]
+    assert saved("never", checkpoint_every_updates=None) == [25]
+    with pytest.raises(ConfigError, match="checkpoint_every_updates='often'"):
+        train(checkpoint_every_updates="often")
