@@ -418,7 +418,9 @@ def test_threads():
         (SAC(), "processes:1", 6),
         (SAC(shards=4), "processes:4", 4),
         (SAC(shards=8), "processes", 1),
-        (SAC(shards=8), "threads:5", 3),
+        (SAC(shards=8), "processes:5", 3),
+        (SAC(shards=8), "threads:5", 1),  # what acts in the process of the learner shares its number of threads
+        (SAC(shards=8), "processes:5,inference=learner", 1),
         (SAC(hidden=(64, 64)), "inline", 1),
         (SAC(hidden=(1024, 1024)), "inline", 8),
         (PPO(num_envs=16, num_steps=128, minibatch_size=2048, hidden=(64, 64)), "inline", 2),
@@ -426,7 +428,7 @@ def test_threads():
     ],
 )
 def test_threads_follow_from_the_work_and_the_cores_that_are_left(monkeypatch, algorithm, on, threads):
-    for module in ("levada.rl.threads", "levada.runners.counts"):
+    for module in ("levada.rl.threads", "levada.runners.counts", "levada.api.run"):
         monkeypatch.setattr(f"{module}.num_cores", lambda: 8)
     task = Task("Pendulum-v1")
     flow = algorithm.flow(task)

@@ -25,6 +25,7 @@ from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.state import pack
 from levada.run.summary import Summary
 from levada.run.until import Until
+from levada.runners.accounts import num_cores
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.auto import Auto
 from levada.runners.counts import useful_workers
@@ -149,8 +150,12 @@ def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Disp
 
 
 def num_beside(place: Deployment, flow: Flow) -> int:
-    """Workers that are busy beside the learner."""
-    return useful_workers(flow, place.workers) if isinstance(place, Processes | Threads) else 0
+    """Cores that are busy beside the learner; all of them where something acts in its process meanwhile, for that would share
+    its number of threads, and timing would have a say in the bits.
+    """
+    if isinstance(place, Threads) or (isinstance(place, Processes) and place.inference == "learner"):
+        return num_cores()
+    return useful_workers(flow, place.workers) if isinstance(place, Processes) else 0
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ get in each other's way: a 64-64 network has as many at a thousand rows."""
 
 def default_threads(task: Task, flow: Flow, num_beside: int) -> int:
     """How many threads learn: all cores for images, else as many as a gradient step of the largest learner is worth, but not more
-    than the cores that `num_beside` busy workers leave over. It follows from sizes, so the same run always has the same.
+    than the cores that are left, of which `num_beside` are busy. It follows from sizes, so the same run always has the same.
     """
     spaces = leaf_spaces(task.observation_space).values()
     if any(isinstance(space, Box) and len(space.shape) == 3 for space in spaces):
