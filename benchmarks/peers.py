@@ -5,6 +5,8 @@
     python benchmarks/peers.py ppo-cartpole --only-peers          # without levada
     python benchmarks/peers.py ppo-cartpole --compare-threads     # the figures in `_peers/presets.py`
     python benchmarks/peers.py async-cartpole --json async.json   # 6 minutes; takes the same options
+    python benchmarks/peers.py dqn-cartpole --json dqn.json       # 6 minutes
+    python benchmarks/peers.py sac-halfcheetah --json sac.json    # 7 minutes; the SBX environment takes another one, once
 
 Every peer has a virtual environment of its own in `.bench/`, made anew when its pins in `peers/requirements-<peer>.txt`
 change; levada is the one installed beside the interpreter that runs this file. The processes run one at a time, in turn
@@ -14,9 +16,9 @@ Levada writes all its files, as a user's run does, and the peers none, or as few
 A ratio is levada's median divided by the peer's; beside it, the least and the largest ratio of any run of levada to any
 run of the peer. A run is disturbed if other processes kept more than 0.15 cores busy while it ran.
 
-**steps/s** (both benchmarks): equal hyper-parameters, the peer's own. In `async-cartpole` that is the same network, the
-same number of environments, the same passes over the data in minibatches of the same size; levada then runs on processes,
-in several forms. `_peers/async_presets.py` tells what is not equal.
+**steps/s** (`ppo-cartpole`, `async-cartpole`): equal hyper-parameters, the peer's own. In `async-cartpole` that is the same
+network, the same number of environments, the same passes over the data in minibatches of the same size; levada then runs on
+processes, in several forms. `_peers/async_presets.py` tells what is not equal.
 
 - *training*: `(steps at the end - steps at A) / (seconds from A to the end)`, where A is the first line of progress by
   which the first update was finished and another tenth of all steps were taken. No imports and no recording of the update
@@ -24,6 +26,11 @@ in several forms. `_peers/async_presets.py` tells what is not equal.
 - *whole process*: all steps / seconds from the start of the process to its exit.
 
 Steps are those that were learned from, and no resets are among them.
+
+**gradient steps/s** (`dqn-cartpole`, `sac-halfcheetah`): the same, of gradient steps, with the peer's network, batch, and ratio
+of gradient steps to env steps. A lies behind the filling of the replay. `_peers/off_policy_presets.py` tells in which forms
+levada runs. TianJi cannot be installed beside the others: what it was measured at elsewhere, on a machine of the same kind, is
+quoted, and levada's ratio is that to the largest figure.
 
 **seconds to a return of 475** (`ppo-cartpole`): what each library makes of the task, with SB3's and CleanRL's tuned
 settings, and with levada as it comes. From the start of the process to its exit, which follows as soon as the mean return
@@ -59,7 +66,7 @@ from benchmarks._peers.tables import disturbances, solve_table, threads_table, t
 def parse(arguments: Sequence[str] | None = None) -> Plan:
     """Read the command line and check it."""
     parser = argparse.ArgumentParser(description="Time levada and other libraries on this machine, in turn.")
-    parser.add_argument("benchmark", choices=list(BENCHMARKS))
+    parser.add_argument("name", metavar="BENCHMARK", choices=list(BENCHMARKS), help=", ".join(BENCHMARKS))
     parser.add_argument("--peers", help="comma-separated; default: all that the benchmark has")
     parser.add_argument("--runs", type=int, help="turns, each with its seed: default and least 3, with --quick 1")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first turn; each further one adds 1")
@@ -69,10 +76,10 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to this file")
     args = parser.parse_args(arguments)
 
-    known = peers_of(args.benchmark)
+    known = peers_of(args.name)
     args.peers = known if args.peers is None else tuple(args.peers.split(","))
     if unknown := [peer for peer in args.peers if peer not in known]:
-        parser.error(f"{args.benchmark} has no peer {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(f"{args.name} has no peer {', '.join(unknown)}; there are {', '.join(known)}")
     least = 1 if args.quick else 3
     args.runs = least if args.runs is None else args.runs
     if args.runs < least:
@@ -83,7 +90,7 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
 
 def run_all(plan: Plan, screen: Screen) -> list[Run]:
     """Prepare the peers, then run every process in turn."""
-    for peer in plan.peers:
+    for peer in plan.peers_to_run:
         prepare_environment(peer, screen)
     shutil.rmtree(RUNS, ignore_errors=True)
     runs: list[Run] = []
@@ -101,9 +108,9 @@ def show(runs: Sequence[Run], plan: Plan) -> None:
     console = Console()
     console.width = console.width if console.is_terminal else 130
     if plan.compare_threads:
-        console.print(threads_table(runs))
+        console.print(threads_table(runs, plan.benchmark))
     else:
-        console.print(throughput_table(runs, plan.presets))
+        console.print(throughput_table(runs, plan.benchmark, plan.presets))
         if plan.has_solve:
             console.print(solve_table(runs, plan.target_return))
     for line in disturbances(runs):

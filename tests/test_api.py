@@ -18,10 +18,13 @@ import levada
 from levada import PPO, Task
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import PRESETS
+from levada.algorithms.sac import SAC
 from levada.api import LoadError, build, configure
 from levada.api.load import read_config
+from levada.api.options import deployment
+from levada.api.run import num_beside
 from levada.rl.threads import default_threads
-from levada.run.checkpoint import CheckpointWarning, newest, save
+from levada.run.checkpoint import CheckpointWarning, list_checkpoints, newest, save
 from levada.run.directory import RunDirectory
 from levada.run.exits import ExitError
 
@@ -402,9 +405,34 @@ def test_a_value_error_of_an_environment_is_not_taken_for_a_mistake():
 
 
 def test_threads():
-    assert default_threads(Task("CartPole-v1")) == 1
+    task = Task("CartPole-v1")
+    assert default_threads(task, PPO().flow(task), 0) == 1
     train(threads=1)
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "on", "threads"),
+    [
+        (SAC(), "inline", 6),  # 256 rows through 206,000 weights
+        (SAC(), "processes:1", 6),
+        (SAC(shards=4), "processes:4", 4),
+        (SAC(shards=8), "processes", 1),
+        (SAC(shards=8), "processes:5", 3),
+        (SAC(shards=8), "threads:5", 1),  # what acts in the process of the learner shares its number of threads
+        (SAC(shards=8), "processes:5,inference=learner", 1),
+        (SAC(hidden=(64, 64)), "inline", 1),
+        (SAC(hidden=(1024, 1024)), "inline", 8),
+        (PPO(num_envs=16, num_steps=128, minibatch_size=2048, hidden=(64, 64)), "inline", 2),
+        (PPO(num_envs=16, num_steps=128, minibatch_size=256, hidden=(64, 64)), "inline", 1),
+    ],
+)
+def test_threads_follow_from_the_work_and_the_cores_that_are_left(monkeypatch, algorithm, on, threads):
+    for module in ("levada.rl.threads", "levada.runners.counts", "levada.api.run"):
+        monkeypatch.setattr(f"{module}.num_cores", lambda: 8)
+    task = Task("Pendulum-v1")
+    flow = algorithm.flow(task)
+    assert default_threads(task, flow, num_beside(deployment(on), flow)) == threads
 
 
 def test_evaluate_takes_a_run_or_its_directory_and_says_what_it_measured():
@@ -435,3 +463,18 @@ def test_a_finished_run_leaves_no_file_open():
     before = len(list(Path("/proc/self/fd").iterdir()))
     train(tensorboard=True)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_checkpoints_come_by_the_clock_unless_a_number_is_given(tmp_path, monkeypatch):
+    def saved(name, **more):
+        run = train(until="updates=25", out=tmp_path / name, **more)
+        return [int(path.name) for path in list_checkpoints(run.path)]
+
+    monkeypatch.setattr("levada.api.run._AUTO", (10, 1_000.0))
+    assert saved("slow") == [25]
+    monkeypatch.setattr("levada.api.run._AUTO", (10, 1e-9))
+    assert saved("quick")[-1] == 25
+    assert saved("counted", checkpoint_every_updates=10) == [10, 20, 25]
+    assert saved("never", checkpoint_every_updates=None) == [25]
+    with pytest.raises(ConfigError, match="checkpoint_every_updates='often'"):
+        train(checkpoint_every_updates="often")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks._peers.presets import Form, Preset
+from benchmarks._peers.presets import Benchmark, Form, Preset
 
 
 def _forms(num_envs: int) -> tuple[Form, ...]:
@@ -34,7 +34,7 @@ def _forms(num_envs: int) -> tuple[Form, ...]:
 
 # The loss of the value is value_coef * 0.5 * error^2 in levada and in PuffeRL, and coefficient * error^2 in
 # Sample-Factory: its 0.5 is a 1.
-ASYNC_PRESETS: Final = (
+_PRESETS: Final = (
     Preset(
         name="Sample-Factory",
         peer="sample-factory",
@@ -95,3 +95,5 @@ ASYNC_PRESETS: Final = (
         },
     ),
 )
+
+ASYNC_CARTPOLE: Final = Benchmark(algorithm="ppo", env="CartPole-v1", presets=_PRESETS)

@@ -36,6 +36,9 @@ class Run:
     training_steps_per_s: float | None
     """None if the run is too short to have an A."""
     process_steps_per_s: float
+    gradient_steps: int | None
+    """None where they are not counted."""
+    training_gradient_steps_per_s: float | None
     solved_s: float | None
     """`process_s` if the target was reached."""
     solved_env_steps: int | None
@@ -56,6 +59,8 @@ class Run:
         parts = [f"{self.env_steps:,} steps in {self.process_s:.1f} s"]
         if self.part == "solve":
             parts.append("not solved" if self.solved_s is None else "solved")
+        elif self.training_gradient_steps_per_s is not None:
+            parts.append(f"training {self.training_gradient_steps_per_s:,.0f} gradient steps/s")
         elif self.training_steps_per_s is not None:
             parts.append(f"training {self.training_steps_per_s:,.0f} steps/s")
         if self.disturbed:
@@ -63,18 +68,24 @@ class Run:
         return ", ".join(parts)
 
 
-def training_steps_per_s(points: Sequence[Point]) -> float | None:
-    """Steps/s from A to the end, where A is the first point by which the first update was finished and another tenth of
-    all steps were taken.
+def training_rates(points: Sequence[Point]) -> tuple[float | None, float | None]:
+    """Env steps/s and gradient steps/s from A to the end, where A is the first point by which the first update was finished
+    and another tenth of all env steps were taken. None: too short to have an A, or not counted.
 
-    >>> training_steps_per_s([Point(50, 9.0, None), Point(100, 10.0, None), Point(200, 12.0, None)])
-    50.0
+    >>> training_rates([Point(50, 9.0, None, 10), Point(100, 10.0, None, 20), Point(200, 12.0, None, 50)])
+    (50.0, 15.0)
     """
     if not points:
-        return None
+        return None, None
     end = points[-1]
     begin = next((p for p in points if p.env_steps >= points[0].env_steps + _LEFT_OUT * end.env_steps), end)
-    return (end.env_steps - begin.env_steps) / (end.t - begin.t) if end.t > begin.t else None
+    seconds = end.t - begin.t
+    if seconds <= 0.0:
+        return None, None
+    env_steps_per_s = (end.env_steps - begin.env_steps) / seconds
+    if end.gradient_steps is None or begin.gradient_steps is None:
+        return env_steps_per_s, None
+    return env_steps_per_s, (end.gradient_steps - begin.gradient_steps) / seconds
 
 
 def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
@@ -94,7 +105,7 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
             if process.seconds > _RUN_LIMIT_S:
                 msg = f"{job.title} is not finished after {_RUN_LIMIT_S:.0f} s:\n{tail(stderr)}"
                 raise BenchmarkError(msg)
-            if point := side.last_point(folder):
+            if point := side.last_point(job, folder):
                 task.note(str(point), point.env_steps)
         process.reap()
         cpu_s, foreign_s = load.children_s(), load.foreign_s()
@@ -103,7 +114,7 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
         raise BenchmarkError(msg)
 
     outcome = side.outcome(job, folder)
-    rate = training_steps_per_s(outcome.points)
+    rate, gradient_rate = training_rates(outcome.points)
     if rate is None and job.part in ("steps/s", "threads"):
         msg = f"{job.title}: too short to be timed, {len(outcome.points)} lines of progress"
         raise BenchmarkError(msg)
@@ -117,6 +128,8 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
         process_s=process.seconds,
         training_steps_per_s=rate,
         process_steps_per_s=outcome.env_steps / process.seconds,
+        gradient_steps=outcome.points[-1].gradient_steps if outcome.points else None,
+        training_gradient_steps_per_s=gradient_rate,
         solved_s=None if outcome.solved_env_steps is None else process.seconds,
         solved_env_steps=outcome.solved_env_steps,
         episodic_return=outcome.points[-1].episodic_return if outcome.points else None,

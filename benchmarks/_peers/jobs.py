@@ -7,29 +7,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from benchmarks._peers.async_presets import ASYNC_PRESETS
-from benchmarks._peers.presets import PPO_PRESETS, Form, Preset
+from benchmarks._peers.async_presets import ASYNC_CARTPOLE
+from benchmarks._peers.off_policy_presets import DQN_CARTPOLE, SAC_HALFCHEETAH
+from benchmarks._peers.presets import PPO_CARTPOLE, Benchmark, Form, Preset
 
 Part = Literal["warm-up", "steps/s", "solve", "threads"]
 """What a process is run for; a warm-up is not counted."""
 
-BENCHMARKS: Final[Mapping[str, tuple[Preset, ...]]] = {"ppo-cartpole": PPO_PRESETS, "async-cartpole": ASYNC_PRESETS}
+BENCHMARKS: Final[Mapping[str, Benchmark]] = {
+    "ppo-cartpole": PPO_CARTPOLE,
+    "async-cartpole": ASYNC_CARTPOLE,
+    "dqn-cartpole": DQN_CARTPOLE,
+    "sac-halfcheetah": SAC_HALFCHEETAH,
+}
 _LEVADA_SOLVE_STEPS: Final = 200_000
-_WARM_UP_STEPS: Final = 4_096
-_QUICK_STEPS: Final = 12_288
 _QUICK_SOLVE_STEPS: Final = 20_480
 
 
 def peers_of(benchmark: str) -> tuple[str, ...]:
     """Whom it compares with."""
-    return tuple(dict.fromkeys(preset.peer for preset in BENCHMARKS[benchmark]))
+    return tuple(dict.fromkeys(preset.peer for preset in BENCHMARKS[benchmark].presets))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What was asked for on the command line."""
 
-    benchmark: str
+    name: str
+    """Of the benchmark."""
     peers: tuple[str, ...]
     runs: int
     seed: int
@@ -39,9 +44,19 @@ class Plan:
     json: Path | None
 
     @property
+    def benchmark(self) -> Benchmark:
+        """The one of this name."""
+        return BENCHMARKS[self.name]
+
+    @property
     def presets(self) -> tuple[Preset, ...]:
         """Those of the chosen peers."""
-        return tuple(preset for preset in BENCHMARKS[self.benchmark] if preset.peer in self.peers)
+        return tuple(preset for preset in self.benchmark.presets if preset.peer in self.peers)
+
+    @property
+    def peers_to_run(self) -> tuple[str, ...]:
+        """The chosen peers without those that are only quoted."""
+        return tuple(dict.fromkeys(preset.peer for preset in self.presets if preset.script))
 
     @property
     def has_solve(self) -> bool:
@@ -55,7 +70,7 @@ class Plan:
 
     def steps(self, preset: Preset) -> int:
         """For how long steps/s are counted."""
-        return _QUICK_STEPS if self.quick else preset.num_env_steps
+        return self.benchmark.quick_steps if self.quick else preset.num_env_steps
 
     def solve_steps(self, num_env_steps: int) -> int:
         """Within how many the target is to be reached."""
@@ -67,6 +82,7 @@ class Job:
     """One process to time: a peer's script, or levada with the settings of a peer or with its own."""
 
     part: Part
+    benchmark: Benchmark
     is_levada: bool
     preset: Preset | None = None
     """None: levada as it comes."""
@@ -96,7 +112,7 @@ class Job:
 
     @property
     def levada_fields(self) -> Mapping[str, object]:
-        """Fields of levada's PPO: the peer's settings, and those of the form. Empty: levada as it comes."""
+        """Fields of levada's algorithm: the peer's settings, and those of the form. Empty: levada as it comes."""
         return {**(self.preset.levada if self.preset else {}), **(self.form.fields if self.form else {})}
 
 
@@ -113,17 +129,28 @@ def make_jobs(plan: Plan) -> Iterator[Job]:
 
 def _warm_ups(plan: Plan) -> Iterator[Job]:
     """Each program once, so that its files are in memory."""
-    for preset in {preset.peer: preset for preset in plan.presets}.values():
-        yield Job(part="warm-up", is_levada=False, preset=preset, num_env_steps=_WARM_UP_STEPS, threads=preset.threads)
+    benchmark = plan.benchmark
+    num_env_steps = benchmark.warm_up_steps
+    for preset in {preset.peer: preset for preset in plan.presets if preset.script}.values():
+        yield Job(
+            part="warm-up",
+            benchmark=benchmark,
+            is_levada=False,
+            preset=preset,
+            num_env_steps=num_env_steps,
+            threads=preset.threads,
+        )
     if not plan.only_peers:
-        yield Job(part="warm-up", is_levada=True, num_env_steps=_WARM_UP_STEPS)
+        yield Job(part="warm-up", benchmark=benchmark, is_levada=True, num_env_steps=num_env_steps)
 
 
 def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
     num_env_steps = plan.steps(preset)
-    for form in (None,) if plan.only_peers else (None, *preset.forms):
+    peer = (None,) if preset.script else ()
+    for form in peer if plan.only_peers else (*peer, *preset.forms):
         yield Job(
             part="steps/s",
+            benchmark=plan.benchmark,
             is_levada=form is not None,
             preset=preset,
             form=form,
@@ -135,9 +162,15 @@ def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
 
 def _threads(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
     num_env_steps = plan.steps(preset)
-    for threads in (1, 2):
+    for threads in (1, 2) if preset.script else ():
         yield Job(
-            part="threads", is_levada=False, preset=preset, turn=turn, num_env_steps=num_env_steps, threads=threads
+            part="threads",
+            benchmark=plan.benchmark,
+            is_levada=False,
+            preset=preset,
+            turn=turn,
+            num_env_steps=num_env_steps,
+            threads=threads,
         )
 
 
@@ -146,6 +179,7 @@ def _solve(plan: Plan, turn: int) -> Iterator[Job]:
         if preset.solve_steps is not None:
             yield Job(
                 part="solve",
+                benchmark=plan.benchmark,
                 is_levada=False,
                 preset=preset,
                 turn=turn,
@@ -156,6 +190,7 @@ def _solve(plan: Plan, turn: int) -> Iterator[Job]:
     if not plan.only_peers:
         yield Job(
             part="solve",
+            benchmark=plan.benchmark,
             is_levada=True,
             turn=turn,
             num_env_steps=plan.solve_steps(_LEVADA_SOLVE_STEPS),

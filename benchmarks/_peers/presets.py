@@ -1,4 +1,5 @@
-"""What `ppo-cartpole` compares: each peer with its settings on CartPole-v1, and the same settings in levada's words.
+"""What a benchmark is made of, and what `ppo-cartpole` compares: each peer with its settings on CartPole-v1, and the same
+settings in levada's words.
 
 Every field of levada's PPO that has to do with learning is given, also where it is the default: levada has a preset of
 its own for CartPole-v1, which would fill the gaps. What cannot be given is not the same: CleanRL takes the time limit of
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Form:
     name: str
     on: str
     fields: Mapping[str, object] = field(default_factory=dict)
-    """Further fields of levada's PPO."""
+    """Further fields of levada's algorithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +30,38 @@ class Preset:
 
     name: str
     peer: str
-    script: str
+    script: str | None
+    """None: it cannot be run here; `quoted` is what is known."""
     arguments: tuple[str, ...] = ()
-    threads: int
+    threads: int = 1
+    """Of the peer."""
     num_env_steps: int
     """How long it is timed for."""
+    quoted: tuple[float, float] | None = None
+    """Least and largest rate of training that were measured elsewhere, on a machine of the same kind."""
     solve_steps: int | None = None
     """Steps within which it should reach the target; None: it is not asked to."""
     levada: Mapping[str, object]
-    """Fields of levada's PPO."""
+    """Fields of levada's algorithm."""
     forms: tuple[Form, ...] = (Form(name="inline", on="inline"),)
     """Levada is timed in each."""
     target_ratio: float | None = None
-    """How many times as fast as the peer levada is meant to train, at least."""
+    """How many times as fast as the peer levada is meant to train, at least; as the largest rate that is quoted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """Peers on the same task."""
+
+    algorithm: str
+    """As `levada train` calls it."""
+    env: str
+    presets: tuple[Preset, ...]
+    counts: Literal["env steps", "gradient steps"] = "env steps"
+    """What is counted per second: where a step is learned from many times, it is the gradient steps that take the time."""
+    warm_up_steps: int = 4_096
+    quick_steps: int = 12_288
+    """Env steps with --quick."""
 
 
 _SAME_IN_ALL: Final[Mapping[str, object]] = {
@@ -69,7 +89,7 @@ _SAME_IN_SB3: Final[Mapping[str, object]] = {**_SAME_IN_ALL, "value_coef": 1.0, 
 #   CleanRL        10,236 ( 9,819 - 10,375)   9,098 ( 8,945 -  9,295)
 # A second thread doubles the processor time for nothing, and stalls where something else needs its core. (SB3 default
 # undisturbed, one short run each: 2,886 and 2,862.)
-PPO_PRESETS: Final = (
+_PRESETS: Final = (
     Preset(
         name="SB3 default",
         peer="sb3",
@@ -138,3 +158,5 @@ PPO_PRESETS: Final = (
         },
     ),
 )
+
+PPO_CARTPOLE: Final = Benchmark(algorithm="ppo", env="CartPole-v1", presets=_PRESETS)

@@ -25,6 +25,8 @@ class Point:
     """Seconds; only differences mean something."""
     episodic_return: float | None
     """Mean of the last 100 episodes; of fewer, in levada, or none while there are fewer."""
+    gradient_steps: int | None = None
+    """So far; None where they are not counted."""
 
     def __str__(self) -> str:
         mean = "" if self.episodic_return is None else f" return {self.episodic_return:.0f}"
@@ -37,6 +39,7 @@ class Outcome:
 
     env_steps: int
     points: Sequence[Point]
+    """The last one is that of the end."""
     solved_env_steps: int | None
     """None: the target was not reached, or there was none."""
     own_words: Mapping[str, object] = field(default_factory=dict)
@@ -58,22 +61,22 @@ class Side(ABC):
         """The file with one JSON object per line of progress."""
 
     @abstractmethod
-    def _point(self, line: Mapping[str, Any]) -> Point:
+    def _point(self, job: Job, line: Mapping[str, Any]) -> Point:
         """One of its lines."""
 
-    def points(self, folder: Path) -> list[Point]:
+    def points(self, job: Job, folder: Path) -> list[Point]:
         """All progress so far."""
-        return [self._read(line) for line in _whole_lines(self.progress_path(folder))]
+        return [self._read(job, line) for line in _whole_lines(self.progress_path(folder))]
 
-    def last_point(self, folder: Path) -> Point | None:
+    def last_point(self, job: Job, folder: Path) -> Point | None:
         """The newest progress, if there is any."""
         lines = _whole_lines(self.progress_path(folder))
-        return self._read(lines[-1]) if lines else None
+        return self._read(job, lines[-1]) if lines else None
 
-    def _read(self, line: str) -> Point:
+    def _read(self, job: Job, line: str) -> Point:
         values = json.loads(line)
         try:
-            return self._point(values)
+            return self._point(job, values)
         except KeyError as error:
             msg = f"a line of progress of {type(self).__name__} lacks {error}; it has {sorted(values)}"
             raise BenchmarkError(msg) from error
@@ -94,10 +97,11 @@ class LevadaSide(Side):
         return path
 
     def command(self, job: Job, seed: int, folder: Path) -> tuple[list[str], dict[str, str]]:
-        """`levada train ppo`, with the fields of the preset if there is one; its threads are its own choice."""
+        """`levada train`, with the fields of the preset if there is one; its threads are its own choice."""
         target = [] if job.target_return is None else [f"return={job.target_return}"]
         until = " ".join([*target, f"steps={job.num_env_steps}"])
-        command = [str(self.executable()), "train", "ppo", "--env", "CartPole-v1", "--until", until]
+        benchmark = job.benchmark
+        command = [str(self.executable()), "train", benchmark.algorithm, "--env", benchmark.env, "--until", until]
         command += ["--seed", str(seed), "--out", str(folder / "out"), "--quiet"]
         if job.form is not None:
             command += ["--on", job.form.on]
@@ -109,8 +113,10 @@ class LevadaSide(Side):
         """One line per update."""
         return folder / "out" / "metrics.jsonl"
 
-    def _point(self, line: Mapping[str, Any]) -> Point:
-        return Point(line["step"], line["charts/wall_s"], line.get("charts/episodic_return"))
+    def _point(self, job: Job, line: Mapping[str, Any]) -> Point:
+        each = job.levada_fields.get("num_gradient_steps")
+        gradient_steps = int(line["charts/updates"]) * each if isinstance(each, int) else None
+        return Point(line["step"], line["charts/wall_s"], line.get("charts/episodic_return"), gradient_steps)
 
     def outcome(self, job: Job, folder: Path) -> Outcome:
         """From summary.json, provided that the run was the one that was asked for."""
@@ -123,7 +129,7 @@ class LevadaSide(Side):
             raise BenchmarkError(msg)
         return Outcome(
             env_steps=summary["env_steps"],
-            points=self.points(folder),
+            points=self.points(job, folder),
             solved_env_steps=summary["solved_at_steps"] if solved else None,
             own_words=summary,
         )
@@ -136,6 +142,7 @@ class PeerSide(Side):
         """The script with its preset."""
         del folder  # it writes to its standard output
         assert job.preset is not None
+        assert job.preset.script is not None
         command = [str(peer_python(job.preset.peer)), str(SCRIPTS / job.preset.script), *job.preset.arguments]
         command += ["--steps", str(job.num_env_steps), "--seed", str(seed), "--threads", str(job.threads)]
         if job.target_return is not None:
@@ -146,15 +153,15 @@ class PeerSide(Side):
         """What it has printed."""
         return folder / "stdout"
 
-    def _point(self, line: Mapping[str, Any]) -> Point:
-        return Point(line["env_steps"], line["t"], line["return_mean_100"])
+    def _point(self, job: Job, line: Mapping[str, Any]) -> Point:
+        del job
+        return Point(line["env_steps"], line["t"], line["return_mean_100"], line["gradient_steps"])
 
     def outcome(self, job: Job, folder: Path) -> Outcome:
         """The last line says it all."""
-        del job
         last = json.loads(tail(self.progress_path(folder), 1))
         return Outcome(
-            env_steps=last["env_steps"], points=self.points(folder), solved_env_steps=last["solved_env_steps"]
+            env_steps=last["env_steps"], points=self.points(job, folder), solved_env_steps=last["solved_env_steps"]
         )
 
 

@@ -6,19 +6,25 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from rich.table import Table
 
 from benchmarks._peers.execute import DISTURBED_CORES, Run
-from benchmarks._peers.presets import Preset
+from benchmarks._peers.presets import Benchmark, Preset
 
 _WORDS: Final = {"settings", "over", "who", "levada runs", "target", "disturbed turns"}
 _LEFT_OUT_IF_EMPTY: Final = {"levada runs", "target"}
 Rate = Callable[[Run], float | None]
-_RATES: Final[dict[str, Rate]] = {
-    "training": lambda run: run.training_steps_per_s,
-    "whole process": lambda run: run.process_steps_per_s,
+_RATES: Final[dict[Literal["env steps", "gradient steps"], dict[str, Rate]]] = {
+    "env steps": {
+        "training": lambda run: run.training_steps_per_s,
+        "whole process": lambda run: run.process_steps_per_s,
+    },
+    "gradient steps": {
+        "training": lambda run: run.training_gradient_steps_per_s,
+        "whole process": lambda run: (run.gradient_steps or 0) / run.process_s,
+    },
 }
 
 
@@ -57,8 +63,8 @@ class Spread:
         return Spread(self.median / other.median, self.low / other.high, self.high / other.low).text(2)
 
 
-def throughput_table(runs: Sequence[Run], presets: Sequence[Preset]) -> Table:
-    """Steps/s, two rows for each preset and each form of levada."""
+def throughput_table(runs: Sequence[Run], benchmark: Benchmark, presets: Sequence[Preset]) -> Table:
+    """Steps/s, two rows for each preset and each form of levada; one where the peer's rate is quoted."""
     runs = [run for run in runs if run.part == "steps/s"]
     rows: list[dict[str, str]] = []
     for preset in presets:
@@ -68,28 +74,39 @@ def throughput_table(runs: Sequence[Run], presets: Sequence[Preset]) -> Table:
             levadas = [run for run in of if run.form == form.name]
             if not (levadas or form is preset.forms[0]):
                 continue  # the peers alone: one row for each
-            for over, rate in _RATES.items():
+            for over, rate in _RATES[benchmark.counts].items():
+                if preset.quoted and over != "training":
+                    continue
                 target = preset.target_ratio if over == "training" else None
                 has_name = levadas and len(preset.forms) > 1
                 row = {"settings": preset.name, "levada runs": form.name if has_name else "", "over": over}
-                rows.append(row | _compared(peers, levadas, rate, target))
+                rows.append(row | _compared(peers, levadas, rate, target, preset.quoted))
     used = [header for header in rows[0] if any(row[header] for row in rows) or header not in _LEFT_OUT_IF_EMPTY]
-    table = _table("CartPole-v1: steps/s with the peer's hyper-parameters, median (min - max)", *used)
+    title = f"{benchmark.env}: {benchmark.counts}/s with the peer's hyper-parameters, median (min - max)"
+    table = _table(title, *used)
     for row in rows:
         table.add_row(*(row[header] for header in used))
     return table
 
 
-def _compared(peers: Sequence[Run], levadas: Sequence[Run], rate: Rate, target: float | None) -> dict[str, str]:
+def _compared(
+    peers: Sequence[Run],
+    levadas: Sequence[Run],
+    rate: Rate,
+    target: float | None,
+    quoted: tuple[float, float] | None,
+) -> dict[str, str]:
     """Both rates, their ratio, whether it is what it is meant to be, and which turns were disturbed."""
     peer, levada = (Spread.of(map(rate, of)) if of else None for of in (peers, levadas))
+    if quoted is not None:  # compared with the best that is known of it
+        peer = Spread(quoted[1], *quoted)
     assert peer is not None
     goal = ""
     if levada and target is not None:
         goal = f"{target:g}: {'met' if levada.median >= target * peer.median else 'not met'}"
     sides = (("peer", peers), ("levada", levadas))
     return {
-        "peer": peer.text(),
+        "peer": peer.text() + (", quoted" if quoted else ""),
         "levada": levada.text() if levada else "-",
         "levada / peer": levada.divided_by(peer) if levada else "-",
         "target": goal,
@@ -112,12 +129,13 @@ def solve_table(runs: Sequence[Run], target_return: int) -> Table:
     return table
 
 
-def threads_table(runs: Sequence[Run]) -> Table:
+def threads_table(runs: Sequence[Run], benchmark: Benchmark) -> Table:
     """Steps/s of training by the number of threads."""
-    title = "CartPole-v1: training steps/s by number of threads, median (min - max)"
-    table = _table(title, "who", "steps/s", "CPU us/step", "disturbed turns")
+    title = f"{benchmark.env}: training {benchmark.counts}/s by number of threads, median (min - max)"
+    table = _table(title, "who", f"{benchmark.counts}/s", "CPU us/env step", "disturbed turns")
+    rate_of = _RATES[benchmark.counts]["training"]
     for who, of in _by_who(runs).items():
-        rate, cpu_us = Spread.of(run.training_steps_per_s for run in of), Spread.of(run.cpu_us_per_step for run in of)
+        rate, cpu_us = Spread.of(map(rate_of, of)), Spread.of(run.cpu_us_per_step for run in of)
         table.add_row(who, rate.text(), cpu_us.text(), _disturbed_turns(of))
     return table
 

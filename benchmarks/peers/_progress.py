@@ -4,8 +4,10 @@
     while training:
         ...collect; for every finished episode: progress.episode(episode_return, env_steps)...
         ...update...
-        progress.update(env_steps)  # {"event": "progress", "env_steps": 512, "t": 0.2, "return_mean_100": 21}
+        progress.update(env_steps)  # {"event": "progress", "env_steps": 512, "t": 0.2, ...}
     progress.end(env_steps)  # {"event": "end", ..., "solved_env_steps": 60412}
+
+A script may give the gradient steps so far beside the env steps, which are then in the line as "gradient_steps".
 
 A line is written for the first finished update, then after an update at most every tenth of a second, then for
 the end. So all lines are written between two updates: any two of them enclose whole iterations.
@@ -45,18 +47,18 @@ class Progress:
         if mean is not None and mean >= self._stop_return:
             self._solved_env_steps = env_steps
 
-    def update(self, env_steps: int) -> None:
+    def update(self, env_steps: int, gradient_steps: int | None = None) -> None:
         """One update of the network is finished."""
         t = time.perf_counter() - self._start
         if t >= self._next_t:
             self._next_t = t + _INTERVAL_S
-            self._print({"event": "progress", "env_steps": env_steps, "t": t})
+            self._print({"event": "progress", "env_steps": env_steps, "gradient_steps": gradient_steps, "t": t})
 
-    def end(self, env_steps: int) -> None:
+    def end(self, env_steps: int, gradient_steps: int | None = None) -> None:
         """Training is finished: the last line."""
         t = time.perf_counter() - self._start
-        solved_env_steps = self._solved_env_steps
-        self._print({"event": "end", "env_steps": env_steps, "t": t, "solved_env_steps": solved_env_steps})
+        line = {"event": "end", "env_steps": env_steps, "gradient_steps": gradient_steps, "t": t}
+        self._print({**line, "solved_env_steps": self._solved_env_steps})
 
     def _return_mean_100(self) -> float | None:
         return sum(self._returns) / _NUM_EPISODES if len(self._returns) == _NUM_EPISODES else None

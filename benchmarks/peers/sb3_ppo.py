@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from _progress import Progress
+from _sb3 import Report
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
 if TYPE_CHECKING:
@@ -43,27 +43,6 @@ def _presets(num_steps: int) -> dict[str, tuple[int, dict[str, Any]]]:
     return {"default": (1, {}), "tuned": (8, tuned)}
 
 
-class _Report(BaseCallback):
-    """Passes finished episodes and finished updates on to `Progress`."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress = progress
-
-    def _on_step(self) -> bool:
-        for info in self.locals["infos"]:
-            if "episode" in info:
-                self._progress.episode(float(info["episode"]["r"]), self.num_timesteps)
-        return not self._progress.solved
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps:
-            self._progress.update(self.num_timesteps)
-
-    def _on_training_end(self) -> None:
-        self._progress.end(self.num_timesteps)
-
-
 def main() -> None:
     """Train once."""
     parser = argparse.ArgumentParser(description="Stable-Baselines3 PPO on CartPole-v1")
@@ -79,7 +58,7 @@ def main() -> None:
     num_envs, settings = _presets(args.steps)[args.preset]
     envs = make_vec_env("CartPole-v1", n_envs=num_envs, seed=args.seed)
     model = PPO("MlpPolicy", envs, seed=args.seed, device="cpu", **settings)
-    model.learn(args.steps, callback=_Report(progress))
+    model.learn(args.steps, callback=Report(progress))
 
 
 if __name__ == "__main__":

@@ -270,11 +270,11 @@ def test_statistics_of_observations_are_merged_after_the_update_that_used_them()
 
 def test_auto_compiles_only_what_earns_it(monkeypatch: pytest.MonkeyPatch) -> None:
     live = make()
-    assert live._mode() == "recorded"
+    assert live._mode(64) == "recorded"
     live.num_minibatches = learner_module.MINIBATCHES_THAT_EARN_COMPILING
-    assert live._mode() == "compiled"
+    assert live._mode(64) == "compiled"
     monkeypatch.setattr(learner_module, "has_compiler", lambda: False)
-    assert live._mode() == "recorded"
+    assert live._mode(64) == "recorded"
 
 
 def test_without_a_compiler_it_says_so_once_and_goes_on(

@@ -185,3 +185,14 @@ def test_what_cannot_be_is_refused(options, match):
 def test_a_batch_that_does_not_divide():
     with pytest.raises(ValueError, match="20 transitions does not divide into steps of 8: 4 are left"):
         learner().update(batch(20))
+
+
+def test_auto_stays_with_a_recording_that_is_quicker_than_what_can_be_compiled(monkeypatch):
+    live = learner()
+    live.num_steps = 10**9
+    for quicker, mode in ((False, "compiled"), (True, "recorded")):
+        monkeypatch.setattr("levada.rl.off_policy.has_quicker_products", lambda *_, q=quicker: q)
+        monkeypatch.setattr("levada.rl.off_policy.has_compiler", lambda: True)
+        assert live._mode() == mode
+    live = learner(compile=True)
+    assert live._mode() == "compiled"

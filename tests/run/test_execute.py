@@ -120,6 +120,29 @@ def test_checkpoints_come_every_so_many_updates_and_at_the_end(tmp_path, every, 
     assert found.meta["between_updates"] is True
 
 
+@pytest.mark.parametrize(
+    ("every_s", "saving_s", "saved"),
+    [
+        (0.0, 0.0, [4, 8, 12, 16, 20, 24, 28, 30]),
+        (3.0, 0.0, [4, 8, 12, 16, 20, 24, 28, 30]),
+        (5.0, 0.0, [8, 16, 24, 30]),  # an update takes a second
+        (1000.0, 0.0, [30]),
+        (5.0, 0.5, [8, 20, 30]),  # 5 % of ten seconds
+    ],
+)
+def test_checkpoints_may_wait_for_the_clock_too(tmp_path, every_s, saving_s, saved):
+    it = Setup(tmp_path)
+
+    def arrays():
+        it.clock.now += saving_s
+        return it.run.arrays()
+
+    it.execute(
+        "updates=30", checkpoint_every_updates=4, checkpoint_every_s=every_s, keep_checkpoints=9, arrays_of=arrays
+    )
+    assert it.steps == saved
+
+
 @pytest.mark.parametrize(("every", "steps"), [(1, [10, 20, 30, 40, 50]), (2, [20, 40, 50]), (5, [50]), (9, [50])])
 def test_metrics_come_every_so_many_updates_and_at_the_end(tmp_path, every, steps):
     it = Setup(tmp_path)

@@ -7,7 +7,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
@@ -43,17 +43,20 @@ class Options:
     out: str | None = None
     """Directory of the run, which must be new or empty; by default one below runs/."""
     threads: int | None = None
-    """Threads that torch uses; by default one for small networks, all cores for images."""
-    checkpoint_every_updates: int | None = 100
-    """A checkpoint after each so many updates, from which `levada resume` goes on; None: only one at the end."""
+    """Threads that torch learns with; by default one for small networks, all cores for images, and for large networks those that
+    workers leave over."""
+    checkpoint_every_updates: int | Literal["auto"] | None = "auto"
+    """A checkpoint after each so many updates, from which `levada resume` goes on, and one at the end; auto: about every ten
+    seconds, after a multiple of ten updates. (In Python None: only at the end.)"""
     save_replays: bool = False
     """Save the contents of replays in checkpoints, compressed; otherwise a resumed run fills them anew."""
     tensorboard: bool = True
     """Write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        numbers = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
-        numbers["checkpoint_every_updates"] = (self.checkpoint_every_updates, 1)
+        numbers: dict[str, tuple[Any, int]] = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
+        if self.checkpoint_every_updates != "auto":
+            numbers["checkpoint_every_updates"] = (self.checkpoint_every_updates, 1)
         check_integers({name: pair for name, pair in numbers.items() if pair[0] is not None})
         _check_threads(self.threads)
         Until.parse(self.until)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
@@ -25,8 +25,16 @@ from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.state import pack
 from levada.run.summary import Summary
 from levada.run.until import Until
+from levada.runners.accounts import num_cores
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.auto import Auto
+from levada.runners.counts import useful_workers
+from levada.runners.processes import Processes
+from levada.runners.threads import Threads
+
+_AUTO = (10, 10.0)
+"""Updates and seconds from one checkpoint to the next: the shards of a flow whose states take long to save are ready for it after
+each so many updates; where updates are quick, most of these are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class Job:
     place: Deployment
     until: Until
     threads: int
-    checkpoint_every_updates: int | None
+    checkpoint_every_updates: int | Literal["auto"] | None
     save_replays: bool
     tensorboard: bool
 
@@ -78,13 +86,14 @@ class Job:
             rewind_to: env steps; what the directory says of later ones is forgotten once the run has been opened.
 
         """
+        every, every_s = _AUTO if self.checkpoint_every_updates == "auto" else (self.checkpoint_every_updates, 0.0)
         set_threads(self.threads)
         keep_freed_memory()
         try:
             with directory.locked(), sys_exit_is_an_error():
                 run = self.place.open(
                     self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
-                    save_every=self.checkpoint_every_updates,
+                    save_every=every,
                 )  # fmt: skip
                 try:
                     if rewind_to is not None:
@@ -93,7 +102,7 @@ class Job:
                         run, identity=self.identity, until=self.until, monitor=monitor, directory=directory,
                         sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=display,
                         arrays_of=lambda: pack(run.save(self.save_replays)), params_of=lambda: _weights(run),
-                        is_whole=lambda: _is_whole(run), checkpoint_every_updates=self.checkpoint_every_updates,
+                        is_whole=lambda: _is_whole(run), checkpoint_every_updates=every, checkpoint_every_s=every_s,
                     )  # fmt: skip
                     policy = _policies(run)[0]
                 finally:
@@ -138,6 +147,15 @@ def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Disp
         chosen, why = place.choose(flow, seed=seed)
     display.note(f"auto: {chosen}, for {why}")
     return chosen
+
+
+def num_beside(place: Deployment, flow: Flow) -> int:
+    """Cores that are busy beside the learner; all of them where something acts in its process meanwhile, for that would share
+    its number of threads, and timing would have a say in the bits.
+    """
+    if isinstance(place, Threads) or (isinstance(place, Processes) and place.inference == "learner"):
+        return num_cores()
+    return useful_workers(flow, place.workers) if isinstance(place, Processes) else 0
 
 
 def _is_ours(error: BaseException) -> bool:

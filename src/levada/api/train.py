@@ -6,12 +6,12 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import algorithm_home, algorithm_name
 from levada.api.options import Env, Options, configure, deployment
-from levada.api.run import Job, Result, build, settle
+from levada.api.run import Job, Result, build, num_beside, settle
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
 from levada.rl.task import Task
@@ -33,7 +33,7 @@ def train(
     on: str | Deployment = "inline",
     out: str | os.PathLike[str] | None = None,
     threads: int | None = None,
-    checkpoint_every_updates: int | None = 100,
+    checkpoint_every_updates: int | Literal["auto"] | None = "auto",
     save_replays: bool = False,
     tensorboard: bool = True,
     display: Mode = "auto",
@@ -50,7 +50,7 @@ def train(
         on: where to run.
         out: directory of the run; None makes one below runs/.
         threads: of torch; None: one for small networks, all cores for images.
-        checkpoint_every_updates: a checkpoint after each so many; None saves at the end only.
+        checkpoint_every_updates: a checkpoint after each so many; None saves at the end only; "auto" about every ten seconds.
         save_replays: whether checkpoints hold the contents of replays; otherwise a resumed run fills them anew.
         tensorboard: whether to write TensorBoard events.
         display: what is shown meanwhile; `auto` is live in a terminal and plain lines elsewhere.
@@ -95,8 +95,10 @@ def launch(
         flow = build(config, task)
         flow.check(reports=True)
     shown = make_display(display)
-    threads = options.threads or default_threads(task)
-    place = settle(place, flow, options.seed, threads, shown)
+    threads = options.threads or default_threads(task, flow, num_beside(place, flow))
+    settled = settle(place, flow, options.seed, threads, shown)
+    if settled is not place:
+        place, threads = settled, options.threads or default_threads(task, flow, num_beside(settled, flow))
     identity = Identity(
         algorithm=algorithm_name(type(config)),
         env=task.name,

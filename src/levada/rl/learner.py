@@ -20,10 +20,11 @@ from torch import Tensor
 
 from levada.flow import LevadaError, Update
 from levada.flow.rng import rng_array, set_rng
+from levada.rl._products import has_quicker_products
 from levada.rl.optimise import Adam, AdamState, adam_init
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
-from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler
+from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler, num_weights
 from levada.rl.threads import use_threads
 from levada.rl.transitions import MASK, Transitions, concatenate
 
@@ -84,6 +85,11 @@ class Learner:
     def policy_name(self) -> str:
         """The policy whose version each update advances."""
         return self.policy.name
+
+    @property
+    def work(self) -> int:
+        """Rows times weights of a minibatch; 0: its size is not known."""
+        return (self.minibatch_size or 0) * num_weights(self.policy.module(0))
 
     def open(self, seed: int) -> LiveLearner:
         """Start the learner with freshly initialised weights."""
@@ -173,7 +179,7 @@ class LiveLearner:
         values: Mapping[str, float],
     ) -> tuple[StepState, dict[str, float], int]:  # fmt: skip
         state, collected = self._state.copy(), []  # so that a refused update changes nothing
-        step = self._step.on(self._mode(), values, buffers, columns)
+        step = self._step.on(self._mode(size), values, buffers, columns)
         for _ in range(self.recipe.num_epochs):
             order = torch.from_numpy(self._rng.permutation(num_rows))
             for index in torch.split(order, size):
@@ -193,10 +199,13 @@ class LiveLearner:
         name, limit = self.recipe.stop_above
         return bool(stats[self._step.stats.index(name)] > limit)
 
-    def _mode(self) -> Mode:
+    def _mode(self, size: int) -> Mode:
         if self.recipe.compile is False:
             return "eager"
-        earned = self.recipe.compile is True or self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
+        earned = self.recipe.compile is True or (
+            self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
+            and not has_quicker_products(self._step.layout.shapes, size)
+        )
         if not earned:
             return "recorded"
         if has_compiler():

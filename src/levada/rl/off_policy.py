@@ -23,11 +23,12 @@ from torch.func import functional_call
 
 from levada.flow import Update
 from levada.flow.rng import rng_array, set_rng
+from levada.rl._products import has_quicker_products
 from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError
 from levada.rl.optimise import Adam, AdamPart, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
-from levada.rl.step import Layout, Mode, by_autograd, by_func, flatten, has_compiler, in_mode, rebuild
+from levada.rl.step import Layout, Mode, by_autograd, by_func, flatten, has_compiler, in_mode, num_weights, rebuild
 from levada.rl.threads import use_threads
 from levada.rl.transitions import IMPORTANCE, Transitions, concatenate
 from levada.rl.weight_noise import WeightNoise
@@ -136,6 +137,18 @@ class OffPolicyLearner:
         """The policy whose version each update advances."""
         return self.policy.name
 
+    @property
+    def work(self) -> int:
+        """Rows times weights of a gradient step."""
+        return self.batch_size * sum(map(num_weights, self.modules(0).values()))
+
+    def modules(self, seed: int) -> dict[str, nn.Module]:
+        """All networks by name, freshly initialised."""
+        made: dict[str, nn.Module] = {POLICY: self.policy.module(seed)}
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return made | {name: make() for name, make in self.more.items()}
+
     def open(self, seed: int) -> LiveOffPolicyLearner:
         """Start the learner with freshly initialised networks."""
         return LiveOffPolicyLearner(self, seed)
@@ -164,18 +177,15 @@ class LiveOffPolicyLearner:
 
     def __init__(self, recipe: OffPolicyLearner, seed: int) -> None:
         self.recipe = recipe
-        made: dict[str, nn.Module] = {POLICY: recipe.policy.module(seed)}
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            made |= {name: make() for name, make in recipe.more.items()}
+        made = recipe.modules(seed)
         order = [*recipe.targets, *(name for name in made if name not in recipe.targets)]
         self._modules = nn.ModuleDict({name: made[name] for name in order})
         self._layout = Layout.of(self._modules)
         params = self._layout.flatten(dict(self._modules.named_parameters()))
-        num_target = sum(p.numel() for name in recipe.targets for p in made[name].parameters())
+        num_target = sum(num_weights(made[name]) for name in recipe.targets)
         zeros = torch.zeros_like(params)
         self._state = _State(params, params[:num_target].clone(), zeros, zeros.clone(), torch.zeros(len(order)))
-        ends = np.cumsum([0, *(sum(p.numel() for p in made[name].parameters()) for name in order)]).tolist()
+        ends = np.cumsum([0, *(num_weights(made[name]) for name in order)]).tolist()
         self._spans = {name: (number, ends[number], ends[number + 1]) for number, name in enumerate(order)}
         self._rng = np.random.default_rng(seed)
         shapes = {name: parameter.shape for name, parameter in made[POLICY].named_parameters()}
@@ -329,7 +339,10 @@ class LiveOffPolicyLearner:
     def _mode(self) -> Mode:
         if self.recipe.compile is False:
             return "eager"
-        earned = self.recipe.compile is True or self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+        earned = self.recipe.compile is True or (
+            self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+            and not has_quicker_products(self._layout.shapes, self.recipe.batch_size)
+        )
         return "compiled" if earned and has_compiler() else "recorded"
 
     def _refuse_non_finite(self, state: _State, stats: Mapping[str, float]) -> None:

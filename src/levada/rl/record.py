@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from levada.flow import LevadaError
+from levada.rl._products import quicker_product
 
 Tensors = tuple[Tensor, ...]
 
@@ -157,7 +158,8 @@ class _Recorder(TorchDispatchMode):
         taken = tree_map(self._stand_in, args), tree_map(self._stand_in, kwargs or {})
         outputs = made if isinstance(made, tuple | list) else (made,)
         numbers = tuple(self._add(output) if isinstance(output, Tensor) else None for output in outputs)
-        self._operations.append(_Operation(_QUICKER.get(func, func), *taken, numbers))
+        quicker = _QUICKER.get(func) or quicker_product(func, args, kwargs or {})
+        self._operations.append(_Operation(quicker or func, *taken, numbers))
         return made
 
     def replay(self, results: Tensors) -> Callable[..., Tensors]:

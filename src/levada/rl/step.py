@@ -196,6 +196,11 @@ def by_func(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
     return gradient, aside
 
 
+def num_weights(module: nn.Module) -> int:
+    """Numbers among the parameters of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """Fuse the whole function by the Inductor. What it makes is cached on disk and found again by later runs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "levada" / "inductor"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any
 
@@ -10,15 +9,25 @@ import torch
 from gymnasium.spaces import Box
 from threadpoolctl import ThreadpoolController
 
+from levada.flow import Flow
 from levada.rl.spaces import leaf_spaces
 from levada.rl.task import Task
+from levada.runners.accounts import num_cores
+
+WORK_PER_THREAD = 1 << 23
+"""Multiplications of a forward pass, one for each row and weight, that are worth a thread of their own. With fewer, threads only
+get in each other's way: a 64-64 network has as many at a thousand rows."""
 
 
-def default_threads(task: Task) -> int:
-    """One for small networks, where more only get in each other's way; all cores for images."""
+def default_threads(task: Task, flow: Flow, num_beside: int) -> int:
+    """How many threads learn: all cores for images, else as many as a gradient step of the largest learner is worth, but not more
+    than the cores that are left, of which `num_beside` are busy. It follows from sizes, so the same run always has the same.
+    """
     spaces = leaf_spaces(task.observation_space).values()
-    images = any(isinstance(space, Box) and len(space.shape) in (3, 4) for space in spaces)
-    return (os.cpu_count() or 1) if images else 1
+    if any(isinstance(space, Box) and len(space.shape) in (3, 4) for space in spaces):
+        return num_cores()
+    work = max((getattr(recipe, "work", 0) for recipe in flow.learners().values()), default=0)
+    return max(1, min(work // WORK_PER_THREAD, num_cores() - num_beside))
 
 
 def set_threads(num_threads: int) -> None:

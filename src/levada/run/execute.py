@@ -14,8 +14,8 @@
         checkpoint_every_updates=100,
     )
 
-What is written, and after which update, follows from the counts alone, never from the clock: two runs of one seed write
-the same lines and checkpoints, except for the times in them.
+What is written, and after which update, follows from the counts alone: two runs of one seed write the same lines and
+checkpoints, except for the times in them. Only with `checkpoint_every_s` the clock has a say, in which checkpoints there are.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ FAILED = "failed"
 """What a checkpoint says that was saved because the run failed; such a run has no summary."""
 SOURCES_ENDED = "sources ended"
 """`Summary.stopped_by` when there was nothing left to do."""
+SAVING_SHARE = 0.05
+"""With `checkpoint_every_s`: of the time, at most this much goes into checkpoints, however large they are."""
 
 
 class Running(Protocol):
@@ -76,6 +78,7 @@ def execute(
     params_of: Callable[[], Arrays] | None = None,
     is_whole: Callable[[], bool] = lambda: True,
     checkpoint_every_updates: int | None = None,
+    checkpoint_every_s: float = 0.0,
     metrics_every_updates: int = 1,
     keep_checkpoints: int = 3,
 ) -> Summary:
@@ -96,6 +99,8 @@ def execute(
         params_of: the learned parameters, for the fingerprint in the summary; None takes the arrays of `arrays_of`.
         is_whole: whether each update was applied in full or not at all; asked when the run has failed.
         checkpoint_every_updates: a checkpoint after each so many updates; None saves at the end only.
+        checkpoint_every_s: above 0, those are left out that would follow the one before sooner than this, or so soon that
+            saving takes more than `SAVING_SHARE` of the time.
         metrics_every_updates: metrics after each so many updates; raising it costs resolution and saves time.
         keep_checkpoints: how many are kept; older ones are deleted.
 
@@ -115,7 +120,7 @@ def execute(
             msg = f"execute: {name}={value}, expected at least 1"
             raise ValueError(msg)
     metrics = _Metrics(run, monitor, directory, sinks, _Every(metrics_every_updates, monitor.updates))
-    saver = _Saver(directory, monitor, arrays_of, keep_checkpoints)
+    saver = _Saver(directory, monitor, arrays_of, keep_checkpoints, checkpoint_every_s)
     due = _Every(checkpoint_every_updates, monitor.updates)
     shown = UntilClosed(display)
     summary: Summary | None = None
@@ -134,7 +139,7 @@ def execute(
                     stopped_by = until.met(monitor) or (INTERRUPTED if interrupt.requested else None)
                     if stopped_by is not None:
                         break
-                    if due.crossed(monitor.updates):
+                    if due.crossed(monitor.updates) and saver.is_time:
                         saver.save(None, between_updates=True)
             except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
                 stopped_by, between_updates = INTERRUPTED, False
@@ -237,13 +242,21 @@ class _Saver:
         monitor: Monitor,
         arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]],
         num_kept: int,
+        every_s: float,
     ) -> None:
         self._directory = directory
         self._monitor = monitor
         self._arrays_of = arrays_of
         self._num_kept = num_kept
+        self._every_s = every_s
+        self._due_s = monitor.elapsed_s + every_s
         self._saved_at = monitor.updates or -1  # a resumed run begins with a checkpoint
         self._failed_at = -1
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the last one is long enough ago."""
+        return self._every_s <= 0.0 or self._monitor.elapsed_s >= self._due_s
 
     def save(self, stopped_by: str | None, *, between_updates: bool) -> None:
         """Save, with what a resumed run needs to know.
@@ -253,6 +266,7 @@ class _Saver:
         step = self._monitor.updates
         if self._directory is None or step == self._saved_at:
             return
+        began_s = self._monitor.elapsed_s
         arrays, meta = self._arrays_of()
         record: dict[str, JSON] = {
             "flow": meta,
@@ -270,6 +284,8 @@ class _Saver:
             error.add_note(f"saving the checkpoint after update {step}{whole}")
             raise
         self._saved_at = step
+        now_s = self._monitor.elapsed_s
+        self._due_s = now_s + max(self._every_s, (now_s - began_s) / SAVING_SHARE)
 
     def rescue(self, error: BaseException, is_whole: Callable[[], bool]) -> None:
         """The run has failed: save what was learned, and say in a note what came of that."""
