@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class LiveStepSampler:
         recipe, loop, shard = self.recipe, self._loop, self._shard
         actor, num_old = loop.actor, 0 if self._old is None else len(self._old.action)
         actor.load(weights)
-        walk = Walk.allocate(recipe.task, num_old + recipe.num_steps, recipe.num_envs, shard.empty)
+        walk = self._allocate(num_old + recipe.num_steps, shard.empty)
         if self._old is not None:
             _copy(self._old, walk, 0)
         num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
@@ -136,7 +136,7 @@ class LiveStepSampler:
         self._old_rows = state["old_rows"].copy()
         self._old = None
         if "old/reward" in state:
-            self._old = Walk.allocate(self.recipe.task, len(state["old/reward"]), self.recipe.num_envs, np.empty)
+            self._old = self._allocate(len(state["old/reward"]), np.empty)
             _load(self._old, state)
 
     def close(self) -> None:
@@ -155,30 +155,38 @@ class LiveStepSampler:
         """Copy the last steps: their memory is used again."""
         num_kept = min(self.recipe.num_old, len(walk.action))
         first = len(walk.action) - num_kept
-        self._old = Walk.allocate(self.recipe.task, num_kept, self.recipe.num_envs, np.empty)
+        self._old = self._allocate(num_kept, np.empty)
         _copy(walk, self._old, first)
         if rows is not None:
             self._old_rows = rows[first:].copy()
+
+    def _allocate(self, num_steps: int, empty: Any) -> Walk:
+        recipe = self.recipe
+        return Walk.allocate(recipe.task, num_steps, recipe.num_envs, empty, recipe.policy.state_size)
 
 
 def _copy(source: Walk, into: Walk, first: int) -> None:
     """Fill the first rows of one walk with those of another, from `first` on."""
     num = len(source.action) - first
     map_nest(lambda to, of: np.copyto(to[: num + 1], of[first : first + num + 1]), into.obs, source.obs)
-    for name in ("action", "reward", "terminated", "truncated", "mask"):
-        getattr(into, name)[:num] = getattr(source, name)[first:]
+    sources = _columns(source)
+    for name, column in _columns(into).items():
+        column[:num] = sources[name][first:]
     into.finals.extend(
         (t - first, index.copy(), map_nest(np.copy, last)) for t, index, last in source.finals if t >= first
     )
 
 
-_COLUMNS = ("action", "reward", "terminated", "truncated", "mask")
+def _columns(walk: Walk) -> dict[str, Array]:
+    """What has one row for each step."""
+    memory = {} if walk.memory is None else {"state": walk.memory.state, "age": walk.memory.age}
+    return {name: getattr(walk, name) for name in ("action", "reward", "terminated", "truncated", "mask")} | memory
 
 
 def _arrays(walk: Walk | None) -> dict[str, Array]:
     if walk is None:
         return {}
-    found = {f"old/{name}": getattr(walk, name) for name in _COLUMNS}
+    found = {f"old/{name}": column for name, column in _columns(walk).items()}
     found |= {f"old/obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
     for number, (t, index, last) in enumerate(walk.finals):
         found |= {f"old/final/{number}/t": np.array(t), f"old/final/{number}/index": index}
@@ -191,8 +199,8 @@ def _rows_like(num_rows: int, leaf: Array) -> Array:
 
 
 def _load(walk: Walk, state: Mapping[str, Array]) -> None:
-    for name in _COLUMNS:
-        getattr(walk, name)[...] = state[f"old/{name}"]
+    for name, column in _columns(walk).items():
+        column[...] = state[f"old/{name}"]
     for path, leaf in named_leaves(walk.obs).items():
         leaf[...] = state[f"old/obs/{path}"]
     number = 0
@@ -203,6 +211,35 @@ def _load(walk: Walk, state: Mapping[str, Array]) -> None:
             leaf[...] = state[f"{prefix}obs/{path}"]
         walk.finals.append((int(state[prefix + "t"]), index, last))
         number += 1
+
+
+def look_ahead(
+    walk: Walk, start: Array, env: Array, is_step: Array, num_steps: int, discount: float
+) -> tuple[Array, Array, Array]:
+    """Windows that begin in these rows of these environments, and end with the episode or after n steps.
+
+    Args:
+        walk: it has these steps, but for where `is_step` is False.
+        start: rows, an integer array of any shape.
+        env: environments, as `start`.
+        is_step: bool, as `start`: False where there is no transition.
+        num_steps: n.
+        discount: of each step.
+
+    Returns:
+        The discounted sum of rewards, the window's last row, and what the value behind it is to be multiplied by.
+
+    """
+    ended, num_rows = walk.ended, len(walk.reward)
+    reward, last, alive = np.zeros(start.shape, np.float32), start.copy(), is_step.copy()
+    for k in range(num_steps):
+        row = np.minimum(start + k, num_rows - 1)
+        reward += np.float32(discount**k) * walk.reward[row, env] * alive
+        last[alive] = start[alive] + k
+        alive &= ~ended[row, env]
+    alive = ~walk.terminated[np.minimum(last, num_rows - 1), env]
+    after = np.float32(discount) ** (last - start + 1).astype(np.float32) * alive
+    return reward, last, after.astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,14 +277,7 @@ class NStep:
         num_all, num_envs = walk.reward.shape
         num = max(0, num_all - self.num_old)
         start, env = np.mgrid[0:num, 0:num_envs]
-        ended = walk.ended
-        reward, last, alive = np.zeros((num, num_envs), np.float32), start.copy(), walk.mask[:num].copy()
-        for k in range(self.num_steps):
-            now = slice(k, k + num)
-            reward += np.float32(self.discount**k) * walk.reward[now] * alive
-            last[alive] = start[alive] + k
-            alive &= ~ended[now]
-        discount = np.float32(self.discount) ** (last - start + 1).astype(np.float32) * ~walk.terminated[last, env]
+        reward, last, discount = look_ahead(walk, start, env, walk.mask[:num], self.num_steps, self.discount)
         after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], walk.obs)}
         for t, index, final in walk.finals:
             rows, columns = np.nonzero((last == t) & np.isin(env, index))
