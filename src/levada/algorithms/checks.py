@@ -66,12 +66,12 @@ def require_not_negative(config: Any, *names: str) -> None:
             raise _error(config, name, "a number >= 0")
 
 
-def require_fractions(config: Any, *names: str) -> None:
+def require_fractions(config: Any, *names: str, or_none: bool = False) -> None:
     """Numbers from 0 to 1."""
     for name in names:
         value = getattr(config, name)
-        if not (_is_number(value) and 0 <= value <= 1):
-            raise _error(config, name, "a number from 0 to 1")
+        if not ((_is_number(value) and 0 <= value <= 1) or (or_none and value is None)):
+            raise _error(config, name, "a number from 0 to 1" + (", or None" if or_none else ""))
 
 
 def require_divides(config: Any, divisor: str, number: int, product: str) -> None:

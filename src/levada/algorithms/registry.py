@@ -5,7 +5,7 @@
 >>> find_algorithm("pop")
 Traceback (most recent call last):
     ...
-levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ddpg, dqn, ppo, sac, td3
+levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ddpg, dqn, ppo, r2d2, sac, td3
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ALGORITHMS = {
     "ddpg": "levada.algorithms.ddpg:DDPG",
     "dqn": "levada.algorithms.dqn:DQN",
     "ppo": "levada.algorithms.ppo:PPO",
+    "r2d2": "levada.algorithms.r2d2:R2D2",
     "sac": "levada.algorithms.sac:SAC",
     "td3": "levada.algorithms.td3:TD3",
 }

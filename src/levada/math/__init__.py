@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from levada.math.distributions import SquashedGaussian as SquashedGaussian
     from levada.math.off_policy import VTrace as VTrace
     from levada.math.off_policy import vtrace as vtrace
+    from levada.math.rescaling import signed_hyperbolic as signed_hyperbolic
+    from levada.math.rescaling import signed_parabolic as signed_parabolic
     from levada.math.returns import discounted_returns as discounted_returns
     from levada.math.returns import gae as gae
     from levada.math.returns import lambda_returns as lambda_returns
@@ -59,6 +61,8 @@ _HOME = {
     "gae_numpy": "levada.math.returns_numpy",
     "lambda_returns": "levada.math.returns",
     "n_step_returns": "levada.math.returns",
+    "signed_hyperbolic": "levada.math.rescaling",
+    "signed_parabolic": "levada.math.rescaling",
     "vtrace": "levada.math.off_policy",
 }
 

@@ -7,11 +7,15 @@ flow.store(flow.map("sequences", sequences, flow.source("step", sampler, reads=w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from levada.rl._env_loop import Walk
+from levada.rl.off_policy import Net
 from levada.rl.spaces import Array, Nest, map_nest
 from levada.rl.step_sampler import Steps, look_ahead
 from levada.rl.transitions import Transitions
@@ -121,6 +125,38 @@ class Sequences:
             "is_step": is_step,
         }
         return Transitions(columns)
+
+
+_BY_STEP = ("obs", "is_first", "action", "reward", "discount", "ahead", "is_step")
+
+
+def time_major(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a batch of sequences as tensors ``[N, L, ...]`` the columns that have steps, as ``[L, N, ...]``, and the state as it is.
+
+    For a loss, as `unroll` is.
+    """
+    steps = {name: map_nest(lambda leaf: leaf.transpose(0, 1), batch[name]) for name in _BY_STEP}
+    return steps | {"state": batch["state"]}
+
+
+def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | None = None) -> tuple[Any, ...]:
+    """What a recurrent network gives for the steps behind the burn-in and what follows them: ``[length + num_steps, N, ...]``.
+
+    No gradient goes into the burn-in.
+
+    Args:
+        net: ``net(obs, state, is_first)`` gives whatever it gives, and the state last.
+        steps: columns of sequences, from `time_major`.
+        burn_in: as it was for `Sequences`.
+        state: before the burn-in ``[N, state_size]``; None: the one that was stored.
+
+    """
+    state = steps["state"] if state is None else state
+    obs, is_first = steps["obs"], steps["is_first"]
+    if burn_in:
+        *_, state = net.frozen(map_nest(lambda leaf: leaf[:burn_in], obs), state, is_first[:burn_in])
+    *outputs, _ = net(map_nest(lambda leaf: leaf[burn_in:], obs), state, is_first[burn_in:])
+    return tuple(outputs)
 
 
 def _ends(walk: Walk) -> Array:

@@ -254,7 +254,7 @@ class NStep:
     - `discount`: discount^k, and 0 where the episode terminated: what the value of `next_obs` is to be multiplied by.
 
     Source: Sutton and Barto 2018, equation 7.1; as in Rainbow (arXiv 1710.02298). Windows that go beyond the item wait for the
-    next one, which begins with the steps that they need: give `StepSampler(num_old=num_steps - 1)`.
+    next one, which begins with the steps that they need: give `StepSampler(num_old=n_step.num_old)`.
 
     With a `priority` there is a column of it, for a prioritised replay. It is made of the parameters that actions were chosen by,
     also after the window, so it takes one step more: give `StepSampler(num_old=num_steps, keeps_rows=True)`.
@@ -271,6 +271,11 @@ class NStep:
         """Steps of the item before that it needs."""
         return self.num_steps - (self.priority is None)
 
+    @property
+    def stride(self) -> int:
+        """Steps from one row to the next."""
+        return 1
+
     def __call__(self, steps: Steps) -> Transitions:
         """The windows that are complete, and were not before."""
         walk = steps.walk
@@ -283,14 +288,13 @@ class NStep:
             rows, columns = np.nonzero((last == t) & np.isin(env, index))
             place = np.searchsorted(index, columns)
             map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
-        discount = discount.astype(np.float32)
         columns_: dict[str, Nest] = {
             "obs": map_nest(lambda leaf: leaf[:num], walk.obs), "action": walk.action[:num], "reward": reward,
             "discount": discount, **after, "mask": walk.mask[:num],
         }  # fmt: skip
         if self.priority is not None:
             assert steps.rows is not None, "priorities need StepSampler(keeps_rows=True)"
-            after_t = np.where(ended[last, env], last, last + 1)  # after an episode nothing was chosen
+            after_t = np.where(walk.ended[last, env], last, last + 1)  # after an episode nothing was chosen
             columns_[PRIORITY] = self.priority(
                 steps.rows[start, env], walk.action[:num], reward, discount, steps.rows[after_t, env]
             )

@@ -1,0 +1,195 @@
+"""R2D2: recurrent Q-networks that learn from replayed sequences (Kapturowski et al. 2019, Recurrent experience replay in
+distributed reinforcement learning).
+
+What is stored are sequences of steps, none of which leaves its episode, with the state of the network as it was when they were
+taken. A gradient step first runs the network over the `burn_in` before a sequence, so that its state is nearly one by the present
+weights, and then learns from all steps of the sequence.
+
+    step x shards -> sequences ==> [replay] -> sample -> learn
+        ^                             ^                    |
+        |                             +--- (priorities) ---+
+        +----------------------- [weights] <---------------+
+
+As in the paper: double Q-learning over n steps, rescaled values (Pohlen et al. 2018, arXiv 1805.11593), priorities that mix the
+largest and the mean error of a sequence. What differs: by default epsilon falls, as for DQN; the network does not see the last
+action and reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from levada.algorithms.checks import (
+    ConfigError,
+    require_bools,
+    require_choice,
+    require_counts,
+    require_fractions,
+    require_not_negative,
+)
+from levada.algorithms.network import NetworkField, find_network
+from levada.algorithms.replayed import Replayed
+from levada.flow import Flow, Prioritised
+from levada.math import signed_hyperbolic, signed_parabolic
+from levada.rl.explore import EpsilonGreedy
+from levada.rl.off_policy import Net, Outcome
+from levada.rl.policy import Policy
+from levada.rl.recurrent import RecurrentNet
+from levada.rl.sequences import Sequences, time_major, unroll
+from levada.rl.task import Task
+from levada.rl.transitions import IMPORTANCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2D2(Replayed):
+    """Configuration of R2D2. `capacity`, `min_size`, `batch_size` and `samples_per_insert` count sequences."""
+
+    num_envs: int = 8
+    """Environments of one shard, stepped together. More are quicker per step; newer weights come as often."""
+    num_steps: int = 20
+    """Steps between two looks at newer weights. Fewer copy the burn-in more often; more act by older weights."""
+    length: int = 20
+    """Steps of a sequence that are learned from. Longer ones remember further back, and are fewer."""
+    burn_in: int = 10
+    """Steps before them, over which the state is brought up to date. More trust less in old states, and take longer."""
+    overlap: int = 0
+    """Steps that a sequence shares with the next, beside the burn-in. More learn from each step in several sequences."""
+    capacity: int = 10_000
+    """Sequences that are kept; the oldest go. More forget later, and take more memory."""
+    min_size: int = 50
+    """Sequences that are stored before the first is learned from."""
+    samples_per_insert: float = 16.0
+    """How often a sequence is sampled on average. More learn more from a step, and take longer."""
+    batch_size: int = 32
+    """Sequences of one gradient step."""
+    num_gradient_steps: int = 4
+    """Gradient steps of one update, on one draw. More are quicker; priorities and weights are renewed less often."""
+    lookahead: int = 3
+    """Steps whose rewards a target adds up before it trusts a network. More learn sooner, from actions of older policies."""
+    target_every: int = 100
+    """Gradient steps from one change of the target network to the next."""
+    tau: float = 1.0
+    """By how much the target network changes then; 1: it becomes the network. Small with `target_every=1`: it follows."""
+    double: bool = True
+    """Choose the next action by the network and value it by the target: less optimism."""
+    dueling: bool = False
+    """A value and advantages in place of values: learns sooner where actions matter little."""
+    rescale: bool = True
+    """Learn the values' signed hyperbolic function: returns of any size are made small."""
+    prioritised: bool = True
+    """Sample more often what was more surprising."""
+    alpha: float = 0.6
+    """Exponent of the priorities, if prioritised. 0 is uniform."""
+    beta: float = 0.4
+    """Exponent of the weights that correct for priorities; it rises to 1 over `capacity` sequences."""
+    eta: float = 0.9
+    """Share of the largest error in a sequence's priority; the rest is the mean. 1 seeks single surprises."""
+    epsilon_start: float = 1.0
+    """Share of random actions in the beginning."""
+    epsilon_end: float = 0.05
+    """And in the end."""
+    epsilon_steps: int = 10_000
+    """Env steps over which it falls."""
+    ladder: float | None = None
+    """An epsilon for each environment instead, from this number down, as in the paper (0.4); None: one that falls."""
+    max_grad_norm: float | None = 10.0
+    """Gradients are scaled down to this norm; None: never."""
+    hidden: tuple[int, ...] = (64,)
+    """Widths of the layers before the memory."""
+    num_units: int = 64
+    """Units of the memory. More remember more, and are slower."""
+    cell: Literal["lstm", "gru"] = "lstm"
+    """Kind of the memory; "gru" is smaller and quicker."""
+    network: NetworkField = None
+    """A network of your own, as `module:Class`, called with the observation space and the number of actions; it derives from
+    `levada.rl.Recurrent`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_counts(self, "length", "target_every", "epsilon_steps", "num_units")
+        require_counts(self, "burn_in", "overlap", least=0)
+        require_fractions(self, "beta", "eta", "epsilon_start", "epsilon_end")
+        require_fractions(self, "ladder", or_none=True)
+        require_not_negative(self, "alpha")
+        require_bools(self, "double", "dueling", "rescale", "prioritised")
+        require_choice(self, "cell", "lstm", "gru")
+        if self.overlap >= self.length:
+            msg = f"R2D2(overlap={self.overlap}): expected an integer below length={self.length}"
+            raise ConfigError(msg)
+
+    @property
+    def cut(self) -> Sequences:
+        """Sequences."""
+        return Sequences(
+            discount=self.discount, length=self.length, burn_in=self.burn_in, overlap=self.overlap, num_steps=self.lookahead
+        )  # fmt: skip
+
+    def flow(self, task: Task) -> Flow:
+        """Step, cut, store; sample, learn, publish."""
+        network = find_network(self.network)
+        if network is None:
+            network = partial(
+                RecurrentNet, hidden=self.hidden, num_units=self.num_units, cell=self.cell, activation="relu", policy_gain=1.0
+            )  # fmt: skip
+        policy = Policy(
+            observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=network
+        )
+        learner = self.learner(policy, R2D2Loss(self), targets=("policy",), target_every=self.target_every)
+        explore = EpsilonGreedy(
+            start=self.epsilon_start, end=self.epsilon_end, num_steps=self.epsilon_steps, ladder=self.ladder
+        )
+        prioritised = Prioritised(alpha=self.alpha, beta=self.beta, anneal_inserts=self.capacity)
+        return self.replayed(task, learner, explore, prioritised if self.prioritised else None)
+
+
+@dataclass(frozen=True)
+class R2D2Loss:
+    """The squared error of each step of a sequence."""
+
+    hp: R2D2
+
+    def __call__(
+        self,
+        nets: Mapping[str, Net],
+        targets: Mapping[str, Net],
+        batch: Mapping[str, Any],
+        coefficients: Mapping[str, Tensor],
+    ) -> Outcome:
+        """Y = h(r + discount * h^-1(Q'(s', argmax_a Q(s', a)))), equation 1 of the paper; time-major from here on."""
+        hp, steps = self.hp, time_major(batch)
+        q_t, mask = self._values(nets["policy"], steps)  # of the steps, and of what follows them
+        slow_t, _ = self._values(targets["policy"], steps)
+        chooser = q_t.detach() if hp.double else slow_t
+        if mask is not None:
+            chooser = chooser.masked_fill(mask.logical_not(), -torch.inf)
+        best = slow_t.gather(2, chooser.argmax(dim=2, keepdim=True))[..., 0]
+        after = best.gather(0, steps["ahead"] + torch.arange(hp.length)[:, None])
+        target = steps["reward"] + steps["discount"] * (signed_parabolic(after) if hp.rescale else after)
+        if hp.rescale:
+            target = signed_hyperbolic(target)
+        value = q_t[: hp.length].gather(2, steps["action"][..., None])[..., 0]
+
+        is_step = steps["is_step"]
+        error = (target - value).masked_fill(is_step.logical_not(), 0.0)
+        weight = is_step / is_step.sum()
+        loss = 0.5 * error.square() * weight
+        if IMPORTANCE in batch:
+            loss = loss * batch[IMPORTANCE]
+        size = error.detach().abs()
+        priorities = hp.eta * size.amax(dim=0) + (1.0 - hp.eta) * size.sum(dim=0) / is_step.sum(dim=0)
+        stats = {"td_loss": (0.5 * error.square() * weight).sum(), "q_values": (value * weight).sum()}
+        return Outcome(loss.sum(), stats, priorities if hp.prioritised else None)
+
+    def _values(self, net: Net, steps: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Values ``[length + lookahead, N, A]`` behind the burn-in, and which actions are allowed."""
+        actions, value = unroll(net, steps, self.hp.burn_in)
+        values = actions.values
+        if self.hp.dueling:
+            values = value[..., None] + values - values.mean(dim=2, keepdim=True)
+        return values, actions.mask
