@@ -22,6 +22,8 @@ EXPORTED = [
     "gae_numpy",
     "lambda_returns",
     "n_step_returns",
+    "signed_hyperbolic",
+    "signed_parabolic",
     "vtrace",
 ]
 

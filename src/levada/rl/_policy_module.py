@@ -180,7 +180,10 @@ def dry_run(module: PolicyModule) -> None:
     state = [torch.zeros(num_rows, state_size)] if state_size else []
     zeros = allocate(module.policy.inner_space, num_rows)
     where = f"network {type(network).__name__} of policy {module.policy.name!r}"
-    expected = f"expected (params [{num_rows}, {num_params}], value [{num_rows}]) for {num_rows} observations"
+    state_shape = f", state [{num_rows}, {state_size}]" if state else ""
+    expected = (
+        f"expected (params [{num_rows}, {num_params}], value [{num_rows}]{state_shape}) for {num_rows} observations"
+    )
     was_training = network.training
     network.eval()
     try:
@@ -192,7 +195,7 @@ def dry_run(module: PolicyModule) -> None:
     network.train(was_training)
     if not isinstance(output, tuple) or len(output) != 2 + len(state) or not all(isinstance(x, Tensor) for x in output):
         got = f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"
-        msg = f"{where} gives {got}, {expected}; does forward return both, params and value?"
+        msg = f"{where} gives {got}, {expected}; does forward return {'all three' if state else 'both, params and value'}?"
         raise ModelError(msg)
     params, value, *after = output
     if after and after[0].shape != state[0].shape:

@@ -116,7 +116,7 @@ class LSTM(nn.Module):
     def forward(self, gates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Output ``[N, num_units]`` and state of gates ``[N, 4 * num_units]``."""
         h_tm1, c_tm1 = state.chunk(2, dim=-1)
-        write, keep, read, new = torch.addmm(gates, h_tm1, self.weight).chunk(4, dim=-1)
+        write, keep, new, read = torch.addmm(gates, h_tm1, self.weight).chunk(4, dim=-1)
         c_t = keep.sigmoid() * c_tm1 + write.sigmoid() * new.tanh()
         h_t = read.sigmoid() * c_t.tanh()
         return h_t, torch.cat([h_t, c_t], dim=-1)
