@@ -221,7 +221,7 @@ def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
 
 
 def test_networks_of_the_other_kind_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"R2D2: network=.*ValueMLP.*, expected a recurrent network"):
+    with pytest.raises(ConfigError, match=r"R2D2: network=.*ValueMLP.*, expected a recurrent one"):
         R2D2(network=ValueMLP).flow(Task("CartPole-v1"))
     with pytest.raises(ConfigError, match=r"DQN: network=.*RecurrentNet.*, expected a network that is not recurrent"):
         DQN(network=RecurrentNet).flow(Task("CartPole-v1"))
