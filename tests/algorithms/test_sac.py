@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.sac import SAC, SACLoss
-from levada.math import SquashedGaussian
+from levada.algorithms.sac import SAC, ChoiceSACLoss, SACLoss, soft_value
+from levada.math import Categorical, SquashedGaussian
+from levada.rl.off_policy import Net
+from levada.rl.spaces import SpaceError
 from levada.rl.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
@@ -27,9 +29,11 @@ QUICK = {
 }
 
 
-def run(hp: SAC, *, on: Any = None, seed: int = 1, updates: int = 30, state: Any = None) -> Any:
+def run(
+    hp: SAC, env: str = "Pendulum-v1", *, on: Any = None, seed: int = 1, updates: int = 30, state: Any = None
+) -> Any:
     monitor = Monitor()
-    with (on or Inline()).open(hp.flow(Task("Pendulum-v1")), seed=seed, instruments=[monitor], state=state) as opened:
+    with (on or Inline()).open(hp.flow(Task(env)), seed=seed, instruments=[monitor], state=state) as opened:
         for report in opened:
             if report.firing == updates:
                 break
@@ -130,13 +134,137 @@ def test_the_same_parameters_under_every_deployment_and_after_a_break(options: d
 
 @pytest.mark.parametrize(("fields", "match"), [
     ({"tau": 0.0}, "tau=0.0"), ({"samples_per_insert": -1.0}, "samples_per_insert"), ({"hidden": (0,)}, "hidden"),
-    ({"entropy_per_action": float("nan")}, "entropy_per_action"),
+    ({"entropy_per_action": float("nan")}, "entropy_per_action"), ({"entropy_share": 1.5}, "entropy_share=1.5"),
 ])  # fmt: skip
 def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         SAC(**fields)
 
 
-def test_choices_are_refused() -> None:
-    with pytest.raises(ValueError, match="squash=True needs a Box"):
-        SAC().flow(Task("CartPole-v1"))
+def test_other_actions_are_refused() -> None:
+    with pytest.raises(SpaceError, match=r"SAC needs a Box or Discrete action space, got MultiDiscrete\(\[2 3\]\)"):
+        SAC().flow(Task("small_envs:SmallMultiDiscreteAction-v0"))
+
+
+# ---- Where an action is a choice
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_the_losses_of_choices_by_an_independent_count(is_masked: bool) -> None:
+    """arXiv 1910.07207, equations 4, 5, 10, 11 and 12: sums over the actions that are allowed, in numpy."""
+    rng, n, a, share, log_alpha = np.random.default_rng(0), 6, 4, 0.7, -0.4
+    logits = {k: rng.normal(size=(n, a)) for k in "ab"}
+    slow, values = (rng.normal(size=(2, n, a)) for _ in range(2))
+    reward, discount, action = rng.normal(size=n), 0.9 * rng.integers(0, 2, n), rng.integers(0, a, n)
+    mask = {k: rng.random((n, a)) < (0.5 if is_masked else 2.0) for k in "ab"}
+    mask["a"][np.arange(n), action] = mask["b"][:, 0] = True
+
+    def tensor(array: Any) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(array))
+
+    obs = {k: {"obs": k, "action_mask": tensor(mask[k])} if is_masked else k for k in "ab"}
+
+    def policy(seen: Any) -> Any:
+        k = seen["obs"] if is_masked else seen
+        return Categorical(tensor(logits[k]), tensor(mask[k])), None
+
+    nets = {
+        "policy": Fake(policy), "temperature": Fake(lambda: tensor([log_alpha])), "critic": Fake(lambda obs: tensor(values)),
+    }  # fmt: skip
+    rows = {
+        "obs": obs["a"], "next_obs": obs["b"], "action": tensor(action), "reward": tensor(reward), "discount": tensor(discount),
+    }  # fmt: skip
+    loss = ChoiceSACLoss(SAC(entropy_share=share), a)
+    outcome = loss(nets, {"critic": lambda obs: tensor(slow)}, rows, {})  # type: ignore[arg-type, dict-item]
+
+    alpha, critic, actor, temperature = np.exp(log_alpha), 0.0, 0.0, 0.0
+    for i in range(n):
+        p = {}
+        for k in "ab":
+            which = np.flatnonzero(mask[k][i])
+            weights = np.exp(logits[k][i, which])
+            p[k] = list(zip(which, weights / weights.sum(), strict=True))
+        after = sum(q * (min(slow[:, i, j]) - alpha * np.log(q)) for j, q in p["b"])
+        target = reward[i] + discount[i] * after
+        critic += sum(0.5 * (value - target) ** 2 for value in values[:, i, action[i]]) / n
+        actor += sum(q * (alpha * np.log(q) - min(values[:, i, j])) for j, q in p["a"]) / n
+        entropy = -sum(q * np.log(q) for _, q in p["a"])
+        temperature += log_alpha * (entropy - share * np.log(mask["a"][i].sum())) / n
+    assert float(outcome.stats["critic_loss"]) == pytest.approx(critic, rel=1e-6)
+    assert float(outcome.stats["actor_loss"]) == pytest.approx(actor, rel=1e-6)
+    assert float(outcome.loss) == pytest.approx(critic + actor + temperature, rel=1e-6)
+
+
+def test_each_network_learns_from_its_own_loss_alone_with_choices() -> None:
+    """The gradient of the sum: that of the actor's loss for the actor, of the critics' for them, none of targets."""
+    flow = SAC(**QUICK).flow(Task("CartPole-v1"))
+    recipe = flow.learners()["learn"]
+    rng = np.random.default_rng(0)
+    obs, next_obs = (torch.from_numpy(rng.normal(size=(16, 4)).astype(np.float32)) for _ in range(2))
+    rows = {
+        "obs": obs, "next_obs": next_obs, "action": torch.from_numpy(rng.integers(0, 2, 16)), "reward": torch.ones(16),
+        "discount": torch.full((16,), 0.9),
+    }  # fmt: skip
+    torch.manual_seed(0)
+    modules = {"policy": recipe.policy.module(0), **{name: make() for name, make in recipe.more.items()}}
+    nets = {name: Net(module, dict(module.named_parameters()), True) for name, module in modules.items()}
+    outcome = recipe.loss(nets, {"critic": nets["critic"].frozen}, rows, {})
+    values, (policy, _) = nets["critic"](obs), nets["policy"](obs)
+    soft = soft_value(nets["policy"].frozen(next_obs)[0], nets["critic"].frozen(next_obs), torch.ones(1))
+    error = values.gather(2, rows["action"].expand(2, 16)[..., None])[..., 0] - (1.0 + 0.9 * soft).detach()
+    alone = {
+        "critic": 0.5 * error.square().mean(1).sum(),
+        "policy": (policy.log_probs.exp() * (policy.log_probs - values.detach().amin(0))).sum(1).mean(),
+    }
+    for name, loss in alone.items():
+        params = list(modules[name].parameters())
+        together = torch.autograd.grad(outcome.loss, params, retain_graph=True)
+        for got, expected in zip(together, torch.autograd.grad(loss, params), strict=True):
+            torch.testing.assert_close(got, expected)
+            assert expected.any()
+
+
+def test_the_entropy_goes_where_the_temperature_aims() -> None:
+    """The environment pays for one of three actions more than for the others; without entropy only that one was left."""
+    hp = SAC(**QUICK | {"learning_rate": 3e-3, "hidden": (32,)}, entropy_share=0.5)
+    with Inline().open(hp.flow(Task("small_envs:SmallPlain-v0")), seed=1) as opened:
+        entropies = [report.values["losses/entropy"] for report, _ in zip(opened, range(800), strict=False)]
+    assert entropies[0] == pytest.approx(np.log(3), abs=0.2)
+    assert np.mean(entropies[400:]) == pytest.approx(0.5 * np.log(3), abs=0.05)
+
+
+def test_it_learns_cartpole() -> None:
+    hp = SAC(
+        num_envs=8,
+        batch_size=64,
+        samples_per_insert=16.0,
+        lookahead=3,
+        hidden=(64, 64),
+        entropy_share=0.2,
+        capacity=20_000,
+    )
+    monitor, *_ = run(hp, "CartPole-v1", updates=400)
+    assert 12_000 < monitor.env_steps < 15_000
+    assert monitor.return_mean_100 > 80  # a random policy has 22
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": 3, "num_envs": 2, "lookahead": 3}], ids=str)
+def test_choices_under_every_deployment_and_after_a_break(options: dict[str, Any]) -> None:
+    hp, env = SAC(**QUICK | options), "CartPole-v1"
+    expected = run(hp, env)[2]
+    for place in (Processes(workers=2), Inline(adversary=1)):
+        assert run(hp, env, on=place)[2] == expected
+    state = run(hp, env, on=Processes(workers=1), updates=13)[3]
+    assert state.is_exact
+    assert run(hp, env, state=state)[2] == expected
+    assert run(hp, env, seed=2)[2] != expected
+
+
+@pytest.mark.parametrize(
+    "env", ["FrozenLake-v1", *(f"small_envs:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
+)
+def test_choices_with_other_observations_and_action_masks(env: str) -> None:
+    monitor, report, *_ = run(SAC(**QUICK), env, updates=15)
+    assert monitor.env_steps > 60
+    if "Masked" in env:
+        assert 0 < report.values["losses/entropy"] <= np.log(2) + 1e-6

@@ -8,16 +8,16 @@ from scipy import stats
 from levada.flow import Shard
 from levada.rl._value_head import ValueHead
 from levada.rl.actions import action_head
-from levada.rl.explore import EpsilonGreedy
+from levada.rl.explore import EpsilonGreedy, GaussianNoise, OwnNoise
 from levada.rl.spaces import SpaceError
 
 HEAD = ValueHead(spaces.Discrete(4))
 PARAMS = np.tile(np.array([0.0, 3.0, 1.0, 2.0], np.float32), (50, 1))
 
 
-def actions_of(explore, *, num_env_steps=0, num_steps=200, index=0, num_shards=1, mask=None, seed=0):
+def actions_of(explore, *, num_env_steps=0, num_steps=200, index=0, num_shards=1, mask=None, seed=0, head=HEAD):
     shard = Shard("step", index, num_shards, 0)
-    choose = explore.plan(HEAD, np.random.default_rng(seed), num_steps, 50, shard, num_env_steps)
+    choose = explore.plan(head, np.random.default_rng(seed), num_steps, 50, shard, num_env_steps)
     actions = np.empty((num_steps, 50), np.int64)
     for t in range(num_steps):
         choose(t, PARAMS, mask, actions[t])
@@ -71,3 +71,28 @@ def test_numbers_that_cannot_be(options, match):
 def test_other_actions_are_refused():
     with pytest.raises(SpaceError, match="Discrete action space, got Box"):
         EpsilonGreedy().check(action_head(spaces.Box(-1.0, 1.0, (2,))))
+
+
+def test_choices_by_their_probabilities_after_some_at_random():
+    """Random for 100 env steps of each of two shards, then as the softmax of what is allowed."""
+    head = action_head(spaces.Discrete(4))
+    mask = np.ones((50, 4), np.int8)
+    mask[:, 1] = 0
+    for allowed, where in ((None, [0, 1, 2, 3]), (mask, [0, 2, 3])):
+        explore = OwnNoise(num_random_steps=20_000)
+        actions = actions_of(explore, num_steps=400, num_shards=2, mask=allowed, head=head)
+        early, late = (np.bincount(part.ravel(), minlength=4) for part in (actions[:200], actions[200:]))
+        assert early[where].sum() == late[where].sum() == 10_000
+        assert stats.chisquare(early[where]).pvalue > 1e-3
+        weights = np.exp(PARAMS[0, where].astype(np.float64))
+        assert stats.chisquare(late[where], 10_000 * weights / weights.sum()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("explore", "head", "match"), [
+    (OwnNoise(), HEAD, "OwnNoise needs a policy that acts by probability.*did you mean EpsilonGreedy?"),
+    (OwnNoise(), action_head(spaces.MultiDiscrete([2, 2])), "OwnNoise needs a Box action space with finite bounds, got Multi"),
+    (GaussianNoise(), action_head(spaces.Discrete(2)), "GaussianNoise needs a Box action space with finite bounds"),
+])  # fmt: skip
+def test_policies_that_cannot_explore_so(explore, head, match):
+    with pytest.raises(SpaceError, match=match):
+        explore.check(head)

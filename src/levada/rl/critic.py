@@ -1,8 +1,10 @@
-"""Critics: values of observations and actions together, several networks as one.
+"""Critics: values of observations and actions, by several networks at once.
 
 >>> critic = Critic(spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-1.0, 1.0, (2,)), num=2)
 >>> critic(torch.zeros(5, 3), torch.zeros(5, 2)).shape
 torch.Size([2, 5])
+>>> ChoiceCritic(spaces.Box(-1.0, 1.0, (3,)), 4, num=2)(torch.zeros(5, 3)).shape
+torch.Size([2, 5, 4])
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from levada.rl._layers import Vector
-from levada.rl.spaces import SpaceError
+from levada.rl.models import TensorNest, value_network
+from levada.rl.spaces import OBS, SpaceError, has_action_mask
 
 
 class Critic(nn.Module):
@@ -62,3 +65,20 @@ class Critic(nn.Module):
             if number < last:
                 x = x.relu()
         return x[..., 0]
+
+
+class ChoiceCritic(nn.Module):
+    """`num` networks, each of which gives the values of all choices; for observations of any kind, see `value_network`."""
+
+    def __init__(
+        self, observation_space: Space[Any], num_actions: int, *, hidden: Sequence[int] = (256, 256), num: int = 2
+    ) -> None:
+        super().__init__()
+        self._has_mask = has_action_mask(observation_space)
+        space = cast("spaces.Dict", observation_space)[OBS] if self._has_mask else observation_space
+        self.networks = nn.ModuleList(value_network(space, num_actions, hidden) for _ in range(num))
+
+    def forward(self, obs: TensorNest) -> Tensor:
+        """Give values ``[num, N, num_actions]``, also of actions that a mask forbids."""
+        seen = cast("dict[str, TensorNest]", obs)[OBS] if self._has_mask else obs
+        return torch.stack([network(seen)[0] for network in self.networks])

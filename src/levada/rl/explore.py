@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from levada.flow import Shard
+from levada.rl._value_head import ValueHead
 from levada.rl.actions import ActionHead
 from levada.rl.spaces import Array, SpaceError
 
@@ -119,23 +120,26 @@ class EpsilonGreedy:
         def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
             out[...] = head.mode(params, mask)
             if has_to[t]:
-                allowed: Array = (
-                    np.ones((num_envs, head.num_params), np.bool_) if mask is None else mask.astype(np.bool_)
-                )
-                k = (which[t] * allowed.sum(axis=1)).astype(np.int64)  # the k-th of the allowed ones
-                random = (allowed.cumsum(axis=1) > k[:, None]).argmax(axis=1)
-                np.copyto(out, random, where=wander[t])
+                np.copyto(out, _any_allowed(which[t], head, mask), where=wander[t])
             return out
 
         return explore
 
 
+def _any_allowed(which: Array, head: ActionHead, mask: Array | None) -> Array:
+    """The choices ``[B]`` that uniform numbers ``[B]`` in [0, 1) make among those that are allowed."""
+    allowed: Array = np.ones((len(which), head.num_params), np.bool_) if mask is None else mask.astype(np.bool_)
+    k = (which * allowed.sum(axis=1)).astype(np.int64)
+    kth: Array = (allowed.cumsum(axis=1) > k[:, None]).argmax(axis=1)
+    return kth
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Bounded(ABC):
-    """Actions of bounded Boxes: uniform at first, then by `_choose`."""
+class _UniformFirst(ABC):
+    """Any action at first, then by `_choose`."""
 
     num_random_steps: int = 0
-    """Env steps of all shards together in which actions are uniform over their bounds."""
+    """Env steps of all shards together in which actions are uniform over their bounds, or over the choices that are allowed."""
 
     def check(self, head: ActionHead) -> None:
         """Only bounded Boxes."""
@@ -156,25 +160,40 @@ class _Bounded(ABC):
         choose = self._choose(head, rng, num_steps, num_envs)
         left = self.num_random_steps - num_env_steps
         num_random = min(num_steps, max(0, -(-left // (num_envs * shard.num_shards))))
-        space = cast("spaces.Box", head.space)
-        uniform = space.low + rng.random((num_random, num_envs, *space.shape), np.float32) * (space.high - space.low)
-
-        def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
-            if t >= num_random:
-                return choose(t, params, mask, out)
-            out[...] = uniform[t]
-            return out
-
-        return explore
+        uniform = _uniform(head, rng, num_random, num_envs)
+        return lambda t, *rest: (uniform if t < num_random else choose)(t, *rest)
 
     @abstractmethod
     def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
         """What chooses the actions that are not uniform."""
 
 
+def _uniform(head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
+    """Any action of a bounded Box, or any choice that is allowed."""
+    space = head.space
+    if isinstance(space, spaces.Box):
+        actions = space.low + rng.random((num_steps, num_envs, *space.shape), np.float32) * (space.high - space.low)
+    else:
+        which = rng.random((num_steps, num_envs))
+
+    def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
+        out[...] = actions[t] if isinstance(space, spaces.Box) else _any_allowed(which[t], head, mask)
+        return out
+
+    return explore
+
+
 @dataclass(frozen=True, kw_only=True)
-class OwnNoise(_Bounded):
+class OwnNoise(_UniformFirst):
     """The policy's own distribution, after some random steps: for policies that are stochastic, such as SAC's."""
+
+    def check(self, head: ActionHead) -> None:
+        """Bounded Boxes, and single choices by their probabilities."""
+        if isinstance(head, ValueHead):
+            msg = "OwnNoise needs a policy that acts by probability, got one that acts by value; did you mean EpsilonGreedy?"
+            raise SpaceError(msg)
+        if not isinstance(head.space, spaces.Discrete):
+            super().check(head)
 
     def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
         noise = head.draw(rng, num_steps, num_envs)
@@ -182,7 +201,7 @@ class OwnNoise(_Bounded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianNoise(_Bounded):
+class GaussianNoise(_UniformFirst):
     """The policy's best action, and Gaussian noise on it (Fujimoto et al. 2018, arXiv 1802.09477, section 5).
 
     Raises:
