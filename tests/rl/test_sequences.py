@@ -226,7 +226,7 @@ def test_a_loss_sees_steps_behind_the_burn_in():
     columns |= {name: torch.zeros(5, 4) for name in ("action", "reward", "discount", "ahead", "is_step")}
     steps = time_major(columns)
     assert steps["reward"].shape == (4, 5) and steps["state"].shape == (5, 3)
-    [values] = unroll(Fake(), steps, 3)
+    [values] = unroll(Fake(), steps, 3, steps["state"])
     assert values.shape == (6, 5)
     assert calls == [((3, 5, 2), (3, 5), 0.0), ((6, 5, 2), (6, 5), 1.0)]
     unroll(Fake(), steps, 0, torch.full((5, 3), 7.0))

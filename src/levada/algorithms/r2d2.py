@@ -1,10 +1,6 @@
 """R2D2: recurrent Q-networks that learn from replayed sequences (Kapturowski et al. 2019, Recurrent experience replay in
 distributed reinforcement learning).
 
-What is stored are sequences of steps, none of which leaves its episode, with the state of the network as it was when they were
-taken. A gradient step first runs the network over the `burn_in` before a sequence, so that its state is nearly one by the present
-weights, and then learns from all steps of the sequence.
-
     step x shards -> sequences ==> [replay] -> sample -> learn
         ^                             ^                    |
         |                             +--- (priorities) ---+
@@ -19,59 +15,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from levada.algorithms.checks import (
-    ConfigError,
     require_bools,
-    require_choice,
     require_counts,
     require_fractions,
     require_not_negative,
 )
 from levada.algorithms.network import NetworkField, find_network
-from levada.algorithms.replayed import Replayed
+from levada.algorithms.sequenced import Sequenced
 from levada.flow import Flow, Prioritised
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.off_policy import Net, Outcome
 from levada.rl.policy import Policy
-from levada.rl.recurrent import RecurrentNet
-from levada.rl.sequences import Sequences, time_major, unroll
+from levada.rl.sequences import time_major, unroll
 from levada.rl.task import Task
 from levada.rl.transitions import IMPORTANCE
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D2(Replayed):
+class R2D2(Sequenced):
     """Configuration of R2D2. `capacity`, `min_size`, `batch_size` and `samples_per_insert` count sequences."""
 
-    num_envs: int = 8
-    """Environments of one shard, stepped together. More are quicker per step; newer weights come as often."""
-    num_steps: int = 20
-    """Steps between two looks at newer weights. Fewer copy the burn-in more often; more act by older weights."""
-    length: int = 20
-    """Steps of a sequence that are learned from. Longer ones remember further back, and are fewer."""
-    burn_in: int = 10
-    """Steps before them, over which the state is brought up to date. More trust less in old states, and take longer."""
-    overlap: int = 0
-    """Steps that a sequence shares with the next, beside the burn-in. More learn from each step in several sequences."""
-    capacity: int = 10_000
-    """Sequences that are kept; the oldest go. More forget later, and take more memory."""
-    min_size: int = 50
-    """Sequences that are stored before the first is learned from."""
-    samples_per_insert: float = 16.0
-    """How often a sequence is sampled on average. More learn more from a step, and take longer."""
-    batch_size: int = 32
-    """Sequences of one gradient step."""
-    num_gradient_steps: int = 4
-    """Gradient steps of one update, on one draw. More are quicker; priorities and weights are renewed less often."""
-    lookahead: int = 3
-    """Steps whose rewards a target adds up before it trusts a network. More learn sooner, from actions of older policies."""
     target_every: int = 100
     """Gradient steps from one change of the target network to the next."""
     tau: float = 1.0
@@ -98,45 +68,21 @@ class R2D2(Replayed):
     """Env steps over which it falls."""
     ladder: float | None = None
     """An epsilon for each environment instead, from this number down, as in the paper (0.4); None: one that falls."""
-    max_grad_norm: float | None = 10.0
-    """Gradients are scaled down to this norm; None: never."""
-    hidden: tuple[int, ...] = (64,)
-    """Widths of the layers before the memory."""
-    num_units: int = 64
-    """Units of the memory. More remember more, and are slower."""
-    cell: Literal["lstm", "gru"] = "lstm"
-    """Kind of the memory; "gru" is smaller and quicker."""
     network: NetworkField = None
     """A network of your own, as `module:Class`, called with the observation space and the number of actions; it derives from
     `levada.rl.Recurrent`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "length", "target_every", "epsilon_steps", "num_units")
-        require_counts(self, "burn_in", "overlap", least=0)
+        require_counts(self, "target_every", "epsilon_steps")
         require_fractions(self, "beta", "eta", "epsilon_start", "epsilon_end")
         require_fractions(self, "ladder", or_none=True)
         require_not_negative(self, "alpha")
         require_bools(self, "double", "dueling", "rescale", "prioritised")
-        require_choice(self, "cell", "lstm", "gru")
-        if self.overlap >= self.length:
-            msg = f"R2D2(overlap={self.overlap}): expected an integer below length={self.length}"
-            raise ConfigError(msg)
-
-    @property
-    def cut(self) -> Sequences:
-        """Sequences."""
-        return Sequences(
-            discount=self.discount, length=self.length, burn_in=self.burn_in, overlap=self.overlap, num_steps=self.lookahead
-        )  # fmt: skip
 
     def flow(self, task: Task) -> Flow:
         """Step, cut, store; sample, learn, publish."""
-        network = find_network(self.network)
-        if network is None:
-            network = partial(
-                RecurrentNet, hidden=self.hidden, num_units=self.num_units, cell=self.cell, activation="relu", policy_gain=1.0
-            )  # fmt: skip
+        network = find_network(self.network) or self.memory(policy_gain=1.0)
         policy = Policy(
             observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=network
         )
@@ -188,7 +134,7 @@ class R2D2Loss:
 
     def _values(self, net: Net, steps: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
         """Values ``[length + lookahead, N, A]`` behind the burn-in, and which actions are allowed."""
-        actions, value = unroll(net, steps, self.hp.burn_in)
+        actions, value = unroll(net, steps, self.hp.burn_in, steps["state"])
         values = actions.values
         if self.hp.dueling:
             values = value[..., None] + values - values.mean(dim=2, keepdim=True)

@@ -2,10 +2,10 @@
 
 >>> find_algorithm("ppo").__name__
 'PPO'
->>> find_algorithm("pop")
+>>> find_algorithm("pop")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
-levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ddpg, dqn, ppo, r2d2, sac, td3
+levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ddpg, dqn, ppo, ...
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ALGORITHMS = {
     "dqn": "levada.algorithms.dqn:DQN",
     "ppo": "levada.algorithms.ppo:PPO",
     "r2d2": "levada.algorithms.r2d2:R2D2",
+    "recurrent_sac": "levada.algorithms.recurrent_sac:RecurrentSAC",
     "sac": "levada.algorithms.sac:SAC",
     "td3": "levada.algorithms.td3:TD3",
 }

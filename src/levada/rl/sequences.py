@@ -139,7 +139,7 @@ def time_major(batch: Mapping[str, Any]) -> dict[str, Any]:
     return steps | {"state": batch["state"]}
 
 
-def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | None = None) -> tuple[Any, ...]:
+def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | None) -> tuple[Any, ...]:
     """What a recurrent network gives for the steps behind the burn-in and what follows them: ``[length + num_steps, N, ...]``.
 
     No gradient goes into the burn-in.
@@ -148,10 +148,9 @@ def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | Non
         net: ``net(obs, state, is_first)`` gives whatever it gives, and the state last.
         steps: columns of sequences, from `time_major`.
         burn_in: as it was for `Sequences`.
-        state: before the burn-in ``[N, state_size]``; None: the one that was stored.
+        state: before the burn-in ``[N, state_size]``, such as the one that was stored; a net of your own may take None.
 
     """
-    state = steps["state"] if state is None else state
     obs, is_first = steps["obs"], steps["is_first"]
     if burn_in:
         *_, state = net.frozen(map_nest(lambda leaf: leaf[:burn_in], obs), state, is_first[:burn_in])
