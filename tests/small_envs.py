@@ -83,13 +83,6 @@ class Masked(Plain):
         return super().step(action)
 
 
-def hidden_cartpole():
-    """CartPole without velocities: what the cart and the pole do has to be remembered."""
-    env = gymnasium.make("CartPole-v1", disable_env_checker=True)
-    space = Box(env.observation_space.low[::2], env.observation_space.high[::2])
-    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[::2], space)
-
-
 for _name, _env in list(globals().items()):
     if isinstance(_env, type) and issubclass(_env, Plain) and f"Small{_name}-v0" not in gymnasium.registry:
         gymnasium.register(id=f"Small{_name}-v0", entry_point=_env)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_envs
 import torch
 
 import levada as lv
+from benchmarks._hidden import hidden_cartpole
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.r2d2 import R2D2, R2D2Loss
@@ -46,7 +46,7 @@ def run(
 
 def test_it_learns_cartpole_without_velocities() -> None:
     hp = R2D2(samples_per_insert=32.0, epsilon_steps=6_000)
-    monitor, statistics, *_ = run(hp, small_envs.hidden_cartpole, updates=420)
+    monitor, statistics, *_ = run(hp, hidden_cartpole, updates=420)
     assert 15_000 < monitor.env_steps < 25_000
     assert monitor.return_mean_100 > 50  # a random policy has 22
     assert statistics.replays["replay"].reuse == pytest.approx(32.0, rel=0.01)
@@ -144,7 +144,7 @@ def rows_of(hp: R2D2, task: Task, num: int) -> tuple[Any, Transitions]:
 @pytest.mark.parametrize("compile_", [False, "auto"])
 def test_padding_changes_no_bit(compile_: Any) -> None:
     hp = R2D2(**{**QUICK, "length": 6, "lookahead": 2, "batch_size": 32, "compile": compile_})
-    learner, rows = rows_of(hp, Task(small_envs.hidden_cartpole), 64)
+    learner, rows = rows_of(hp, Task(hidden_cartpole), 64)
     columns = {name: np.array(column) for name, column in rows.columns.items()}
     slot, is_step, rng = np.arange(columns["obs"].shape[1]), columns["is_step"], np.random.default_rng(0)
     last = hp.burn_in + (np.arange(hp.length) + columns["ahead"]).max(axis=1, where=is_step, initial=0)
@@ -158,18 +158,18 @@ def test_padding_changes_no_bit(compile_: Any) -> None:
     for name in ("reward", "discount"):
         columns[name][~is_step] = rng.normal(size=(~is_step).sum()) * 100.0
     one = learner.update([rows])
-    other_learner, _ = rows_of(hp, Task(small_envs.hidden_cartpole), 1)
+    other_learner, _ = rows_of(hp, Task(hidden_cartpole), 1)
     two = other_learner.update([Transitions(columns)])
     assert params_sha256(one.weights) == params_sha256(two.weights)
     np.testing.assert_array_equal(one.priorities, two.priorities)
     assert one.stats == two.stats
     columns["reward"][is_step] += 1.0  # and what is none does
-    third, _ = rows_of(hp, Task(small_envs.hidden_cartpole), 1)
+    third, _ = rows_of(hp, Task(hidden_cartpole), 1)
     assert params_sha256(third.update([Transitions(columns)]).weights) != params_sha256(one.weights)
 
 
 def test_updates_are_recorded_and_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    task = Task(small_envs.hidden_cartpole)
+    task = Task(hidden_cartpole)
     found = []
     for compile_ in (False, "auto"):
         learner, rows = rows_of(R2D2(**{**QUICK, "compile": compile_}), task, 16)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_envs
 import torch
 
+from benchmarks._hidden import hidden_cartpole
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.recurrent_sac import RecurrentSAC, RecurrentSACLoss
 from levada.math import Categorical
@@ -126,7 +126,7 @@ def test_the_losses_are_those_of_the_paper(masked: bool) -> None:
 
 def test_it_learns_cartpole_without_velocities() -> None:
     hp = RecurrentSAC(samples_per_insert=32.0, learning_rate=2e-3)
-    monitor, *_ = run(hp, small_envs.hidden_cartpole, updates=300)
+    monitor, *_ = run(hp, hidden_cartpole, updates=300)
     assert monitor.env_steps < 20_000
     assert monitor.return_mean_100 > 60  # a random policy has 22
 

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-import small_envs
 import torch
 from gymnasium import spaces
 from torch import nn
 
+from benchmarks._hidden import hidden_cartpole
 from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.policy import ModelError, Policy
 from levada.rl.recurrent import GRU, LSTM, Recurrent, RecurrentNet
@@ -137,8 +137,8 @@ def strong(task, **fields):
 
 
 def test_a_trained_policy_remembers_until_it_is_reset():
-    task = Task(small_envs.hidden_cartpole)
-    trained, env = strong(task), small_envs.hidden_cartpole()
+    task = Task(hidden_cartpole)
+    trained, env = strong(task), hidden_cartpole()
     actor = trained.policy.actor()
     actor.load(trained.weights)
     env.observation_space.seed(1)
