@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_envs
 import torch
 
-from benchmarks._hidden import hidden_cartpole
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.recurrent_sac import RecurrentSAC, RecurrentSACLoss
 from levada.math import Categorical
@@ -124,11 +124,15 @@ def test_the_losses_are_those_of_the_paper(masked: bool) -> None:
     assert again.loss.item() == outcome.loss.item()
 
 
-def test_it_learns_cartpole_without_velocities() -> None:
-    hp = RecurrentSAC(samples_per_insert=32.0, learning_rate=2e-3)
-    monitor, *_ = run(hp, hidden_cartpole, updates=300)
-    assert monitor.env_steps < 20_000
-    assert monitor.return_mean_100 > 60  # a random policy has 22
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_remembers_what_a_memoryless_agent_forgets(seed: int) -> None:
+    hp = RecurrentSAC(
+        num_steps=10, length=5, burn_in=0, hidden=(16,), num_units=16, lookahead=2, log_alpha_init=-3.0, tau=0.05,
+        num_random_steps=300, samples_per_insert=32.0, learning_rate=3e-3, entropy_share=0.1,
+    )  # fmt: skip
+    monitor, *_ = run(hp, small_envs.Recall, seed=seed, updates=70)
+    assert monitor.env_steps < 3_000
+    assert monitor.return_mean_100 > 0.9
 
 
 @pytest.mark.parametrize("options", [{}, {"shards": 2, "cell": "gru", "overlap": 2, "lookahead": 1}], ids=str)
