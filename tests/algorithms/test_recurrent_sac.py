@@ -48,10 +48,14 @@ class Given:
     frozen = property(lambda self: self)
 
 
+@pytest.mark.parametrize("rescale", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_losses_are_those_of_the_paper(masked: bool) -> None:
+def test_the_losses_are_those_of_the_paper(masked: bool, rescale: bool) -> None:
     """Written out in numpy, one step after the other; what stands in the padding changes nothing."""
-    hp, rng = RecurrentSAC(length=4, burn_in=3, lookahead=2, entropy_share=0.4), np.random.default_rng(0)
+    hp, rng = (
+        RecurrentSAC(length=4, burn_in=3, lookahead=2, entropy_share=0.4, rescale=rescale),
+        np.random.default_rng(0),
+    )
     num, num_slots, num_actions, log_alpha = 5, 3 + 4 + 2, 3, -0.7
     obs = rng.normal(size=(num, num_slots, num_actions))
     allowed = rng.random(obs.shape) < (0.6 if masked else 2.0)
@@ -96,6 +100,9 @@ def test_the_losses_are_those_of_the_paper(masked: bool) -> None:
     def soft(n: int, slot: int, unit: float) -> float:
         """Equation 10: the expectation over the policy of the smaller value, less alpha times the logarithm."""
         smaller = np.minimum(unit * obs[n, slot], unit * obs[n, slot] ** 2 - 0.5)
+        if rescale:
+            root = (np.sqrt(1 + 4e-3 * (abs(smaller) + 1 + 1e-3)) - 1) / 2e-3
+            smaller = np.sign(smaller) * (root**2 - 1)
         pairs = zip(probabilities(n, slot), smaller, strict=True)
         return float(sum(p * (q - alpha * np.log(p)) for p, q in pairs if p > 0))
 
@@ -103,6 +110,8 @@ def test_the_losses_are_those_of_the_paper(masked: bool) -> None:
     for n in range(num):
         for i in range(lengths[n]):
             y = reward[n, i] + discount[n, i] * soft(n, 3 + i + ahead[n, i], 2.0)
+            if rescale:
+                y = np.sign(y) * (np.sqrt(abs(y) + 1) - 1) + 1e-3 * y
             q = obs[n, 3 + i, action[n, i]]
             critic_loss += 0.5 * (y - q) ** 2 + 0.5 * (y - (q**2 - 0.5)) ** 2
             actor_loss -= soft(n, 3 + i, 1.0)

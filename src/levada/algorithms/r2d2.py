@@ -50,8 +50,6 @@ class R2D2(Sequenced):
     """Choose the next action by the network and value it by the target: less optimism."""
     dueling: bool = False
     """A value and advantages in place of values: learns sooner where actions matter little."""
-    rescale: bool = True
-    """Learn the values' signed hyperbolic function: returns of any size are made small."""
     prioritised: bool = True
     """Sample more often what was more surprising."""
     alpha: float = 0.6
@@ -78,7 +76,7 @@ class R2D2(Sequenced):
         require_fractions(self, "beta", "eta", "epsilon_start", "epsilon_end")
         require_fractions(self, "ladder", or_none=True)
         require_not_negative(self, "alpha")
-        require_bools(self, "double", "dueling", "rescale", "prioritised")
+        require_bools(self, "double", "dueling", "prioritised")
 
     def flow(self, task: Task) -> Flow:
         """Step, cut, store; sample, learn, publish."""

@@ -6,8 +6,8 @@
         +----------------------- [weights] <---------------+
 
 Actor and critics have memories of their own. The actor's state is stored with each sequence; that of the critics, who never act,
-begins with zeros at the burn-in. What differs from Ni et al.: networks do not see the last action and reward, and sequences are
-cut, not whole episodes.
+begins with zeros at the burn-in. What differs from Ni et al.: networks do not see the last action and reward, sequences are cut,
+not whole episodes, and critics learn rescaled values, as in R2D2.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from levada.algorithms.checks import require_fractions, require_numbers
 from levada.algorithms.sac import Temperature, most_entropy, soft_value, value_of
 from levada.algorithms.sequenced import Sequenced
 from levada.flow import Flow
+from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.explore import OwnNoise
 from levada.rl.models import TensorNest
 from levada.rl.off_policy import Net, Outcome
@@ -41,7 +42,7 @@ class RecurrentSAC(Sequenced):
 
     tau: float = 0.01
     """By how much the targets of the critics change in each gradient step."""
-    log_alpha_init: float = 0.0
+    log_alpha_init: float = -2.0
     """Logarithm of the temperature in the beginning. Higher explores more at first."""
     entropy_share: float = 0.3
     """Entropy that the temperature aims at, as a share of that of random choices. Higher explores more in the long run."""
@@ -108,15 +109,17 @@ class RecurrentSACLoss:
         policy, _ = unroll(nets["policy"], steps, hp.burn_in, steps["state"])
         [values] = unroll(nets["critic"], steps, hp.burn_in, None)
         [slow] = unroll(targets["critic"], steps, hp.burn_in, None)
+        seen_as = signed_parabolic if hp.rescale else _same  # what the critics' numbers are worth
+        told_as = signed_hyperbolic if hp.rescale else _same
         weight = steps["is_step"] / steps["is_step"].sum()
 
-        soft = soft_value(policy, slow, alpha).detach()
+        soft = soft_value(policy, seen_as(slow), alpha).detach()
         after = soft.gather(0, steps["ahead"] + torch.arange(hp.length)[:, None])
-        target = steps["reward"] + steps["discount"] * after
+        target = told_as(steps["reward"] + steps["discount"] * after)
         chosen = value_of(values[:, : hp.length], steps["action"])
         critic_loss = (0.5 * (chosen - target).square() * weight).sum()
 
-        actor_loss = -(soft_value(policy, values.detach(), alpha)[: hp.length] * weight).sum()
+        actor_loss = -(soft_value(policy, seen_as(values.detach()), alpha)[: hp.length] * weight).sum()
         entropy = policy.entropy().detach()[: hp.length]
         seen = map_nest(lambda leaf: leaf[hp.burn_in : hp.burn_in + hp.length], steps["obs"])
         goal = hp.entropy_share * most_entropy(seen, self.num_actions)
@@ -126,3 +129,7 @@ class RecurrentSACLoss:
             "entropy": (entropy * weight).sum(), "alpha": alpha.sum(),
         }  # fmt: skip
         return Outcome(critic_loss + actor_loss + alpha_loss, stats)
+
+
+def _same(values: Tensor) -> Tensor:
+    return values

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from levada.algorithms.checks import ConfigError, require_choice, require_counts
+from levada.algorithms.checks import ConfigError, require_bools, require_choice, require_counts
 from levada.algorithms.replayed import Replayed
 from levada.rl.recurrent import RecurrentNet
 from levada.rl.sequences import Sequences
@@ -49,6 +49,8 @@ class Sequenced(Replayed):
     """Gradient steps of one update, on one draw. More are quicker; priorities and weights are renewed less often."""
     lookahead: int = 3
     """Steps whose rewards a target adds up before it trusts a network. More learn sooner, from actions of older policies."""
+    rescale: bool = True
+    """Learn the values' signed hyperbolic function: returns of any size are made small."""
     max_grad_norm: float | None = 10.0
     """Gradients are scaled down to this norm; None: never."""
     hidden: tuple[int, ...] = (64,)
@@ -62,6 +64,7 @@ class Sequenced(Replayed):
         super().__post_init__()
         require_counts(self, "length", "num_units")
         require_counts(self, "burn_in", "overlap", least=0)
+        require_bools(self, "rescale")
         require_choice(self, "cell", "lstm", "gru")
         if self.overlap >= self.length:
             msg = f"{type(self).__name__}(overlap={self.overlap}): expected an integer below length={self.length}"

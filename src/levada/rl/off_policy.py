@@ -103,7 +103,7 @@ class OffPolicyLearner:
     optimizer: Adam = field(default_factory=Adam)
     """Adam's constants."""
     compile: Compile = "auto"
-    """As for `Learner`."""
+    """As for `Learner`; with "auto", recurrent networks stay recorded."""
     corrects_staleness: bool = True
     """Off-policy losses do not mind who acted."""
 
@@ -308,7 +308,9 @@ class LiveOffPolicyLearner:
     def _mode(self) -> Mode:
         if self.recipe.compile is False:
             return "eager"
-        earned = self.recipe.compile is True or self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+        # a recurrent network, unrolled over its steps, keeps the compiler busy for minutes
+        may_earn = not self.recipe.policy.state_size and self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+        earned = self.recipe.compile is True or may_earn
         return "compiled" if earned and has_compiler() else "recorded"
 
     def _refuse_non_finite(self, state: _State, stats: Mapping[str, float]) -> None:
