@@ -40,7 +40,7 @@ from levada.rl.task import Task
 class RecurrentSAC(Sequenced):
     """Configuration of recurrent SAC. `capacity`, `min_size`, `batch_size` and `samples_per_insert` count sequences."""
 
-    tau: float = 0.01
+    tau: float = 0.02
     """By how much the targets of the critics change in each gradient step."""
     log_alpha_init: float = -2.0
     """Logarithm of the temperature in the beginning. Higher explores more at first."""
