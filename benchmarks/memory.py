@@ -33,7 +33,7 @@ from levada.runners.inline import Inline
 
 TARGET = 475.0
 ALGORITHMS: dict[str, Algorithm] = {
-    "r2d2": R2D2(samples_per_insert=32.0, epsilon_end=0.02, anneal_steps=150_000),
+    "r2d2": R2D2(samples_per_insert=32.0, epsilon_end=0.01, anneal_steps=250_000),
     "recurrent_sac": RecurrentSAC(samples_per_insert=32.0, lookahead=5),
     "dqn": DQN(**preset("dqn", "CartPole-v1")),
 }
