@@ -83,6 +83,23 @@ class Masked(Plain):
         return super().step(action)
 
 
+class Recall(gymnasium.Env):
+    """Shows at first which action will be right in the last of five steps; whoever forgets it is right half of the time."""
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age, self.right = 0, int(self.np_random.integers(2))
+        return np.array([2.0 * self.right - 1.0, 0.0], np.float32), {}
+
+    def step(self, action):
+        self.age += 1
+        reward = float(action == self.right) if self.age == 5 else 0.0
+        return np.array([0.0, self.age / 5.0], np.float32), reward, self.age == 5, False, {}
+
+
 for _name, _env in list(globals().items()):
     if isinstance(_env, type) and issubclass(_env, Plain) and f"Small{_name}-v0" not in gymnasium.registry:
         gymnasium.register(id=f"Small{_name}-v0", entry_point=_env)

@@ -112,11 +112,20 @@ def test_a_class_that_is_defined_in_place():
     assert describe(Here) == __doc__
 
 
+ALL = "apex_ddpg, apex_dqn, ddpg, dqn, ppo, r2d2, rainbow, recurrent_sac, sac, td3"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pop", "no algorithm 'pop'; did you mean 'ppo'? There are: ddpg, dqn, ppo, rainbow, sac, td3"),
-        ("dreamer", "no algorithm 'dreamer'. There are: ddpg, dqn, ppo, rainbow, sac, td3; one of your own"),
+        (
+            "pop",
+            f"no algorithm 'pop'; did you mean 'ppo'? There are: {ALL}",
+        ),
+        (
+            "dreamer",
+            f"no algorithm 'dreamer'. There are: {ALL}; one of your own",
+        ),
         ("levada.algorithms.ppo:PPPO", "levada.algorithms.ppo has no algorithm 'PPPO'; did you mean 'PPO'?"),
         ("levada.algorithms.ppo:X", "levada.algorithms.ppo has no algorithm 'X'; it has: PPO"),
         ("levada.algorithms.ppo:PPOLoss", "PPOLoss is no algorithm; derive it from levada.Algorithm"),

@@ -25,6 +25,8 @@ EXPORTED = [
     "n_step_returns",
     "quantile_huber_loss",
     "retrace",
+    "signed_hyperbolic",
+    "signed_parabolic",
     "vtrace",
 ]
 

@@ -275,8 +275,8 @@ def test_memory_of_many_batch_sizes_is_given_back() -> None:
     for num_rows in [*range(1, 30), 3]:
         obs = random_obs(VECTOR, num_rows)
         np.testing.assert_allclose(actor.value(obs), in_torch(module, obs)[1].numpy(), rtol=1e-5, atol=1e-6)
-    assert actor._network._numpy is not None and actor._network._numpy._value is not None
-    assert len(actor._network._numpy._value._buffers) <= 8
+    assert actor.network._numpy is not None and actor.network._numpy._value is not None
+    assert len(actor.network._numpy._value._buffers) <= 8
 
 
 def test_values_and_log_probs_are_kept_across_calls() -> None:
@@ -357,5 +357,5 @@ def test_a_subclass_that_does_something_else_is_refused() -> None:
 
 
 def test_the_test_covers_both_ways_of_computing() -> None:
-    assert {name for name in POLICIES if make(name).actor()._network._numpy is not None} == IN_NUMPY
+    assert {name for name in POLICIES if make(name).actor().network._numpy is not None} == IN_NUMPY
     assert all(leaf_spaces(make(name).observation_space) for name in POLICIES)

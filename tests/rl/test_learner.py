@@ -300,6 +300,24 @@ def test_a_loss_that_reads_numbers_is_refused_with_a_way_out() -> None:
     make(loss=branching, compile=False).update(batch())
 
 
+def test_a_recording_gives_the_same_bits_from_its_first_use_on() -> None:
+    """TorchScript adds up the products of the steps in another order once it has seen a run."""
+
+    def slope(weight: Tensor, gates: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        leaf = weight.detach().requires_grad_()
+        with torch.enable_grad():
+            for gates_t in gates.unbind():
+                h = torch.addmm(gates_t, h, leaf).sigmoid()
+        return torch.autograd.grad(h.square().sum(), leaf)
+
+    generator = torch.Generator().manual_seed(0)
+    args = tuple(torch.randn(shape, generator=generator) for shape in ((16, 16), (6, 8, 16), (8, 16)))
+    replay = record(slope, args)
+    first, second, third = (replay(*args)[0] for _ in range(3))
+    assert torch.equal(first, second) and torch.equal(second, third)
+    torch.testing.assert_close(first, slope(*args)[0], rtol=1e-4, atol=1e-6)
+
+
 def test_a_recording_replays_on_other_numbers() -> None:
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         leaf = x.detach().requires_grad_()

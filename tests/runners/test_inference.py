@@ -10,8 +10,12 @@ from typing import ClassVar
 import numpy as np
 import processes_samples as samples
 import pytest
+import torch
+from gymnasium import spaces
 
 from levada.flow import DeploymentError, LevadaInternalError
+from levada.rl.policy import Policy
+from levada.rl.recurrent import RecurrentNet
 from levada.run.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
@@ -227,3 +231,34 @@ def test_calls_that_wait_are_computed_together():
     assert answers == {0: [0.0], 1: [30.0, 33.0], 2: [60.0, 63.0, 66.0]}
     assert sum(Scale.sizes) == 6
     assert len(Scale.sizes) < 3
+
+
+def test_states_of_recurrent_policies_come_in_and_go_out():
+    """Two samplers are answered together; what each remembers is what its episode played alone gives."""
+    vector = spaces.Box(-1.0, 1.0, (3,))
+    policy = Policy(observation_space=vector, action_space=spaces.Discrete(2), network=RecurrentNet)
+    module = policy.module(seed=1)
+    ring = Ring(2, policy.weights(module))
+    place = InferencePlace("learner", {"w": ring}, num_threads=1, is_batched=True)
+    clients = [InferenceClient(place.connect()) for _ in range(2)]
+    reader = RingReader(ring.place, ring.share())
+    states, seen = {}, np.random.default_rng(0).normal(size=(2, 12, 4, 3)).astype(np.float32)
+
+    def play(number):
+        actor = policy.actor(clients[number].serve)
+        actor.load(give(clients[number], reader, 0))
+        states[number] = actor.initial_state(4)
+        for obs in seen[number]:
+            states[number] = actor.step(obs, states[number])[2].copy()
+
+    threads = [threading.Thread(target=play, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(2):
+        _, _, expected = module(torch.from_numpy(seen[number]), torch.zeros(4, policy.state_size))
+        np.testing.assert_allclose(states[number], expected.detach(), rtol=1e-5, atol=1e-5)
+    for client in clients:
+        client._wire.close()
+    place.close()

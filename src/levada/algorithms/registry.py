@@ -29,6 +29,8 @@ ALGORITHMS = {
     "dqn": "levada.algorithms.dqn:DQN",
     "ppo": "levada.algorithms.ppo:PPO",
     "rainbow": "levada.algorithms.rainbow:Rainbow",
+    "r2d2": "levada.algorithms.r2d2:R2D2",
+    "recurrent_sac": "levada.algorithms.recurrent_sac:RecurrentSAC",
     "sac": "levada.algorithms.sac:SAC",
     "td3": "levada.algorithms.td3:TD3",
 }

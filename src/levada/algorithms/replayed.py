@@ -8,13 +8,14 @@ step x shards -> n_step ==> [replay] -> sample -> learn
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import (
+    ConfigError,
     require_bools,
     require_choice,
     require_counts,
@@ -28,6 +29,7 @@ from levada.rl.explore import Exploration
 from levada.rl.off_policy import OffPolicyLearner
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
+from levada.rl.sequences import Sequences
 from levada.rl.step_sampler import FirstPriority, NStep, StepSampler
 from levada.rl.task import Task
 from levada.rl.transitions import Transitions
@@ -109,10 +111,15 @@ class Replayed(Algorithm):
         require_widths(self, "hidden")
         require_choice(self, "compile", True, False, "auto")
 
+    @property
+    def cut(self) -> NStep | Sequences:
+        """What makes rows of a replay of steps."""
+        return NStep(discount=self.discount, num_steps=self.lookahead)
+
     def coefficients(self, num_gradient_steps: int) -> dict[str, float]:
         """What changes from update to update."""
-        num_inserts = num_gradient_steps * self.batch_size / self.samples_per_insert
-        left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_inserts / self.anneal_steps)
+        num_steps = num_gradient_steps * self.batch_size / self.samples_per_insert * self.cut.stride
+        left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_steps / self.anneal_steps)
         return {"learning_rate": self.learning_rate * left}
 
     def priorities(self, errors: Tensor) -> Tensor | None:
@@ -137,25 +144,32 @@ class Replayed(Algorithm):
 
         A shard looks at new weights once per item, so they are published about once in the time of an item, not more often.
         """
-        n_step = NStep(discount=self.discount, num_steps=self.lookahead, priority=first_priority)
+        policy, cut = learner.policy, self.cut
+        if bool(policy.state_size) is not isinstance(cut, Sequences):
+            kind = "a network that is not recurrent" if policy.state_size else "a recurrent one (levada.rl.Recurrent)"
+            msg = f"{type(self).__name__}: network={policy.network!r}, expected {kind}"
+            raise ConfigError(msg)
+        if first_priority is not None:
+            assert isinstance(cut, NStep), "sequences have no first priorities"
+            cut = replace(cut, priority=first_priority)
         sampler = StepSampler(
-            task=task, policy=learner.policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
-            num_old=n_step.num_old, keeps_rows=first_priority is not None,
+            task=task, policy=policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
+            num_old=cut.num_old, keeps_rows=first_priority is not None,
         )  # fmt: skip
         size = self.num_gradient_steps * self.batch_size
-        updates_per_item = self.num_envs * self.num_steps * self.samples_per_insert / size
+        updates_per_item = self.num_envs * self.num_steps / cut.stride * self.samples_per_insert / size
 
         prioritised = Prioritised(alpha=self.alpha, beta=self.beta, anneal_inserts=self.capacity)
         flow = Flow(type(self).__name__.lower())
         weights = flow.latest("weights", of=learner)
         steps = flow.source("step", sampler, reads=weights, shards=self.shards)
-        transitions = flow.map("n_step", n_step, steps)
+        rows = flow.map("sequences" if isinstance(cut, Sequences) else "n_step", cut, steps)
         replay = flow.replay(
             "replay", of=Transitions, capacity=self.capacity, min_size=self.min_size, tolerance=self.tolerance,
             samples_per_insert=self.samples_per_insert, order=self.order, tables=self.tables,
             sampler=prioritised if self.prioritised else "uniform",
         )  # fmt: skip
-        flow.store(transitions, to=replay)
+        flow.store(rows, to=replay)
         update = flow.learn("learn", learner, flow.sample("sample", replay, size=size))
         flow.publish(update.weights, to=weights, every=max(1, int(updates_per_item)))
         if self.prioritised:

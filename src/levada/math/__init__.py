@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from levada.math.off_policy import VTrace as VTrace
     from levada.math.off_policy import retrace as retrace
     from levada.math.off_policy import vtrace as vtrace
+    from levada.math.rescaling import signed_hyperbolic as signed_hyperbolic
+    from levada.math.rescaling import signed_parabolic as signed_parabolic
     from levada.math.returns import discounted_returns as discounted_returns
     from levada.math.returns import gae as gae
     from levada.math.returns import lambda_returns as lambda_returns
@@ -65,6 +67,8 @@ _HOME = {
     "n_step_returns": "levada.math.returns",
     "quantile_huber_loss": "levada.math.value_distributions",
     "retrace": "levada.math.off_policy",
+    "signed_hyperbolic": "levada.math.rescaling",
+    "signed_parabolic": "levada.math.rescaling",
     "vtrace": "levada.math.off_policy",
 }
 

@@ -5,6 +5,7 @@
     learning    Transitions, Learner (epochs and minibatches over a loss), Adam
     off-policy  StepSampler (EpsilonGreedy, GaussianNoise, OwnNoise) -> NStep, OffPolicyLearner (targets, critics), Frames
     values      CategoricalValues, QuantileValues -> ActionValues
+    memory      Recurrent, RecurrentNet (LSTM, GRU), Sequences
     after it    TrainedPolicy, Evaluation (made by `levada.evaluate`)
     networks    MLP, NatureCNN, MultiInput, default_network
 
@@ -47,8 +48,11 @@ if TYPE_CHECKING:
     from levada.rl.off_policy import Outcome as Outcome
     from levada.rl.optimise import Adam as Adam
     from levada.rl.policy import Policy as Policy
+    from levada.rl.recurrent import Recurrent as Recurrent
+    from levada.rl.recurrent import RecurrentNet as RecurrentNet
     from levada.rl.rollout import Rollout as Rollout
     from levada.rl.sampler import Sampler as Sampler
+    from levada.rl.sequences import Sequences as Sequences
     from levada.rl.spaces import SpaceError as SpaceError
     from levada.rl.step import Apply as Apply
     from levada.rl.step_sampler import NStep as NStep
@@ -80,8 +84,11 @@ _HOME = {
     "OwnNoise": "levada.rl.explore",
     "Policy": "levada.rl.policy",
     "QuantileValues": "levada.rl.action_values",
+    "Recurrent": "levada.rl.recurrent",
+    "RecurrentNet": "levada.rl.recurrent",
     "Rollout": "levada.rl.rollout",
     "Sampler": "levada.rl.sampler",
+    "Sequences": "levada.rl.sequences",
     "SpaceError": "levada.rl.spaces",
     "StepSampler": "levada.rl.step_sampler",
     "Task": "levada.rl.task",

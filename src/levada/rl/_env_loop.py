@@ -22,6 +22,21 @@ Finals: TypeAlias = list[tuple[int, Array, Nest]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """What a recurrent policy remembers before a step."""
+
+    state: Array
+    """float32 ``[..., state_size]``."""
+    age: Array
+    """int64 ``[...]``: steps of the episode so far, all of which are in the state."""
+
+    @classmethod
+    def allocate(cls, shape: tuple[int, ...], state_size: int, empty: Any) -> Memory:
+        """Memory for some."""
+        return cls(empty((*shape, state_size), np.float32), empty(shape, np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Walk:
     """What B environments went through in T steps, in memory that was given. See `Rollout` for the shapes."""
 
@@ -32,12 +47,14 @@ class Walk:
     truncated: Array
     mask: Array
     finals: Finals
+    memory: Memory | None = None
+    """Of a policy that is recurrent."""
 
     @classmethod
-    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any) -> Walk:
-        """Memory for one."""
+    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0) -> Walk:
+        """Memory for one; `state_size`: of a policy whose states are wanted."""
         obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
-        return cls(obs=obs, finals=[], **step_columns(task, num_steps, num_envs, empty))
+        return cls(obs=obs, finals=[], **step_columns(task, num_steps, num_envs, empty, state_size))
 
     def put(self, t: int, obs: Nest) -> None:
         """The observations ``[B, ...]`` before step t, or after the last."""
@@ -60,11 +77,12 @@ class Walk:
         return nest
 
 
-def step_columns(task: Task, num_steps: int, num_envs: int, empty: Any) -> dict[str, Any]:
+def step_columns(task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int) -> dict[str, Any]:
     """Memory for the columns ``[T, B, ...]`` of a walk."""
     shape = (num_steps, num_envs)
     columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
     columns["action"] = allocate(task.action_space, *shape, make=empty)
+    columns["memory"] = Memory.allocate(shape, state_size, empty) if state_size else None
     return columns | {"reward": empty(shape, np.float32)}
 
 
@@ -78,13 +96,18 @@ class EnvLoop:
         self._episodes = EpisodeCounter(num_envs)
         self.obs: Nest = self.envs.reset(shard.seed)
         """What the next actions are chosen by."""
+        self.memory = Memory.allocate((num_envs,), policy.state_size, np.zeros) if policy.state_size else None
+        """And what is remembered, if the policy is recurrent."""
 
     def walk(self, into: Walk, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0) -> None:
         """Act and fill the rows from `first` on; `see(step, parameters, values)` is told what actions were chosen by."""
-        envs, actor = self.envs, self.actor
+        envs, actor, memory = self.envs, self.actor, self.memory
+        none = actor.initial_state(0)
         for t in range(first, len(into.action)):
             into.put(t, self.obs)
-            row, v_t = actor.forward(self.obs)
+            if memory is not None and into.memory is not None:
+                into.memory.state[t], into.memory.age[t] = memory.state, memory.age
+            row, v_t, state = actor.step(self.obs, none if memory is None else memory.state)
             see(t, row, v_t)
             step = envs.step(choose(t, row, actor.mask(self.obs), into.action[t]))
             into.reward[t] = step.reward
@@ -94,6 +117,10 @@ class EnvLoop:
             if step.final_obs is not None:
                 into.put_final(t, *step.final_obs)
             self.obs = step.obs
+            if memory is not None:
+                is_over = step.terminated | step.truncated | step.is_reset
+                memory.state[...], memory.age[...] = state, memory.age + 1
+                memory.state[is_over], memory.age[is_over] = 0.0, 0
         into.put(len(into.action), self.obs)
         np.logical_not(into.mask[first:], out=into.mask[first:])
 
@@ -111,7 +138,8 @@ class EnvLoop:
         envs = np.frombuffer(self.envs.save(), np.uint8)
         obs = {f"obs/{path}": leaf for path, leaf in named_leaves(self.obs).items()}
         counts = {f"episodes/{name}": array for name, array in self._episodes.state_dict().items()}
-        return {"rng": rng_array(self.rng), "envs": envs, **counts, **obs}
+        memory = {} if self.memory is None else {"state": self.memory.state.copy(), "age": self.memory.age.copy()}
+        return {"rng": rng_array(self.rng), "envs": envs, **counts, **obs, **memory}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave.
@@ -125,6 +153,8 @@ class EnvLoop:
         self._episodes.load_state_dict({name: state[f"episodes/{name}"] for name in self._episodes.state_dict()})
         for path, leaf in named_leaves(self.obs).items():
             leaf[...] = state[f"obs/{path}"]
+        if self.memory is not None:
+            self.memory.state[...], self.memory.age[...] = state["state"], state["age"]
 
     def close(self) -> None:
         """Close the environments."""

@@ -19,7 +19,7 @@ from levada.rl.spaces import Array, Nest, canonical_observation_space
 from levada.rl.task import Task
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FrameWalk(Walk):
     """A walk whose `obs` are single frames ``[T + k, B, ...]``, and those of its `finals` too."""
 
@@ -27,14 +27,14 @@ class FrameWalk(Walk):
     """``[B]``, int64: frames of the episode before that of row 0, at most k - 1."""
 
     @classmethod
-    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Allocate) -> FrameWalk:
+    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0) -> FrameWalk:
         """Memory for one that begins with a reset."""
         space = canonical_observation_space(task.observation_space)
         assert isinstance(space, spaces.Box)
         num_frames, *shape = space.shape
         frames = empty((num_steps + num_frames, num_envs, *shape), space.dtype)
         frames[: num_frames - 1] = 0  # there are none; nothing refers to these
-        columns = step_columns(task, num_steps, num_envs, empty)
+        columns = step_columns(task, num_steps, num_envs, empty, state_size)
         return cls(obs=frames, finals=[], age=np.zeros(num_envs, np.int64), **columns)
 
     @property

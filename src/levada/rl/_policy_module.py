@@ -3,6 +3,10 @@
 A learner calls it on raw observations, perhaps with parameters of its own:
 
     distribution, value = torch.func.functional_call(module, tensors, (obs,))
+
+and if its network is recurrent, on steps ``[T, N, ...]`` with the state before them:
+
+    distribution, value, state = torch.func.functional_call(module, tensors, (obs, state, is_first))
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from levada.flow.errors import LevadaError
 from levada.math import Distribution
 from levada.rl.models import TensorNest
 from levada.rl.normalise import moments_key, normalised_leaves
+from levada.rl.recurrent import Recurrent
 from levada.rl.spaces import ACTION_MASK, OBS, allocate, has_action_mask, map_nest
 
 if TYPE_CHECKING:
@@ -91,22 +96,34 @@ class PolicyModule(nn.Module):
         num_stds = self.head.row_size - self.head.num_params
         self.log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
 
-    def forward(self, obs: TensorNest) -> tuple[Distribution, Tensor]:
-        """Give the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``."""
+    def forward(
+        self, obs: TensorNest, state: Tensor | None = None, is_first: Tensor | None = None
+    ) -> tuple[Distribution, Tensor] | tuple[Distribution, Tensor, Tensor]:
+        """Give the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``.
+
+        If the network is recurrent: of observations ``[T, N, ...]`` from a state ``[N, state_size]``, and the state after them;
+        it begins anew where `is_first` ``[T, N]``.
+        """
         mask: Tensor | None = None
         if self._has_mask:
             assert isinstance(obs, dict)
             mask = cast("Tensor", obs[ACTION_MASK]) != 0
             obs = obs[OBS]
-        row, value = self.row(obs)
-        return self.head.distribution(row, mask), value
+        if state is None:
+            row, value = self.row(obs)
+            return self.head.distribution(row, mask), value
+        params, value, state = cast("Recurrent", self.network).unroll(self.prepared(obs, ""), state, is_first)
+        return self.head.distribution(self._whole(params), mask), value, state
 
-    def row(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
-        """Give the head's parameters ``[N, head.row_size]`` and the values of observations without mask."""
-        params, value = self.network(self.prepared(obs, ""))
-        if self.log_std is None:
-            return params, value
-        return torch.cat([params, self.log_std.expand_as(params)], dim=-1), value
+    def row(self, obs: TensorNest, *state: Tensor) -> tuple[Tensor, ...]:
+        """Give the head's parameters ``[N, head.row_size]`` and the values of observations without mask; of a recurrent network
+        the state after one step, too.
+        """
+        params, *rest = self.network(self.prepared(obs, ""), *state)
+        return self._whole(params), *rest
+
+    def _whole(self, params: Tensor) -> Tensor:
+        return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], dim=-1)
 
     def prepared(self, obs: TensorNest, path: str) -> TensorNest:
         """Give what the network sees of the observations at `path`: floats as float32, normalised."""
@@ -120,6 +137,22 @@ class PolicyModule(nn.Module):
         obs = obs.to(torch.float32)
         index = self._normaliser_of.get(moments_key(path))
         return obs if index is None else cast("Tensor", self.normalisers[index](obs))
+
+
+def state_size_of(network: nn.Module) -> int:
+    """Numbers that a network remembers; 0 if it is not recurrent.
+
+    Raises:
+        ModelError: it is, and does not say.
+
+    """
+    if not isinstance(network, Recurrent):
+        return 0
+    size = getattr(network, "state_size", None)
+    if type(size) is not int or size < 1:
+        msg = f"recurrent network {type(network).__name__} has state_size {size!r}, expected an integer >= 1"
+        raise ModelError(msg)
+    return size
 
 
 class Normaliser(nn.Module):
@@ -143,23 +176,33 @@ class Normaliser(nn.Module):
 def dry_run(module: PolicyModule) -> None:
     """Run the network on two observations of zeros and check what it gives."""
     network, num_params, num_rows = module.network, module.head.num_params, 2
+    state_size = state_size_of(network)
+    state = [torch.zeros(num_rows, state_size)] if state_size else []
     zeros = allocate(module.policy.inner_space, num_rows)
     where = f"network {type(network).__name__} of policy {module.policy.name!r}"
-    expected = f"expected (params [{num_rows}, {num_params}], value [{num_rows}]) for {num_rows} observations"
+    state_shape = f", state [{num_rows}, {state_size}]" if state else ""
+    expected = (
+        f"expected (params [{num_rows}, {num_params}], value [{num_rows}]{state_shape}) for {num_rows} observations"
+    )
     was_training = network.training
     network.eval()
     try:
         with torch.no_grad():
-            output = network(module.prepared(map_nest(torch.from_numpy, zeros), ""))
+            output = network(module.prepared(map_nest(torch.from_numpy, zeros), ""), *state)
     except Exception as error:
         error.add_note(f"{where}, with {num_rows} observations of {module.policy.inner_space}; {expected}")
         raise
     network.train(was_training)
-    if not isinstance(output, tuple) or len(output) != 2 or not all(isinstance(x, Tensor) for x in output):
+    if not isinstance(output, tuple) or len(output) != 2 + len(state) or not all(isinstance(x, Tensor) for x in output):
         got = f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"
-        msg = f"{where} gives {got}, {expected}; does forward return both, params and value?"
+        msg = f"{where} gives {got}, {expected}; does forward return {'all three' if state else 'both, params and value'}?"
         raise ModelError(msg)
-    params, value = output
+    params, value, *after = output
+    if after and after[0].shape != state[0].shape:
+        msg = (
+            f"{where} gives a state {tuple(after[0].shape)}, expected {tuple(state[0].shape)}; is its state_size right?"
+        )
+        raise ModelError(msg)
     if not params.is_floating_point() or not value.is_floating_point():
         msg = f"{where} gives params of {params.dtype} and value of {value.dtype}, expected floating ones"
         raise ModelError(msg)

@@ -66,15 +66,14 @@ class ValueHead(ActionHead):
 
     def worth(self, params: Array) -> Array:
         """What each action is worth, ``[..., A]``."""
-        worth = self.kind.worth_numpy(self._atoms(params.reshape(-1, self.row_size)))
-        return worth.reshape(*params.shape[:-1], -1)
+        return self.kind.worth_numpy(self._atoms(params))
 
     def _atoms(self, params: Any, only_advantages: bool = False) -> Any:
-        """``[N, A, K]``, of torch or of numpy, which agree in these words."""
-        atoms = params.reshape(len(params), -1, self.kind.num_atoms)
+        """``[..., A, K]``, of torch or of numpy, which agree in these words."""
+        atoms = params.reshape(*params.shape[:-1], -1, self.kind.num_atoms)
         if not self.dueling:
             return atoms
-        advantages, value = atoms[:, :-1], atoms[:, -1:]
+        advantages, value = atoms[..., :-1, :], atoms[..., -1:, :]
         if only_advantages:
             return advantages
-        return advantages + (value - advantages.sum(1)[:, None] / advantages.shape[1])
+        return advantages + (value - advantages.sum(-2)[..., None, :] / advantages.shape[-2])

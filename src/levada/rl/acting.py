@@ -66,7 +66,8 @@ class Actor:
         self._noise: Array | None = None
         # Networks that are made alike are one where they are served. With noise of their own they must not be.
         own = (owner,) if policy.weight_noise else ()
-        self._network = serve(partial(PolicyNetwork, policy, num_threads, *own))
+        self.network = serve(partial(PolicyNetwork, policy, num_threads, *own))
+        """What computes; perhaps elsewhere."""
 
     def load(self, weights: Weights) -> None:
         """Take the policy's weights: they are copied, so the arrays may change afterwards.
@@ -75,7 +76,7 @@ class Actor:
             WeightsError: a weight is missing or of another shape.
 
         """
-        self._network.load(weights)
+        self.network.load(weights)
         if self.policy.normalise_reward:
             self.reward_scale = float(1.0 / np.sqrt(weights["returns.var"] + VARIANCE_FLOOR))
         if self.policy.weight_noise and self._weight_noise is None:
@@ -94,11 +95,31 @@ class Actor:
 
     def forward(self, obs: Nest) -> tuple[Array, Array | None]:
         """Give the parameters, and the values ``[B]`` where the network computes both at once, else None."""
-        if not self._loaded:
-            self._refuse()
-        if self._has_mask:
-            obs = cast("dict[str, Nest]", obs)[OBS]
-        return self._network.forward(obs) if self._noise is None else self._network.forward(obs, self._noise)
+        inner = self._inner(obs)
+        return self.network.forward(inner) if self._noise is None else self.network.forward(inner, self._noise)
+
+    def initial_state(self, num_rows: int) -> Array:
+        """Give the state ``[num_rows, state_size]`` with which episodes begin; of no numbers if the policy is not recurrent."""
+        return np.zeros((num_rows, self.policy.state_size), np.float32)
+
+    def step(self, obs: Nest, state: Array) -> tuple[Array, Array | None, Array]:
+        """Give what `forward` does, and the state after it: the same for policies that are recurrent and those that are not.
+
+        >>> from gymnasium import spaces
+        >>> from levada.rl.policy import Policy
+        >>> from levada.rl.recurrent import RecurrentNet
+        >>> vector = spaces.Box(-1.0, 1.0, (4,))
+        >>> policy = Policy(observation_space=vector, action_space=spaces.Discrete(2), network=RecurrentNet)
+        >>> actor = policy.actor()
+        >>> actor.load(policy.weights(policy.module(seed=0)))
+        >>> row, value, state = actor.step(np.zeros((8, 4), np.float32), actor.initial_state(8))
+        >>> row.shape, value.shape, state.shape
+        ((8, 2), (8,), (8, 128))
+        """
+        if not self.policy.state_size:
+            return *self.forward(obs), state
+        row, value, after = self.network.step(self._inner(obs), state)
+        return row, value, after
 
     def sample(self, obs: Nest, noise_t: Array, out: Array | None = None) -> Array:
         """Give the actions ``[B, ...]`` that one step's noise makes, written to `out` if given."""
@@ -114,16 +135,13 @@ class Actor:
 
     def value(self, obs: Nest) -> Array:
         """Give the value of each observation ``[N, ...]``, float32 ``[N]``."""
-        if not self._loaded:
-            self._refuse()
-        if self._has_mask:
-            obs = cast("dict[str, Nest]", obs)[OBS]
-        return self._network.value(obs)
+        return self.network.value(self._inner(obs))
 
-    def act(self, obs: Any, rng: np.random.Generator, deterministic: bool = False) -> Array:
+    def act(self, obs: Any, rng: np.random.Generator, deterministic: bool = False, state: Array | None = None) -> Array:
         """Give the action for one observation, both as the environment has them, without batch dimension.
 
-        So a Discrete with a `start` counts from there, and the actions of a Box are clipped to its bounds.
+        So a Discrete with a `start` counts from there, and the actions of a Box are clipped to its bounds. `state`: of a policy
+        that is recurrent, ``[1, state_size]``, and changed; None: an episode begins.
 
         Raises:
             ValueError: the observation is not of the space, has NaN, or its mask allows no action.
@@ -145,12 +163,24 @@ class Actor:
         except Violation as violation:
             msg = f"act: {violation.what} (act takes one observation as the environment shows it, not a batch)"
             raise ValueError(msg) from None
-        action = self.mode(batch) if deterministic else self.sample(batch, self.head.draw(rng, 1, 1)[0])
+        if state is None:
+            state = self.initial_state(1)
+        row, _, state[...] = self.step(batch, state)
+        mask = self.mask(batch)
+        action = (
+            self.head.mode(row, mask) if deterministic else self.head.sample(row, self.head.draw(rng, 1, 1)[0], mask)
+        )
         return cast("Array", self._encode(action)[0])
 
     def mask(self, obs: Nest) -> Array | None:
         """Give the action mask in the observations, if there is one."""
         return cast("dict[str, Array]", obs)[ACTION_MASK] if self._has_mask else None
+
+    def _inner(self, obs: Nest) -> Nest:
+        """What the network sees; also refuses to act without weights."""
+        if not self._loaded:
+            self._refuse()
+        return cast("dict[str, Nest]", obs)[OBS] if self._has_mask else obs
 
     def _refuse(self) -> None:
         msg = f"Actor of policy {self.policy.name!r} has no weights; did you forget actor.load(weights)?"

@@ -185,7 +185,7 @@ class QuantileValues:
 
 
 class ActionValues(NamedTuple):
-    """What a learner gets of a policy that acts by values."""
+    """What a learner gets of a policy that acts by values; N may be several dimensions."""
 
     kind: ValueKind
     """What the atoms mean."""
@@ -212,5 +212,5 @@ class ActionValues(NamedTuple):
 
     def atoms_of(self, action: Tensor) -> Tensor:
         """The atoms ``[N, K]`` of an action ``[N]``."""
-        index = action[:, None, None].expand(-1, 1, self.atoms.shape[-1])
-        return self.atoms.gather(1, index)[:, 0]
+        index = action[..., None, None].expand(*action.shape, 1, self.atoms.shape[-1])
+        return self.atoms.gather(-2, index)[..., 0, :]

@@ -34,17 +34,23 @@ class TrainedPolicy:
         self._rng = np.random.default_rng(seed)
         self._actor = policy.actor()
         self._actor.load(weights)
+        self._state = self._actor.initial_state(1)
+
+    def reset(self) -> None:
+        """An episode begins: forget what was seen. Only policies that are recurrent remember anything."""
+        self._state[...] = 0.0
 
     def act(self, obs: Any, *, deterministic: bool = True) -> Array:
         """The action for one observation; the likeliest one, or drawn as in training.
 
         The observation is as the environment shows it, and the action as the environment takes it: Discrete ones count
-        from the `start` of the space, and continuous ones are clipped to the bounds.
+        from the `start` of the space, and continuous ones are clipped to the bounds. A recurrent policy remembers what it has
+        seen: call `reset` where an episode begins.
 
         Raises:
             ValueError: the observation is not of the environment's space, has NaN, or its mask allows no action.
         """
-        return self._actor.act(obs, self._rng, deterministic)
+        return self._actor.act(obs, self._rng, deterministic, self._state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +104,14 @@ def evaluate(
     actor, rng = policy.policy.actor(), np.random.default_rng(seed)
     actor.load(policy.weights)
     with task.make(num_envs) as envs:
-        obs = envs.reset(seed)
+        obs, state, head = envs.reset(seed), actor.initial_state(num_envs), actor.head
         while (played < quota).any():
-            action = actor.mode(obs) if deterministic else actor.sample(obs, actor.head.draw(rng, 1, num_envs)[0])
+            row, _, state[...] = actor.step(obs, state)
+            mask = actor.mask(obs)
+            action = head.mode(row, mask) if deterministic else head.sample(row, head.draw(rng, 1, num_envs)[0], mask)
             step = envs.step(action)
             ended = step.terminated | step.truncated
+            state[ended | step.is_reset] = 0.0
             counted = counter.count(step.reward[None], ended[None], ~step.is_reset[None])
             for b, episode in zip(np.flatnonzero(ended), counted, strict=True):
                 if played[b] < quota[b]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
@@ -160,7 +161,7 @@ class ValueMLP(nn.Module):
         self.vector = Vector(observation_space)
         self.shared = _stack(self.vector.size, hidden[:-1], activation, hidden[-1], gain=math.sqrt(2.0))
         self.shared.append(_ACTIVATIONS[activation]())
-        self.policy = _linear(hidden[-1], num_params, gain=1.0)
+        self.policy = linear(hidden[-1], num_params, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Give parameters ``[N, num_params]`` and values ``[N]``."""
@@ -192,8 +193,8 @@ class NatureCNN(nn.Module):
     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
         super().__init__()
         self.image = _Image(observation_space, 512)
-        self.policy = _linear(512, num_params, gain=0.01)
-        self.value = _linear(512, 1, gain=1.0)
+        self.policy = linear(512, num_params, gain=0.01)
+        self.value = linear(512, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Give parameters ``[N, num_params]`` and values ``[N]``."""
@@ -222,24 +223,7 @@ class MultiInput(nn.Module):
         activation: Activation = "tanh",
     ) -> None:
         super().__init__()
-        encoders: list[nn.Module] = []
-        size = 0
-        named = leaf_spaces(observation_space)
-        self._paths = tuple(named)
-        for leaf in named.values():
-            if is_image(leaf):
-                encoders.append(_Image(leaf, 512))
-                size += 512
-                continue
-            vector = Vector(leaf)
-            if vector.is_one_hot or not hidden:
-                encoders.append(vector)
-                size += vector.size
-                continue
-            layer = _linear(vector.size, hidden[0], gain=math.sqrt(2.0))
-            encoders.append(nn.Sequential(vector, layer, _ACTIVATIONS[activation]()))
-            size += hidden[0]
-        self.encoders = nn.ModuleList(encoders)
+        self._paths, self.encoders, size = encoders_of(observation_space, hidden[:1], activation)
         self.policy = _stack(size, hidden[1:], activation, num_params, gain=0.01)
         self.value = _stack(size, hidden[1:], activation, 1, gain=1.0)
 
@@ -250,6 +234,36 @@ class MultiInput(nn.Module):
         pairs = zip(self.encoders, self._paths, strict=True)
         features = torch.cat([encode(leaves[path]) for encode, path in pairs], dim=-1)
         return self.policy(features), self.value(features).squeeze(-1)
+
+
+def encoders_of(
+    observation_space: Space[Any], hidden: Sequence[int], activation: Activation
+) -> tuple[tuple[str, ...], nn.ModuleList, int]:
+    """An encoder for each leaf of an observation space: the leaves' paths, the encoders, and how much they give in all.
+
+    >>> encoders_of(spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,)))), (8,), "tanh")[::2]
+    (('0', '1'), 13)
+
+    """
+    encoders: list[nn.Module] = []
+    size = 0
+    named = leaf_spaces(observation_space)
+    for leaf in named.values():
+        if is_image(leaf):
+            encoders.append(_Image(leaf, 512))
+            size += 512
+            continue
+        vector = Vector(leaf)
+        if vector.is_one_hot or not hidden:
+            encoders.append(vector)
+            size += vector.size
+            continue
+        layers: list[nn.Module] = [vector]
+        for width_before, width in pairwise([vector.size, *hidden]):
+            layers += [linear(width_before, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
+        encoders.append(nn.Sequential(*layers))
+        size += hidden[-1]
+    return tuple(named), nn.ModuleList(encoders), size
 
 
 class _Image(nn.Module):
@@ -273,7 +287,7 @@ class _Image(nn.Module):
             modules += [_initialised(convolution, math.sqrt(2.0)), nn.ReLU()]
             height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
             channels = out
-        modules += [nn.Flatten(), _linear(channels * height * width, size, gain=math.sqrt(2.0)), nn.ReLU()]
+        modules += [nn.Flatten(), linear(channels * height * width, size, gain=math.sqrt(2.0)), nn.ReLU()]
         self.layers = nn.Sequential(*modules)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -285,12 +299,13 @@ class _Image(nn.Module):
 def _stack(size: int, hidden: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [_linear(size, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
+        layers += [linear(size, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
         size = width
-    return nn.Sequential(*layers, _linear(size, out, gain))
+    return nn.Sequential(*layers, linear(size, out, gain))
 
 
-def _linear(size: int, out: int, gain: float) -> nn.Linear:
+def linear(size: int, out: int, gain: float) -> nn.Linear:
+    """A layer with orthogonal weights of this scale, and biases of 0."""
     return _initialised(nn.Linear(size, out), gain)
 
 

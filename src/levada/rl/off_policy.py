@@ -112,7 +112,7 @@ class OffPolicyLearner:
     optimizer: Adam = field(default_factory=Adam)
     """Adam's constants."""
     compile: Compile = "auto"
-    """As for `Learner`."""
+    """As for `Learner`; with "auto", recurrent networks stay recorded."""
     corrects_staleness: bool = True
     """Off-policy losses do not mind who acted."""
 
@@ -339,8 +339,10 @@ class LiveOffPolicyLearner:
     def _mode(self) -> Mode:
         if self.recipe.compile is False:
             return "eager"
+        # a recurrent network, unrolled over its steps, keeps the compiler busy for minutes
         earned = self.recipe.compile is True or (
             self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
+            and not self.recipe.policy.state_size
             and not has_quicker_products(self._layout.shapes, self.recipe.batch_size)
         )
         return "compiled" if earned and has_compiler() else "recorded"

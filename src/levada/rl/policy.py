@@ -97,6 +97,8 @@ class Policy:
     """`observation_space` as it was given, which is what `Actor.act` reads."""
     env_action_space: Space[Any] = field(init=False, repr=False, compare=False)
     """`action_space` as it was given, which is what `Actor.act` answers in."""
+    state_size: int = field(init=False, repr=False, compare=False, default=0)
+    """Numbers that its network remembers of each environment; 0 if it is not recurrent."""
 
     def __post_init__(self) -> None:
         """Check the fields and bring the spaces into canonical form."""
@@ -131,7 +133,8 @@ class Policy:
         for setting, reason in self._idle_settings():
             warnings.warn(f"Policy: {setting} has no effect: {reason}", UserWarning, stacklevel=3)
         if self.network is not None:
-            self.actor()  # a network that cannot be used is refused here, before anything starts
+            # a network that cannot be used is refused here, before anything starts
+            object.__setattr__(self, "state_size", self.actor().network.state_size)
 
     @property
     def head(self) -> ActionHead:

@@ -19,7 +19,7 @@ from torch import Tensor
 from levada.flow.errors import LevadaError
 from levada.rl._layers import Dense, HasNumpyLayers, NumpyLayers, Vector
 from levada.rl._numpy_network import Stack
-from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule
+from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule, state_size_of
 from levada.rl.policy import Weights
 from levada.rl.spaces import Array, Nest, leaves, map_nest
 from levada.rl.threads import use_threads
@@ -53,6 +53,8 @@ class PolicyNetwork:
         self._policy_name = policy.name
         self._num_threads = num_threads
         module = policy.module(seed=0).eval()
+        self.state_size = state_size_of(module.network)
+        """Numbers that it remembers of each environment; 0 if it is not recurrent."""
         self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
         self._numpy = _numpy_twin(module, self._shapes)
         all_numpy = self._numpy is not None and self._numpy.has_value
@@ -91,7 +93,17 @@ class PolicyNetwork:
             use_threads(self._num_threads)
         if self._numpy is not None:
             return self._numpy.params(cast("Array", obs)), None
-        return cast("_TorchNetwork", self._torch).forward(obs)
+        row, value = cast("_TorchNetwork", self._torch).forward(obs)
+        return row, value
+
+    def step(self, obs: Nest, state: Array) -> tuple[Array, ...]:
+        """Give rows ``[B, row_size]``, values ``[B]``, and the states ``[B, state_size]`` after one step of a recurrent network.
+
+        Nothing is remembered here: states come in and go out.
+        """
+        if self._num_threads is not None:
+            use_threads(self._num_threads)
+        return cast("_TorchNetwork", self._torch).forward(obs, state)
 
     def value(self, obs: Nest) -> Array:
         """Give values ``[N]``, to keep."""
@@ -178,20 +190,19 @@ class _TorchNetwork:
         for name, array in self._arrays.items():
             np.copyto(array, weights[name])
 
-    def forward(self, obs: Nest) -> tuple[Array, Array]:
-        """Give rows ``[N, row_size]`` and values ``[N]``."""
+    def forward(self, obs: Nest, *state: Array) -> tuple[Array, ...]:
+        """Give rows ``[N, row_size]``, values ``[N]``, and of a recurrent network the states after the step."""
         num_rows = len(leaves(obs)[0])
         if num_rows <= _MAX_ROWS:
-            return self._forward(obs)
+            return self._forward(obs, *state)
         starts = range(0, num_rows, _MAX_ROWS)
-        parts = [self._forward(map_nest(lambda leaf, i=i: leaf[i : i + _MAX_ROWS], obs)) for i in starts]
-        rows, values = zip(*parts, strict=True)
-        return np.concatenate(rows), np.concatenate(values)
+        parts = [self._forward(*map_nest(lambda leaf, i=i: leaf[i : i + _MAX_ROWS], (obs, *state))) for i in starts]
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
-    def _forward(self, obs: Nest) -> tuple[Array, Array]:
+    def _forward(self, obs: Nest, *state: Array) -> tuple[Array, ...]:
         with torch.inference_mode():
-            row, value = self._module.row(map_nest(_to_tensor, obs))
-            return row.float().numpy(), value.float().numpy()
+            outputs = self._module.row(*map_nest(_to_tensor, (obs, *state)))
+            return tuple(output.float().numpy() for output in outputs)
 
 
 def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> _NumpyNetwork | None:

@@ -67,6 +67,9 @@ def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Ten
             "ignore", DeprecationWarning
         )  # of TorchScript, whose interpreter is the quickest there is
         script: Callable[..., Tensors] = torch.jit.trace(replay, args, check_trace=False)
+        # TorchScript looks on at the first run, and then adds up products of matrices in another order: recurrent networks have
+        # such sums, and a run that is resumed records anew. So the first run is not one that counts.
+        script(*(arg.clone() for arg in args))
 
     def run(*args: Tensor) -> Tensors:
         with torch.no_grad():

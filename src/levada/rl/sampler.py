@@ -46,6 +46,9 @@ class Sampler:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 msg = f"Sampler({name}={value!r}): expected an integer >= 1"
                 raise ValueError(msg)
+        if self.policy.state_size:
+            msg = f"Sampler: policy {self.policy.name!r} is recurrent, which rollouts do not hold; did you want StepSampler?"
+            raise ValueError(msg)
 
     def __call__(self, shard: Shard) -> LiveSampler:
         """Make the environments of a shard."""

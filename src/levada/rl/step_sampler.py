@@ -176,8 +176,9 @@ class LiveStepSampler:
             self._old_rows = rows[first:].copy()
 
     def _allocate(self, num_steps: int, empty: Allocate) -> Walk:
-        kind = FrameWalk if self.recipe.task.frame_stack else Walk
-        return kind.allocate(self.recipe.task, num_steps, self.recipe.num_envs, empty)
+        recipe = self.recipe
+        kind = FrameWalk if recipe.task.frame_stack else Walk
+        return kind.allocate(recipe.task, num_steps, recipe.num_envs, empty, recipe.policy.state_size)
 
 
 def _copy(source: Walk, into: Walk, first: int) -> None:
@@ -186,22 +187,29 @@ def _copy(source: Walk, into: Walk, first: int) -> None:
     map_nest(lambda to, of: np.copyto(to[: len(of) - first], of[first:]), into.obs, source.obs)
     if isinstance(source, FrameWalk) and isinstance(into, FrameWalk):
         into.age[...] = source.ages()[first]
-    for name in ("action", "reward", "terminated", "truncated", "mask"):
-        getattr(into, name)[:num] = getattr(source, name)[first:]
+    sources = _columns(source)
+    for name, column in _columns(into).items():
+        column[:num] = sources[name][first:]
     into.finals.extend(
         (t - first, index.copy(), map_nest(np.copy, last)) for t, index, last in source.finals if t >= first
     )
 
 
-def _columns(walk: Walk) -> tuple[str, ...]:
-    more = ("age",) if isinstance(walk, FrameWalk) else ()
-    return ("action", "reward", "terminated", "truncated", "mask", *more)
+def _columns(walk: Walk) -> dict[str, Array]:
+    """What has one row for each step."""
+    memory = {} if walk.memory is None else {"state": walk.memory.state, "age": walk.memory.age}
+    return {name: getattr(walk, name) for name in ("action", "reward", "terminated", "truncated", "mask")} | memory
+
+
+def _saved(walk: Walk) -> dict[str, Array]:
+    """These, and what else is an array of its own."""
+    return _columns(walk) | ({"frame_age": walk.age} if isinstance(walk, FrameWalk) else {})
 
 
 def _arrays(walk: Walk | None) -> dict[str, Array]:
     if walk is None:
         return {}
-    found = {f"old/{name}": getattr(walk, name) for name in _columns(walk)}
+    found = {f"old/{name}": column for name, column in _saved(walk).items()}
     found |= {f"old/obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
     for number, (t, index, last) in enumerate(walk.finals):
         found |= {f"old/final/{number}/t": np.array(t), f"old/final/{number}/index": index}
@@ -214,8 +222,8 @@ def _rows_like(num_rows: int, leaf: Array) -> Array:
 
 
 def _load(walk: Walk, state: Mapping[str, Array]) -> None:
-    for name in _columns(walk):
-        getattr(walk, name)[...] = state[f"old/{name}"]
+    for name, column in _saved(walk).items():
+        column[...] = state[f"old/{name}"]
     for path, leaf in named_leaves(walk.obs).items():
         leaf[...] = state[f"old/obs/{path}"]
     number = 0
@@ -226,6 +234,35 @@ def _load(walk: Walk, state: Mapping[str, Array]) -> None:
             leaf[...] = state[f"{prefix}obs/{path}"]
         walk.finals.append((int(state[prefix + "t"]), index, last))
         number += 1
+
+
+def look_ahead(
+    walk: Walk, start: Array, env: Array, is_step: Array, num_steps: int, discount: float
+) -> tuple[Array, Array, Array]:
+    """Windows that begin in these rows of these environments, and end with the episode or after n steps.
+
+    Args:
+        walk: it has these steps, but for where `is_step` is False.
+        start: rows, an integer array of any shape.
+        env: environments, as `start`.
+        is_step: bool, as `start`: False where there is no transition.
+        num_steps: n.
+        discount: of each step.
+
+    Returns:
+        The discounted sum of rewards, the window's last row, and what the value behind it is to be multiplied by.
+
+    """
+    ended, num_rows = walk.ended, len(walk.reward)
+    reward, last, alive = np.zeros(start.shape, np.float32), start.copy(), is_step.copy()
+    for k in range(num_steps):
+        row = np.minimum(start + k, num_rows - 1)
+        reward += np.float32(discount**k) * walk.reward[row, env] * alive
+        last[alive] = start[alive] + k
+        alive &= ~ended[row, env]
+    alive = ~walk.terminated[np.minimum(last, num_rows - 1), env]
+    after = np.float32(discount) ** (last - start + 1).astype(np.float32) * alive
+    return reward, last, after.astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +277,7 @@ class NStep:
     - `discount`: discount^k, and 0 where the episode terminated: what the value of `next_obs` is to be multiplied by.
 
     Source: Sutton and Barto 2018, equation 7.1; as in Rainbow (arXiv 1710.02298). Windows that go beyond the item wait for the
-    next one, which begins with the steps that they need: give `StepSampler(num_old=num_steps - 1)`.
+    next one, which begins with the steps that they need: give `StepSampler(num_old=n_step.num_old)`.
 
     With a `priority` there is a column of it, for a prioritised replay. It is made of the parameters that actions were chosen by,
     also after the window, so it takes one step more: give `StepSampler(num_old=num_steps, keeps_rows=True)`.
@@ -257,6 +294,11 @@ class NStep:
         """Steps of the item before that it needs."""
         return self.num_steps - (self.priority is None)
 
+    @property
+    def stride(self) -> int:
+        """Steps from one row to the next."""
+        return 1
+
     def __call__(self, steps: Steps) -> Transitions:
         """The windows that are complete, and were not before."""
         walk = steps.walk
@@ -264,27 +306,19 @@ class NStep:
         num_all, num_envs = walk.reward.shape
         num = max(0, num_all - self.num_old)
         start, env = np.mgrid[0:num, 0:num_envs]
-        ended = walk.ended
-        reward, last, alive = np.zeros((num, num_envs), np.float32), start.copy(), walk.mask[:num].copy()
-        for k in range(self.num_steps):
-            now = slice(k, k + num)
-            reward += np.float32(self.discount**k) * walk.reward[now] * alive
-            last[alive] = start[alive] + k
-            alive &= ~ended[now]
-        discount = np.float32(self.discount) ** (last - start + 1).astype(np.float32) * ~walk.terminated[last, env]
+        reward, last, discount = look_ahead(walk, start, env, walk.mask[:num], self.num_steps, self.discount)
         after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], obs)}
         for t, index, final in finals:
             rows, columns = np.nonzero((last == t) & np.isin(env, index))
             place = np.searchsorted(index, columns)
             map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
-        discount = discount.astype(np.float32)
         columns_: dict[str, Nest] = {
             "obs": map_nest(lambda leaf: leaf[:num], obs), "action": walk.action[:num], "reward": reward,
             "discount": discount, **after, "mask": walk.mask[:num],
         }  # fmt: skip
         if self.priority is not None:
             assert steps.rows is not None, "priorities need StepSampler(keeps_rows=True)"
-            after_t = np.where(ended[last, env], last, last + 1)  # after an episode nothing was chosen
+            after_t = np.where(walk.ended[last, env], last, last + 1)  # after an episode nothing was chosen
             columns_[PRIORITY] = self.priority(
                 steps.rows[start, env], walk.action[:num], reward, discount, steps.rows[after_t, env]
             )
