@@ -24,7 +24,7 @@ from levada.flow import (
 
 PUBLIC = {
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",
-    "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
+    "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
     "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
     "NodeStatistics", "NotSavedError", "Prioritised", "Problem", "Published", "Queue", "Replay", "ReplayStatistics",

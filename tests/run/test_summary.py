@@ -59,9 +59,11 @@ def test_everything_is_said():
 
 
 def test_what_came_of_a_replay_is_said():
-    stats = statistics(replays={"replay": ReplayStatistics(40, 50, 108, 400, 4.0, 4.0, Ledger(12, 9, {}, 1, 2))})
+    stats = statistics(
+        replays={"replay": ReplayStatistics(40, 50, 108, 400, 4.0, 4.0, Ledger(12, 9, {}, 1, 2), lost=7)}
+    )
     found = json.loads(run(stats=stats).to_json())
-    assert found["replays"] == {"replay": {"inserted": 108, "sampled": 400, "reuse": 4.0, "asked": 4.0}}
+    assert found["replays"] == {"replay": {"inserted": 108, "sampled": 400, "reuse": 4.0, "asked": 4.0, "lost": 7}}
     assert found["ledger"]["replay"]["consumed"] == 9
     assert summary_text(run(stats=stats)).endswith("| reuse replay 4.00 of 4")
 
