@@ -101,7 +101,7 @@ COMMANDS = [
     ("unknown flag", "--verbose", MISTAKEN, ["no command '--verbose'"]),
     ("algorithms takes nothing", "algorithms ppo", MISTAKEN, ["takes nothing", "'ppo'"]),
     # which algorithm
-    ("no algorithm", "train", MISTAKEN, ["which algorithm?", "algorithms: apex_ddpg, apex_dqn, ddpg, dqn, ppo, r2d2"]),
+    ("no algorithm", "train", MISTAKEN, ["which algorithm?", "algorithms: apex_ddpg, apex_dqn, ddpg, dqn, ppo"]),
     ("algorithm not first", "train --env CartPole-v1 ppo", MISTAKEN, ["the algorithm comes first"]),
     ("unknown algorithm", "train pop --env CartPole-v1", MISTAKEN, ["no algorithm 'pop'", "did you mean 'ppo'?"]),
     ("strange algorithm", "train dreamer --env CartPole-v1", MISTAKEN, ["no algorithm 'dreamer'", "There are: apex_ddpg"]),

@@ -107,7 +107,8 @@ def algorithms(args: list[str], began_s: float) -> int:
     if args:
         msg = f"`levada algorithms` takes nothing, got {' '.join(args)!r}"
         raise UsageError(msg)
+    width = max(map(len, ALGORITHMS))
     for name in ALGORITHMS:
-        print(f"{name:<8} {describe(find_algorithm(name))}")
+        print(f"{name:<{width}} {describe(find_algorithm(name))}")
     print("\nOne of your own: `levada train path/to/file.py:Class --env ENV`; see docs/tutorial-algorithm.md.")
     return 0
