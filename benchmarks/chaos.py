@@ -1,11 +1,15 @@
-"""Kill things, and see that nothing breaks: PPO on CartPole on several processes.
+"""Kill things, and see that nothing breaks: PPO, DQN and Ape-X on CartPole on several processes.
 
     python benchmarks/chaos.py workers --kills 200     # SIGKILL random workers of one run
+    python benchmarks/chaos.py tables --kills 100      # SIGKILL workers and tables of one run of Ape-X
     python benchmarks/chaos.py main --kills 30         # SIGKILL the main process of runs, and resume them
 
 workers: one run, whose workers are killed one by one at random moments, until so many were killed and the task is solved. Then
 the same flow runs inline, undisturbed, for the same number of updates: the parameters have to be the same, bit for bit. Memory
 (of all processes) and descriptors at the end are compared with those after the first kills.
+
+tables: the same with Ape-X DQN, whose tables have processes of their own, and with a kill in three for these. What a table held
+is lost, which the account has to name; training has to reach its target all the same. Nothing promises the same parameters.
 
 main: each run is a `levada train` of its own, killed at a random moment (also while it starts), resumed, and sometimes killed
 again. Three seconds after a kill no process and no named shared memory of it may be left. All have to end with the parameters of
@@ -26,6 +30,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +40,7 @@ from rich.progress import Progress
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._proc import marked, num_descriptors, pss_mb, segments
+from levada.algorithms.apex_dqn import ApexDQN
 from levada.algorithms.dqn import DQN
 from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import PRESETS
@@ -46,20 +52,23 @@ from levada.run.summary import Summary
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
-from levada.runners.processes.remote.run import RemoteRun
+from levada.runners.processes.tables.place import TableProcesses
 
 SEED = 1
+TARGET = 475.0
 WARM_UP = 10
 """Kills after which memory and descriptors are read for the first time."""
 LEFT_BEHIND_S = 3.0
 
 
 class Killer(threading.Thread):
-    """Kills a random worker of a run now and then."""
+    """Kills a random process of a run now and then."""
 
-    def __init__(self, run: HubRun | RemoteRun, num_kills: int, least_s: float, most_s: float) -> None:
+    def __init__(self, num_kills: int, least_s: float, most_s: float, pids: Callable[[], Sequence[int]]) -> None:
+        """`pids`: of what may be killed, at this moment."""
         super().__init__(daemon=True)
-        self._run, self._num_kills = run, num_kills
+        self._pids = pids
+        self._num_kills = num_kills
         self._least_s, self._most_s = least_s, most_s
         self.num_killed = 0
         self.stopped = threading.Event()
@@ -70,8 +79,8 @@ class Killer(threading.Thread):
         while self.num_killed < self._num_kills:
             if self.stopped.wait(dice.uniform(self._least_s, self._most_s)):
                 return
-            with suppress(ProcessLookupError, IndexError):  # it has just ended, or its place is being taken
-                os.kill(dice.choice(self._run.worker_pids), signal.SIGKILL)
+            with suppress(ProcessLookupError, IndexError, ValueError):  # it has just ended, or its place is being taken
+                os.kill(dice.choice(self._pids()), signal.SIGKILL)
                 self.num_killed += 1
 
 
@@ -87,7 +96,7 @@ def workers(num_kills: int, console: Console, algorithm: str = "ppo") -> bool:
         Progress(console=console) as progress,
     ):
         bar = progress.add_task("workers killed", total=num_kills)
-        killer = Killer(run, num_kills, 0.15, 0.4)
+        killer = Killer(num_kills, 0.15, 0.4, lambda: run.worker_pids)
         killer.start()
         for report in run:
             progress.update(bar, completed=killer.num_killed)
@@ -116,6 +125,46 @@ def workers(num_kills: int, console: Console, algorithm: str = "ppo") -> bool:
     )
     steady = last[0] <= 1.05 * first[0] and last[1] <= 1.05 * first[1] + 1
     return ledger.balanced and steady and found == expected
+
+
+def tables(num_kills: int, console: Console) -> bool:
+    """One run of Ape-X, many killed workers and tables."""
+    hp = ApexDQN(**PRESETS["apex_dqn"]["CartPole-v1"])
+    monitor, usage = Monitor(target_return=TARGET), list[tuple[float, int]]()
+    start_s = time.perf_counter()
+    place = Processes(workers=2, replays="worker", max_restarts=10)
+    with (
+        place.open(hp.flow(Task("CartPole-v1")), seed=SEED, instruments=[monitor]) as run,
+        Progress(console=console) as progress,
+    ):
+        assert isinstance(run, HubRun)
+        assert isinstance(run.table_place, TableProcesses)
+        apart = run.table_place
+        bar = progress.add_task("processes killed", total=num_kills)
+        # as many tables as workers, and each of those twice in the list
+        killer = Killer(num_kills, 0.3, 0.9, lambda: (*run.worker_pids, *run.worker_pids, *apart.pids))
+        killer.start()
+        for report in run:
+            progress.update(bar, completed=killer.num_killed)
+            if killer.num_killed >= WARM_UP and report.firing % 20 == 0:
+                pids = [os.getpid(), *run.worker_pids, *apart.pids]
+                usage.append((pss_mb(pids), num_descriptors(os.getpid())))
+            if monitor.solved_at_s is not None and killer.num_killed >= num_kills:
+                break
+        killer.stopped.set()
+        killer.join()
+        replay = run.statistics().replays["replay"]
+    first, last = ([statistics.median(part) for part in zip(*some, strict=True)] for some in (usage[:20], usage[-20:]))
+    ledger = replay.ledger
+    console.print(
+        f"{killer.num_killed} workers and tables killed in {time.perf_counter() - start_s:.0f} s; {TARGET:g} reached after "
+        f"{monitor.solved_at_steps:,} env steps\n"
+        f"ledger: produced {ledger.produced:,} = consumed {ledger.consumed:,} + lost {ledger.lost:,} + in flight "
+        f"{ledger.in_flight}: {'balanced' if ledger.balanced else 'NOT BALANCED'}; of {replay.inserted:,} entries "
+        f"{replay.lost:,} lost with their tables\n"
+        f"memory {first[0]:.0f} -> {last[0]:.0f} MB, descriptors {first[1]:.0f} -> {last[1]:.0f}"
+    )
+    return ledger.balanced and replay.lost > 0 and last[1] <= 1.1 * first[1] + 2
 
 
 class Main:
@@ -195,8 +244,8 @@ def _left_behind(name: str, mark: str, before: set[str], temporary: Path) -> lis
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill workers, or main processes, and see that nothing breaks.")
-    parser.add_argument("what", choices=["workers", "main"])
-    parser.add_argument("--kills", type=int, help="default: 200 workers, 30 main processes")
+    parser.add_argument("what", choices=["workers", "tables", "main"])
+    parser.add_argument("--kills", type=int, help="default: 200 workers, 100 workers and tables, 30 main processes")
     parser.add_argument("--algorithm", choices=["ppo", "dqn"], default="ppo", help="whose workers are killed")
     args = parser.parse_args()
     set_threads(1)
@@ -204,6 +253,8 @@ def main() -> int:
     console = Console()
     if args.what == "workers":
         return 0 if workers(args.kills or 200, console, args.algorithm) else 1
+    if args.what == "tables":
+        return 0 if tables(args.kills or 100, console) else 1
     return 0 if main_process(args.kills or 30, console) else 1
 
 

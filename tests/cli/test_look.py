@@ -72,7 +72,7 @@ def test_algorithms(shell):
     done = shell("algorithms")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("apex_ddpg     Ape-X DDPG: many samplers")
-    assert "\nppo      PPO: proximal policy optimisation" in done.out
+    assert "\nppo           PPO: proximal policy optimisation" in done.out
     assert "path/to/file.py:Class" in done.out
 
 

@@ -22,6 +22,17 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "epsilon_steps": 8_000,
         },
     },
+    "apex_dqn": {
+        "CartPole-v1": {
+            "num_envs": 2,
+            "hidden": (128, 128),
+            "learning_rate": 2e-3,
+            "samples_per_insert": 16.0,
+            "target_every": 100,
+            "anneal_steps": 100_000,
+            "ladder": 0.1,
+        },
+    },
     "ppo": {
         "CartPole-v1": {
             "num_envs": 8,
