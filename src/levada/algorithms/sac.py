@@ -27,7 +27,7 @@ from levada.flow import Flow
 from levada.math import Categorical
 from levada.rl.critic import ChoiceCritic, Critic
 from levada.rl.explore import OwnNoise
-from levada.rl.models import value_network
+from levada.rl.models import actor_network, value_network
 from levada.rl.off_policy import Net, Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.spaces import ACTION_MASK, SpaceError
@@ -53,20 +53,17 @@ class SAC(Replayed):
 
     def flow(self, task: Task) -> Flow:
         """Step, look ahead, store; sample, learn, publish."""
-        shared: Any = {
-            "observation_space": task.observation_space, "action_space": task.action_space,
-            "network": partial(value_network, hidden=self.hidden),
-        }  # fmt: skip
+        shared: Any = {"observation_space": task.observation_space, "action_space": task.action_space}
         loss: SACLoss | ChoiceSACLoss
         critic: Callable[[], nn.Module]
         noise = {}
         if isinstance(task.action_space, spaces.Discrete):
-            policy = Policy(**shared)
+            policy = Policy(**shared, network=partial(value_network, hidden=self.hidden))
             num_actions = policy.head.num_params
             critic = partial(ChoiceCritic, policy.observation_space, num_actions, hidden=self.hidden)
             loss = ChoiceSACLoss(self, num_actions)
         elif isinstance(task.action_space, spaces.Box):
-            policy = Policy(**shared, squash=True, state_std=True)
+            policy = Policy(**shared, network=partial(actor_network, hidden=self.hidden), squash=True, state_std=True)
             num_actions = math.prod(task.action_space.shape)
             critic = partial(Critic, policy.observation_space, policy.action_space, hidden=self.hidden)
             loss, noise = SACLoss(self, num_actions), {"noise": (num_actions,), "next_noise": (num_actions,)}

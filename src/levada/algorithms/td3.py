@@ -24,7 +24,7 @@ from levada.algorithms.replayed import Replayed
 from levada.flow import Flow
 from levada.rl.critic import Critic
 from levada.rl.explore import GaussianNoise
-from levada.rl.models import value_network
+from levada.rl.models import actor_network
 from levada.rl.off_policy import Net, Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.task import Task
@@ -54,7 +54,7 @@ class TD3(Replayed):
         """Step, look ahead, store; sample, learn, publish."""
         policy = Policy(
             observation_space=task.observation_space, action_space=task.action_space, squash=True,
-            network=partial(value_network, hidden=self.hidden),
+            network=partial(actor_network, hidden=self.hidden),
         )  # fmt: skip
         space = cast("spaces.Box", policy.action_space)
         critic = partial(Critic, policy.observation_space, space, hidden=self.hidden, num=self.num_critics)

@@ -48,6 +48,7 @@ from levada.rl.spaces import Array, SpaceError, leaf_spaces, named_leaves
 __all__ = [
     "MLP",
     "Activation",
+    "ActorMLP",
     "Dense",
     "HasNumpyLayers",
     "MultiInput",
@@ -56,6 +57,7 @@ __all__ = [
     "TensorNest",
     "ValueMLP",
     "Vector",
+    "actor_network",
     "default_network",
     "dense_layers",
     "value_network",
@@ -97,6 +99,18 @@ def value_network(
     if isinstance(observation_space, spaces.Dict | spaces.Tuple) or is_image(observation_space):
         return default_network(observation_space, num_params, hidden, activation)
     return ValueMLP(observation_space, num_params, hidden, activation)
+
+
+def actor_network(
+    observation_space: Space[Any],
+    num_params: int,
+    hidden: Sequence[int] = (256, 256),
+    activation: Activation = "relu",
+) -> nn.Module:
+    """Make the network that suits an observation space, for actions of a Box: `ActorMLP`, or as `default_network`."""
+    if isinstance(observation_space, spaces.Dict | spaces.Tuple) or is_image(observation_space):
+        return default_network(observation_space, num_params, hidden, activation)
+    return ActorMLP(observation_space, num_params, hidden, activation)
 
 
 class MLP(nn.Module):
@@ -172,6 +186,29 @@ class ValueMLP(nn.Module):
         """Describe the layers."""
         layers = (*dense_layers("shared", self.shared), Dense("policy.weight", "policy.bias", None))
         return NumpyLayers(layers, layers)
+
+
+class ActorMLP(ValueMLP):
+    """The same layers for actions of a Box. They begin as torch's linear layers do, whose outputs are small: what is sent through
+    a tanh must not begin at its ends (HalfCheetah-v5 is learned twice as soon as from orthogonal weights).
+
+    >>> params, _ = ActorMLP(spaces.Box(-1.0, 1.0, (3,)), 4)(torch.zeros(2, 3))
+    >>> params.shape, bool((params.abs() < 0.3).all())
+    (torch.Size([2, 4]), True)
+
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        num_params: int,
+        hidden: Sequence[int] = (64, 64),
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__(observation_space, num_params, hidden, activation)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
 
 
 class NatureCNN(nn.Module):
