@@ -81,6 +81,19 @@ def test_a_table_that_hangs_is_killed():
         assert run.statistics().replays["replay"].lost > 0
 
 
+def test_a_run_can_be_saved_while_a_table_is_gone():
+    with APART.open(replay_flow(), seed=1) as run:
+        for report in run:
+            if report.firing == 20:
+                kill(run)
+                state = run.save()
+            if report.firing == 40:
+                break
+    assert list(state.unsaved_replays) == ["replay"]
+    assert "has ended" in state.unsaved_replays["replay"]
+    assert end(replay_flow(), Inline(), 60, state=state)[1].replays["replay"].ledger.balanced
+
+
 def test_what_a_table_refuses_is_the_users_error():
     flow = replay_flow(source=Growing())
     with APART.open(flow, seed=1) as run, pytest.raises(ValueError, match="column 'value' of a replay") as caught:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from levada.flow.channels import Replay
-from levada.flow.errors import NotSavedError
+from levada.flow.errors import LevadaError, NotSavedError
 from levada.flow.graph import Flow
 from levada.flow.payload import Allocate, derive_seed
 from levada.flow.protocols import Stateful, Table
@@ -35,8 +35,13 @@ class TableRecipe:
         return table
 
 
-class TableLostError(Exception):
-    """What was to be drawn from is gone: `TablePlace.lost` will say which table."""
+class TableLostError(LevadaError):
+    """What was to be drawn from, or saved, is gone: `TablePlace.lost` will say which table."""
+
+    @classmethod
+    def of(cls, recipe: TableRecipe) -> TableLostError:
+        """This one."""
+        return cls(f"the process of table {recipe.number} of replay {recipe.replay.name!r} has ended")
 
 
 class TablePlace(Protocol):
@@ -119,7 +124,7 @@ class Tables:
             else:
                 try:
                     contents[name] = tuple(table.state_dict() for table in tables if isinstance(table, Stateful))
-                except NotSavedError as error:
+                except (NotSavedError, TableLostError) as error:
                     why_not[name] = str(error)
         return contents, why_not
 

@@ -10,10 +10,9 @@ Sans-I/O, as everything here: no threads, clocks, sockets or tensors; time and r
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,119 +41,11 @@ from levada.schedule.queues import QueueMachine
 from levada.schedule.registers import RegisterMachine
 from levada.schedule.replays import ReplayMachine
 from levada.schedule.shards import Readers, draws_of, headers_of, stores
+from levada.schedule.sources import SourceMachine
 from levada.schedule.stages import StageMachine
 
 if TYPE_CHECKING:
     from levada.flow.graph import Flow
-
-
-@dataclass(frozen=True, slots=True)
-class _Dealt:
-    """A ticket that a shard has."""
-
-    ticket: Ticket
-    numbers: Mapping[str, int]
-    """Channel -> number there; it differs from the ticket's where several sources share a queue."""
-
-
-AT_HAND = 2
-"""Tickets that a shard has at most in arrival order: the next lies there when one is done, also while the hub is busy."""
-
-
-class _SourceMachine:
-    """Deals the tickets of one source to its shards: round-robin in admission order, else to who has waited the longest."""
-
-    def __init__(
-        self, stage: ShardStage, channels: Sequence[QueueMachine | ReplayMachine], registers: Sequence[tuple[str, str]]
-    ) -> None:
-        """`registers`: those that the source reads, each with its policy."""
-        self.stage = stage
-        self.channels = channels
-        self.round_robin = any(channel.is_ordered for channel in channels)
-        self.tickets: list[list[_Dealt]] = [[] for _ in range(stage.shards)]
-        """Per shard: the first is being worked on."""
-        self._registers = registers
-        self.num_idle = stage.shards
-        """Shards that have no ticket."""
-        self.issued = 0
-        """Tickets, without those that were issued again."""
-        self._lost: list[tuple[int, int]] = []  # each with the shard that has lost it, and gets it again
-        self._dealt_last = [-1] * stage.shards
-
-    @property
-    def issued_per_shard(self) -> float:
-        """How much this source has had; who has had least is asked first."""
-        return self.issued / self.stage.shards
-
-    def blocked_by(self) -> str | None:
-        """The channel that withholds tickets."""
-        for machine in self.channels:
-            if not machine.may_issue(self.stage.source):
-                return machine.name
-        return None
-
-    def deal(self) -> Deal | None:
-        """Issue a ticket, if one may be issued now."""
-        shard = self._shard() if self.blocked_by() is None else None
-        if shard is None:
-            return None
-        grants = {c: c.issue(self.stage.source) for c in self.channels}
-        again = bool(self._lost)
-        number = self._lost.pop(0)[0] if again else self.issued
-        self.issued += not again
-        self._dealt_last[shard] = number
-        versions: dict[str, int] = {}
-        for machine, grant in grants.items():
-            policy = machine.policy
-            if policy is not None and grant.version is not None:
-                versions[policy] = max(grant.version, versions.get(policy, 0))
-        named = {register: versions[policy] for register, policy in self._registers if policy in versions}
-        ticket = Ticket(self.stage.source, shard, number, named)
-        dealt = _Dealt(ticket, {machine.name: grant.number for machine, grant in grants.items()})
-        self.num_idle -= not self.tickets[shard]
-        self.tickets[shard].insert(0 if again else len(self.tickets[shard]), dealt)
-        return Deal(ticket, again)
-
-    def left(self) -> set[int]:
-        """Tickets that are out, or lost."""
-        return {dealt.ticket.number for tickets in self.tickets for dealt in tickets} | {
-            number for number, _ in self._lost
-        }
-
-    def at(self, number: int, versions: Mapping[str, int]) -> bool:
-        """Whether exactly the tickets before a number were used for that many updates."""
-        [channel] = self.channels
-        if isinstance(channel, ReplayMachine):
-            return number == channel.next_insert
-        return number == (channel.channel.per_update or 0) * versions[channel.policy or ""]
-
-    def closed(self, closed: Closed) -> None:
-        """Hand over what a ticket has yielded."""
-        dealt = self._take_back(closed.ticket.shard)
-        assert dealt.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {dealt.ticket}"
-        for machine in self.channels:
-            machine.finished(dealt.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
-
-    def lost(self, shard: int) -> None:
-        """The ticket that a shard was working on is to be issued again."""
-        dealt = self._take_back(shard)
-        for machine in self.channels:
-            machine.lost(dealt.numbers[machine.name])
-        insort(self._lost, (dealt.ticket.number, shard))
-
-    def _take_back(self, shard: int) -> _Dealt:
-        dealt = self.tickets[shard].pop(0)
-        self.num_idle += not self.tickets[shard]
-        return dealt
-
-    def _shard(self) -> int | None:
-        if self._lost:
-            return self._lost[0][1]
-        if self.round_robin:
-            return self.issued % self.stage.shards
-        least = min(map(len, self.tickets))
-        waiting = (shard for shard, tickets in enumerate(self.tickets) if len(tickets) == least)
-        return min(waiting, key=self._dealt_last.__getitem__) if least < AT_HAND else None
 
 
 class Hub:
@@ -503,12 +394,12 @@ class Hub:
                 while queue.ready and stage.wants(name, queue.channel.input_index):
                     stage.put(name, queue.channel.input_index, queue.take(version))
 
-    def _source(self, stage: ShardStage) -> _SourceMachine:
+    def _source(self, stage: ShardStage) -> SourceMachine:
         channels: list[QueueMachine | ReplayMachine] = []
         channels += [queue for queue in self._queues.values() if stage.source in queue.channel.sources]
         channels += [replay for replay in self._replays.values() if stage.source in replay.storage.sources]
         read = [(register, self.flow.registers[register].policy) for _, register in self.flow.nodes[stage.source].reads]
-        return _SourceMachine(stage, channels, read)
+        return SourceMachine(stage, channels, read)
 
     def _channels(self) -> list[QueueMachine | ReplayMachine]:
         return [*self._queues.values(), *self._replays.values()]
@@ -545,7 +436,7 @@ def _headers(items: Iterable[Item]) -> list[Header]:
     return [header for item in items for header in item.headers]
 
 
-def _fewest_first(sources: Collection[_SourceMachine]) -> Collection[_SourceMachine]:
+def _fewest_first(sources: Collection[SourceMachine]) -> Collection[SourceMachine]:
     if len(sources) == 1:
         return sources
     return sorted(sources, key=lambda source: source.issued_per_shard)

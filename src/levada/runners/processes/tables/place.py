@@ -201,6 +201,9 @@ class RemoteTable:
             if self.how_it_ended:
                 raise BrokenPipeError
             self._take(self._wire.take())
+            if self._hang_timeout_s is not None and not select.select([], [self._wire], [], self._hang_timeout_s)[1]:
+                self._end(self._silence)
+                return
             if self._gone:
                 self._forget()
             self._wire.send(message, descriptors)
@@ -235,7 +238,7 @@ class RemoteTable:
                     self._hang_timeout_s is not None
                     and not select.select([self._wire], [], [], self._hang_timeout_s)[0]
                 ):
-                    self._end(f"after {self._hang_timeout_s:g} s without a sign of life")
+                    self._end(self._silence)
                     break
                 answer = self._take(self._wire.receive())
                 if answer is not None:
@@ -243,7 +246,11 @@ class RemoteTable:
                     return answer
         except (EOFError, ConnectionError):
             self._end()
-        raise TableLostError(self.recipe)
+        raise TableLostError.of(self.recipe)
+
+    @property
+    def _silence(self) -> str:
+        return f"after {self._hang_timeout_s:g} s without a sign of life"
 
     def _end(self, why: str = "") -> None:
         """The process has ended, or does so now: it does when nobody is at the other end of its wire."""
