@@ -99,8 +99,8 @@ def test_the_actor_takes_its_turns() -> None:
 @pytest.mark.parametrize("kind", [TD3, DDPG])
 def test_it_learns_pendulum(kind: type[TD3]) -> None:
     hp = kind(min_size=400, batch_size=64, samples_per_insert=64.0, hidden=(64, 64), num_envs=4, num_steps=4)
-    monitor, *_ = run(hp, updates=1_100)
-    assert 8_000 < monitor.env_steps < 10_000
+    monitor, *_ = run(hp, updates=1_500)
+    assert 12_000 < monitor.env_steps < 13_000
     assert monitor.return_mean_100 > -1_000  # a random policy has -1,200, and the first episodes are
 
 
