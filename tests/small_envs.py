@@ -66,6 +66,14 @@ class BoxAction(Plain):
     action_space = Box(-0.5, 0.5, (2,))
 
 
+class NumberAction(Plain):
+    action_space = Box(-2.0, 3.0, (), np.float32)
+
+
+class MatrixAction(Plain):
+    action_space = Box(-2.0, 3.0, (2, 2), np.float32)
+
+
 class Masked(Plain):
     """Two of five actions are allowed at a time; to choose another one is an error."""
 

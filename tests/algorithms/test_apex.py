@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_envs
 import torch
 from gymnasium import spaces
 
@@ -82,6 +83,34 @@ def test_in_admission_order_they_are_the_same_under_every_deployment_and_after_a
     assert run(hp, env, state=state)[2] == expected
 
 
+@pytest.mark.parametrize("num_steps", [1, 2, 3])
+def test_items_that_are_shorter_than_a_window(num_steps: int) -> None:
+    hp = ApexDQN(**QUICK | {"num_steps": num_steps, "lookahead": 3, "num_envs": 2})
+    _, statistics, *_ = run(hp, "CartPole-v1", updates=5)
+    assert statistics.replays["replay"].fill >= 60
+
+
+@pytest.mark.parametrize("distribution", ["categorical", "quantile"])
+def test_first_priorities_are_of_the_size_of_later_ones(distribution: Any) -> None:
+    """KL divergences and quantile losses, and no errors in units of return."""
+    hp = ApexDQN(**QUICK, distribution=distribution, v_min=-1_000.0, v_max=1_000.0)
+    flow = hp.flow(Task("CartPole-v1"))
+    first = flow.nodes["n_step"].work.priority
+    rows = np.zeros((1, 4, first.policy.head.row_size), np.float32)
+    found = first(
+        rows, np.zeros((1, 4), np.int64), np.full((1, 4), 500.0, np.float32), np.ones((1, 4), np.float32), rows
+    )
+    kind = first.policy.head.kind
+    atoms = torch.zeros(1, kind.num_atoms)
+    _, later = kind.td_loss(atoms, atoms, torch.tensor([500.0]), torch.ones(1), hp.huber)
+    np.testing.assert_allclose(found, np.full((1, 4), float(later)), rtol=1e-5)
+
+
+def test_first_priorities_know_no_action_masks() -> None:
+    with pytest.raises(ConfigError, match="know nothing of action masks"):
+        ApexDQN().flow(Task(small_envs.Masked))
+
+
 def test_priorities_change_what_is_learned() -> None:
     assert len({run(TD3(**QUICK, prioritised=some), "Pendulum-v1")[2] for some in (False, True)}) == 2
 
@@ -99,7 +128,7 @@ def test_first_priorities_by_an_independent_count(dueling: bool) -> None:
     obs, after = rng.standard_normal((2, 10, 3)).astype(np.float32)
     action, reward, discount = rng.integers(0, 4, (5, 2)), rng.random((5, 2)), rng.random((5, 2)) < 0.7
     rows = [actor.params(o).reshape(5, 2, -1).copy() for o in (obs, after)]
-    found = TDError(policy)(rows[0], action, reward, 0.9 * discount, rows[1])
+    found = TDError(policy, huber=None)(rows[0], action, reward, 0.9 * discount, rows[1])
     with torch.no_grad():
         q_tm1, q_t = (module(torch.from_numpy(o))[0].values.numpy() for o in (obs, after))
     for number in range(10):
@@ -121,3 +150,9 @@ def test_the_ladder_is_that_of_the_paper() -> None:
 def test_what_cannot_be_is_refused(options: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ApexDQN(**options)
+
+
+@pytest.mark.parametrize("options", [{"capacity": 14}, {"capacity": 100, "tables": 20}])
+def test_a_table_that_cannot_hold_an_item_is_refused(options: Any) -> None:
+    with pytest.raises(ConfigError, match="may be 16 entries, and a table holds"):
+        DQN(num_envs=2, num_steps=8, min_size=5, **options).flow(Task("CartPole-v1"))

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_envs
 import torch
 from gymnasium import spaces
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.ddpg import DDPG
+from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3, TD3Loss
 from levada.math import SquashedGaussian
 from levada.rl.task import Task
@@ -87,6 +89,15 @@ def test_the_loss_by_an_independent_count(learns: bool) -> None:
     actor_loss = -own[0].mean() if learns else 0.0
     assert float(outcome.loss) == pytest.approx(critic_loss + actor_loss, rel=1e-6)
     assert np.isnan(float(outcome.stats["actor_loss"])) != learns
+
+
+@pytest.mark.filterwarnings("ignore:.*Casting input x")  # a number is no array, says the space
+@pytest.mark.parametrize("env", [small_envs.NumberAction, small_envs.MatrixAction])
+@pytest.mark.parametrize("kind", [TD3, DDPG, SAC])
+def test_actions_that_are_no_vectors(kind: Any, env: Any) -> None:
+    with Inline().open(kind(**QUICK).flow(Task(env)), seed=1) as opened:
+        report = next(report for report in opened if report.firing == 4)
+    assert np.isfinite(report.values["losses/critic_loss"])
 
 
 def test_the_actor_takes_its_turns() -> None:

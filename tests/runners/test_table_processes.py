@@ -10,8 +10,11 @@ import pytest
 from replay_samples import Growing, Rows, WordCounter, Words, end, replay_flow
 
 from levada.flow import DeploymentError, Emptied, Flow
+from levada.rl.transitions import Transitions
 from levada.runners import Inline, WorkerError
 from levada.runners.processes import Processes
+from levada.runners.processes.tables.place import TableProcesses
+from levada.runners.tables import TableRecipe
 
 APART = Processes(workers=2, replays="worker")
 
@@ -79,6 +82,31 @@ def test_a_table_that_hangs_is_killed():
             if report.firing == 30:
                 break
         assert run.statistics().replays["replay"].lost > 0
+
+
+def test_what_was_refused_says_of_what_and_leaves_no_answer_behind():
+    recipe = TableRecipe(replay_flow().replays["replay"], 0, 1)
+    [table] = (place := TableProcesses(max_restarts=0, hang_timeout_s=30.0)).open([recipe])
+    try:
+        for _ in range(5):
+            table.insert(Transitions({"value": np.arange(6.0)}))
+            _, entries = table.sample(4)
+            table.reprioritise(entries, np.full(4, np.nan))
+            with pytest.raises(ValueError, match="4 priorities were expected") as caught:
+                table.sample(4)
+            assert caught.value.__notes__ == ["while giving new priorities to samples of the replay 'replay'"]
+            assert len(table.state_dict()["rows/value"]) > 0
+            [batch], _ = table.sample(4)
+            assert batch.num_rows == 4
+    finally:
+        place.close()
+
+
+def test_a_table_that_cannot_be_opened_says_why():
+    flow = replay_flow(capacity=10**14)
+    with pytest.raises(MemoryError) as caught, APART.open(flow, seed=1) as run:
+        next(iter(run))
+    assert "while opening table 0 of the replay 'replay'" in caught.value.__notes__
 
 
 def test_a_run_can_be_saved_while_a_table_is_gone():

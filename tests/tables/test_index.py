@@ -83,6 +83,13 @@ def test_importance_weights_in_closed_form():
     assert index.beta == 1.0
 
 
+def test_beta_rises_with_what_all_tables_hold():
+    """Each has its share of what is inserted."""
+    index = index_of(40, sampler=Prioritised(beta=0.4, anneal_inserts=100), tables=4)
+    index.add(25)
+    assert index.beta == 1.0
+
+
 def test_what_is_gone_gets_no_priority():
     index = index_of(4, sampler=Prioritised(alpha=1.0))
     index.add(4, np.ones(4))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from levada.algorithms.checks import (
@@ -36,8 +36,7 @@ from levada.algorithms.checks import (
 from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.replayed import Replayed
 from levada.flow import Flow
-from levada.rl._value_head import ValueHead
-from levada.rl.action_values import CategoricalValues, QuantileValues, ValueKind
+from levada.rl.action_values import ActionValues, CategoricalValues, QuantileValues, ValueKind
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import value_network
 from levada.rl.off_policy import Net, Outcome, weighed
@@ -131,7 +130,13 @@ class DQN(Replayed):
             num_steps=self.epsilon_steps,
             ladder=self.ladder,
         )
-        first = TDError(policy) if self.prioritised and self.first_priorities else None
+        first = TDError(policy, self.huber) if self.prioritised and self.first_priorities else None
+        if first is not None and task.has_action_mask:
+            msg = (
+                f"{type(self).__name__}(first_priorities=True): these know nothing of action masks, which {task.name!r} has; "
+                "set it to False"
+            )
+            raise ConfigError(msg)
         return self.replayed(task, learner, explore, first)
 
     @property
@@ -168,13 +173,21 @@ class DQNLoss:
 
 @dataclass(frozen=True)
 class TDError:
-    """The size of a transition's error, from what it was acted on by (arXiv 1803.00933, section 3)."""
+    """How surprising transitions are, by what they were acted on (arXiv 1803.00933, section 3)."""
 
     policy: Policy
+    huber: float | None
 
     def __call__(self, row_tm1: Array, action: Array, reward: Array, discount: Array, row_t: Array) -> Array:
         """``[T, B]``, of parameters ``[T, B, row_size]``; see `NStep`."""
-        head = cast("ValueHead", self.policy.head)
-        taken = np.take_along_axis(head.worth(row_tm1), action[..., None], axis=-1)[..., 0]
-        error: Array = np.abs(reward + discount * head.worth(row_t).max(axis=-1) - taken)
-        return error
+        head = self.policy.head
+        with torch.inference_mode():
+            values: list[Any] = [
+                head.distribution(torch.from_numpy(row.reshape(-1, head.row_size))) for row in (row_tm1, row_t)
+            ]
+            actions, rewards, discounts = (torch.from_numpy(x.reshape(-1)) for x in (action, reward, discount))
+            z_tm1, z_t = cast("list[ActionValues]", values)
+            taken, after = z_tm1.atoms_of(actions), z_t.atoms_of(z_t.best())
+            _, surprise = z_tm1.kind.td_loss(taken, after, rewards, discounts, self.huber)
+            found: Array = surprise.numpy().reshape(reward.shape)
+        return found

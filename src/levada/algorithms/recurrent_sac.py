@@ -21,7 +21,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from levada.algorithms.checks import require_fractions, require_numbers
+from levada.algorithms.checks import require_counts, require_fractions, require_numbers
 from levada.algorithms.sac import Temperature, most_entropy, soft_value, value_of
 from levada.algorithms.sequenced import Sequenced
 from levada.flow import Flow
@@ -52,6 +52,7 @@ class RecurrentSAC(Sequenced):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_numbers(self, "log_alpha_init")
+        require_counts(self, "num_random_steps", least=0)
         require_fractions(self, "entropy_share")
 
     def flow(self, task: Task) -> Flow:

@@ -48,7 +48,7 @@ class Replayed(Algorithm):
     capacity: int = 1_000_000
     """Transitions that are kept; the oldest go. More forget later, and take more memory."""
     min_size: int = 1_000
-    """Transitions that are stored before the first is learned from."""
+    """Transitions that are stored before the first is learned from. Where actions are drawn, they are random until then."""
     samples_per_insert: float = 256.0
     """How often a transition is sampled on average; `batch_size` is one gradient step for each env step. More learn more from a
     step, and take longer."""
@@ -156,6 +156,13 @@ class Replayed(Algorithm):
             task=task, policy=policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
             num_old=cut.num_old, keeps_rows=first_priority is not None,
         )  # fmt: skip
+        most, share = self.num_envs * -(-self.num_steps // cut.stride), -(-self.capacity // self.tables)
+        if most > share:
+            msg = (
+                f"{type(self).__name__}(capacity={self.capacity}, tables={self.tables}): an item of num_envs={self.num_envs} and "
+                f"num_steps={self.num_steps} may be {most} entries, and a table holds {share}; raise the capacity"
+            )
+            raise ConfigError(msg)
         size = self.num_gradient_steps * self.batch_size
         updates_per_item = self.num_envs * self.num_steps / cut.stride * self.samples_per_insert / size
 

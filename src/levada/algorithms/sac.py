@@ -25,6 +25,7 @@ from levada.algorithms.checks import require_fractions, require_numbers
 from levada.algorithms.replayed import Replayed
 from levada.flow import Flow
 from levada.math import Categorical
+from levada.rl._box_heads import vector_of
 from levada.rl.critic import ChoiceCritic, Critic
 from levada.rl.explore import OwnNoise
 from levada.rl.models import actor_network, value_network
@@ -124,7 +125,7 @@ class SACLoss:
 
 def _act(policy: Net, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Actions ``[N, A]`` that the noise makes, with gradient, and their log-densities ``[N]``."""
-    distribution, _ = policy(obs)
+    distribution = vector_of(policy(obs)[0])
     x = distribution.base.mean + distribution.base.log_std.exp() * noise
     return distribution.squash(x), distribution.log_prob_pre_tanh(x)
 

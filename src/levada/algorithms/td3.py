@@ -22,6 +22,7 @@ from torch import Tensor
 from levada.algorithms.checks import require_counts, require_not_negative
 from levada.algorithms.replayed import Replayed
 from levada.flow import Flow
+from levada.rl._box_heads import vector_of
 from levada.rl.critic import Critic
 from levada.rl.explore import GaussianNoise
 from levada.rl.models import actor_network
@@ -80,7 +81,8 @@ class TD3Loss:
         coefficients: Mapping[str, Tensor],
     ) -> Outcome:
         """ArXiv 1802.09477, algorithm 1."""
-        low, high = (torch.from_numpy(end).to(torch.float32) for end in (self.action_space.low, self.action_space.high))
+        ends = self.action_space.low, self.action_space.high
+        low, high = (torch.from_numpy(end.reshape(-1)).to(torch.float32) for end in ends)
         limit = self.hp.target_noise_clip
         noise = (self.hp.target_noise * batch["noise"]).clamp(-limit, limit) * (0.5 * (high - low))
         after = (_best(targets["policy"], batch["next_obs"]) + noise).clamp(low, high)
@@ -99,6 +101,6 @@ class TD3Loss:
 
 def _best(policy: Net, obs: Any) -> Tensor:
     """The actor's actions ``[N, A]``, with gradient."""
-    distribution, _ = policy(obs)
+    distribution = vector_of(policy(obs)[0])
     action: Tensor = distribution.squash(distribution.base.mean)
     return action

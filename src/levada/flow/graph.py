@@ -192,6 +192,9 @@ class Flow:
             raise StreamError(msg)
         for number, what in ((capacity, "capacity"), (min_size, "min_size"), (tables, "tables")):
             _count(number, name, what)
+        if tables > capacity:
+            msg = f"replay {name!r}: tables={tables} for a capacity of {capacity}; expected at most one table for each entry"
+            raise ChannelError(msg)
         if tickets is not None:
             _count(tickets, name, "tickets")
         if samples_per_insert is not None and not 0 < samples_per_insert < float("inf"):

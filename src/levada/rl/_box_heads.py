@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -130,6 +130,11 @@ class _Shaped:
 
     __slots__ = ("_base", "_shape")
 
+    @property
+    def vector(self) -> Gaussian | SquashedGaussian:
+        """The distribution over vectors."""
+        return self._base
+
     def __init__(self, base: Gaussian | SquashedGaussian, shape: tuple[int, ...]) -> None:
         self._base, self._shape = base, shape
 
@@ -155,3 +160,8 @@ class _Shaped:
 
     def _to_space(self, event: Tensor) -> Tensor:
         return event.reshape(*event.shape[:-1], *self._shape)
+
+
+def vector_of(distribution: Any) -> Any:
+    """A distribution of a Box as one over vectors, whatever the shape of the Box."""
+    return distribution.vector if isinstance(distribution, _Shaped) else distribution

@@ -64,13 +64,10 @@ class ValueHead(ActionHead):
         """There is none to speak of."""
         return np.zeros(len(action), np.float32)
 
-    def worth(self, params: Array) -> Array:
-        """What each action is worth, ``[..., A]``."""
-        return self.kind.worth_numpy(self._atoms(params))
-
     def _atoms(self, params: Any, only_advantages: bool = False) -> Any:
         """``[..., A, K]``, of torch or of numpy, which agree in these words."""
-        atoms = params.reshape(*params.shape[:-1], -1, self.kind.num_atoms)
+        num_atoms = self.kind.num_atoms
+        atoms = params.reshape(*params.shape[:-1], self.row_size // num_atoms, num_atoms)
         if not self.dueling:
             return atoms
         advantages, value = atoms[..., :-1, :], atoms[..., -1:, :]

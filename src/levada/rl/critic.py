@@ -57,7 +57,7 @@ class Critic(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Give values ``[num, N]``."""
-        both = torch.cat([self.vector(obs.to(torch.float32)), action.flatten(1)], dim=1)
+        both = torch.cat([self.vector(obs.to(torch.float32)), action.reshape(len(action), -1)], dim=1)
         x = both.expand(len(self.weights[0]), *both.shape)
         last = len(self.weights) - 1
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):

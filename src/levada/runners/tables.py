@@ -140,10 +140,10 @@ class Tables:
         try:
             self._tables[instruction.replay][instruction.table].insert(instruction.item.value)
         except Exception as error:
-            [header, *_] = instruction.item.headers
-            error.add_note(
-                f"while inserting an item of {header.source!r}, shard {header.shard}, into {instruction.replay!r}"
-            )
+            if not hasattr(error, "__notes__"):  # else it comes from another process, and may be of another item
+                [header, *_] = instruction.item.headers
+                who = f"{header.source!r}, shard {header.shard}"
+                error.add_note(f"while inserting an item of {who}, into {instruction.replay!r}")
             raise
 
     def reprioritise(self, instruction: Reprioritise) -> None:
@@ -155,5 +155,6 @@ class Tables:
         try:
             self._tables[draw.replay][draw.table].reprioritise(draw.entries, instruction.priorities)
         except Exception as error:
-            error.add_note(f"while giving samples of {draw.replay!r} new priorities")
+            if not hasattr(error, "__notes__"):
+                error.add_note(f"while giving samples of {draw.replay!r} new priorities")
             raise

@@ -69,6 +69,9 @@ class ReplayMachine:
         self._num_inserts = 0
         self._num_held = 0  # the same since all tables were empty
         self._entries = [0] * storage.replay.tables  # inserted into each since it was empty
+        self._refilling: set[int] = (
+            set()
+        )  # tables that were lost, until they hold their share of what is needed at least
         self._lost_entries = 0
         self._num_draws = 0
         self._next_draw = 0  # larger if draws were withdrawn
@@ -148,7 +151,8 @@ class ReplayMachine:
         """Draw a batch."""
         assert self.may_draw(), f"{self.name}: drawn while it has to be filled, or read"
         self._limiter.sample(size)
-        number, filled = self._next_draw, [table for table, num in enumerate(self._entries) if num]
+        number, some = self._next_draw, [table for table, num in enumerate(self._entries) if num]
+        filled = [table for table in some if table not in self._refilling] or some
         table = filled[self._num_draws % len(filled)]
         self._next_draw += 1
         self._num_draws += 1
@@ -170,6 +174,7 @@ class ReplayMachine:
         """A table was lost. If too little is left, it has to be made up for before anything is drawn again."""
         num_lost = min(self._entries[table], self.replay.capacity_per_table)
         self._entries[table] = 0
+        self._refilling.add(table)
         self._lost_entries += num_lost
         missing = self.replay.min_size - self.num_entries
         if missing > 0:
@@ -181,6 +186,9 @@ class ReplayMachine:
         self._limiter.sampled -= draw.size
         self._num_draws -= 1
         self._open.discard(draw.number)
+        # no ticket may wait for the version that this draw would have led to, which may need that ticket first
+        self._room = deque(min(draws, self._num_draws) for draws in self._room)
+        self._draws_of = {number: min(draws, self._num_draws) for number, draws in self._draws_of.items()}
 
     # ---- saving
 
@@ -206,7 +214,7 @@ class ReplayMachine:
         return ReplayAccount(
             self._limiter.inserted, self._limiter.sampled - sum(draw.size for draw in undone), self._num_inserts,
             self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
-            tuple(self._entries), self._limiter.filling - self.replay.min_size, self._lost_entries,
+            tuple(self._entries), self._limiter.filling - self.replay.min_size, self._lost_entries, self._num_held,
         )  # fmt: skip
 
     def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
@@ -221,7 +229,7 @@ class ReplayMachine:
         """
         if not is_empty:
             self._limiter.inserted, self._limiter.sampled = account.inserted, account.sampled
-            self._num_held = account.num_inserts
+            self._num_held = account.num_held
             self._entries = list(account.held)
             self._limiter.filling += account.refilled
             self._limiter.full_at = account.inserted + max(0, self.replay.min_size - self.num_entries)
@@ -269,6 +277,8 @@ class ReplayMachine:
         self._num_inserts += 1
         self._num_held += 1
         self._entries[table] += _num_entries(item)
+        if self._entries[table] * self.replay.tables >= self.replay.min_size:
+            self._refilling.discard(table)
         return Insert(self.name, table, item)
 
     def _next_to_insert(self) -> int | None:

@@ -47,6 +47,7 @@ class Index:
         self.capacity = capacity
         self.num_inserted = 0
         """Entries that were ever added."""
+        self._num_tables = replay.tables
         self._removes_oldest = replay.removal == "fifo"
         self._keys = np.full(capacity, -1, np.int64)
         self._rng = np.random.default_rng(seed)
@@ -98,7 +99,7 @@ class Index:
         """Exponent of the importance weights at present."""
         assert self._prioritised is not None
         anneal = self._prioritised.anneal_inserts
-        risen = 0.0 if anneal is None else min(1.0, self.num_inserted / anneal)
+        risen = 0.0 if anneal is None else min(1.0, self.num_inserted * self._num_tables / anneal)
         return self._prioritised.beta + (1.0 - self._prioritised.beta) * risen
 
     def reprioritise(self, drawn: Drawn, priorities: Array) -> None:

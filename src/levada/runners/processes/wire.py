@@ -120,7 +120,13 @@ class Wire:
     @property
     def is_ready(self) -> bool:
         """Whether something has come, or the other process is gone; `receive` would not sleep."""
-        return bool(select.select([self._socket], [], [], 0)[0])
+        return self.wait(0.0)
+
+    def wait(self, timeout_s: float | None, *, to_send: bool = False) -> bool:
+        """Sleep until something has come, or something can be sent; False: neither, for so long."""
+        poll = select.poll()  # select.select has no descriptors from 1024 on
+        poll.register(self._socket, select.POLLOUT if to_send else select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else 1000.0 * timeout_s))
 
     def close(self) -> None:
         """Close this end; the other sees the end of the stream."""

@@ -9,7 +9,7 @@ What a worker has made stays in the worker's slot: the run only says where it li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -92,8 +92,9 @@ class Held(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The error that a message led to, pickled with its traceback."""
+    """The error that a message led to, pickled with its traceback, and what kind of message it was: nothing else answers it."""
 
+    to: Literal["item", "question", "other"]
     error: bytes
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import select
 import socket
 import weakref
 from collections import deque
@@ -113,6 +112,7 @@ class RemoteTable:
         self._exchange, self._shown = Exchange(), ShownMemory()
         self._known: set[tuple[int, int]] = set()
         self._unstored: deque[Any] = deque()
+        self._refused: BaseException | None = None
         here, there = socket.socketpair()
         self._wire = Wire(here, FromTable)
         self._process = CONTEXT.Process(target=keep, args=(there, self.recipe), name="levada table", daemon=True)
@@ -201,14 +201,16 @@ class RemoteTable:
             if self.how_it_ended:
                 raise BrokenPipeError
             self._take(self._wire.take())
-            if self._hang_timeout_s is not None and not select.select([], [self._wire], [], self._hang_timeout_s)[1]:
-                self._end(self._silence)
-                return
-            if self._gone:
-                self._forget()
-            self._wire.send(message, descriptors)
+            if self._refused is None:
+                if self._hang_timeout_s is not None and not self._wire.wait(self._hang_timeout_s, to_send=True):
+                    self._end(self._silence)
+                    raise BrokenPipeError
+                if self._gone:
+                    self._forget()
+                self._wire.send(message, descriptors)
         except (EOFError, ConnectionError):
             self._end()
+        self._raise()
 
     def _forget(self) -> None:
         """Workers are gone, and so is all that they made."""
@@ -219,34 +221,40 @@ class RemoteTable:
         self._wire.send(Forget(tuple(number for number in gone if number in known)))
 
     def _take(self, messages: Sequence[tuple[Any, list[int]]]) -> tuple[Any, list[int]] | None:
-        """Note what is stored; what else there is, is the answer."""
+        """Note what is stored, and what was refused first; what else there is, is the answer."""
         answer = None
         for message, descriptors in messages:
-            if isinstance(message, Stored):
+            to = "item" if isinstance(message, Stored) else message.to if isinstance(message, Refused) else "question"
+            if isinstance(message, Refused):
+                self._refused = self._refused or unpack_error(message.error)
+            if to == "item":
                 self._unstored.popleft()
-            elif isinstance(message, Refused):
-                raise unpack_error(message.error)
-            else:
+            elif to == "question":
                 answer = message, descriptors
         return answer
 
     def _answer(self, kind: Any) -> tuple[Any, list[int]]:
-        """Wait for an answer."""
+        """Wait for an answer. What was refused before is raised only then, so that no answer is left."""
+        answer = None
         try:
-            while not self.how_it_ended:
-                if (
-                    self._hang_timeout_s is not None
-                    and not select.select([self._wire], [], [], self._hang_timeout_s)[0]
-                ):
+            while answer is None and not self.how_it_ended:
+                if self._hang_timeout_s is not None and not self._wire.wait(self._hang_timeout_s):
                     self._end(self._silence)
-                    break
-                answer = self._take(self._wire.receive())
-                if answer is not None:
-                    assert isinstance(answer[0], kind), answer[0]
-                    return answer
+                else:
+                    answer = self._take(self._wire.receive())
         except (EOFError, ConnectionError):
             self._end()
-        raise TableLostError.of(self.recipe)
+        self._raise()
+        if answer is None:
+            raise TableLostError.of(self.recipe)
+        assert isinstance(answer[0], kind), answer[0]
+        return answer
+
+    def _raise(self) -> None:
+        """Raise what was refused first."""
+        error, self._refused = self._refused, None
+        if error is not None:
+            raise error
 
     @property
     def _silence(self) -> str:
@@ -257,6 +265,8 @@ class RemoteTable:
         if self.how_it_ended:
             return
         self.num_failures += 1
+        with suppress(EOFError, ConnectionError):
+            self._take(self._wire.take())  # it may have said why
         with suppress(ConnectionError):
             self._wire.close()
         if why:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -43,7 +43,24 @@ def keep(end: socket.socket, recipe: TableRecipe) -> None:
     keep_freed_memory()
     threading.Thread(target=end_with, args=(end.fileno(),), daemon=True).start()
     with threadpool_limits(1):
-        _TableServer(Wire(end, ToTable), recipe).run()
+        wire = Wire(end, ToTable)
+        try:
+            server = _TableServer(wire, recipe)
+        except Exception as error:
+            error.add_note(f"while opening table {recipe.number} of the replay {recipe.replay.name!r}")
+            wire.send(Refused("other", pack_error(error)))
+            return
+        server.run()
+
+
+_Kind: TypeAlias = Literal["item", "question", "other"]
+_DOING: tuple[tuple[Any, tuple[_Kind, str]], ...] = (
+    ((Insert, Put), ("item", "inserting an item into")),
+    (Draw, ("question", "drawing from")),
+    (Hold, ("question", "saving")),
+    (Reprioritise, ("other", "giving new priorities to samples of")),
+)
+_ELSE: tuple[_Kind, str] = ("other", "restoring")
 
 
 class _TableServer:
@@ -53,6 +70,7 @@ class _TableServer:
         self._wire = wire
         self._memory = TableMemory()
         self._table = recipe.open(self._memory.zeros)
+        self._name = recipe.replay.name
         self._exchange = Exchange()
         self._workers: dict[int, Slots] = {}
 
@@ -68,7 +86,9 @@ class _TableServer:
                 except ConnectionError:
                     return
                 except Exception as error:
-                    self._wire.send(Refused(pack_error(error)))
+                    kind, doing = next((what for types, what in _DOING if isinstance(message, types)), _ELSE)
+                    error.add_note(f"while {doing} the replay {self._name!r}")
+                    self._wire.send(Refused(kind, pack_error(error)))
 
     def _obey(self, message: ToTable, descriptors: list[int]) -> None:
         if isinstance(message, Insert):
