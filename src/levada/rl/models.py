@@ -96,9 +96,7 @@ def value_network(
     activation: Activation = "relu",
 ) -> nn.Module:
     """Make the network that suits an observation space, for values of actions: `ValueMLP`, or as `default_network`."""
-    if isinstance(observation_space, spaces.Dict | spaces.Tuple) or is_image(observation_space):
-        return default_network(observation_space, num_params, hidden, activation)
-    return ValueMLP(observation_space, num_params, hidden, activation)
+    return _suited(ValueMLP, observation_space, num_params, hidden, activation)
 
 
 def actor_network(
@@ -108,9 +106,7 @@ def actor_network(
     activation: Activation = "relu",
 ) -> nn.Module:
     """Make the network that suits an observation space, for actions of a Box: `ActorMLP`, or as `default_network`."""
-    if isinstance(observation_space, spaces.Dict | spaces.Tuple) or is_image(observation_space):
-        return default_network(observation_space, num_params, hidden, activation)
-    return ActorMLP(observation_space, num_params, hidden, activation)
+    return _suited(ActorMLP, observation_space, num_params, hidden, activation)
 
 
 class MLP(nn.Module):
@@ -331,6 +327,15 @@ class _Image(nn.Module):
         image = obs.movedim(-1, -3) if self._channel_last else obs
         features: Tensor = self.layers(image.flatten(1, -3).to(torch.float32) * self.scale)
         return features
+
+
+def _suited(
+    vector_network: type[ValueMLP], space: Space[Any], num_params: int, hidden: Sequence[int], activation: Activation
+) -> nn.Module:
+    """This one for vectors, and for all else the default one."""
+    if isinstance(space, spaces.Dict | spaces.Tuple) or is_image(space):
+        return default_network(space, num_params, hidden, activation)
+    return vector_network(space, num_params, hidden, activation)
 
 
 def _stack(size: int, hidden: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
