@@ -52,7 +52,8 @@ def test_a_run_goes_on_from_its_frames_bit_for_bit(on: Any) -> None:
     _, state = run(STACKED, on=on, updates=25)
     assert state.is_exact
     for second in (Inline(), APART):
-        assert run(STACKED, on=second, state=unpack(*pack(state)))[0] == expected
+        arrays, meta = pack(state)
+        assert run(STACKED, on=second, state=unpack(arrays, meta, arrays))[0] == expected
 
 
 def test_frames_are_made_where_they_cross() -> None:

@@ -16,6 +16,7 @@ from pixel_envs import Pixels, make_pixels, make_stacked_pixels
 
 import levada as lv
 from levada.flow import Flow, Prioritised, Shard
+from levada.rl import _frame_store
 from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.frames import FramePart, FramePool, Frames
@@ -195,7 +196,7 @@ def test_frames_whose_slots_are_used_again_are_not_found() -> None:
     assert table._frames.num_slots <= 10
 
 
-def test_there_is_room_for_more_frames_than_rows() -> None:
+def test_there_is_room_for_more_frames_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items without any overlap: 5 frames for 3 rows."""
     table = table_of(30)
     for number in range(30):
@@ -205,7 +206,11 @@ def test_there_is_room_for_more_frames_than_rows() -> None:
         np.testing.assert_array_equal(obs[..., 0], np.stack([row - 1, row], axis=1))
     assert table.num_frames == 50
     assert len(table._frames._blocks) > 1
+    monkeypatch.setattr(_frame_store, "PIECE", 3)
     state = {name: np.array(array) for name, array in table.state_dict().items()}
+    assert len([name for name in state if name.startswith("frames/")]) > 17, (
+        "piece by piece, so that memory does not double"
+    )
     other = table_of(30)
     other.load_state_dict(state)
     assert newest(other) == newest(table)

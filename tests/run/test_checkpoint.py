@@ -62,7 +62,7 @@ def test_what_is_saved_is_loaded(tmp_path_factory, arrays, meta, step):
     directory = tmp_path_factory.mktemp("run")
     path = save(directory, step, arrays, meta)
     loaded = load(path)
-    same(arrays, loaded.arrays)
+    same(arrays, {**loaded.arrays, **loaded.replays})
     assert (loaded.step, loaded.meta, loaded.path) == (step, meta, path)
     assert path.name == f"{step:09d}"
     replays = [REPLAYS_ZIP] if any(name.startswith(REPLAYS) for name in arrays) else []
@@ -298,11 +298,14 @@ def test_contents_of_replays_are_compressed_and_come_back(tmp_path):
     arrays = TINY | {"replays/a/0/rows/obs": content, "replays/a/0/rows/é": np.asfortranarray(content[:5])}
     path = save(tmp_path, 1, arrays, {})
     assert (path / "replays.zip").stat().st_size < content.nbytes / 10
-    found = load(path).arrays
-    assert found.keys() == arrays.keys()
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array)
-    assert load(path, replays=False).arrays.keys() == TINY.keys()
+    found = load(path)
+    assert found.arrays.keys() == TINY.keys()
+    assert found.arrays.keys() | found.replays.keys() == arrays.keys()
+    for name in found.replays:
+        np.testing.assert_array_equal(found.replays[name], arrays[name])
+    with pytest.raises(KeyError):
+        found.replays["replays/b"]
+    assert not load(path, replays=False).replays
 
 
 @pytest.mark.parametrize("harm", ["missing", "shorter", "other bits"])

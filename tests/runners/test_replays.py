@@ -2,7 +2,6 @@
 
 import os
 import signal
-from tempfile import TemporaryDirectory
 
 import pytest
 from replay_samples import Mixer, Rows, end, replay_flow
@@ -55,24 +54,25 @@ def test_the_reuse_asked_for_is_the_reuse_that_comes_out(place, who_is_slow, opt
     "options", [{}, {"prioritised": False, "removal": "reservoir"}, {"every": 3, "tables": 2}], ids=str
 )
 @pytest.mark.parametrize("place", [Inline(), Processes(workers=2), Processes(workers=2, replays="worker")], ids=str)
-def test_a_run_goes_on_from_its_contents_bit_for_bit(place, options):
+def test_a_run_goes_on_from_its_contents_bit_for_bit(tmp_path, place, options):
     flow = replay_flow(**options)
     expected, statistics = end(flow, Inline(), 200)
     state = saved(flow, place, 77)
     assert state.is_exact
+    state = through_a_checkpoint(state, tmp_path)
     for second in (Inline(), Processes(workers=1), Processes(workers=1, replays="worker")):
-        found, after = end(flow, second, 200, state=through_a_checkpoint(state))
+        found, after = end(flow, second, 200, state=state)
         assert found == expected
         assert after.replays["replay"].ledger.balanced
         assert after.replays["replay"].inserted == statistics.replays["replay"].inserted
 
 
-def test_without_its_contents_a_replay_is_filled_anew():
+def test_without_its_contents_a_replay_is_filled_anew(tmp_path):
     flow = replay_flow(capacity=500, min_size=100)
     state = saved(flow, Inline(), 77, replays=False)
     assert not state.is_exact
     assert list(state.unsaved_replays) == ["replay"]
-    _, statistics = end(flow, Processes(workers=2), 177, state=through_a_checkpoint(state))
+    _, statistics = end(flow, Processes(workers=2), 177, state=through_a_checkpoint(state, tmp_path))
     replay = statistics.replays["replay"]
     assert replay.ledger.balanced
     assert replay.sampled in (400, 404)  # the next draw may have begun
@@ -83,15 +83,15 @@ def saved(flow, place, num_updates, **options):
     with place.open(flow, seed=1) as run:
         for report in run:
             if report.firing == num_updates:
-                return unpack(*pack(run.save(**options)))
+                arrays, meta = pack(run.save(**options))
+                return unpack(arrays, meta, arrays)
     raise AssertionError
 
 
-def through_a_checkpoint(state):
-    with TemporaryDirectory() as directory:
-        arrays, meta = pack(state)
-        found = checkpoint.load(checkpoint.save(directory, 1, arrays, meta))
-        return unpack(found.arrays, found.meta)
+def through_a_checkpoint(state, directory):
+    arrays, meta = pack(state)
+    found = checkpoint.load(checkpoint.save(directory, 1, arrays, meta))
+    return unpack(found.arrays, found.meta, found.replays)
 
 
 def test_workers_that_are_killed_change_nothing_and_the_ledger_names_the_loss():

@@ -97,7 +97,7 @@ def resume(
 
 def _state(saved: Checkpoint) -> RunState:
     try:
-        return unpack(saved.arrays, saved.meta)
+        return unpack(saved.arrays, saved.meta, saved.replays)
     except ValueError as error:
         msg = f"checkpoint {saved.path} is {error}; it was edited, or written by another version of levada"
         raise LoadError(msg) from error

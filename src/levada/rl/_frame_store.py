@@ -33,6 +33,8 @@ from levada.rl.spaces import Array
 
 NONE = 0
 """Slot that is none: what a row refers to that was never written."""
+PIECE = 1 << 26
+"""Bytes of frames that are saved and loaded at a time."""
 
 
 class FrameStore:
@@ -113,18 +115,25 @@ class FrameStore:
         return found
 
     def state_dict(self) -> dict[str, Array]:
-        """The frames, as views, block by block."""
-        ends = [min(len(block), self._next - start) for start, block in zip(self._starts, self._blocks, strict=True)]
-        pairs = enumerate(zip(self._blocks, ends, strict=True))
-        return {str(number): block[: max(0, end)] for number, (block, end) in pairs}
+        """The frames, as views, piece by piece."""
+        pieces = []
+        for start, block in zip(self._starts, self._blocks, strict=True):
+            num_at_once = max(1, PIECE // max(1, block[0].nbytes))
+            end = min(len(block), self._next - start)
+            pieces += [block[low : min(low + num_at_once, end)] for low in range(0, end, num_at_once)]
+        return {str(number): piece for number, piece in enumerate(pieces)}
 
     def load_state_dict(self, state: Mapping[str, Array], slots: Array) -> None:
         """Go on from what `state_dict` gave; `slots`: all references that there are."""
-        blocks = [state[str(number)] for number in range(len(state))]
         self._blocks, self._starts, self._counts, self._recent = [], [], np.zeros(0, np.int32), {}
-        self._next = sum(len(block) for block in blocks)
-        self._grow(self._next, blocks[0])
-        np.concatenate(blocks, out=self._blocks[0][: self._next])
+        self._next = int(slots.max(initial=NONE)) + 1
+        start = 0
+        for number in range(len(state)):
+            piece = state[str(number)][: self._next - start]
+            if number == 0:
+                self._grow(self._next, piece)
+            self._blocks[0][start : start + len(piece)] = piece
+            start += len(piece)
         self._counts += np.bincount(slots.reshape(-1), minlength=len(self._counts)).astype(np.int32)
         free = np.flatnonzero(self._counts[: self._next] == 0)
         self._free = free[free != NONE].tolist()

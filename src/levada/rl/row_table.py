@@ -19,6 +19,7 @@ import numpy as np
 
 from levada.flow import Replay
 from levada.flow.payload import Allocate
+from levada.flow.state import Below
 from levada.rl._columns import Columns
 from levada.rl._frame_store import FrameStore
 from levada.rl.frames import Frames
@@ -104,11 +105,11 @@ class RowTable:
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave."""
-        self._index.load_state_dict(_under(state, _INDEX))
-        self._columns.load_state_dict(_under(state, _ROWS))
+        self._index.load_state_dict(Below(state, _INDEX))
+        self._columns.load_state_dict(Below(state, _ROWS))
         if _STACKED in state:
             self._stacked = json.loads(state[_STACKED].tobytes())
-            self._frames.load_state_dict(_under(state, _FRAMES), self._slots(np.arange(self.num_entries)))
+            self._frames.load_state_dict(Below(state, _FRAMES), self._slots(np.arange(self.num_entries)))
 
     def _put_stacks(self, places: Array, columns: Mapping[str, Nest], stacks: Mapping[str, Frames]) -> None:
         entered = self._frames.enter(Frames.join(list(stacks.values())))
@@ -125,7 +126,3 @@ class RowTable:
             return np.zeros(0, np.int32)
         columns = self._columns.take(places)
         return np.concatenate([cast("Array", columns[name]) for name in self._stacked])
-
-
-def _under(state: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -8,7 +8,7 @@ A checkpoint is written under a temporary name and renamed as a whole, so one th
 it got it. What a failing disk does to it later is recognised by the size and SHA-256 of the arrays, kept in meta.json.
 
 The contents of replays, arrays below `replays/`, may be larger than what is left of the memory. They are compressed one after
-the other, a few MiB at a time, into a zip of .npy files, which has checksums of its own.
+the other, a few MiB at a time, into an archive with checksums of its own, and read when they are asked for.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import json
 import os
 import shutil
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +30,8 @@ import safetensors
 import safetensors.numpy
 
 from levada.flow.errors import LevadaError
+from levada.run import archive
+from levada.run.archive import Archive, TornError
 from levada.run.files import TEMPORARY, sync_directory, temporary_name, write_synced
 from levada.run.plain import JSON
 
@@ -72,6 +72,8 @@ class Checkpoint:
     """Number of updates after which it was saved."""
     arrays: Mapping[str, np.ndarray]
     """By name, C-contiguous, writable, owned by nobody else."""
+    replays: Archive
+    """Those whose names begin with `replays/`, as long as the checkpoint is there."""
     meta: Mapping[str, Any]
     """Whatever was saved beside the arrays, as JSON gives it back: tuples have become lists."""
     path: Path
@@ -122,7 +124,7 @@ def save(
     try:
         write_synced(temporary / ARRAYS, data)
         if replays:
-            record["replays_bytes"] = _write_zip(temporary / REPLAYS_ZIP, replays)
+            record["replays_bytes"] = archive.write(temporary / REPLAYS_ZIP, replays)
         write_synced(temporary / META, _encode(record))
         sync_directory(temporary)
         temporary.rename(final)
@@ -159,9 +161,8 @@ def load(path: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint:
         msg = f"checkpoint {folder}: {ARRAYS} is not in the safetensors format ({error})"
         raise CheckpointError(msg) from error
     arrays = {name: array.copy() for name, array in arrays.items()}
-    if replays and record["replays_bytes"]:
-        arrays |= _read_zip(folder)
-    return Checkpoint(record["step"], arrays, record["meta"], folder)
+    contents = _open_archive(folder) if replays and record["replays_bytes"] else Archive()
+    return Checkpoint(record["step"], arrays, contents, record["meta"], folder)
 
 
 def newest(directory: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint | None:
@@ -255,36 +256,15 @@ def _read(folder: Path, name: str) -> bytes:
         raise (CheckpointError if is_missing else UnreadableError)(msg) from error
 
 
-def _write_zip(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
-    """Compress arrays one after the other; the size of the file, which is on the disk then."""
-    with path.open("xb") as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-        return file.tell()
-
-
-def _read_zip(folder: Path) -> dict[str, np.ndarray]:
+def _open_archive(folder: Path) -> Archive:
     try:
-        with zipfile.ZipFile(folder / REPLAYS_ZIP) as archive:
-            arrays = {}
-            for name in archive.namelist():
-                with archive.open(name) as member:
-                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
-                    member.read()  # to the end, where the checksum is compared
-            return arrays
-    except FileNotFoundError as error:
-        msg = f"checkpoint {folder} is torn: {REPLAYS_ZIP} is missing"
+        return Archive.open(folder / REPLAYS_ZIP)
+    except TornError as error:
+        msg = f"checkpoint {folder} is torn: {error}"
         raise CheckpointError(msg) from error
     except OSError as error:
         msg = f"checkpoint {folder}: {REPLAYS_ZIP} cannot be read ({error.strerror})"
         raise UnreadableError(msg) from error
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
-        msg = f"checkpoint {folder} is torn: {REPLAYS_ZIP} is not whole ({error})"
-        raise CheckpointError(msg) from error
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from levada.flow.state import RunState
+from levada.flow.state import Arrays, Below, RunState
 from levada.run.checkpoint import REPLAYS
 from levada.run.plain import JSON
 
@@ -48,8 +48,8 @@ def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
     return arrays, meta
 
 
-def unpack(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> RunState:
-    """The state; what `pack` made.
+def unpack(arrays: Arrays, meta: Mapping[str, Any], replays: Arrays) -> RunState:
+    """The state; what `pack` made, with those apart that are contents of replays.
 
     Raises:
         ValueError: something is missing: it is the checkpoint of something else.
@@ -69,7 +69,7 @@ def unpack(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> RunStat
             is_exact=bool(meta["is_exact"]),
             unsaved={(source, index): why for source, index, why in meta["unsaved"]},
             replays={
-                replay: tuple(_below(arrays, f"{REPLAYS}{replay}/{number}/") for number in range(num_tables))
+                replay: tuple(Below(replays, f"{REPLAYS}{replay}/{number}/") for number in range(num_tables))
                 for replay, num_tables in meta["replays"].items()
             },
             unsaved_replays=meta["unsaved_replays"],
@@ -84,5 +84,5 @@ def learner_prefix(node: str) -> str:
     return f"learners/{node}/"
 
 
-def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> Flat:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def _below(arrays: Arrays, prefix: str) -> Flat:
+    return dict(Below(arrays, prefix))

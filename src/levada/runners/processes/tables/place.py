@@ -185,7 +185,7 @@ class RemoteTable:
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state_dict` gave."""
-        packet, segment = _pack_alone({name: np.asarray(array) for name, array in state.items()})
+        packet, segment = _pack_alone(state)
         self._tell(Load(packet, segment.size), [segment.duplicate()])
 
     def close(self) -> None:
