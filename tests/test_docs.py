@@ -12,6 +12,7 @@ import pytest
 from docs_harness import DOCUMENTS, ROOT, code_blocks, headings, links
 
 import levada as lv
+from levada.algorithms.registry import ALGORITHMS
 from levada.cli import VERBS
 from levada.cli.evaluate import EvalOptions
 from levada.cli.resume import ResumeOptions
@@ -95,6 +96,11 @@ def first_column(document: Path, heading: str) -> list[str]:
 
 
 RUNNING = ROOT / "docs/running.md"
+
+
+def test_every_algorithm_is_documented() -> None:
+    text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| \[`(\w+)`\]", text, re.MULTILINE)) == {*ALGORITHMS}
 
 
 def test_every_field_of_the_summary_is_documented() -> None:

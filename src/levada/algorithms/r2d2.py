@@ -1,14 +1,13 @@
-"""R2D2: recurrent Q-networks that learn from replayed sequences (Kapturowski et al. 2019, Recurrent experience replay in
-distributed reinforcement learning).
+"""R2D2: recurrent Q-networks that learn from replayed sequences (Kapturowski et al. 2019).
 
     step x shards -> sequences ==> [replay] -> sample -> learn
         ^                             ^                    |
         |                             +--- (priorities) ---+
         +----------------------- [weights] <---------------+
 
-As in the paper: double Q-learning over n steps, rescaled values (Pohlen et al. 2018, arXiv 1805.11593), priorities that mix the
-largest and the mean error of a sequence. What differs: by default epsilon falls, as for DQN; the network does not see the last
-action and reward.
+As in the paper, "Recurrent experience replay in distributed reinforcement learning": double Q-learning over n steps, rescaled
+values (Pohlen et al. 2018, arXiv 1805.11593), priorities that mix the largest and the mean error of a sequence. What differs: by
+default epsilon falls, as for DQN; the network does not see the last action and reward.
 """
 
 from __future__ import annotations

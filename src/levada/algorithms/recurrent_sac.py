@@ -1,5 +1,4 @@
-"""Recurrent SAC: soft actor-critic for choices, with a memory (Christodoulou 2019, arXiv 1910.07207; Ni et al. 2021, arXiv
-2110.05038).
+"""Recurrent SAC: soft actor-critic for choices, with a memory (Ni et al. 2021, arXiv 2110.05038).
 
     step x shards -> sequences ==> [replay] -> sample -> learn
         ^                                                  |
