@@ -23,10 +23,15 @@ from levada.algorithms.algorithm import Algorithm
 from levada.flow import LevadaError
 
 ALGORITHMS = {
+    "a2c": "levada.algorithms.a2c:A2C",
+    "a3c": "levada.algorithms.a3c:A3C",
     "apex_ddpg": "levada.algorithms.apex_ddpg:ApexDDPG",
     "apex_dqn": "levada.algorithms.apex_dqn:ApexDQN",
+    "appo": "levada.algorithms.appo:APPO",
     "ddpg": "levada.algorithms.ddpg:DDPG",
     "dqn": "levada.algorithms.dqn:DQN",
+    "impala": "levada.algorithms.impala:IMPALA",
+    "pg": "levada.algorithms.pg:PG",
     "ppo": "levada.algorithms.ppo:PPO",
     "r2d2": "levada.algorithms.r2d2:R2D2",
     "rainbow": "levada.algorithms.rainbow:Rainbow",

@@ -21,7 +21,8 @@ from torch import Tensor
 from levada.flow import LevadaError, Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl._products import has_quicker_products
-from levada.rl.optimise import Adam, AdamState, adam_init
+from levada.rl.normalise import Moments
+from levada.rl.optimise import Adam, AdamPart, AdamState, adam_init, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
 from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler, num_weights
@@ -61,6 +62,11 @@ class Learner:
     """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
     minibatch_size: int | None = None
     """Transitions per step; None: the whole batch. Smaller means more, noisier steps."""
+    accumulate: bool = False
+    """One step for each pass over the batch, by the gradients of all its minibatches together: of a large batch no more than a
+    minibatch need be in memory."""
+    target_every: int | None = None
+    """Updates from one copy of the parameters to the next, for losses that ask for `apply.target`; None: there is none."""
     stop_above: tuple[str, float] | None = None
     """A reported statistic and a limit: the remaining minibatches of an update are left out once it is exceeded."""
     compile: Compile = "auto"
@@ -70,7 +76,9 @@ class Learner:
     """Whether the loss corrects for samples of an older policy without bound."""
 
     def __post_init__(self) -> None:
-        for name, value in (("num_epochs", self.num_epochs), ("minibatch_size", self.minibatch_size)):
+        for name, value in (
+            ("num_epochs", self.num_epochs), ("minibatch_size", self.minibatch_size), ("target_every", self.target_every),
+        ):  # fmt: skip
             if value is not None and value < 1:
                 msg = f"Learner({name}={value}): expected an integer >= 1"
                 raise ValueError(msg)
@@ -102,8 +110,10 @@ class LiveLearner:
     def __init__(self, recipe: Learner, seed: int) -> None:
         self.recipe = recipe
         module = recipe.policy.module(seed)
-        self._step = MinibatchStep(module, recipe.loss, recipe.optimizer, tuple(recipe.coefficients(0)))
+        has_target = recipe.target_every is not None
+        self._step = MinibatchStep(module, recipe.loss, tuple(recipe.coefficients(0)), has_target=has_target)
         params = self._step.layout.flatten(dict(module.named_parameters()))
+        self._target = params.clone() if has_target else None
         self._state = StepState(params, adam_init(params))
         self._buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         self._rng = np.random.default_rng(seed)
@@ -122,30 +132,19 @@ class LiveLearner:
         """
         use_threads(self._num_threads)
         data = concatenate(batch)
-        columns: dict[str, Any] = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
-        if MASK in columns:
-            columns[MASK] = columns[MASK].to(torch.float32)
+        columns = to_tensors(data)
         size = self._minibatch_size(data.num_rows)
         values = self.recipe.coefficients(self.num_env_steps)
         # a layer may change its buffers in place: copies, so that a refused update changes nothing
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         before = self._rng.bit_generator.state
         state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, values)
+        num_env_steps = int(columns[MASK].sum()) if MASK in columns else data.num_rows
         try:
-            self._refuse_non_finite(state, stats)
+            return self._finish(state, buffers, stats, values, num_minibatches, num_env_steps, data.moments)
         except NonFiniteError:
             self._rng.bit_generator.state = before
             raise
-        self._state, self._buffers = state, buffers
-        self.num_updates += 1
-        self.num_minibatches += num_minibatches
-        self.num_env_steps += int(columns[MASK].sum()) if MASK in columns else data.num_rows
-        if data.moments:
-            merged = self.recipe.policy.merge({name: b.numpy() for name, b in self._buffers.items()}, data.moments)
-            self._buffers |= {name: torch.from_numpy(array) for name, array in merged.items()}
-        reported = {f"losses/{name}": value for name, value in stats.items()}
-        reported |= {f"charts/{name}": value for name, value in values.items()}
-        return Update(self.weights(), reported)
 
     def weights(self) -> Weights:
         """The present weights: a copy, which later updates do not change."""
@@ -158,6 +157,8 @@ class LiveLearner:
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
         mean, square, count = self._state.adam
         counts = np.array([self.num_updates, self.num_minibatches, self.num_env_steps], np.int64)
+        if self._target is not None:
+            named["target"] = self._target.numpy().copy()
         return named | {
             "optimizer/mean": mean.numpy().copy(), "optimizer/square": square.numpy().copy(),
             "optimizer/count": count.numpy().copy(), "counts": counts, "rng": rng_array(self._rng),
@@ -169,29 +170,72 @@ class LiveLearner:
         self._buffers = {name: weights[name] for name in self._buffers}
         adam = AdamState(*(torch.tensor(state[f"optimizer/{name}"]) for name in ("mean", "square", "count")))
         self._state = StepState(self._step.layout.flatten(weights), adam)
+        if self._target is not None:
+            self._target = torch.tensor(state["target"])
         self.num_updates, self.num_minibatches, self.num_env_steps = (int(count) for count in state["counts"])
         set_rng(self._rng, state["rng"])
 
     # ---- inside
+
+    def _finish(
+        self, state: StepState, buffers: dict[str, Tensor], stats: Mapping[str, float], values: Mapping[str, float],
+        num_minibatches: int, num_env_steps: int, moments: Mapping[str, Moments],
+    ) -> Update[Weights]:  # fmt: skip
+        """Accept an update, or refuse it."""
+        self._refuse_non_finite(state, stats)
+        self._state, self._buffers = state, buffers
+        self.num_updates += 1
+        if self._target is not None and self.num_updates % (self.recipe.target_every or 1) == 0:
+            self._target = state.params.clone()
+        self.num_minibatches += num_minibatches
+        self.num_env_steps += num_env_steps
+        if moments:
+            merged = self.recipe.policy.merge({name: b.numpy() for name, b in self._buffers.items()}, moments)
+            self._buffers |= {name: torch.from_numpy(array) for name, array in merged.items()}
+        reported = {f"losses/{name}": value for name, value in stats.items()}
+        reported |= {f"charts/{name}": value for name, value in values.items()}
+        return Update(self.weights(), reported)
 
     def _minibatches(
         self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int,
         values: Mapping[str, float],
     ) -> tuple[StepState, dict[str, float], int]:  # fmt: skip
         state, collected = self._state.copy(), []  # so that a refused update changes nothing
-        step = self._step.on(self._mode(size), values, buffers, columns)
+        gradient_of = self._step.on(self._mode(size), values, buffers, columns, self._target)
+        if self.recipe.accumulate:
+            gradient_of = self._accumulated(gradient_of, columns.get(MASK), size)
+            size = num_rows
         for _ in range(self.recipe.num_epochs):
             order = torch.from_numpy(self._rng.permutation(num_rows))
             for index in torch.split(order, size):
-                stats = step(state, index)
-                collected.append(stats)
+                gradient, stats = gradient_of(state.params, index)
+                part = AdamPart(state.params, gradient, *state.adam)
+                norm = adam_step(self.recipe.optimizer, [part], values["learning_rate"])
+                collected.append(torch.cat([stats, norm[None]]))
                 if self._exceeded(stats):
                     break
             else:
                 continue
             break
         means = torch.stack(collected).mean(0).tolist()
-        return state, dict(zip(self._step.stats, means, strict=True)), len(collected)
+        return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), len(collected)
+
+    @staticmethod
+    def _accumulated(
+        gradient_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], mask: Tensor | None, size: int
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The gradient of the mean over many rows, by that over `size` at a time."""
+
+        def gradient(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+            total: list[Tensor] = []
+            num_steps = [1.0 if mask is None else float(mask[part].sum()) for part in torch.split(index, size)]
+            for part, num in zip(torch.split(index, size), num_steps, strict=True):
+                share = num / max(sum(num_steps), 1.0)
+                terms = [share * term for term in gradient_of(params, part)]
+                total = [a + b for a, b in zip(total, terms, strict=True)] if total else terms
+            return total[0], total[1]
+
+        return gradient
 
     def _exceeded(self, stats: Tensor) -> bool:
         if self.recipe.stop_above is None:
@@ -235,6 +279,14 @@ class LiveLearner:
             "high, or rewards or observations far from 1 (normalise_obs, normalise_reward)"
         )
         raise NonFiniteError(msg)
+
+
+def to_tensors(data: Transitions) -> dict[str, Any]:
+    """The columns as tensors, the mask as float32."""
+    columns: dict[str, Any] = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
+    if MASK in columns:
+        columns[MASK] = columns[MASK].to(torch.float32)
+    return columns
 
 
 def _to_tensor(array: Array) -> Tensor:

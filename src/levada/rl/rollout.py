@@ -63,6 +63,15 @@ class Rollout:
         }
         return Transitions(columns | {name: _rows(column) for name, column in more.items()}, self.moments)
 
+    def sequences(self, **more: Array) -> Transitions:
+        """One row for each environment: columns ``[B, T, ...]``, but `obs` ``[B, T + 1, ...]``, and `more` columns ``[T, B]``; views."""
+        columns: dict[str, Nest] = {
+            "obs": self.obs, "action": self.action, "reward": self.reward, "terminated": self.terminated,
+            "truncated": self.truncated, "log_prob": self.log_prob, "next_value": self.next_value, MASK: self.mask,
+        }  # fmt: skip
+        swapped = {name: map_nest(lambda leaf: leaf.swapaxes(0, 1), column) for name, column in (columns | more).items()}
+        return Transitions(swapped, self.moments)
+
 
 def _rows(array: Array) -> Array:
     return array.reshape(-1, *array.shape[2:])

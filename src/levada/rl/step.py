@@ -1,4 +1,4 @@
-"""One minibatch step: gather, loss and gradient as a function of tensors, run eagerly, recorded or compiled; then Adam.
+"""One minibatch: gather, loss and gradient as a function of tensors, run eagerly, recorded or compiled.
 
 The parameters are one flat vector, so that a step has few inputs and the optimiser is one kernel. Three ways to run the
 same function (64-64 network, minibatch of 64, one core):
@@ -21,13 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from levada.rl.optimise import Adam, AdamPart, AdamState, adam_step
+from levada.rl.optimise import AdamState
 from levada.rl.record import RecordError, record
 from levada.rl.transitions import MASK, WEIGHT
 
-Apply = Callable[[Any], Any]
-"""The policy with the parameters that are being differentiated: observations -> (distribution, value ``[N]``)."""
-Loss = Callable[[Apply, Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+Loss = Callable[["Apply", Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 """A loss: (apply, batch of tensors ``[N, ...]``, coefficients) -> (scalar, scalars to report by name)."""
 Mode = Literal["eager", "recorded", "compiled"]
 Aside = tuple[Tensor, dict[str, Tensor]]
@@ -75,57 +73,72 @@ class Layout(NamedTuple):
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
 
+class Apply:
+    """The policy with the parameters that are being differentiated: observations -> (distribution, value ``[N]``).
+
+    Recurrent ones take what `PolicyModule` does: observations ``[T, N, ...]``, state, and where episodes begin.
+    """
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor] | None) -> None:
+        self._module = module
+        self._tensors = dict(tensors)
+        self._target = target
+
+    def __call__(self, *args: Any) -> Any:
+        """What the policy's module gives."""
+        return functional_call(self._module, self._tensors, args)
+
+    def target(self, *args: Any) -> Any:
+        """The same with the parameters of the target, without gradient."""
+        assert self._target is not None, "the learner has no target: Learner(target_every=...)"
+        return functional_call(self._module, dict(self._target), args)
+
+
 class MinibatchStep:
-    """The step of one learner; it notices new shapes and records itself anew for them.
+    """The gradient of one learner; it notices new shapes and records itself anew for them.
 
     Args:
         module: the policy's module; its own parameters are never used, only its structure and buffers' names.
         loss: see `Loss`.
-        adam: of the optimiser.
-        coefficients: names of the scalars that change from update to update; `learning_rate` must be one.
-        columns: the structure of a batch: name -> nest of nothing, whose leaves are given in order.
+        coefficients: names of the scalars that change from update to update.
+        has_target: whether the loss gets a target.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, adam: Adam, coefficients: Sequence[str]) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, coefficients: Sequence[str], *, has_target: bool = False) -> None:
         self.layout = Layout.of(module)
         self.stats: tuple[str, ...] = ()
         """Names of what a step reports, known after the first."""
         self._module = module
         self._loss = loss
-        self._adam = adam
         self._coefficients = tuple(coefficients)
+        self._has_target = has_target
         self._recorded: dict[Any, Callable[..., Any]] = {}
 
     def on(
-        self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any]
-    ) -> Callable[[StepState, Tensor], Tensor]:
-        """The step on columns ``[N, ...]``: called with a state and rows `index` ``[M]`` it gives the reported scalars ``[S]``.
+        self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
+        target: Tensor | None = None,
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
+        """The gradient on columns ``[N, ...]``: called with parameters ``[P]`` and rows `index` ``[M]`` it gives the gradient
+        ``[P]`` and the reported scalars ``[S]``.
 
-        `values` are those of the coefficients; layers such as BatchNorm change the buffers.
+        `values` are those of the coefficients; layers such as BatchNorm change the buffers. `target`: its parameters ``[P]``.
         """
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
-        rest = (*buffers.values(), *leaves)
+        rest = (torch.zeros(0) if target is None else target, *buffers.values(), *leaves)
         key = (mode, *((tensor.shape, tensor.dtype) for tensor in rest))
-
         coefficients = torch.tensor([values[name] for name in self._coefficients], dtype=torch.float32)
-        learning_rate = values["learning_rate"]
 
-        def run(state: StepState, index: Tensor) -> Tensor:
-            args = (state.params, coefficients, index, *rest)
+        def run(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+            args = (params, coefficients, index, *rest)
             gradient_of = self._recorded.get((len(index), key))
             if gradient_of is None:
-                gradient_of = self._recorded[len(index), key] = self._record(mode, tuple(buffers), structure, args)
+                made = in_mode(mode, lambda compiled: self._function(tuple(buffers), structure, compiled), args)
+                gradient_of = self._recorded[len(index), key] = made
             gradient, stats = gradient_of(*args)
-            norm = adam_step(self._adam, [AdamPart(state.params, gradient, *state.adam)], learning_rate)
-            return torch.cat([stats, norm[None]])
+            return gradient, stats
 
         return run
-
-    def _record(
-        self, mode: Mode, buffers: tuple[str, ...], structure: Mapping[str, Any], args: tuple[Tensor, ...]
-    ) -> Callable[..., Any]:
-        return in_mode(mode, lambda is_compiled: self._function(buffers, structure, is_compiled), args)
 
     def _function(
         self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool
@@ -133,20 +146,21 @@ class MinibatchStep:
         """The gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place."""
         differentiate = by_func if is_compiled else by_autograd
 
-        def step(params: Tensor, coefficients: Tensor, index: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        def step(params: Tensor, coefficients: Tensor, index: Tensor, target: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             rows = [leaf.index_select(0, index) for leaf in rest[len(buffers) :]]
             batch = {name: rebuild(nest, rows) for name, nest in structure.items()}
             if MASK in batch:
                 batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
             named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
+            slow = {**self.layout.views(target), **fixed} if self._has_target else None
 
             def objective(flat: Tensor) -> tuple[Tensor, Aside]:
                 # torch.func lets no layer change what comes from outside; so it changes copies, which are copied back
                 inside = {name: buffer.clone() for name, buffer in fixed.items()} if is_compiled else {}
                 tensors = {**self.layout.views(flat), **fixed, **inside}
-                loss, stats = self._loss(lambda obs: functional_call(self._module, tensors, (obs,)), batch, named)
-                self.stats = (*stats, "grad_norm")
+                loss, stats = self._loss(Apply(self._module, tensors, slow), batch, named)
+                self.stats = tuple(stats)
                 return loss, (torch.stack([value.detach() for value in stats.values()]), inside)
 
             gradient, (stats, changed) = differentiate(objective, params)

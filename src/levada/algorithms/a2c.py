@@ -1,0 +1,74 @@
+"""A2C: advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, without its asynchrony).
+
+    rollout x shards -> gae -> [queue: lag <= 0] -> batch -> learn
+        ^                                                      |
+        +----------------------- [weights] <-------------------+
+
+One gradient step on each batch. With `minibatch_size` its gradient is put together from smaller ones: the same, in less memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from levada.algorithms.checks import require_counts, require_divides, require_fractions
+from levada.algorithms.gae import GAE
+from levada.algorithms.rollouts import FromRollouts
+from levada.flow import Flow, Queue
+from levada.rl.step import Apply
+from levada.rl.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2C(FromRollouts):
+    """Configuration of A2C."""
+
+    minibatch_size: int | None = None
+    """Transitions whose gradient is computed at a time; None: all. It must divide shards * num_envs * num_steps."""
+    gae_lambda: float = 1.0
+    """0 trusts the value function, 1 only what was seen: less bias, more noise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_fractions(self, "gae_lambda")
+        require_counts(self, "minibatch_size", or_none=True)
+        if self.minibatch_size is not None:
+            product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
+            require_divides(self, "minibatch_size", self.shards * self.num_envs * self.num_steps, product)
+
+    def flow(self, task: Task) -> Flow:
+        """Sample, estimate advantages, batch, learn, publish."""
+        policy = self.policy(task)
+        learner = self.learner(policy, A2CLoss(self), minibatch_size=self.minibatch_size, accumulate=True)
+
+        flow = Flow("a2c")
+        weights = flow.latest("weights", of=learner)
+        rollouts = flow.source("rollout", self.sampler(task, policy), reads=weights, shards=self.shards)
+        advantages = flow.map("gae", GAE(discount=self.discount, lambda_=self.gae_lambda), rollouts)
+        batch = flow.batch("batch", advantages.via(Queue(max_lag=0)), size=self.shards)
+        update = flow.learn("learn", learner, batch)
+        flow.publish(update.weights, to=weights)
+        flow.report(update.stats)
+        return flow
+
+
+@dataclass(frozen=True)
+class A2CLoss:
+    """Policy gradient by advantages, value loss and entropy bonus (arXiv 1602.01783, algorithm S3)."""
+
+    hp: FromRollouts
+
+    def __call__(
+        self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss of transitions ``[N, ...]``, and what is reported of it."""
+        hp, weight = self.hp, batch["weight"]
+        distribution, value = apply(batch["obs"])
+        policy_loss = -weight.dot(distribution.log_prob(batch["action"]) * batch["advantage"])
+        value_loss = 0.5 * weight.dot((value - batch["target"]).square())
+        entropy = weight.dot(distribution.entropy())
+        loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -1,0 +1,106 @@
+"""What all algorithms that learn from rollouts have in common: their settings, and how policy, sampler and learner are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.checks import (
+    require_bools,
+    require_choice,
+    require_counts,
+    require_fractions,
+    require_not_negative,
+    require_numbers,
+    require_positive,
+    require_widths,
+)
+from levada.algorithms.network import NetworkField, find_network
+from levada.rl.learner import Learner
+from levada.rl.optimise import Adam
+from levada.rl.policy import Policy
+from levada.rl.sampler import Sampler
+from levada.rl.task import Task
+
+
+L = TypeVar("L", bound=Learner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromRollouts(Algorithm):
+    """Base of their configurations."""
+
+    shards: int = 1
+    """Logical samplers, each with its own environments. More can use more cores."""
+    num_envs: int = 8
+    """Environments of one shard, stepped together. More are quicker per step, and make rollouts larger."""
+    num_steps: int = 32
+    """Steps of one rollout. More look further ahead, and come more seldom."""
+    learning_rate: float = 1e-3
+    """Size of a step of Adam."""
+    anneal_steps: int | None = None
+    """Env steps over which the learning rate falls linearly to zero; None: never."""
+    discount: float = 0.99
+    """What a reward loses each step. Nearer to 1 looks further ahead."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus. More explores longer."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float | None = 0.5
+    """Gradients are scaled down to this norm; None: never."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    normalise_obs: bool = False
+    """Shift and scale observations by their running mean and deviation."""
+    normalise_reward: bool = False
+    """Scale rewards by the running deviation of their discounted sum."""
+    network: NetworkField = None
+    """A network of your own, as `module:Class`, called with the observation space and the number of action parameters."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, without a network of your own."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Between the layers."""
+    log_std_init: float = 0.0
+    """Logarithm of the deviation of continuous actions in the beginning. More explores wider."""
+    compile: Literal["auto"] | bool = "auto"
+    """Compile the update: at once, never (then it is ordinary torch), or once the run is long enough to earn it."""
+
+    def __post_init__(self) -> None:
+        require_counts(self, "shards", "num_envs", "num_steps")
+        require_counts(self, "anneal_steps", or_none=True)
+        require_fractions(self, "discount")
+        require_positive(self, "learning_rate", "adam_eps")
+        require_positive(self, "max_grad_norm", or_none=True)
+        require_not_negative(self, "entropy_coef", "value_coef")
+        require_numbers(self, "log_std_init")
+        require_bools(self, "normalise_obs", "normalise_reward")
+        require_widths(self, "hidden")
+        require_choice(self, "activation", "tanh", "relu")
+        require_choice(self, "compile", True, False, "auto")
+
+    def coefficients(self, num_env_steps: int) -> dict[str, float]:
+        """What changes from update to update."""
+        left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_env_steps / self.anneal_steps)
+        return {"learning_rate": self.learning_rate * left}
+
+    def policy(self, task: Task) -> Policy:
+        """The policy of these settings."""
+        return Policy(
+            observation_space=task.observation_space, action_space=task.action_space, hidden=self.hidden,
+            activation=self.activation, normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward,
+            log_std_init=self.log_std_init, network=find_network(self.network),
+        )  # fmt: skip
+
+    def sampler(self, task: Task, policy: Policy) -> Sampler:
+        """What acts."""
+        return Sampler(
+            task=task, policy=policy, num_envs=self.num_envs, num_steps=self.num_steps, discount=self.discount
+        )
+
+    def learner(self, policy: Policy, loss: Any, *, kind: type[L] = Learner, **more: Any) -> L:  # type: ignore[assignment]
+        """What learns; `more`: fields of `Learner`, or of another kind of it."""
+        return kind(
+            policy=policy, loss=loss, coefficients=self.coefficients, compile=self.compile,
+            optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), **more,
+        )  # fmt: skip

@@ -1,0 +1,131 @@
+"""Gradients at the shards: what acts also differentiates, and the learner only applies what comes.
+
+    learner = GradientLearner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
+    source = GradientSampler(sampler=sampler, prepare=GAE(discount=0.99, lambda_=1.0), learner=learner)
+    gradients = flow.source("gradient", source, reads=weights, shards=4)
+    batch = flow.batch("batch", gradients.via(Queue(max_lag=8, order="arrival")), size=1)
+    update = flow.learn("learn", learner, batch)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from levada.flow import Episode, Shard, Update
+from levada.rl.learner import Learner, LiveLearner, to_tensors
+from levada.rl.normalise import Moments, merge
+from levada.rl.optimise import AdamPart, adam_step
+from levada.rl.policy import Weights
+from levada.rl.rollout import Rollout
+from levada.rl.sampler import Sampler
+from levada.rl.spaces import Array
+from levada.rl.step import MinibatchStep
+from levada.rl.threads import use_threads
+from levada.rl.transitions import Transitions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """The gradient of a loss on one rollout."""
+
+    values: Array
+    """``[P]``, float32: in the order of the module's parameters."""
+    stats: Mapping[str, float]
+    """What the loss reports."""
+    moments: Mapping[str, Moments]
+    """Of the rollout, for running statistics."""
+    num_env_steps: int
+    """Transitions in the rollout."""
+    episodes: tuple[Episode, ...]
+    """Episodes that ended, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSampler:
+    """Recipe of a source of gradients: opened once per shard."""
+
+    sampler: Sampler
+    """What acts."""
+    prepare: Callable[[Rollout], Transitions]
+    """Makes of a rollout what the loss needs."""
+    learner: GradientLearner
+    """Whose loss is differentiated."""
+
+    def __call__(self, shard: Shard) -> LiveGradientSampler:
+        """Make the environments of a shard."""
+        return LiveGradientSampler(self, shard)
+
+
+class LiveGradientSampler:
+    """A source of gradients at work."""
+
+    def __init__(self, recipe: GradientSampler, shard: Shard) -> None:
+        self._recipe = recipe
+        self._sampler = recipe.sampler(shard)
+        learner = recipe.learner
+        self._step = MinibatchStep(learner.policy.module(0), learner.loss, tuple(learner.coefficients(0)))
+        self._num_threads = shard.num_threads
+
+    def __call__(self, weights: Weights) -> Gradient:
+        """Act for T steps, and differentiate the loss of them by the same weights."""
+        learner, rollout = self._recipe.learner, self._sampler(weights)
+        if self._num_threads is not None:
+            use_threads(self._num_threads)
+        data = self._recipe.prepare(rollout)
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
+        buffers = {name: tensor for name, tensor in tensors.items() if name not in self._step.layout.names}
+        mode = "eager" if learner.compile is False else "recorded"
+        gradient_of = self._step.on(mode, learner.coefficients(0), buffers, to_tensors(data))
+        gradient, stats = gradient_of(self._step.layout.flatten(tensors), torch.arange(data.num_rows))
+        told = dict(zip(self._step.stats, stats.tolist(), strict=True))
+        return Gradient(gradient.numpy().copy(), told, data.moments, rollout.num_env_steps, rollout.episodes)
+
+    def state_dict(self) -> dict[str, Array]:
+        """What the next gradient depends on, but the weights."""
+        return self._sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._sampler.load_state_dict(state)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._sampler.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientLearner(Learner):
+    """Recipe of a learner that applies gradients: the mean of those in a batch is one step of Adam."""
+
+    def open(self, seed: int) -> LiveGradientLearner:
+        """Start the learner with freshly initialised weights."""
+        return LiveGradientLearner(self, seed)
+
+
+class LiveGradientLearner(LiveLearner):
+    """A learner that applies gradients, at work."""
+
+    def update(self, batch: Sequence[Any]) -> Update[Weights]:
+        """Apply the mean of some gradients.
+
+        Raises:
+            NonFiniteError: the update was refused.
+
+        """
+        gradients: Sequence[Gradient] = batch
+        values = self.recipe.coefficients(self.num_env_steps)
+        mean = torch.from_numpy(np.mean([some.values for some in gradients], axis=0))
+        state = self._state.copy()
+        norm = adam_step(self.recipe.optimizer, [AdamPart(state.params, mean, *state.adam)], values["learning_rate"])
+        names = gradients[0].stats
+        stats = {name: float(np.mean([some.stats[name] for some in gradients])) for name in names}
+        moments: dict[str, Moments] = {}
+        for some in gradients:
+            moments |= {key: merge(moments[key], new) if key in moments else new for key, new in some.moments.items()}
+        num_env_steps = sum(some.num_env_steps for some in gradients)
+        return self._finish(state, self._buffers, stats | {"grad_norm": float(norm)}, values, 1, num_env_steps, moments)
