@@ -40,7 +40,7 @@ class A3C(FromRollouts):
     def flow(self, task: Task) -> Flow:
         """Differentiate at the shards, apply, publish."""
         policy = self.policy(task)
-        learner = self.learner(policy, A2CLoss(self), kind=GradientLearner)
+        learner = GradientLearner.of(self.learner(policy, A2CLoss(self)))
         gae = GAE(discount=self.discount, lambda_=self.gae_lambda)
         sampler = GradientSampler(sampler=self.sampler(task, policy), prepare=gae, learner=learner)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import (
@@ -22,9 +22,6 @@ from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task
-
-
-L = TypeVar("L", bound=Learner)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +78,11 @@ class FromRollouts(Algorithm):
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
         """What changes from update to update."""
-        left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_env_steps / self.anneal_steps)
-        return {"learning_rate": self.learning_rate * left}
+        return {"learning_rate": self.learning_rate * self.left(num_env_steps)}
+
+    def left(self, num_env_steps: int) -> float:
+        """Which share of `anneal_steps` is left."""
+        return 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_env_steps / self.anneal_steps)
 
     def policy(self, task: Task) -> Policy:
         """The policy of these settings."""
@@ -98,9 +98,9 @@ class FromRollouts(Algorithm):
             task=task, policy=policy, num_envs=self.num_envs, num_steps=self.num_steps, discount=self.discount
         )
 
-    def learner(self, policy: Policy, loss: Any, *, kind: type[L] = Learner, **more: Any) -> L:  # type: ignore[assignment]
-        """What learns; `more`: fields of `Learner`, or of another kind of it."""
-        return kind(
+    def learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
+        """What learns; `more`: fields of `Learner`."""
+        return Learner(
             policy=policy, loss=loss, coefficients=self.coefficients, compile=self.compile,
             optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), **more,
         )  # fmt: skip

@@ -1,16 +1,16 @@
 """Gradients at the shards: what acts also differentiates, and the learner only applies what comes.
 
-    learner = GradientLearner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
-    source = GradientSampler(sampler=sampler, prepare=GAE(discount=0.99, lambda_=1.0), learner=learner)
-    gradients = flow.source("gradient", source, reads=weights, shards=4)
-    batch = flow.batch("batch", gradients.via(Queue(max_lag=8, order="arrival")), size=1)
-    update = flow.learn("learn", learner, batch)
+learner = GradientLearner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
+source = GradientSampler(sampler=sampler, prepare=GAE(discount=0.99, lambda_=1.0), learner=learner)
+gradients = flow.source("gradient", source, reads=weights, shards=4)
+batch = flow.batch("batch", gradients.via(Queue(max_lag=8, order="arrival")), size=1)
+update = flow.learn("learn", learner, batch)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from levada.rl.policy import Weights
 from levada.rl.rollout import Rollout
 from levada.rl.sampler import Sampler
 from levada.rl.spaces import Array
-from levada.rl.step import MinibatchStep
+from levada.rl.step import MinibatchStep, Mode
 from levada.rl.threads import use_threads
 from levada.rl.transitions import Transitions
 
@@ -79,7 +79,7 @@ class LiveGradientSampler:
         data = self._recipe.prepare(rollout)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
         buffers = {name: tensor for name, tensor in tensors.items() if name not in self._step.layout.names}
-        mode = "eager" if learner.compile is False else "recorded"
+        mode: Mode = "eager" if learner.compile is False else "recorded"
         gradient_of = self._step.on(mode, learner.coefficients(0), buffers, to_tensors(data))
         gradient, stats = gradient_of(self._step.layout.flatten(tensors), torch.arange(data.num_rows))
         told = dict(zip(self._step.stats, stats.tolist(), strict=True))
@@ -101,6 +101,11 @@ class LiveGradientSampler:
 @dataclass(frozen=True, kw_only=True)
 class GradientLearner(Learner):
     """Recipe of a learner that applies gradients: the mean of those in a batch is one step of Adam."""
+
+    @classmethod
+    def of(cls, learner: Learner) -> GradientLearner:
+        """One with the settings of another, whose loss the shards differentiate."""
+        return cls(**{field.name: getattr(learner, field.name) for field in fields(Learner)})
 
     def open(self, seed: int) -> LiveGradientLearner:
         """Start the learner with freshly initialised weights."""

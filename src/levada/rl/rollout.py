@@ -69,7 +69,9 @@ class Rollout:
             "obs": self.obs, "action": self.action, "reward": self.reward, "terminated": self.terminated,
             "truncated": self.truncated, "log_prob": self.log_prob, "next_value": self.next_value, MASK: self.mask,
         }  # fmt: skip
-        swapped = {name: map_nest(lambda leaf: leaf.swapaxes(0, 1), column) for name, column in (columns | more).items()}
+        swapped = {
+            name: map_nest(lambda leaf: leaf.swapaxes(0, 1), column) for name, column in (columns | more).items()
+        }
         return Transitions(swapped, self.moments)
 
 

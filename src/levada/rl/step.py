@@ -146,7 +146,9 @@ class MinibatchStep:
         """The gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place."""
         differentiate = by_func if is_compiled else by_autograd
 
-        def step(params: Tensor, coefficients: Tensor, index: Tensor, target: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        def step(
+            params: Tensor, coefficients: Tensor, index: Tensor, target: Tensor, *rest: Tensor
+        ) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             rows = [leaf.index_select(0, index) for leaf in rest[len(buffers) :]]
             batch = {name: rebuild(nest, rows) for name, nest in structure.items()}
