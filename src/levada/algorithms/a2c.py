@@ -20,6 +20,7 @@ from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
 from levada.rl.step import Apply
 from levada.rl.task import Task
+from levada.rl.unrolled import evaluated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class A2C(FromRollouts):
     def flow(self, task: Task) -> Flow:
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
-        learner = self.learner(policy, A2CLoss(self), minibatch_size=self.minibatch_size, accumulate=True)
+        learner = self.learner(policy, A2CLoss(self), minibatch_size=self.rows(policy, self.minibatch_size), accumulate=True)
 
         flow = Flow("a2c")
         weights = flow.latest("weights", of=learner)
@@ -65,10 +66,10 @@ class A2CLoss:
         self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of transitions ``[N, ...]``, and what is reported of it."""
-        hp, weight = self.hp, batch["weight"]
-        distribution, value = apply(batch["obs"])
-        policy_loss = -weight.dot(distribution.log_prob(batch["action"]) * batch["advantage"])
-        value_loss = 0.5 * weight.dot((value - batch["target"]).square())
-        entropy = weight.dot(distribution.entropy())
+        hp, (now, batch) = self.hp, evaluated(apply, batch)
+        weight = batch["weight"]
+        policy_loss = -weight.dot(now.log_prob * batch["advantage"])
+        value_loss = 0.5 * weight.dot((now.value - batch["target"]).square())
+        entropy = weight.dot(now.entropy)
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from levada.algorithms.checks import require_counts, require_positive
-from levada.algorithms.impala import IMPALA, Steps, corrected, total
+from levada.algorithms.impala import IMPALA, corrected, total
 from levada.rl.learner import Learner
 from levada.rl.policy import Policy
 from levada.rl.step import Apply
+from levada.rl.unrolled import Unrolled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class APPOLoss:
         """Loss of sequences ``[N, T, ...]``, and what is reported of it."""
         hp, weight = self.hp, batch["weight"].t()
         log_mu = batch["log_prob"].t()
-        now, slow = Steps.of(apply, batch), Steps.of(apply.target, batch)
+        now, slow = Unrolled.of(apply, batch), Unrolled.of(apply.target, batch)
         rho = (slow.log_prob - log_mu).exp()
         trace = corrected(hp, batch, now, rho)
         ratio = (log_mu - slow.log_prob).exp().clamp(max=hp.clip_is) * (now.log_prob - log_mu).exp()

@@ -10,9 +10,9 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,10 +24,10 @@ from levada.math import VTrace, vtrace
 from levada.rl.learner import Learner
 from levada.rl.policy import Policy
 from levada.rl.rollout import Rollout
-from levada.rl.spaces import map_nest
 from levada.rl.step import Apply
 from levada.rl.task import Task
 from levada.rl.transitions import Transitions
+from levada.rl.unrolled import Unrolled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,44 +95,25 @@ class VTraceLoss:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of sequences ``[N, T, ...]``, and what is reported of it."""
         weight = batch["weight"].t()
-        now = Steps.of(apply, batch)
+        now = Unrolled.of(apply, batch)
         rho = (now.log_prob - batch["log_prob"].t()).detach().exp()
         trace = corrected(self.hp, batch, now, rho)
         return total(self.hp, batch, now, trace, -(weight * trace.pg_advantages * now.log_prob).sum(), rho)
 
 
-class Steps(NamedTuple):
-    """What a policy makes of sequences, each ``[T, N]``."""
-
-    log_prob: Tensor
-    entropy: Tensor
-    v_tm1: Tensor
-    v_t: Tensor
-    """Of the true next observations; where episodes end, by the weights that acted."""
-
-    @classmethod
-    def of(cls, apply: Callable[..., Any], batch: Mapping[str, Any]) -> Steps:
-        """Of sequences ``[N, T, ...]``."""
-        shape = batch["reward"].shape
-        distribution, value = apply(map_nest(lambda leaf: leaf[:, :-1].flatten(0, 1), batch["obs"]))
-        _, last = apply(map_nest(lambda leaf: leaf[:, -1], batch["obs"]))
-        log_prob = distribution.log_prob(batch["action"].flatten(0, 1)).view(shape).t()
-        v_tm1 = value.view(shape).t()
-        ended = (batch["terminated"] | batch["truncated"]).t()
-        v_t = torch.where(ended, batch["next_value"].t(), torch.cat([v_tm1[1:], last[None]]))
-        return cls(log_prob, distribution.entropy().view(shape).t(), v_tm1, v_t)
-
-
-def corrected(hp: IMPALA, batch: Mapping[str, Any], now: Steps, rho: Tensor) -> VTrace:
-    """V-trace of sequences, with importance ratios ``[T, N]``."""
+def corrected(hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, rho: Tensor) -> VTrace:
+    """V-trace of sequences, with importance ratios ``[T, N]``. Where episodes end, values ahead are by the weights that acted."""
+    terminated, truncated = batch["terminated"].t(), batch["truncated"].t()
+    ahead = torch.cat([now.value[1:], now.last_value[None]])
+    v_t = torch.where(terminated | truncated, batch["next_value"].t(), ahead)
     return vtrace(
-        batch["reward"].t(), now.v_tm1, now.v_t, batch["terminated"].t(), batch["truncated"].t(), rho,
+        batch["reward"].t(), now.value, v_t, terminated, truncated, rho,
         discount=hp.discount, clip_rho=hp.clip_rho, clip_c=hp.clip_c, clip_pg_rho=hp.clip_rho,
     )  # fmt: skip
 
 
 def total(
-    hp: IMPALA, batch: Mapping[str, Any], now: Steps, trace: VTrace, policy_loss: Tensor, rho: Tensor
+    hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, trace: VTrace, policy_loss: Tensor, rho: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of policy, values and entropy, and what is reported of it."""
     weight = batch["weight"].t()

@@ -32,6 +32,7 @@ from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
 from levada.rl.step import Apply
 from levada.rl.task import Task
+from levada.rl.unrolled import evaluated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ class PPO(FromRollouts):
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(
-            policy, PPOLoss(self), num_epochs=self.num_epochs, minibatch_size=self.minibatch_size,
+            policy, PPOLoss(self), num_epochs=self.num_epochs, minibatch_size=self.rows(policy, self.minibatch_size),
             stop_above=None if self.target_kl is None else ("approx_kl", 1.5 * self.target_kl),
         )  # fmt: skip
 
@@ -122,9 +123,9 @@ class PPOLoss:
         self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of one minibatch ``[M, ...]``, and what is reported of it."""
-        hp, weight, clip = self.hp, batch["weight"], coefficients["clip"]
-        distribution, value = apply(batch["obs"])
-        log_ratio = distribution.log_prob(batch["action"]) - batch["log_prob"]
+        hp, clip, (now, batch) = self.hp, coefficients["clip"], evaluated(apply, batch)
+        weight, value = batch["weight"], now.value
+        log_ratio = now.log_prob - batch["log_prob"]
         ratio = log_ratio.exp()
         advantage = batch["advantage"]
         if hp.normalise_advantage:
@@ -139,7 +140,7 @@ class PPOLoss:
             error = torch.maximum(error, (near - batch["target"]).square())
         policy_loss = -weight.dot(surrogate)
         value_loss = 0.5 * weight.dot(error)
-        entropy = weight.dot(distribution.entropy())
+        entropy = weight.dot(now.entropy)
 
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
         return loss, {

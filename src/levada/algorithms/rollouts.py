@@ -1,12 +1,15 @@
-"""What all algorithms that learn from rollouts have in common: their settings, and how policy, sampler and learner are made of them."""
+"""What all algorithms that learn from rollouts have in common: their settings; policy, sampler and learner made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import (
+    ConfigError,
     require_bools,
     require_choice,
     require_counts,
@@ -20,6 +23,7 @@ from levada.algorithms.network import NetworkField, find_network
 from levada.rl.learner import Learner
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
+from levada.rl.recurrent import RecurrentNet
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task
 
@@ -58,6 +62,10 @@ class FromRollouts(Algorithm):
     """Widths of the hidden layers, without a network of your own."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
+    cell: Literal["lstm", "gru"] | None = None
+    """Kind of the memory of a recurrent policy; None: it has none."""
+    num_units: int = 64
+    """Units of the memory. More remember more, and are slower."""
     log_std_init: float = 0.0
     """Logarithm of the deviation of continuous actions in the beginning. More explores wider."""
     compile: Literal["auto"] | bool = "auto"
@@ -74,6 +82,11 @@ class FromRollouts(Algorithm):
         require_bools(self, "normalise_obs", "normalise_reward")
         require_widths(self, "hidden")
         require_choice(self, "activation", "tanh", "relu")
+        require_choice(self, "cell", "lstm", "gru", None)
+        require_counts(self, "num_units")
+        if self.cell is not None and self.network is not None:
+            msg = f"{type(self).__name__}(cell={self.cell!r}, network=...): expected one of them; a network has a memory of its own"
+            raise ConfigError(msg)
         require_choice(self, "compile", True, False, "auto")
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
@@ -86,11 +99,36 @@ class FromRollouts(Algorithm):
 
     def policy(self, task: Task) -> Policy:
         """The policy of these settings."""
+        shape: Any = {} if self.cell else {"hidden": self.hidden, "activation": self.activation}
         return Policy(
-            observation_space=task.observation_space, action_space=task.action_space, hidden=self.hidden,
-            activation=self.activation, normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward,
-            log_std_init=self.log_std_init, network=find_network(self.network),
+            observation_space=task.observation_space, action_space=task.action_space, network=self.make_network(),
+            normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward, log_std_init=self.log_std_init, **shape,
         )  # fmt: skip
+
+    def make_network(self) -> Callable[..., Any] | None:
+        """What makes the network; None: the one that suits the observations."""
+        if self.cell is None:
+            return find_network(self.network)
+        return partial(
+            RecurrentNet, cell=self.cell, num_units=self.num_units, hidden=self.hidden, activation=self.activation
+        )
+
+    def rows(self, policy: Policy, num_transitions: int | None) -> int | None:
+        """How many rows hold so many transitions: of a recurrent policy each is a whole rollout of one environment.
+
+        Raises:
+            ConfigError: that is no whole number.
+
+        """
+        if num_transitions is None or not policy.state_size:
+            return num_transitions
+        if num_transitions % self.num_steps:
+            msg = (
+                f"{type(self).__name__}(minibatch_size={num_transitions}): a recurrent policy learns from whole rollouts, so it "
+                f"must be a multiple of num_steps={self.num_steps}"
+            )
+            raise ConfigError(msg)
+        return num_transitions // self.num_steps
 
     def sampler(self, task: Task, policy: Policy) -> Sampler:
         """What acts."""

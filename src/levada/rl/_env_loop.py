@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from levada.flow import Episode, Shard
 from levada.flow.rng import rng_array, set_rng
+from levada.rl.env_batch import StepResult
 from levada.rl.policy import Policy
 from levada.rl.rollout import EpisodeCounter
 from levada.rl.spaces import Array, Nest, allocate, map_nest, named_leaves, write
@@ -49,6 +50,9 @@ class Walk:
     finals: Finals
     memory: Memory | None = None
     """Of a policy that is recurrent."""
+    lasts: list[tuple[int, Array, Nest, Array]] = field(default_factory=list)
+    """Of a policy that is recurrent: steps in which episodes ended, the environments, the true observations that follow, and what is
+    remembered ``[M, state_size]`` of what came before those."""
 
     @classmethod
     def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0) -> Walk:
@@ -119,6 +123,7 @@ class EnvLoop:
             self.obs = step.obs
             if memory is not None:
                 is_over = step.terminated | step.truncated | step.is_reset
+                into.lasts.extend(_lasts(t, step, state))
                 memory.state[...], memory.age[...] = state, memory.age + 1
                 memory.state[is_over], memory.age[is_over] = 0.0, 0
         into.put(len(into.action), self.obs)
@@ -159,6 +164,17 @@ class EnvLoop:
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
+
+
+def _lasts(t: int, step: StepResult, state: Array) -> Iterator[tuple[int, Array, Nest, Array]]:
+    """The ends of episodes in a step, after which the memory is `state` ``[B, state_size]``."""
+    if step.final_obs is not None:
+        index, last = step.final_obs
+    else:
+        index = np.flatnonzero(step.terminated | step.truncated)
+        last = map_nest(lambda leaf: leaf[index], step.obs)
+    if len(index):
+        yield t, index, last, state[index]
 
 
 def flat(nest: Any) -> Any:

@@ -45,6 +45,10 @@ class Rollout:
     """Of this rollout, for running statistics; empty if the policy normalises nothing."""
     episodes: tuple[Episode, ...]
     """Episodes that ended, in order."""
+    state: Array | None = None
+    """``[B, state_size]``, float32: what a recurrent policy remembers before the first step; None: it is not."""
+    is_first: Array | None = None
+    """``[T+1, B]``, bool: where an episode begins, and what is remembered anew."""
 
     @property
     def num_env_steps(self) -> int:
@@ -52,7 +56,11 @@ class Rollout:
         return int(self.mask.sum())
 
     def transitions(self, **more: Array) -> Transitions:
-        """The rows as columns ``[T * B, ...]``, with `more` columns ``[T, B]`` beside them; views where possible."""
+        """The rows as columns ``[T * B, ...]``, with `more` columns ``[T, B]`` beside them; views where possible. Of a recurrent
+        policy, see `sequences`.
+        """
+        if self.state is not None:
+            return self.sequences(value=self.value, **more)
         num_steps = len(self.action)
         columns: dict[str, Nest] = {
             "obs": map_nest(lambda leaf: _rows(leaf[:num_steps]), self.obs),
@@ -69,10 +77,12 @@ class Rollout:
             "obs": self.obs, "action": self.action, "reward": self.reward, "terminated": self.terminated,
             "truncated": self.truncated, "log_prob": self.log_prob, "next_value": self.next_value, MASK: self.mask,
         }  # fmt: skip
+        if self.is_first is not None:
+            columns["is_first"] = self.is_first
         swapped = {
             name: map_nest(lambda leaf: leaf.swapaxes(0, 1), column) for name, column in (columns | more).items()
         }
-        return Transitions(swapped, self.moments)
+        return Transitions(swapped if self.state is None else swapped | {"state": self.state}, self.moments)
 
 
 def _rows(array: Array) -> Array:

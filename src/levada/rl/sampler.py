@@ -46,9 +46,6 @@ class Sampler:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 msg = f"Sampler({name}={value!r}): expected an integer >= 1"
                 raise ValueError(msg)
-        if self.policy.state_size:
-            msg = f"Sampler: policy {self.policy.name!r} is recurrent, which rollouts do not hold; did you want StepSampler?"
-            raise ValueError(msg)
 
     def __call__(self, shard: Shard) -> LiveSampler:
         """Make the environments of a shard."""
@@ -76,6 +73,7 @@ class LiveSampler:
         value = empty((num_steps + 1, num_envs), np.float32)
         next_value = empty((num_steps, num_envs), np.float32)
         has_values = True
+        memory = None if loop.memory is None else (loop.memory.state.copy(), loop.memory.age == 0)
 
         def choose(t: int, row: Array, mask: Array | None, out: Array) -> Array:
             return head.sample(row, noise[t], mask, out)
@@ -89,13 +87,17 @@ class LiveSampler:
                 value[t] = v_t
 
         loop.walk(walk, choose, see)
-        if has_values:
+        if loop.memory is not None:
+            value[num_steps] = actor.step(loop.obs, loop.memory.state)[1]
+        elif has_values:
             value[num_steps] = actor.value(loop.obs)
         else:
             value[...] = actor.value(flat(walk.obs)).reshape(num_steps + 1, num_envs)
         next_value[...] = value[1:]
-        for t, index, last in walk.finals:
+        for t, index, last in walk.finals if memory is None else ():
             next_value[t, index] = actor.value(last)
+        for t, index, last, state in walk.lasts:
+            next_value[t, index] = actor.step(last, state)[1]
         log_prob = head.log_prob(flat(rows), flat(walk.action), actor.mask(flat(walk.acted)))
         episodes = loop.episodes(walk)
         moments = self._moments(walk.acted, walk.reward, walk.ended, walk.mask)
@@ -104,6 +106,7 @@ class LiveSampler:
         return Rollout(
             walk.obs, walk.action, walk.reward, walk.terminated, walk.truncated, walk.mask,
             log_prob.reshape(num_steps, num_envs), value[:-1], next_value, moments, episodes,
+            *(() if memory is None else _memory(walk, *memory)),
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Array]:
@@ -137,3 +140,8 @@ class LiveSampler:
         if policy.normalise_reward:
             found["return"] = self._returns.update(reward, ended, mask)
         return found
+
+
+def _memory(walk: Walk, state: Array, begins: Array) -> tuple[Array, Array]:
+    """The state before the first step ``[B, state_size]``, and where episodes begin ``[T+1, B]``."""
+    return state, np.concatenate([begins[None], walk.ended | ~walk.mask])
