@@ -267,7 +267,8 @@ class _Saver:
         self._num_kept = num_kept
         self._every_s = every_s
         self._due_s = monitor.elapsed_s + every_s
-        self._saved_at = monitor.updates or -1  # a resumed run begins with a checkpoint
+        is_resumed = directory is not None and bool(checkpoint.list_checkpoints(directory.path))
+        self._saved_at = monitor.updates if is_resumed else -1
         self._failed_at = -1
 
     @property
