@@ -24,12 +24,12 @@ from levada.algorithms.rainbow import Rainbow
 from levada.rl.threads import set_threads
 
 SHARED = {
-    "network": "benchmarks._minatar:SmallCNN", "num_envs": 8, "batch_size": 32, "samples_per_insert": 8.0, "min_size": 5_000,
-    "learning_rate": 2.5e-4, "target_every": 1_000, "num_gradient_steps": 8,
+    "network": "benchmarks._minatar:SmallCNN", "num_envs": 8, "batch_size": 32, "samples_per_insert": 16.0, "min_size": 5_000,
+    "target_every": 1_000, "num_gradient_steps": 8,
 }  # fmt: skip
 ALGORITHMS = {
-    "dqn": DQN(**SHARED, epsilon_steps=100_000, epsilon_end=0.05),  # type: ignore[arg-type]
-    "rainbow": Rainbow(**SHARED, v_min=0.0, v_max=20.0, noisy_std=0.1),  # type: ignore[arg-type]
+    "dqn": DQN(**SHARED, learning_rate=2.5e-4, epsilon_steps=50_000, epsilon_end=0.05),  # type: ignore[arg-type]
+    "rainbow": Rainbow(**SHARED, learning_rate=5e-4, adam_eps=1e-8, v_min=0.0, v_max=20.0, noisy_std=0.1),  # type: ignore[arg-type]
 }
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("algorithms", nargs="*", default=list(ALGORITHMS), help=", ".join(ALGORITHMS))
     parser.add_argument("--game", default="breakout")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--max-steps", type=int, default=500_000)
+    parser.add_argument("--max-steps", type=int, default=200_000)
     arguments = parser.parse_args()
     set_threads(1)
     console, table = Console(), outcomes()

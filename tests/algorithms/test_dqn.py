@@ -161,3 +161,18 @@ def test_a_run_from_the_command_on(tmp_path: Path) -> None:
         assert resumed.summary.updates == 60
     evaluation = lv.evaluate(whole.path, num_episodes=3)
     assert len(evaluation.episodes) == 3
+
+
+@pytest.mark.parametrize("on", ["inline", "processes:1"])
+def test_time_is_up_while_the_replay_is_filled(tmp_path: Path, on: str) -> None:
+    """Nothing is reported meanwhile, which may be for hours."""
+    options = {"capacity": 10_000_000, "min_size": 10_000_000, "out": tmp_path / "run", "display": "quiet"}
+    done = lv.train("dqn", "CartPole-v1", until="minutes=0.02", on=on, **options)
+    assert (done.summary.stopped_by, done.summary.updates) == ("minutes=0.02", 0)
+    with pytest.warns(CheckpointWarning):
+        assert lv.resume(done.path, until="minutes=0.04", display="quiet").summary.updates == 0
+
+
+def test_it_may_be_linear() -> None:
+    monitor, *_ = run(DQN(**QUICK | {"hidden": ()}), updates=2)
+    assert monitor.updates == 2

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
-from levada.algorithms.sac import SAC, ChoiceSACLoss, SACLoss, soft_value
+from levada.algorithms.sac import SAC, ChoiceSACLoss, SACLoss, _act, soft_value
 from levada.math import Categorical, SquashedGaussian
 from levada.rl.off_policy import Net
 from levada.rl.spaces import SpaceError
@@ -54,7 +56,7 @@ class Fake:
 
 
 def test_the_losses_by_an_independent_count() -> None:
-    """arXiv 1812.05905, equations 5, 7 and 18, in numpy, with the density of a tanh of a Gaussian written out."""
+    """arXiv 1812.05905, equations 5, 7 and 18, in numpy, with the density of a tanh of a Gaussian, in (-1, 1), written out."""
     rng, n, a = np.random.default_rng(0), 6, 2
     mean, log_std = {k: rng.normal(size=(n, a)) for k in "ab"}, {k: rng.normal(size=(n, a)) * 0.3 for k in "ab"}
     noise = {k: rng.normal(size=(n, a)) for k in "ab"}
@@ -83,7 +85,7 @@ def test_the_losses_by_an_independent_count() -> None:
     def log_density(k: str) -> Any:
         x = mean[k] + np.exp(log_std[k]) * noise[k]
         normal = -0.5 * noise[k] ** 2 - log_std[k] - 0.5 * np.log(2 * np.pi)
-        return (normal - np.log((1 - np.tanh(x) ** 2) * (high - low) / 2)).sum(1)
+        return (normal - np.log(1 - np.tanh(x) ** 2)).sum(1)
 
     alpha = np.exp(log_alpha)
     target = reward + discount * (slow.min(0) - alpha * log_density("b"))
@@ -261,3 +263,26 @@ def test_choices_with_other_observations_and_action_masks(env: str) -> None:
     assert monitor.env_steps > 60
     if "Masked" in env:
         assert 0 < report.values["losses/entropy"] <= np.log(2) + 1e-6
+
+
+def test_how_much_is_explored_does_not_depend_on_the_units_of_the_actions() -> None:
+    """The same network, batch and noise, with actions in (-1, 1) and in (-0.1, 0.1): the same losses."""
+    found = []
+    for size in (1.0, 0.1):
+        space = spaces.Box(-size, size, (2,), np.float32)
+        policy = lv.Policy(
+            observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=space, squash=True, state_std=True
+        )
+        module = policy.module(0)
+        net = Net(module, dict(module.named_parameters()), learns=True)
+        obs, noise = torch.linspace(-1.0, 1.0, 12).reshape(4, 3), torch.linspace(-2.0, 2.0, 8).reshape(4, 2)
+        action, log_prob = _act(net, obs, noise)
+        found.append((action / size, log_prob))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_actions_that_cannot_vary_are_refused() -> None:
+    space = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.0], np.float32))
+    with pytest.raises(SpaceError, match="bounds apart from each other"):
+        lv.Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=space, squash=True)

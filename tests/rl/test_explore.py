@@ -59,6 +59,18 @@ def test_the_ladder_of_apex():
     np.testing.assert_allclose(shares, expected, atol=0.03)
 
 
+def test_the_ladder_of_two_actors_has_both_its_ends():
+    """In which N - 1 is not nearly N."""
+    for index, expected in ((0, 0.75 * 0.4), (1, 0.75 * 0.4**8)):
+        choose = EpsilonGreedy(ladder=0.4).plan(
+            HEAD, np.random.default_rng(0), 20_000, 1, Shard("step", index, 2, 0), 0
+        )
+        actions = np.empty((20_000, 1), np.int64)
+        for t in range(len(actions)):
+            choose(t, PARAMS[:1], None, actions[t])
+        assert (actions != 1).mean() == pytest.approx(expected, abs=0.012)
+
+
 @pytest.mark.parametrize(("options", "match"), [
     ({"start": 1.5}, "start=1.5.*probability"), ({"end": -0.1}, "end"), ({"ladder": 2.0}, "ladder"),
     ({"num_steps": 0}, "num_steps=0"),

@@ -55,7 +55,7 @@ class Plan:
         weights = flow.latest("weights", of=learner)
         items = flow.source("rollout", toy_source, reads=weights, shards=self.shards)
         replay = flow.replay(
-            "replay", of=Sized, capacity=1_000, min_size=self.min_size, samples_per_insert=self.samples_per_insert,
+            "replay", of=Sized, capacity=10_000, min_size=self.min_size, samples_per_insert=self.samples_per_insert,
             tolerance=self.tolerance, tables=self.tables, tickets=self.tickets, order=self.order,
             sampler=Prioritised() if self.prioritised else "uniform",
         )  # fmt: skip

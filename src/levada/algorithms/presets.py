@@ -98,7 +98,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "hidden": (128, 128),
             "lookahead": 5,
         },
-        "HalfCheetah-v5": {"learning_rate": 3e-4},
+        "HalfCheetah-v5": {"learning_rate": 3e-4, "min_size": 10_000},
     },
 }
 

@@ -62,7 +62,7 @@ class Replayed(Algorithm):
     prioritised: bool = False
     """Sample more often what was more surprising."""
     alpha: float = 0.6
-    """Exponent of the priorities, if prioritised. 0 is uniform."""
+    """Exponent of the priorities, if prioritised. 0 is uniform, 1 in proportion to them."""
     beta: float = 0.4
     """Exponent of the weights that correct for priorities; it rises to 1 over `capacity` transitions."""
     batch_size: int = 256
@@ -102,11 +102,11 @@ class Replayed(Algorithm):
             "tables",
         )
         require_counts(self, "anneal_steps", or_none=True)
-        require_fractions(self, "discount", "tau", "beta")
+        require_fractions(self, "discount", "tau", "alpha", "beta")
         require_bools(self, "prioritised")
         require_positive(self, "samples_per_insert", "learning_rate", "adam_eps", "tau")
         require_positive(self, "max_grad_norm", or_none=True)
-        require_not_negative(self, "tolerance", "alpha")
+        require_not_negative(self, "tolerance")
         require_choice(self, "order", "admission", "arrival")
         require_widths(self, "hidden")
         require_choice(self, "compile", True, False, "auto")
@@ -156,7 +156,10 @@ class Replayed(Algorithm):
             task=task, policy=policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
             num_old=cut.num_old, keeps_rows=first_priority is not None,
         )  # fmt: skip
-        most, share = self.num_envs * -(-self.num_steps // cut.stride), -(-self.capacity // self.tables)
+        pending = (
+            -(-cut.num_old // cut.stride) if isinstance(cut, Sequences) else 0
+        )  # which the end of an episode completes
+        most, share = self.num_envs * (self.num_steps + pending), -(-self.capacity // self.tables)
         if most > share:
             msg = (
                 f"{type(self).__name__}(capacity={self.capacity}, tables={self.tables}): an item of num_envs={self.num_envs} and "

@@ -42,7 +42,8 @@ class SAC(Replayed):
     log_alpha_init: float = 0.0
     """Logarithm of the temperature in the beginning. Higher explores more at first."""
     entropy_per_action: float = -1.0
-    """Entropy that the temperature aims at, for each number of an action. Higher explores more in the long run."""
+    """Entropy that the temperature aims at, for each number of an action, as if it lay in (-1, 1). Higher explores more in the
+    long run."""
     entropy_share: float = 0.6
     """The same where an action is a choice, as a share of the most that there can be: the logarithm of the number of actions that
     are allowed. The paper has 0.98, which stays near to choosing at random; 0 becomes greedy."""
@@ -124,10 +125,13 @@ class SACLoss:
 
 
 def _act(policy: Net, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions ``[N, A]`` that the noise makes, with gradient, and their log-densities ``[N]``."""
+    """Actions ``[N, A]`` that the noise makes, with gradient, and their log-densities ``[N]`` as if their range were (-1, 1): how
+    much entropy is aimed at must not depend on the units of the actions.
+    """
     distribution = vector_of(policy(obs)[0])
     x = distribution.base.mean + distribution.base.log_std.exp() * noise
-    return distribution.squash(x), distribution.log_prob_pre_tanh(x)
+    in_unit_range = distribution.log_prob_pre_tanh(x) + torch.as_tensor(distribution.log_half_range).sum()
+    return distribution.squash(x), in_unit_range
 
 
 @dataclass(frozen=True)

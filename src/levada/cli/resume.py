@@ -25,7 +25,7 @@ class ResumeOptions(Shown):
     until: str | None = None
     """When to stop; by default when the run was to stop. See `levada train ppo --help`."""
     on: str | None = None
-    """Where to run; by default where it ran. The result does not depend on it."""
+    """Where to run; by default where it ran. In admission order the result does not depend on it."""
 
 
 def resume(args: list[str], began_s: float) -> int:

@@ -156,9 +156,9 @@ class Prioritised:
     """Inserted entries over which beta rises to 1; None: never."""
 
     def __post_init__(self) -> None:
-        for name, value, most in (("alpha", self.alpha, float("inf")), ("beta", self.beta, 1.0)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-                msg = f"Prioritised({name}={value!r}): expected a number >= 0" + (" and <= 1" if most == 1.0 else "")
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                msg = f"Prioritised({name}={value!r}): expected a number from 0 to 1"
                 raise ChannelError(msg)
         if self.anneal_inserts is not None and (type(self.anneal_inserts) is not int or self.anneal_inserts < 1):
             msg = f"Prioritised(anneal_inserts={self.anneal_inserts!r}): expected an integer >= 1, or None for never"

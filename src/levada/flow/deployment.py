@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from levada.flow.state import RunState
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 class Run(Protocol):
     """A flow that is being executed."""
+
+    on_turn: Callable[[], None]
+    """Called before each thing that the run does, as far as it does it in this process; what it raises ends the loop."""
 
     @property
     def flow(self) -> Flow:

@@ -136,6 +136,16 @@ class SquashedGaussian:
         """
         return self.base.log_prob(x) - self._log_slope(x).sum(dim=-1)
 
+    @property
+    def log_half_range(self) -> float | Tensor:
+        """Logarithm of half the range, a number or ``[N]``: how much smaller log-densities are than those of actions in (-1, 1).
+
+        >>> SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0).log_half_range
+        0.0
+        """
+        half_range = self._half_range
+        return half_range.log() if isinstance(half_range, Tensor) else math.log(half_range)
+
     def entropy(self) -> Tensor:
         """Give the differential entropy in nats, ``[*batch]``.
 
@@ -185,9 +195,7 @@ class SquashedGaussian:
 
     def _log_slope(self, x: Tensor) -> Tensor:
         """Give log(d action / d x), each number alone."""
-        half_range = self._half_range
-        log_half_range = half_range.log() if isinstance(half_range, Tensor) else math.log(half_range)
-        log_slope: Tensor = 2.0 * (_LOG_TWO - x - softplus(-2.0 * x)) + log_half_range
+        log_slope: Tensor = 2.0 * (_LOG_TWO - x - softplus(-2.0 * x)) + self.log_half_range
         return log_slope
 
 

@@ -93,6 +93,11 @@ class SquashedBoxHead(BoxHead):
         if not space.is_bounded():
             msg = f"squash=True needs finite bounds, got {space}; did you mean squash=False?"
             raise SpaceError(msg)
+        if not (space.low < space.high).all():
+            msg = (
+                f"squash=True needs bounds apart from each other, got {space}; leave out what cannot vary, in a wrapper"
+            )
+            raise SpaceError(msg)
         self._low, self._high = (end.ravel().astype(np.float32) for end in (space.low, space.high))
         self._half_range = np.float32(0.5) * (self._high - self._low)
         self._ends = (torch.from_numpy(self._low), torch.from_numpy(self._high))

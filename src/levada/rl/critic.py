@@ -26,8 +26,8 @@ from levada.rl.spaces import OBS, SpaceError, has_action_mask
 class Critic(nn.Module):
     """`num` networks of linear layers and ReLUs, each on the flattened observation and action.
 
-    Their layers are batched matrix products, so that two networks take no more calls than one. They begin as torch's linear
-    layers do.
+    They begin as torch's linear layers do. (Both at once, by batched products, is slower: what is put together has to be taken
+    apart.)
 
     Raises:
         SpaceError: observations that are no vectors, or actions that are no Box.
@@ -48,23 +48,19 @@ class Critic(nn.Module):
             raise SpaceError(msg)
         self.vector = Vector(observation_space)
         sizes = [self.vector.size + math.prod(action_space.shape), *hidden, 1]
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for size, out in pairwise(sizes):
-            bound = 1.0 / math.sqrt(size)
-            self.weights.append(nn.Parameter(torch.empty(num, size, out).uniform_(-bound, bound)))
-            self.biases.append(nn.Parameter(torch.empty(num, 1, out).uniform_(-bound, bound)))
+        self.networks = nn.ModuleList(_network(sizes) for _ in range(num))
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Give values ``[num, N]``."""
         both = torch.cat([self.vector(obs.to(torch.float32)), action.reshape(len(action), -1)], dim=1)
-        x = both.expand(len(self.weights[0]), *both.shape)
-        last = len(self.weights) - 1
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
-            if number < last:
-                x = x.relu()
-        return x[..., 0]
+        return torch.stack([network(both)[:, 0] for network in self.networks])
+
+
+def _network(sizes: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size, out in pairwise(sizes):
+        layers += [nn.Linear(size, out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class ChoiceCritic(nn.Module):

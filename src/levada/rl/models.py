@@ -169,9 +169,11 @@ class ValueMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.vector = Vector(observation_space)
-        self.shared = _stack(self.vector.size, hidden[:-1], activation, hidden[-1], gain=math.sqrt(2.0))
-        self.shared.append(_ACTIVATIONS[activation]())
-        self.policy = linear(hidden[-1], num_params, gain=1.0)
+        self.shared = nn.Sequential()
+        if hidden:
+            self.shared = _stack(self.vector.size, hidden[:-1], activation, hidden[-1], gain=math.sqrt(2.0))
+            self.shared.append(_ACTIVATIONS[activation]())
+        self.policy = linear([self.vector.size, *hidden][-1], num_params, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Give parameters ``[N, num_params]`` and values ``[N]``."""

@@ -12,10 +12,13 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import numpy as np
 
 _SUFFIX = ".npy"
+_SAFE = "/ "
+"""What names keep as it is, beside letters, digits and `_.-~`: a zip cuts a name at a NUL, for example."""
 _PIECE = 1 << 20
 """Bytes that are read at a time to compare checksums."""
 
@@ -47,7 +50,7 @@ class Archive(Mapping[str, np.ndarray]):
                     with archive.open(name) as member:
                         while member.read(_PIECE):  # at the end the checksum is compared
                             pass
-                return cls(path, tuple(name.removesuffix(_SUFFIX) for name in archive.namelist()))
+                return cls(path, tuple(unquote(name.removesuffix(_SUFFIX)) for name in archive.namelist()))
         except FileNotFoundError as error:
             msg = f"{path.name} is missing"
             raise TornError(msg) from error
@@ -58,7 +61,7 @@ class Archive(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         if self._path is None or name not in self._names:
             raise KeyError(name)
-        with zipfile.ZipFile(self._path) as archive, archive.open(f"{name}{_SUFFIX}") as member:
+        with zipfile.ZipFile(self._path) as archive, archive.open(_member(name)) as member:
             return np.lib.format.read_array(member, allow_pickle=False)
 
     def __contains__(self, name: object) -> bool:
@@ -76,8 +79,12 @@ def write(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
     with path.open("xb") as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for name, array in arrays.items():
-                with archive.open(f"{name}{_SUFFIX}", "w", force_zip64=True) as member:
+                with archive.open(_member(name), "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
         return file.tell()
+
+
+def _member(name: str) -> str:
+    return quote(name, safe=_SAFE) + _SUFFIX

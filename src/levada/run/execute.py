@@ -56,6 +56,9 @@ SAVING_SHARE = 0.05
 class Running(Protocol):
     """What is needed of a run."""
 
+    on_turn: Callable[[], None]
+    """Called before each thing that it does."""
+
     def __iter__(self) -> Iterator[Report]:
         """Go on until the next report."""
         ...
@@ -131,6 +134,14 @@ def execute(
         try:
             shown.start(identity, until)
             stopped_by, between_updates = until.met(monitor), True  # a resumed run may have nothing left to do
+            first = monitor.updates
+
+            def stop_before_the_first_update() -> None:
+                """A replay may be filled for hours, in which nothing is reported, and nothing was learned that could be lost."""
+                if monitor.updates == first and (interrupt.requested or until.met(monitor)):
+                    raise _NothingLearned
+
+            run.on_turn = stop_before_the_first_update
             try:
                 for report in run if stopped_by is None else ():
                     _check_counted(report, monitor)
@@ -141,6 +152,8 @@ def execute(
                         break
                     if due.crossed(monitor.updates) and saver.is_time:
                         saver.save(None, between_updates=True)
+            except _NothingLearned:
+                stopped_by, between_updates = until.met(monitor) or INTERRUPTED, False
             except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
                 stopped_by, between_updates = INTERRUPTED, False
             interrupt.saving()
@@ -160,6 +173,10 @@ def execute(
     if interrupt.number is not None and interrupt.number in ENDING:  # also one that came while the end was being saved
         raise Terminated(interrupt.number)
     return summary
+
+
+class _NothingLearned(Exception):
+    """The run is to stop before its first update."""
 
 
 def _noting(
@@ -250,7 +267,8 @@ class _Saver:
         self._num_kept = num_kept
         self._every_s = every_s
         self._due_s = monitor.elapsed_s + every_s
-        self._saved_at = monitor.updates or -1  # a resumed run begins with a checkpoint
+        is_resumed = directory is not None and bool(checkpoint.list_checkpoints(directory.path))
+        self._saved_at = monitor.updates if is_resumed else -1
         self._failed_at = -1
 
     @property

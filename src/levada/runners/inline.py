@@ -133,6 +133,8 @@ class InlineRun:
         self._breakpoints: dict[str, list[Callable[[Firing], bool]]] = defaultdict(list)
         self._waiting: list[tuple[tuple[int, int], int, Firing]] = []  # a heap: the most urgent first
         self._num_started = 0
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called before each firing of a loop over reports."""
         self._reports: deque[Report] = deque()
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
         self._shards: dict[ShardKey, _Shard] = {}
@@ -169,6 +171,7 @@ class InlineRun:
         while True:
             while self._reports:
                 yield self._reports.popleft()
+            self.on_turn()
             self._step()
 
     def break_on(self, node: str, when: Callable[[Firing], bool] | None = None) -> None:

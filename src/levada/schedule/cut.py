@@ -40,8 +40,8 @@ class ReplayAccount(Struct, frozen=True):
     refilled: int = 0
     """Inserts that asked for no samples, because they made up for a loss."""
     lost_entries: int = 0
-    num_held: int = 0
-    """Items that were inserted since all tables were empty: the next goes to the table whose turn it is then."""
+    given: tuple[int, ...] = ()
+    """The same as `held`, what was lost with the table included: the next item goes to the one that was given least."""
 
 
 class Cut(Struct, frozen=True):

@@ -67,8 +67,8 @@ class ReplayMachine:
         self._settled: set[int] = set()  # numbers above it that are
         self._published = 0
         self._num_inserts = 0
-        self._num_held = 0  # the same since all tables were empty
         self._entries = [0] * storage.replay.tables  # inserted into each since it was empty
+        self._given = [0] * storage.replay.tables  # the same, what was lost with it included
         self._refilling: set[int] = (
             set()
         )  # tables that were lost, until they hold their share of what is needed at least
@@ -214,7 +214,7 @@ class ReplayMachine:
         return ReplayAccount(
             self._limiter.inserted, self._limiter.sampled - sum(draw.size for draw in undone), self._num_inserts,
             self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
-            tuple(self._entries), self._limiter.filling - self.replay.min_size, self._lost_entries, self._num_held,
+            tuple(self._entries), self._limiter.filling - self.replay.min_size, self._lost_entries, tuple(self._given),
         )  # fmt: skip
 
     def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
@@ -229,8 +229,7 @@ class ReplayMachine:
         """
         if not is_empty:
             self._limiter.inserted, self._limiter.sampled = account.inserted, account.sampled
-            self._num_held = account.num_held
-            self._entries = list(account.held)
+            self._entries, self._given = list(account.held), list(account.given)
             self._limiter.filling += account.refilled
             self._limiter.full_at = account.inserted + max(0, self.replay.min_size - self.num_entries)
         self._num_inserts, self._num_draws = account.num_inserts, account.num_draws
@@ -273,9 +272,9 @@ class ReplayMachine:
 
     def _insert(self, item: Item) -> Insert:
         self.told += [Stored(self.name, header) for header in item.headers]
-        table = self._num_held % self.replay.tables
+        table = self._given.index(min(self._given))  # items may differ in size, and tables should not
         self._num_inserts += 1
-        self._num_held += 1
+        self._given[table] += _num_entries(item)
         self._entries[table] += _num_entries(item)
         if self._entries[table] * self.replay.tables >= self.replay.min_size:
             self._refilling.discard(table)

@@ -13,7 +13,7 @@ import os
 import pickle
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import util
@@ -67,6 +67,8 @@ class RemoteRun:
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
         self._num_failures = 0
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called before each report."""
         self._open = partial(place.open, flow, seed=seed, save_every=save_every)
         self._state = state
         self._num_since = 0
@@ -86,6 +88,7 @@ class RemoteRun:
     def __iter__(self) -> Iterator[Report]:
         while True:
             while not self._reports:
+                self.on_turn()
                 try:
                     self._next()
                 except GoneError:

@@ -1,7 +1,7 @@
 """What a run and the process of a table say to each other.
 
 run -> table      Insert, Put, Draw, Reprioritise, Hold, Load, Forget
-table -> run      Stored, Drawn, Held, Refused
+table -> run      Stored, Drawn, Held, Loaded, Refused
 
 What a worker has made stays in the worker's slot: the run only says where it lies.
 """
@@ -82,6 +82,10 @@ class Where(Struct, frozen=True):
     dtype: str
 
 
+class Loaded(Struct, frozen=True, tag=True):
+    """The content is there."""
+
+
 class Held(Struct, frozen=True, tag=True):
     """The content: where the large arrays lie, and a parcel with the others. Descriptors of segments that were not shown before
     come with it, those of the parcel first.
@@ -99,4 +103,4 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 ToTable: TypeAlias = Insert | Put | Draw | Reprioritise | Hold | Load | Forget
-FromTable: TypeAlias = Stored | Drawn | Held | Refused
+FromTable: TypeAlias = Stored | Drawn | Held | Loaded | Refused

@@ -34,6 +34,7 @@ from levada.runners.processes.tables.messages import (
     Hold,
     Insert,
     Load,
+    Loaded,
     Put,
     Refused,
     Reprioritise,
@@ -187,6 +188,8 @@ class RemoteTable:
         """Go on from what `state_dict` gave."""
         packet, segment = _pack_alone(state)
         self._tell(Load(packet, segment.size), [segment.duplicate()])
+        with suppress(TableLostError):  # `lost` will say so
+            self._answer(Loaded, may_take_long=True)
 
     def close(self) -> None:
         """End the process, and forget its memory."""
@@ -233,12 +236,13 @@ class RemoteTable:
                 answer = message, descriptors
         return answer
 
-    def _answer(self, kind: Any) -> tuple[Any, list[int]]:
+    def _answer(self, kind: Any, *, may_take_long: bool = False) -> tuple[Any, list[int]]:
         """Wait for an answer. What was refused before is raised only then, so that no answer is left."""
         answer = None
         try:
             while answer is None and not self.how_it_ended:
-                if self._hang_timeout_s is not None and not self._wire.wait(self._hang_timeout_s):
+                limit_s = None if may_take_long else self._hang_timeout_s
+                if limit_s is not None and not self._wire.wait(limit_s):
                     self._end(self._silence)
                 else:
                     answer = self._take(self._wire.receive())

@@ -27,6 +27,7 @@ from levada.runners.processes.tables.messages import (
     Hold,
     Insert,
     Load,
+    Loaded,
     Put,
     Refused,
     Reprioritise,
@@ -111,6 +112,7 @@ class _TableServer:
             segment = Segment.open(descriptors[0], message.size)
             assert isinstance(self._table, Stateful)
             self._table.load_state_dict(unpack(message.packet, memoryview(segment.memory)))
+            self._wire.send(Loaded())
         else:
             assert isinstance(message, Forget)
             for worker in message.workers:
