@@ -43,7 +43,9 @@ class A2C(FromRollouts):
     def flow(self, task: Task) -> Flow:
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
-        learner = self.learner(policy, A2CLoss(self), minibatch_size=self.rows(policy, self.minibatch_size), accumulate=True)
+        learner = self.learner(
+            policy, A2CLoss(self), minibatch_size=self.rows(policy, self.minibatch_size), accumulate=True
+        )
 
         flow = Flow("a2c")
         weights = flow.latest("weights", of=learner)

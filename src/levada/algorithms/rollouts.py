@@ -85,7 +85,7 @@ class FromRollouts(Algorithm):
         require_choice(self, "cell", "lstm", "gru", None)
         require_counts(self, "num_units")
         if self.cell is not None and self.network is not None:
-            msg = f"{type(self).__name__}(cell={self.cell!r}, network=...): expected one of them; a network has a memory of its own"
+            msg = f"{type(self).__name__}(cell={self.cell!r}, network=...): expected one of them"
             raise ConfigError(msg)
         require_choice(self, "compile", True, False, "auto")
 

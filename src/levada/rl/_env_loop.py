@@ -51,8 +51,8 @@ class Walk:
     memory: Memory | None = None
     """Of a policy that is recurrent."""
     lasts: list[tuple[int, Array, Nest, Array]] = field(default_factory=list)
-    """Of a policy that is recurrent: steps in which episodes ended, the environments, the true observations that follow, and what is
-    remembered ``[M, state_size]`` of what came before those."""
+    """Of a policy that is recurrent: steps in which episodes ended, the environments, the true observations that follow, and what
+    is remembered ``[M, state_size]`` of what came before those."""
 
     @classmethod
     def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0) -> Walk:

@@ -72,7 +72,7 @@ class Rollout:
         return Transitions(columns | {name: _rows(column) for name, column in more.items()}, self.moments)
 
     def sequences(self, **more: Array) -> Transitions:
-        """One row for each environment: columns ``[B, T, ...]``, but `obs` ``[B, T + 1, ...]``, and `more` columns ``[T, B]``; views."""
+        """One row for each environment: columns ``[B, T, ...]``, but `obs` ``[B, T + 1, ...]``, and `more` ``[T, B]``; views."""
         columns: dict[str, Nest] = {
             "obs": self.obs, "action": self.action, "reward": self.reward, "terminated": self.terminated,
             "truncated": self.truncated, "log_prob": self.log_prob, "next_value": self.next_value, MASK: self.mask,
