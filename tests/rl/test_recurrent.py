@@ -12,7 +12,6 @@ from benchmarks._hidden import hidden_cartpole
 from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.policy import ModelError, Policy
 from levada.rl.recurrent import GRU, LSTM, Recurrent, RecurrentNet
-from levada.rl.sampler import Sampler
 from levada.rl.spaces import allocate, map_nest
 from levada.rl.task import Task
 
@@ -222,10 +221,3 @@ def test_networks_that_cannot_be_used_are_refused(network, message):
     assert policy_of(network=Sum).state_size == 2
     with pytest.raises(ModelError, match=message):
         policy_of(network=network)
-
-
-def test_rollouts_do_not_hold_states():
-    task = Task("CartPole-v1")
-    policy = policy_of(task.observation_space)
-    with pytest.raises(ValueError, match=r"Sampler: policy 'policy' is recurrent, .* did you want StepSampler"):
-        Sampler(task=task, policy=policy, num_envs=1, num_steps=1)

@@ -109,7 +109,7 @@ def _no_such_class(where: str, name: str, module: ModuleType) -> str:
     if isinstance(getattr(module, name, None), type):
         return f"{where}: {name} is no algorithm; derive it from levada.Algorithm"
     kinds = {k: v for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Algorithm)}
-    own = [k for k, v in kinds.items() if v is not Algorithm]
+    own = [k for k, v in kinds.items() if not inspect.isabstract(v)]
     near = difflib.get_close_matches(name, own, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; it has: {', '.join(own) or 'none'}"
     return f"{where} has no algorithm {name!r}{hint}"
