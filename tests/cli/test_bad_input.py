@@ -101,10 +101,10 @@ COMMANDS = [
     ("unknown flag", "--verbose", MISTAKEN, ["no command '--verbose'"]),
     ("algorithms takes nothing", "algorithms ppo", MISTAKEN, ["takes nothing", "'ppo'"]),
     # which algorithm
-    ("no algorithm", "train", MISTAKEN, ["which algorithm?", "algorithms: apex_ddpg, apex_dqn, ddpg, dqn, ppo"]),
+    ("no algorithm", "train", MISTAKEN, ["which algorithm?", "algorithms: a2c, a3c, apex_ddpg"]),
     ("algorithm not first", "train --env CartPole-v1 ppo", MISTAKEN, ["the algorithm comes first"]),
     ("unknown algorithm", "train pop --env CartPole-v1", MISTAKEN, ["no algorithm 'pop'", "did you mean 'ppo'?"]),
-    ("strange algorithm", "train dreamer --env CartPole-v1", MISTAKEN, ["no algorithm 'dreamer'", "There are: apex_ddpg"]),
+    ("strange algorithm", "train dreamer --env CartPole-v1", MISTAKEN, ["no algorithm 'dreamer'", "There are: a2c"]),
     ("no file", "train none.py:Mine --env CartPole-v1", MISTAKEN, ["no file 'none.py'"]),
     ("no module", "train nowhere:Mine --env CartPole-v1", MISTAKEN, ["no module 'nowhere'"]),
     ("empty module", "train :Mine --env CartPole-v1", MISTAKEN, ["'' is no module"]),

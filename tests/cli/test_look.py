@@ -71,7 +71,7 @@ def test_help_of_train_gives_the_options_of_the_run_first_and_defaults_of_the_pr
 def test_algorithms(shell):
     done = shell("algorithms")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("apex_ddpg     Ape-X DDPG: many samplers")
+    assert done.out.startswith("a2c           A2C: advantage actor-critic")
     assert "\nppo           PPO: proximal policy optimisation" in done.out
     assert "path/to/file.py:Class" in done.out
 
