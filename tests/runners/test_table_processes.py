@@ -102,6 +102,24 @@ def test_what_was_refused_says_of_what_and_leaves_no_answer_behind():
         place.close()
 
 
+def test_descriptors_meant_for_a_table_that_is_gone_are_closed():
+    recipe, num = TableRecipe(replay_flow().replays["replay"], 0, 1), list[int]()
+    [table] = (place := TableProcesses(max_restarts=0, hang_timeout_s=30.0)).open([recipe])
+    try:
+        for _ in range(10):
+            os.kill(pid := table.pid, signal.SIGKILL)
+            while os.path.exists(f"/proc/{pid}"):
+                time.sleep(0.01)
+            table.insert(Transitions({"value": np.arange(6.0)}))
+            assert table.how_it_ended
+            table.start()
+            gc.collect()
+            num.append(len(os.listdir("/proc/self/fd")))
+    finally:
+        place.close()
+    assert num[-1] <= num[0] + 1
+
+
 def test_a_table_that_cannot_be_opened_says_why():
     flow = replay_flow(capacity=10**14)
     with pytest.raises(MemoryError) as caught, APART.open(flow, seed=1) as run:

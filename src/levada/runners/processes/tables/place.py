@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import weakref
 from collections import deque
@@ -199,7 +200,8 @@ class RemoteTable:
     # ---- inside
 
     def _tell(self, message: ToTable, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; if the process has ended, that is noted, and `lost` will say so."""
+        """Send a message; if the process has ended, that is noted, and `lost` will say so. The descriptors are closed here."""
+        unsent = descriptors
         try:
             if self.how_it_ended:
                 raise BrokenPipeError
@@ -210,9 +212,12 @@ class RemoteTable:
                     raise BrokenPipeError
                 if self._gone:
                     self._forget()
+                unsent = ()  # the wire closes them, whatever happens
                 self._wire.send(message, descriptors)
         except (EOFError, ConnectionError):
             self._end()
+        finally:
+            _close(unsent)
         self._raise()
 
     def _forget(self) -> None:
@@ -270,7 +275,8 @@ class RemoteTable:
             return
         self.num_failures += 1
         with suppress(EOFError, ConnectionError):
-            self._take(self._wire.take())  # it may have said why
+            answer = self._take(self._wire.take())  # it may have said why
+            _close(answer[1] if answer is not None else ())  # and nobody looks at what it gave
         with suppress(ConnectionError):
             self._wire.close()
         if why:
@@ -282,6 +288,11 @@ class RemoteTable:
         self.how_it_ended = why or how_it_ended(self._process.exitcode)
         self._process.close()
         self._unstored.clear()
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _pack_alone(value: Any) -> tuple[Packet, Segment]:
