@@ -125,7 +125,7 @@ def test_what_acted_and_what_learns_remember_the_same(cell: Any, env: str) -> No
         for _ in range(3):
             rollout = live(policy.weights(module))
             batch = to_tensors(rollout.sequences())
-            found = Unrolled.of(Apply(module, dict(module.named_parameters()), None), batch)
+            found = Unrolled.of(Apply(module, dict(module.named_parameters())), batch)
             np.testing.assert_allclose(found.log_prob.detach(), rollout.log_prob, atol=1e-5)
             np.testing.assert_allclose(found.value.detach(), rollout.value, atol=1e-5)
             inside = ~(rollout.terminated | rollout.truncated)

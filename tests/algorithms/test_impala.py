@@ -42,7 +42,8 @@ def batch_of(seed: int) -> dict[str, Tensor]:
     terminated = rng.random(shape) < 0.2
     mask = (rng.random(shape) < 0.8).astype(np.float64)
     columns: dict[str, Any] = {
-        "obs": rng.integers(0, 5, (NUM_ROWS, NUM_STEPS + 1)),
+        "obs": rng.integers(0, 5, shape),
+        "last_obs": rng.integers(0, 5, NUM_ROWS),
         "action": rng.integers(0, NUM_ACTIONS, shape),
         "reward": rng.standard_normal(shape),
         "terminated": terminated,
@@ -56,6 +57,11 @@ def batch_of(seed: int) -> dict[str, Tensor]:
 
 def log_softmax(logits: Any) -> Any:
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def seen(batch: Mapping[str, Tensor]) -> Any:
+    """All observations, the last ones too."""
+    return np.concatenate([batch["obs"].numpy(), batch["last_obs"].numpy()[:, None]], axis=1)
 
 
 def backward_sum(
@@ -88,7 +94,7 @@ def expected(hp: IMPALA, now: Table, slow: Table | None, batch: Mapping[str, Ten
     log_target = log_pi if slow is None else log_softmax(slow.logits.detach().numpy())
     policy_loss = value_loss = entropy = 0.0
     for row in range(NUM_ROWS):
-        obs, action = batch["obs"][row].numpy(), batch["action"][row].numpy()
+        obs, action = seen(batch)[row], batch["action"][row].numpy()
         log_mu, weight = batch["log_prob"][row].numpy(), batch["weight"][row].numpy()
         taken, target = log_pi[obs[:-1], action], log_target[obs[:-1], action]
         values = all_values[obs]
@@ -122,17 +128,17 @@ def test_the_gradient_of_the_policy_loss_is_that_of_finite_differences() -> None
     """Importance ratios, targets and advantages are constants of it."""
     hp = IMPALA(discount=0.9, value_coef=0.0)
     now, batch = Table(1), batch_of(1)
-    loss, _ = VTraceLoss(hp)(Apply(now, dict(now.named_parameters()), None), batch, {})
+    loss, _ = VTraceLoss(hp)(Apply(now, dict(now.named_parameters())), batch, {})
     [found] = torch.autograd.grad(loss, [now.logits])
     log_pi, values = log_softmax(now.logits.detach().numpy()), now.values.detach().numpy()
     advantages = []
     for row in range(NUM_ROWS):
-        obs, action = batch["obs"][row].numpy(), batch["action"][row].numpy()
+        obs, action = seen(batch)[row], batch["action"][row].numpy()
         log_rho = log_pi[obs[:-1], action] - batch["log_prob"][row].numpy()
         advantages.append(backward_sum(values[obs], values[obs[:-1]], log_rho, batch, hp, row)[1])
 
     def policy_loss(logits: Any) -> float:
-        taken = log_softmax(logits)[batch["obs"][:, :-1].numpy(), batch["action"].numpy()]
+        taken = log_softmax(logits)[batch["obs"].numpy(), batch["action"].numpy()]
         return -float((batch["weight"].numpy() * np.array(advantages) * taken).sum())
 
     logits, step = now.logits.detach().numpy(), 1e-6
@@ -165,7 +171,7 @@ class EachAction:
             log_mu = actor.evaluate(obs, action)
             column = (len(REWARDS), 1)
             return Transitions({
-                "obs": np.zeros((len(REWARDS), 2, 1), np.float32), "action": action.reshape(column),
+                "obs": obs[:, None], "last_obs": obs, "action": action.reshape(column),
                 "reward": REWARDS.reshape(column), "terminated": np.ones(column, np.bool_),
                 "truncated": np.zeros(column, np.bool_), "next_value": np.zeros(column, np.float32),
                 "log_prob": log_mu.reshape(column), "mask": np.exp(log_mu).reshape(column),

@@ -58,7 +58,7 @@ def test_it_learns_continuous_actions() -> None:
 
 @pytest.mark.parametrize("kind", ["Image", "DictImage"])
 def test_images_learn_the_same_recorded_as_in_ordinary_torch(kind: str) -> None:
-    hp = dataclasses.replace(QUICK, num_envs=2, num_steps=8, minibatch_size=8)
+    hp = dataclasses.replace(QUICK, num_envs=2, num_steps=8, minibatch_size=8, precision="float32")
     env = f"small_envs:Small{kind}-v0"
     *_, recorded, _ = run(hp, env, updates=2)
     *_, ordinary, _ = run(dataclasses.replace(hp, compile=False), env, updates=2)

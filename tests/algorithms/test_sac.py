@@ -14,7 +14,7 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
 from levada.algorithms.sac import SAC, ChoiceSACLoss, SACLoss, _act, soft_value
 from levada.math import Categorical, SquashedGaussian
-from levada.rl.off_policy import Net
+from levada.rl.net import Net
 from levada.rl.spaces import SpaceError
 from levada.rl.task import Task
 from levada.run.hashing import params_sha256

@@ -224,7 +224,7 @@ def test_atari_is_registered_by_itself(monkeypatch: pytest.MonkeyPatch, registry
         return fake
 
     monkeypatch.setattr("levada.rl._registry.importlib.import_module", import_ale)
-    assert Task("ALE/Fake-v5").action_space == spaces.Discrete(2)
+    assert Task("ALE/Fake-v5", vectorization="sync").action_space == spaces.Discrete(2)
 
 
 def test_other_missing_packages(registry: dict[str, Any]) -> None:

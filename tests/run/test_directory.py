@@ -81,6 +81,8 @@ def test_the_config_says_who_chose_what(tmp_path):
         "env": "CartPole-v1",
         "seed": 1,
         "deployment": "inline",
+        "threads": 1,
+        "precision": "float32",
         "flow_hash": "ab" * 32,
     }
     assert config["versions"] == versions()

@@ -29,6 +29,8 @@ def test_everything_is_said():
         "env": "CartPole-v1",
         "seed": 1,
         "deployment": "inline",
+        "threads": 1,
+        "precision": "float32",
         "flow_hash": "ab" * 32,
         "stopped_by": "steps=80",
         "env_steps": 80,

@@ -46,7 +46,8 @@ def test_what_cannot_be_sent_stays_in_one_thread():
     (1.0, 6.0, 1, True, 6.0),
 ])  # fmt: skip
 def test_the_prediction(sampling_s, learning_s, workers, runs_ahead, expected_s):
-    assert auto._predict(sampling_s, learning_s, 4, workers, runs_ahead) == pytest.approx(expected_s, abs=0.01)
+    trial = auto.Trial(sampling_s, learning_s)
+    assert auto.predict_s(trial, 4, workers, runs_ahead) == pytest.approx(expected_s, abs=0.01)
 
 
 def test_it_runs():

@@ -1,5 +1,6 @@
 """Flows on several processes: the same bits as inline, whatever the timing; what a lost worker does; what is left behind."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -145,12 +146,14 @@ def test_items_that_grow_move_to_larger_slots():
 
 def test_nothing_is_left_behind():
     counted(samples.counting_flow(samples.Numbers()), 5, workers=2)  # starts the fork server, which stays
+    gc.collect()  # what earlier tests left to it
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         with Processes(workers=2).open(samples.counting_flow(samples.Numbers()), seed=1) as run:
             pids = run.worker_pids
             next(iter(run))
         assert not any(map(is_alive, pids))
+    gc.collect()
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 

@@ -44,7 +44,7 @@ class A2C(FromRollouts):
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(
-            policy, A2CLoss(self), minibatch_size=self.rows(policy, self.minibatch_size), accumulate=True
+            policy, A2CLoss(self), minibatch_size=self.num_rows(policy, self.minibatch_size), accumulate=True
         )
 
         flow = Flow("a2c")

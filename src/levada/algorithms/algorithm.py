@@ -14,7 +14,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from levada.flow import Flow
 from levada.rl.task import Task
@@ -26,6 +28,13 @@ class Algorithm(ABC):
 
     A field's docstring stands below it and says meaning, unit and the effect of raising it; the command line shows it.
     """
+
+    def settled(self, task: Task) -> tuple[Self, Mapping[str, str]]:
+        """What it leaves to a measurement decided, so that it can be written down; why, in words, by the names of those fields.
+
+        Asked once when a run begins. Most leave nothing open.
+        """
+        return self, {}
 
     @abstractmethod
     def flow(self, task: Task) -> Flow:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from levada.algorithms.checks import require_counts, require_positive
-from levada.algorithms.impala import IMPALA, corrected, total
+from levada.algorithms.impala import IMPALA, actor_critic_loss, vtrace_of
 from levada.rl.learner import Learner
 from levada.rl.policy import Policy
 from levada.rl.step import Apply
@@ -44,11 +44,9 @@ class APPO(IMPALA):
         require_counts(self, "num_epochs", "target_every")
         require_positive(self, "clip", "clip_is")
 
-    def learning(self, policy: Policy) -> Learner:
+    def make_learner(self, policy: Policy) -> Learner:
         """What learns."""
-        return self.learner(
-            policy, APPOLoss(self), num_epochs=self.num_epochs, target_every=self.target_every, corrects_staleness=True
-        )
+        return self.sequence_learner(policy, APPOLoss(self), num_epochs=self.num_epochs, target_every=self.target_every)
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ class APPOLoss:
         log_mu = batch["log_prob"].t()
         now, slow = Unrolled.of(apply, batch), Unrolled.of(apply.target, batch)
         rho = (slow.log_prob - log_mu).exp()
-        trace = corrected(hp, batch, now, rho)
+        trace = vtrace_of(hp, batch, now, rho)
         ratio = (log_mu - slow.log_prob).exp().clamp(max=hp.clip_is) * (now.log_prob - log_mu).exp()
         advantage = trace.pg_advantages
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - hp.clip, 1.0 + hp.clip) * advantage)
-        return total(hp, batch, now, trace, -(weight * surrogate).sum(), rho)
+        return actor_critic_loss(hp, batch, now, trace, -(weight * surrogate).sum(), rho)

@@ -39,7 +39,8 @@ from levada.flow import Flow
 from levada.rl.action_values import ActionValues, CategoricalValues, QuantileValues, ValueKind
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import value_network
-from levada.rl.off_policy import Net, Outcome, weighed
+from levada.rl.net import Net
+from levada.rl.off_policy import Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.spaces import Array
 from levada.rl.task import Task

@@ -6,24 +6,34 @@ meanwhile.
     rollout x shards -> [queue: lag <= max_lag] -> batch -> sequences -> learn
         ^                                                                 |
         +---------------------------- [weights] <-------------------------+
+
+With `replay_ratio`, rollouts are also kept for a while and learned from again, between the new ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from levada.algorithms.checks import require_choice, require_counts, require_positive
+from levada.algorithms.checks import (
+    ConfigError,
+    require_choice,
+    require_counts,
+    require_divides,
+    require_not_negative,
+    require_positive,
+)
 from levada.algorithms.rollouts import FromRollouts
-from levada.flow import Flow, Queue
+from levada.flow import Flow, Queue, Stream
 from levada.math import VTrace, vtrace
 from levada.rl.learner import Learner
 from levada.rl.policy import Policy
 from levada.rl.rollout import Rollout
+from levada.rl.sampler import OnNewWeights
 from levada.rl.step import Apply
 from levada.rl.task import Task
 from levada.rl.transitions import Transitions
@@ -36,11 +46,21 @@ class IMPALA(FromRollouts):
 
     num_rollouts: int = 1
     """Rollouts of one update. More make it steadier, and weights older."""
+    minibatch_size: int | None = None
+    """Transitions whose gradient is computed at a time; None: those of the whole update. A few hundred images fit into caches and
+    are quicker. It must be whole rollouts of single environments, and divide num_rollouts * num_envs * num_steps."""
     max_lag: int | None = 4
     """Updates that the policy may be ahead of the samples it learns from; None: as many as there are."""
     order: Literal["admission", "arrival"] = "arrival"
     """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
     where some take longer than others, and never the same twice."""
+    on_new_weights: OnNewWeights = "continue"
+    """What becomes of a rollout when newer weights come: it goes on with the old ones, or is `cut`, and the shorter one sent,
+    which is less stale; for `arrival` alone, since how long rollouts are depends on timing then."""
+    replay_ratio: float = 0.0
+    """Rollouts that are learned from again for each new one; 0: none. More learn more from a sample, and from older ones."""
+    replay_capacity: int = 64
+    """Rollouts that are kept for that. More are older when they come again."""
     clip_rho: float = 1.0
     """Importance ratios are cut off here. Higher learns more nearly the values of the newest policy, with more noise."""
     clip_c: float = 1.0
@@ -50,33 +70,70 @@ class IMPALA(FromRollouts):
         super().__post_init__()
         require_counts(self, "num_rollouts")
         require_counts(self, "max_lag", least=0, or_none=True)
+        require_counts(self, "minibatch_size", or_none=True)
+        if self.minibatch_size is not None:
+            product = f"num_rollouts * num_envs * num_steps = {self.num_rollouts} * {self.num_envs} * {self.num_steps}"
+            require_divides(self, "minibatch_size", self.num_rollouts * self.num_envs * self.num_steps, product)
+            self.num_sequences(self.minibatch_size)
         require_choice(self, "order", "admission", "arrival")
+        require_choice(self, "on_new_weights", *get_args(OnNewWeights))
+        require_not_negative(self, "replay_ratio")
+        require_counts(self, "replay_capacity", least=self.num_rollouts)
         require_positive(self, "clip_rho", "clip_c")
+        if self.on_new_weights == "cut" and self.order != "arrival":
+            msg = f"{type(self).__name__}(on_new_weights='cut', order={self.order!r}): expected order='arrival', or 'continue'"
+            raise ConfigError(msg)
+
+    def coefficients(self, num_env_steps: int) -> dict[str, float]:
+        """What changes from update to update; steps that come again are no further ones."""
+        return super().coefficients(round(num_env_steps / (1.0 + self.replay_ratio)))
 
     @property
     def queue(self) -> Queue:
         """Between samplers and learner."""
+        capacity = 2 * max(self.shards, self.num_rollouts)
         if self.max_lag is None:
-            return Queue(max_lag=None, capacity=2 * max(self.shards, self.num_rollouts))
+            return Queue(max_lag=None, capacity=capacity)
+        if self.replay_ratio:  # how many updates come between two new rollouts is not fixed
+            return Queue(max_lag=self.max_lag, on_stale="drop", capacity=capacity)
         return Queue(max_lag=self.max_lag, order=self.order)
 
-    def learning(self, policy: Policy) -> Learner:
+    def make_learner(self, policy: Policy) -> Learner:
         """What learns."""
-        return self.learner(policy, VTraceLoss(self), corrects_staleness=True)
+        return self.sequence_learner(policy, VTraceLoss(self))
+
+    def sequence_learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
+        """What learns from whole rollouts of single environments."""
+        size = None if self.minibatch_size is None else self.num_sequences(self.minibatch_size)
+        return self.learner(policy, loss, minibatch_size=size, accumulate=True, corrects_staleness=True, **more)
 
     def flow(self, task: Task) -> Flow:
         """Sample, batch, learn, publish."""
         policy = self.policy(task)
-        learner = self.learning(policy)
+        learner = self.make_learner(policy)
+        sampler = self.sampler(task, policy, on_new_weights=self.on_new_weights)
 
         flow = Flow(type(self).__name__.lower())
         weights = flow.latest("weights", of=learner)
-        rollouts = flow.source("rollout", self.sampler(task, policy), reads=weights, shards=self.shards)
+        rollouts = flow.source("rollout", sampler, reads=weights, shards=self.shards)
         batch = flow.batch("batch", rollouts.via(self.queue), size=self.num_rollouts)
-        update = flow.learn("learn", learner, flow.map("sequences", sequences, batch))
+        rows = flow.map("sequences", sequences, batch)
+        update = flow.learn("learn", learner, self.mixed(flow, rows, rollouts) if self.replay_ratio else rows)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
         return flow
+
+    def mixed(
+        self, flow: Flow, new: Stream[Sequence[Transitions]], rollouts: Stream[Rollout]
+    ) -> Stream[Sequence[Transitions]]:
+        """New rollouts, and between them such as were learned from before (RLlib's mix-in replay)."""
+        num_rows = self.num_rollouts * self.num_envs
+        replay = flow.replay(
+            "replay", of=Transitions, capacity=self.replay_capacity * self.num_envs, min_size=num_rows,
+            samples_per_insert=self.replay_ratio, tolerance=float(num_rows), order="arrival",
+        )  # fmt: skip
+        flow.store(flow.map("rows", Rollout.sequences, rollouts), to=replay)
+        return flow.union("mix", new, flow.sample("again", replay, size=num_rows))
 
 
 def sequences(rollouts: Sequence[Rollout]) -> Sequence[Transitions]:
@@ -97,11 +154,11 @@ class VTraceLoss:
         weight = batch["weight"].t()
         now = Unrolled.of(apply, batch)
         rho = (now.log_prob - batch["log_prob"].t()).detach().exp()
-        trace = corrected(self.hp, batch, now, rho)
-        return total(self.hp, batch, now, trace, -(weight * trace.pg_advantages * now.log_prob).sum(), rho)
+        trace = vtrace_of(self.hp, batch, now, rho)
+        return actor_critic_loss(self.hp, batch, now, trace, -(weight * trace.pg_advantages * now.log_prob).sum(), rho)
 
 
-def corrected(hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, rho: Tensor) -> VTrace:
+def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, rho: Tensor) -> VTrace:
     """V-trace of sequences, with importance ratios ``[T, N]``. Where episodes end, values ahead are by the weights that acted."""
     terminated, truncated = batch["terminated"].t(), batch["truncated"].t()
     ahead = torch.cat([now.value[1:], now.last_value[None]])
@@ -112,7 +169,7 @@ def corrected(hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, rho: Tensor) 
     )  # fmt: skip
 
 
-def total(
+def actor_critic_loss(
     hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, trace: VTrace, policy_loss: Tensor, rho: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of policy, values and entropy, and what is reported of it."""

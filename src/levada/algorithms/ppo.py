@@ -88,7 +88,7 @@ class PPO(FromRollouts):
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
         """What changes from update to update."""
-        left = self.left(num_env_steps)
+        left = self.share_left(num_env_steps)
         return {
             "learning_rate": self.learning_rate * (left if self.anneal_learning_rate else 1.0),
             "clip": self.clip * (left if self.anneal_clip else 1.0),
@@ -98,7 +98,7 @@ class PPO(FromRollouts):
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(
-            policy, PPOLoss(self), num_epochs=self.num_epochs, minibatch_size=self.rows(policy, self.minibatch_size),
+            policy, PPOLoss(self), num_epochs=self.num_epochs, minibatch_size=self.num_rows(policy, self.minibatch_size),
             stop_above=None if self.target_kl is None else ("approx_kl", 1.5 * self.target_kl),
         )  # fmt: skip
 

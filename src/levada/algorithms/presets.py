@@ -10,6 +10,49 @@ from collections.abc import Mapping
 from typing import Any
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "a2c": {
+        "CartPole-v1": {
+            "num_steps": 16,
+            "learning_rate": 5e-3,
+            "anneal_steps": 150_000,
+            "value_coef": 1.0,
+            "discount": 0.98,
+            "gae_lambda": 0.8,
+        },
+    },
+    "a3c": {
+        "CartPole-v1": {
+            "num_envs": 4,
+            "num_steps": 16,
+            "learning_rate": 3e-3,
+            "value_coef": 1.0,
+            "discount": 0.98,
+            "gae_lambda": 0.9,
+        },
+    },
+    "appo": {
+        "CartPole-v1": {
+            "shards": 4,
+            "num_envs": 4,
+            "num_steps": 16,
+            "num_epochs": 2,
+            "target_every": 4,
+            "learning_rate": 1e-3,
+            "anneal_steps": 250_000,
+            "clip": 0.4,
+            "discount": 0.98,
+        },
+    },
+    "impala": {
+        "CartPole-v1": {
+            "shards": 4,
+            "num_envs": 4,
+            "learning_rate": 3e-3,
+            "anneal_steps": 250_000,
+            "entropy_coef": 0.003,
+            "discount": 0.98,
+        },
+    },
     "dqn": {
         "CartPole-v1": {
             "hidden": (128, 128),

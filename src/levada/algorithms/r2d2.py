@@ -25,7 +25,8 @@ from levada.algorithms.sequenced import Sequenced
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.explore import EpsilonGreedy
-from levada.rl.off_policy import Net, Outcome, weighed
+from levada.rl.net import Net
+from levada.rl.off_policy import Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.sequences import time_major, unroll
 from levada.rl.task import Task

@@ -27,7 +27,8 @@ from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.explore import OwnNoise
 from levada.rl.models import TensorNest
-from levada.rl.off_policy import Net, Outcome, weighed
+from levada.rl.net import Net
+from levada.rl.off_policy import Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.recurrent import RecurrentNet
 from levada.rl.sequences import time_major, unroll

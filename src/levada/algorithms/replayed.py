@@ -156,9 +156,8 @@ class Replayed(Algorithm):
             task=task, policy=policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
             num_old=cut.num_old, keeps_rows=first_priority is not None,
         )  # fmt: skip
-        pending = (
-            -(-cut.num_old // cut.stride) if isinstance(cut, Sequences) else 0
-        )  # which the end of an episode completes
+        # rows that only the end of an episode completes
+        pending = -(-cut.num_old // cut.stride) if isinstance(cut, Sequences) else 0
         most, share = self.num_envs * (self.num_steps + pending), -(-self.capacity // self.tables)
         if most > share:
             msg = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import (
@@ -13,6 +13,7 @@ from levada.algorithms.checks import (
     require_bools,
     require_choice,
     require_counts,
+    require_divides,
     require_fractions,
     require_not_negative,
     require_numbers,
@@ -23,7 +24,9 @@ from levada.algorithms.network import NetworkField, find_network
 from levada.rl.learner import Learner
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
+from levada.rl.precision import choose_precision, gains_by_bfloat16
 from levada.rl.recurrent import RecurrentNet
+from levada.rl.ring import Ring
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task
 
@@ -36,6 +39,9 @@ class FromRollouts(Algorithm):
     """Logical samplers, each with its own environments. More can use more cores."""
     num_envs: int = 8
     """Environments of one shard, stepped together. More are quicker per step, and make rollouts larger."""
+    num_groups: int = 1
+    """Groups of a shard's environments, which must divide num_envs: while one steps, actions of another are chosen. 2 pays where
+    environments let go of Python's lock, as Atari's, and there are cores to spare."""
     num_steps: int = 32
     """Steps of one rollout. More look further ahead, and come more seldom."""
     learning_rate: float = 1e-3
@@ -66,13 +72,17 @@ class FromRollouts(Algorithm):
     """Kind of the memory of a recurrent policy; None: it has none."""
     num_units: int = 64
     """Units of the memory. More remember more, and are slower."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Numbers that layers compute in. "auto": bfloat16 for images, where the processor has it and a measurement says it is worth
+    it."""
     log_std_init: float = 0.0
     """Logarithm of the deviation of continuous actions in the beginning. More explores wider."""
     compile: Literal["auto"] | bool = "auto"
     """Compile the update: at once, never (then it is ordinary torch), or once the run is long enough to earn it."""
 
     def __post_init__(self) -> None:
-        require_counts(self, "shards", "num_envs", "num_steps")
+        require_counts(self, "shards", "num_envs", "num_groups", "num_steps")
+        require_divides(self, "num_groups", self.num_envs, "num_envs")
         require_counts(self, "anneal_steps", or_none=True)
         require_fractions(self, "discount")
         require_positive(self, "learning_rate", "adam_eps")
@@ -87,23 +97,32 @@ class FromRollouts(Algorithm):
         if self.cell is not None and self.network is not None:
             msg = f"{type(self).__name__}(cell={self.cell!r}, network=...): expected one of them"
             raise ConfigError(msg)
+        require_choice(self, "precision", "auto", "float32", "bfloat16")
         require_choice(self, "compile", True, False, "auto")
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
         """What changes from update to update."""
-        return {"learning_rate": self.learning_rate * self.left(num_env_steps)}
+        return {"learning_rate": self.learning_rate * self.share_left(num_env_steps)}
 
-    def left(self, num_env_steps: int) -> float:
+    def share_left(self, num_env_steps: int) -> float:
         """Which share of `anneal_steps` is left."""
         return 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_env_steps / self.anneal_steps)
 
     def policy(self, task: Task) -> Policy:
         """The policy of these settings."""
         shape: Any = {} if self.cell else {"hidden": self.hidden, "activation": self.activation}
-        return Policy(
-            observation_space=task.observation_space, action_space=task.action_space, network=self.make_network(),
+        make = partial(
+            Policy, observation_space=task.observation_space, action_space=task.action_space, network=self.make_network(),
             normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward, log_std_init=self.log_std_init, **shape,
         )  # fmt: skip
+        return make(precision=choose_precision(make())[0] if self.precision == "auto" else self.precision)
+
+    def settled(self, task: Task) -> tuple[Self, Mapping[str, str]]:
+        """With a precision, if that was to be measured."""
+        if self.precision != "auto" or not gains_by_bfloat16(task.observation_space):
+            return self, {}
+        chosen, why = choose_precision(replace(self, precision="float32").policy(task))
+        return replace(self, precision=chosen), {"precision": why}
 
     def make_network(self) -> Callable[..., Any] | None:
         """What makes the network; None: the one that suits the observations."""
@@ -113,7 +132,22 @@ class FromRollouts(Algorithm):
             RecurrentNet, cell=self.cell, num_units=self.num_units, hidden=self.hidden, activation=self.activation
         )
 
-    def rows(self, policy: Policy, num_transitions: int | None) -> int | None:
+    def num_sequences(self, num_transitions: int) -> int:
+        """How many rows hold so many transitions, if each is a whole rollout of one environment.
+
+        Raises:
+            ConfigError: that is no whole number.
+
+        """
+        if num_transitions % self.num_steps:
+            msg = (
+                f"{type(self).__name__}(minibatch_size={num_transitions}): it learns from whole rollouts, so it must be a "
+                f"multiple of num_steps={self.num_steps}"
+            )
+            raise ConfigError(msg)
+        return num_transitions // self.num_steps
+
+    def num_rows(self, policy: Policy, num_transitions: int | None) -> int | None:
         """How many rows hold so many transitions: of a recurrent policy each is a whole rollout of one environment.
 
         Raises:
@@ -122,19 +156,14 @@ class FromRollouts(Algorithm):
         """
         if num_transitions is None or not policy.state_size:
             return num_transitions
-        if num_transitions % self.num_steps:
-            msg = (
-                f"{type(self).__name__}(minibatch_size={num_transitions}): a recurrent policy learns from whole rollouts, so it "
-                f"must be a multiple of num_steps={self.num_steps}"
-            )
-            raise ConfigError(msg)
-        return num_transitions // self.num_steps
+        return self.num_sequences(num_transitions)
 
-    def sampler(self, task: Task, policy: Policy) -> Sampler:
-        """What acts."""
-        return Sampler(
-            task=task, policy=policy, num_envs=self.num_envs, num_steps=self.num_steps, discount=self.discount
+    def sampler(self, task: Task, policy: Policy, **more: Any) -> Sampler | Ring:
+        """What acts; `more`: fields of `Sampler`."""
+        sampler = Sampler(
+            task=task, policy=policy, num_envs=self.num_envs, num_steps=self.num_steps, discount=self.discount, **more
         )
+        return sampler if self.num_groups == 1 else Ring(sampler=sampler, num_groups=self.num_groups)
 
     def learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
         """What learns; `more`: fields of `Learner`."""

@@ -29,7 +29,8 @@ from levada.rl._box_heads import vector_of
 from levada.rl.critic import ChoiceCritic, Critic
 from levada.rl.explore import OwnNoise
 from levada.rl.models import actor_network, value_network
-from levada.rl.off_policy import Net, Outcome, weighed
+from levada.rl.net import Net
+from levada.rl.off_policy import Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.spaces import ACTION_MASK, SpaceError
 from levada.rl.task import Task

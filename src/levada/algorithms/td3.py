@@ -26,7 +26,8 @@ from levada.rl._box_heads import vector_of
 from levada.rl.critic import Critic
 from levada.rl.explore import GaussianNoise
 from levada.rl.models import actor_network
-from levada.rl.off_policy import Net, Outcome, weighed
+from levada.rl.net import Net
+from levada.rl.off_policy import Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.task import Task
 

@@ -107,8 +107,9 @@ def read_task(directory: RunDirectory) -> Task:
         msg = f"{directory.path} was trained on the callable {name}: give it, as in levada.load(path, env={name})"
         raise LoadError(msg)
     settings = directory.config.settings
-    stack = settings["frame_stack"].value if "frame_stack" in settings else None  # runs from before have none
-    return Task(env, env_kwargs=kwargs, vectorization=how, frame_stack=stack)
+    others = ("frame_stack", "reward_clip", "life_loss")
+    more = {name: settings[name].value for name in others if name in settings}  # runs from before have none
+    return Task(env, env_kwargs=kwargs, vectorization=how, **more)
 
 
 def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorithm:

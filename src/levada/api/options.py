@@ -42,9 +42,9 @@ class Options:
     a moment and picks."""
     out: str | None = None
     """Directory of the run, which must be new or empty; by default one below runs/."""
-    threads: int | None = None
-    """Threads that torch learns with; by default one for small networks, all cores for images, and for large networks those that
-    workers leave over."""
+    threads: int | Literal["auto"] | None = None
+    """Threads that torch learns with; by default one for small networks, and for images and large networks the cores that workers
+    leave over. `auto` measures for a moment, and also how many sampling should have."""
     checkpoint_every_updates: int | Literal["auto"] | None = "auto"
     """A checkpoint after each so many updates, from which `levada resume` goes on, and one at the end; auto: about every ten
     seconds, after a multiple of ten updates. (In Python None: only at the end.)"""
@@ -54,11 +54,14 @@ class Options:
     """Write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        numbers: dict[str, tuple[Any, int]] = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
+        numbers: dict[str, tuple[Any, int]] = {"seed": (self.seed, 0)}
+        if self.threads != "auto":
+            numbers["threads"] = (self.threads, 1)
         if self.checkpoint_every_updates != "auto":
             numbers["checkpoint_every_updates"] = (self.checkpoint_every_updates, 1)
         check_integers({name: pair for name, pair in numbers.items() if pair[0] is not None})
-        _check_threads(self.threads)
+        if isinstance(self.threads, int):
+            _check_threads(self.threads)
         Until.parse(self.until)
 
 
@@ -117,9 +120,9 @@ def check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
             raise ConfigError(msg)
 
 
-def _check_threads(threads: int | None) -> None:
+def _check_threads(threads: int) -> None:
     cores = os.cpu_count() or 1
-    if threads is not None and threads > THREADS_PER_CORE * cores:
+    if threads > THREADS_PER_CORE * cores:
         msg = (
             f"threads={threads}: expected at most {THREADS_PER_CORE * cores}, {THREADS_PER_CORE} for each of the {cores} "
             f"cores of this machine; more than {cores} seldom help"

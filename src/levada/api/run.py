@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
+from levada.api.options import Options
 from levada.flow import Flow, Instrument, LevadaError, RunState
 from levada.flow.deployment import Deployment, Run
 from levada.rl.evaluate import TrainedPolicy
 from levada.rl.learner import Learner
 from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.threads import default_threads, measure_threads, set_threads
 from levada.run.directory import RunDirectory
 from levada.run.display import Display
 from levada.run.execute import execute
@@ -29,6 +30,7 @@ from levada.runners.accounts import num_cores
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.auto import Auto
 from levada.runners.counts import useful_workers
+from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
 
@@ -147,6 +149,27 @@ def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Disp
         chosen, why = place.choose(flow, seed=seed)
     display.note(f"auto: {chosen}, for {why}")
     return chosen
+
+
+def settle_threads(
+    place: Deployment, flow: Flow, options: Options, task: Task, display: Display
+) -> tuple[Deployment, int]:
+    """How many threads learn, and the deployment with those that sample; `auto` measures, and says why."""
+    if options.threads != "auto":
+        return place, options.threads or default_threads(task, flow, num_beside(place, flow))
+    if not isinstance(place, Inline | Processes):
+        msg = f"threads='auto' on {place}: expected on='inline' or 'processes'; elsewhere samplers share the learner's threads"
+        raise ConfigError(msg)
+    with sys_exit_is_an_error():
+        split = measure_threads(flow, place, options.seed)
+    display.note(f"threads: {split}")
+    return replace(place, threads=split.sampling), split.learning
+
+
+def precision_of(flow: Flow) -> str:
+    """Numbers that the networks of a flow compute in, as their policies say."""
+    policies = [getattr(recipe, "policy", None) for recipe in flow.learners().values()]
+    return ", ".join(sorted({getattr(policy, "precision", "float32") for policy in policies})) or "float32"
 
 
 def num_beside(place: Deployment, flow: Flow) -> int:

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import algorithm_home, algorithm_name
 from levada.api.options import Env, Options, configure, deployment
-from levada.api.run import Job, Result, build, num_beside, settle
+from levada.api.run import Job, Result, build, num_beside, precision_of, settle, settle_threads
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
 from levada.rl.task import Task
 from levada.rl.threads import default_threads
 from levada.run.directory import RunDirectory
-from levada.run.display import Mode, make_display
+from levada.run.display import Display, Mode, make_display
 from levada.run.exits import sys_exit_is_an_error
 from levada.run.identity import Identity, Origin, Setting
 from levada.run.monitor import Monitor
@@ -32,7 +32,7 @@ def train(
     seed: int = 0,
     on: str | Deployment = "inline",
     out: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
+    threads: int | Literal["auto"] | None = None,
     checkpoint_every_updates: int | Literal["auto"] | None = "auto",
     save_replays: bool = False,
     tensorboard: bool = True,
@@ -49,7 +49,8 @@ def train(
         seed: everything random follows from it.
         on: where to run.
         out: directory of the run; None makes one below runs/.
-        threads: of torch; None: one for small networks, all cores for images.
+        threads: of torch; None: one for small networks, the cores that workers leave over for images and large ones; "auto"
+            measures for a moment.
         checkpoint_every_updates: a checkpoint after each so many; None saves at the end only; "auto" about every ten seconds.
         save_replays: whether checkpoints hold the contents of replays; otherwise a resumed run fills them anew.
         tensorboard: whether to write TensorBoard events.
@@ -91,19 +92,20 @@ def launch(
     began_s = time.perf_counter() if began_s is None else began_s
     task = env if isinstance(env, Task) else Task(env)
     until = Until.parse(options.until)
+    shown = make_display(display)
     with sys_exit_is_an_error():
+        config, settings = _settled(config, settings, task, shown)
         flow = build(config, task)
         flow.check(reports=True)
-    shown = make_display(display)
-    threads = options.threads or default_threads(task, flow, num_beside(place, flow))
-    settled = settle(place, flow, options.seed, threads, shown)
-    if settled is not place:
-        place, threads = settled, options.threads or default_threads(task, flow, num_beside(settled, flow))
+    place = settle(place, flow, options.seed, default_threads(task, flow, num_beside(place, flow)), shown)
+    place, threads = settle_threads(place, flow, options, task, shown)
     identity = Identity(
         algorithm=algorithm_name(type(config)),
         env=task.name,
         seed=options.seed,
         deployment=str(place),
+        threads=threads,
+        precision=precision_of(flow),
         flow_hash=flow.hash(),
     )
     origins = option_origins or {}
@@ -112,7 +114,7 @@ def launch(
         name: Setting(value, origins.get(name, "default" if value == getattr(defaults, name) else "argument"))
         for name, value in dataclasses.asdict(options).items()
     }
-    about["threads"] = Setting(threads, about["threads"].origin)
+    about["threads"] = Setting(threads, "measured" if options.threads == "auto" else about["threads"].origin)
     about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
     for name, (value, usual) in _written(task).items():
         about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
@@ -126,6 +128,16 @@ def launch(
     return job.carry_out(directory, monitor, display=shown, instruments=instruments)
 
 
+def _settled(
+    config: Algorithm, settings: Mapping[str, Setting], task: Task, display: Display
+) -> tuple[Algorithm, Mapping[str, Setting]]:
+    """A configuration that leaves nothing to measurements, and where each value is from; it is said what was measured."""
+    config, reasons = config.settled(task)
+    for name, why in reasons.items():
+        display.note(f"{name}: {getattr(config, name)}, for {why}")
+    return config, {**settings, **{name: Setting(getattr(config, name), "measured") for name in reasons}}
+
+
 def _written(task: Task) -> dict[str, tuple[Any, Any]]:
     """A task as settings: name -> (value, default); a callable can only be named."""
     env = task.env if isinstance(task.env, str) else {"callable": task.name}
@@ -134,4 +146,6 @@ def _written(task: Task) -> dict[str, tuple[Any, Any]]:
         "env_kwargs": (dict(task.env_kwargs), {}),
         "vectorization": (task.vectorization, "auto"),
         "frame_stack": (task.frame_stack, None),
+        "reward_clip": (task.reward_clip, None),
+        "life_loss": (task.life_loss, False),
     }

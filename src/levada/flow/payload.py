@@ -64,6 +64,11 @@ def serve_here(factory: Callable[[], ServedT]) -> ServedT:
     return factory()
 
 
+def never() -> bool:
+    """No newer weights come while a firing lasts, as where all is one thread."""
+    return False
+
+
 Allocate: TypeAlias = Callable[[tuple[int, ...], Any], np.ndarray]
 
 
@@ -88,6 +93,8 @@ class Shard:
     empty: Allocate = field(default=np.empty, compare=False, repr=False)
     """`empty(shape, dtype)`: memory to make the next item in, which its consumer sees without a copy, in whatever process
     it is. It is used again once the item is consumed, so nothing of it may be kept from one item to the next."""
+    has_newer: Callable[[], bool] = field(default=never, compare=False, repr=False)
+    """`has_newer()`: whether newer weights have come since the present firing began; quick enough to be asked at each step."""
     serve: Serve = field(default=serve_here, compare=False, repr=False)
     """`serve(factory)`: makes a model to act with, in this process or wherever the deployment has its inference."""
 

@@ -1,7 +1,7 @@
 """The parts of reinforcement learning that algorithms are made of: tasks, policies, samplers, learners.
 
     task        Task: environments of one kind, and what they observe and take
-    acting      Policy (its network, its distribution), Sampler -> Rollout, Shard
+    acting      Policy (its network, its distribution), Sampler (in a Ring) -> Rollout, Shard
     learning    Transitions, Learner (epochs and minibatches over a loss), Adam
     off-policy  StepSampler (EpsilonGreedy, GaussianNoise, OwnNoise) -> NStep, OffPolicyLearner (targets, critics), Frames
     values      CategoricalValues, QuantileValues -> ActionValues
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from levada.rl.policy import Policy as Policy
     from levada.rl.recurrent import Recurrent as Recurrent
     from levada.rl.recurrent import RecurrentNet as RecurrentNet
+    from levada.rl.ring import Ring as Ring
     from levada.rl.rollout import Rollout as Rollout
     from levada.rl.sampler import Sampler as Sampler
     from levada.rl.sequences import Sequences as Sequences
@@ -86,6 +87,7 @@ _HOME = {
     "QuantileValues": "levada.rl.action_values",
     "Recurrent": "levada.rl.recurrent",
     "RecurrentNet": "levada.rl.recurrent",
+    "Ring": "levada.rl.ring",
     "Rollout": "levada.rl.rollout",
     "Sampler": "levada.rl.sampler",
     "Sequences": "levada.rl.sequences",

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from levada.flow import Episode, Shard
+from levada.flow.payload import never
 from levada.flow.rng import rng_array, set_rng
 from levada.rl.env_batch import StepResult
 from levada.rl.policy import Policy
@@ -60,9 +61,33 @@ class Walk:
         obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
         return cls(obs=obs, finals=[], **step_columns(task, num_steps, num_envs, empty, state_size))
 
+    def begin(self, obs: Nest) -> None:
+        """The observations ``[B, ...]`` before the first step, of walks that do not begin with a reset."""
+
     def put(self, t: int, obs: Nest) -> None:
         """The observations ``[B, ...]`` before step t, or after the last."""
         write(self.obs, t, obs)
+
+    def observations(self, stream: str = "", first_step: int = 0) -> tuple[Any, Finals]:
+        """The observations ``[T+1, B, ...]`` and the true final ones. Those of a task with a frame stack are `Frames`.
+
+        Args:
+            stream: whose steps these are.
+            first_step: number of the first in it.
+
+        """
+        return self.obs, self.finals
+
+    def blank(self, t: int) -> None:
+        """Fill the rows from t on, which are no transitions, all with the observations before step t; their actions are left."""
+        for column in (self.reward, self.terminated, self.truncated):
+            column[t:] = 0
+        self.mask[t:] = True  # as the environments say it, of a reset
+        self.repeat_observations(t)
+
+    def repeat_observations(self, t: int) -> None:
+        """Show those of row t in all that follow."""
+        map_nest(lambda leaf: np.copyto(leaf[t + 1 :], leaf[t]), self.obs)
 
     def put_final(self, t: int, index: Array, last: Nest) -> None:
         """The true final observations ``[M, ...]`` of the environments `index`, in whose row t + 1 another episode begins."""
@@ -73,12 +98,6 @@ class Walk:
         """``[T, B]``, bool: where episodes ended."""
         ended: Array = self.terminated | self.truncated
         return ended
-
-    @property
-    def acted(self) -> Nest:
-        """The observations ``[T, B, ...]`` that were acted on."""
-        nest: Nest = map_nest(lambda leaf: leaf[:-1], self.obs)
-        return nest
 
 
 def step_columns(task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int) -> dict[str, Any]:
@@ -96,17 +115,28 @@ class EnvLoop:
     def __init__(self, task: Task, policy: Policy, num_envs: int, shard: Shard) -> None:
         self.rng = np.random.default_rng(shard.seed)
         self.actor = policy.actor(shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
-        self.envs = task.make(num_envs)
+        self.envs = task.make(num_envs, shard.num_threads)
+        self._reward_clip, self._has_lives = task.reward_clip, task.life_loss
+        self._goes_on = list[tuple[int, Array]]()
         self._episodes = EpisodeCounter(num_envs)
         self.obs: Nest = self.envs.reset(shard.seed)
         """What the next actions are chosen by."""
         self.memory = Memory.allocate((num_envs,), policy.state_size, np.zeros) if policy.state_size else None
         """And what is remembered, if the policy is recurrent."""
 
-    def walk(self, into: Walk, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0) -> None:
-        """Act and fill the rows from `first` on; `see(step, parameters, values)` is told what actions were chosen by."""
+    def walk(
+        self, into: Walk, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0,
+        is_cut: Callable[[], bool] = never,
+    ) -> int:  # fmt: skip
+        """Act and fill the rows from `first` on; `see(step, parameters, values)` is told what actions were chosen by.
+
+        Returns:
+            The number of rows that are filled: all, unless `is_cut()` said to stop after one. The others are no transitions.
+
+        """
         envs, actor, memory = self.envs, self.actor, self.memory
         none = actor.initial_state(0)
+        self._goes_on.clear()
         for t in range(first, len(into.action)):
             into.put(t, self.obs)
             if memory is not None and into.memory is not None:
@@ -120,18 +150,35 @@ class EnvLoop:
             into.mask[t] = step.is_reset
             if step.final_obs is not None:
                 into.put_final(t, *step.final_obs)
+            if self._has_lives and step.goes_on.any():
+                self._goes_on.append((t, step.goes_on))
             self.obs = step.obs
             if memory is not None:
                 is_over = step.terminated | step.truncated | step.is_reset
                 into.lasts.extend(_lasts(t, step, state))
                 memory.state[...], memory.age[...] = state, memory.age + 1
                 memory.state[is_over], memory.age[is_over] = 0.0, 0
-        into.put(len(into.action), self.obs)
+            if is_cut():
+                break
+        num_rows = t + 1
+        into.put(num_rows, self.obs)
+        if num_rows < len(into.action):
+            into.blank(num_rows)
         np.logical_not(into.mask[first:], out=into.mask[first:])
+        return num_rows
 
     def episodes(self, walk: Walk, first: int = 0) -> tuple[Episode, ...]:
-        """The episodes that ended in the rows from `first` on; to be asked once for each."""
-        return self._episodes.count(walk.reward[first:], walk.ended[first:], walk.mask[first:])
+        """The episodes that ended in the rows from `first` on, which were just walked; to be asked once. Then rewards are cut off
+        where the task says so.
+        """
+        is_over = walk.ended
+        for t, goes_on in self._goes_on:
+            is_over[t] &= ~goes_on
+        reward = walk.reward[first:]
+        episodes = self._episodes.count(reward, is_over[first:], walk.mask[first:])
+        if self._reward_clip is not None:
+            np.clip(reward, -self._reward_clip, self._reward_clip, out=reward)
+        return episodes
 
     def state_dict(self) -> dict[str, Array]:
         """What the next walk depends on, but the weights: generator, environments, running episodes.

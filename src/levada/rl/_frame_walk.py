@@ -42,9 +42,19 @@ class FrameWalk(Walk):
         """Frames of an observation: k."""
         return len(self._frames) - len(self.action)
 
+    def begin(self, obs: Nest) -> None:
+        """The stacks ``[B, k, ...]`` before the first step, whose older frames were seen before."""
+        assert isinstance(obs, np.ndarray)
+        self._frames[: self.num_stacked] = obs.swapaxes(0, 1)
+        self.age[:] = self.num_stacked - 1
+
     def put(self, t: int, obs: Nest) -> None:
         """The stacks ``[B, k, ...]`` before step t, or after the last, of which the newest frame is kept."""
         self._frames[t + self.num_stacked - 1] = _newest(obs)
+
+    def repeat_observations(self, t: int) -> None:
+        """Show the newest frame of row t in all that follow."""
+        self._frames[t + self.num_stacked :] = self._frames[t + self.num_stacked - 1]
 
     def put_final(self, t: int, index: Array, last: Nest) -> None:
         """The true final stacks of the environments `index`, of which the newest frame is kept."""
@@ -61,14 +71,11 @@ class FrameWalk(Walk):
             ages[t + 1] = np.where(begin, 0, np.minimum(ages[t] + 1, self.num_stacked - 1))
         return ages
 
-    def stacks(self, stream: str, first_step: int) -> tuple[Frames, Finals]:
+    def observations(self, stream: str = "", first_step: int = 0) -> tuple[Frames, Finals]:
         """The observations ``[T+1, B]`` and the final ones, by reference to frames that are not copied.
 
-        Args:
-            stream: whose steps these are.
-            first_step: number of the first in it. The frame that step s begins with has the ids 2s, and that which it ends an
-                episode with 2s + 1, times B, plus the number of the environment.
-
+        The frame that step s begins with has the ids 2s, and that which it ends an episode with 2s + 1, times B, plus the number
+        of the environment.
         """
         num_rows, num_envs = self._frames.shape[:2]
         oldest, env = self.num_stacked - 1, np.arange(num_envs)
@@ -97,3 +104,9 @@ def _newest(stacks: Nest) -> Array:
     assert isinstance(stacks, np.ndarray)
     newest: Array = stacks[:, -1]
     return newest
+
+
+def walk_for(task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0) -> Walk:
+    """Memory for a walk in the environments of a task."""
+    kind = FrameWalk if task.frame_stack else Walk
+    return kind.allocate(task, num_steps, num_envs, empty, state_size)

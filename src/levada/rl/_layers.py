@@ -167,5 +167,21 @@ def is_image(space: Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) in (3, 4) and space.dtype in (np.uint8, np.bool_)
 
 
+def is_large_image(space: Space[Any]) -> bool:
+    """Say whether a space is one of images whose convolutions take most of the time: 36 x 36 or larger.
+
+    >>> is_large_image(spaces.Box(0, 255, (4, 84, 84), np.uint8)), is_large_image(spaces.Box(0, 255, (10, 10, 6), np.uint8))
+    (True, False)
+    """
+    return is_image(space) and min(image_sides(space)) >= 36
+
+
+def image_sides(space: Space[Any]) -> tuple[int, int]:
+    """Height and width: the sides that are not the channels', which are the smaller of the first and the last."""
+    assert space.shape is not None
+    first, middle, last = space.shape[-3:]
+    return (first, middle) if last <= first else (middle, last)
+
+
 def image_scale(space: spaces.Box) -> float:
     return 1.0 / float(max(space.high.max(), 1)) if space.dtype == np.uint8 else 1.0

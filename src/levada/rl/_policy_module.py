@@ -12,6 +12,7 @@ and if its network is recurrent, on steps ``[T, N, ...]`` with the state before 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -112,15 +113,23 @@ class PolicyModule(nn.Module):
         if state is None:
             row, value = self.row(obs)
             return self.head.distribution(row, mask), value
-        params, value, state = cast("Recurrent", self.network).unroll(self.prepared(obs, ""), state, is_first)
+        unroll = cast("Recurrent", self.network).unroll
+        params, value, state = self._compute(unroll, self.prepared(obs, ""), state, is_first)
         return self.head.distribution(self._whole(params), mask), value, state
 
     def row(self, obs: TensorNest, *state: Tensor) -> tuple[Tensor, ...]:
         """Give the head's parameters ``[N, head.row_size]`` and the values of observations without mask; of a recurrent network
         the state after one step, too.
         """
-        params, *rest = self.network(self.prepared(obs, ""), *state)
+        params, *rest = self._compute(self.network, self.prepared(obs, ""), *state)
         return self._whole(params), *rest
+
+    def _compute(self, call: Callable[..., tuple[Tensor, ...]], obs: TensorNest, *more: Any) -> tuple[Tensor, ...]:
+        """Call the network in the policy's precision; what it gives is float32."""
+        if self.policy.precision == "float32":
+            return call(obs, *more)
+        with torch.autocast("cpu", torch.bfloat16):
+            return tuple(output.float() for output in call(obs, *more))
 
     def _whole(self, params: Tensor) -> Tensor:
         return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], dim=-1)

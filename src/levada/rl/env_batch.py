@@ -89,6 +89,13 @@ class StepResult(NamedTuple):
 
     None if none ended, and in NEXT_STEP mode, where `obs` itself holds them.
     """
+    goes_on: npt.NDArray[np.bool_]
+    """[B] the episode ended for the learner, because a life was lost, but the game goes on; see `Task.life_loss`."""
+
+    @property
+    def is_over(self) -> npt.NDArray[np.bool_]:
+        """[B] the game ended: with its return."""
+        return (self.terminated | self.truncated) & ~self.goes_on
 
 
 class EnvBatch:
@@ -130,6 +137,7 @@ class EnvBatch:
         self._row_readers: dict[int, Reader] = {}
         self._raw_space = raw_space
         self._stack: FrameStack | None = None
+        self._lives: npt.NDArray[np.int64] | None = None
         self._encode = make_encoder(raw_action_space, self.num_envs)
         self._check_mask = MaskCheck(raw_action_space) if has_action_mask(raw_space) else None
         self._shape = (self.num_envs,)
@@ -172,6 +180,10 @@ class EnvBatch:
         self.observation_space = canonical_observation_space(self.env_observation_space)
         self._stack = FrameStack(cast("spaces.Box", self.observation_space), self.num_envs)
 
+    def count_lives(self) -> None:
+        """End an episode with each life that is lost, from now on; to be called before the first reset."""
+        self._lives = np.zeros(self.num_envs, np.int64)
+
     def reset(self, seed: int | None = None) -> Nest:
         """Start every episode anew; returns the first observations, [B, ...].
 
@@ -193,6 +205,8 @@ class EnvBatch:
             obs = self._read(result[0])
             if self._check_mask is not None:
                 self._check_mask(obs, self._none)
+            if self._lives is not None:
+                self._lives[:] = self._read_lives(result[1])
         except Violation as violation:
             raise self._error(violation) from None
         self._num_steps = 1
@@ -228,12 +242,18 @@ class EnvBatch:
                 reward[is_reset] = 0.0  # some environments repeat the last one
             if self._check_mask is not None:
                 self._check_mask(obs, self._done)
+            goes_on = self._none
+            if self._lives is not None:
+                lives = self._read_lives(info)
+                goes_on = (lives < self._lives) & ~(terminated | truncated | is_reset)
+                terminated = terminated | goes_on
+                self._lives[:] = lives
         except Violation as violation:
             raise self._error(violation) from None
         self._num_steps += 1
         if self._stack is not None:
             obs, final_obs = self._stack.step(cast("Array", obs), is_reset, final_obs)
-        return StepResult(obs, reward, terminated, truncated, is_reset, final_obs)
+        return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, goes_on)
 
     def save(self) -> bytes:
         """The state of the environments, in the middle of their episodes.
@@ -243,7 +263,8 @@ class EnvBatch:
 
         """
         where = np.array([self._num_steps]).tobytes() + np.asarray(self._done).tobytes()
-        return where + (b"" if self._stack is None else self._stack.save()) + self._states.save()
+        lives = b"" if self._lives is None else self._lives.tobytes()
+        return where + lives + (b"" if self._stack is None else self._stack.save()) + self._states.save()
 
     def restore(self, state: bytes) -> None:
         """Go on where `save` was called on a batch that was made in the same way.
@@ -254,10 +275,15 @@ class EnvBatch:
         """
         head = np.dtype(np.int64).itemsize + self.num_envs
         done = np.frombuffer(state[head - self.num_envs : head], np.bool_)
+        if self._lives is not None:
+            lives = np.frombuffer(state, np.int64, self.num_envs, head)
+            head += lives.nbytes
         stacks = 0 if self._stack is None else self._stack.num_bytes
         self._states.restore(state[head + stacks :])
         if self._stack is not None:
             self._stack.restore(state[head : head + stacks])
+        if self._lives is not None:
+            self._lives[:] = lives
         self._num_steps = int(np.frombuffer(state, np.int64, count=1)[0])
         self._done = done if done.any() else self._none
 
@@ -320,6 +346,14 @@ class EnvBatch:
                 "AutoresetMode.NEXT_STEP, but does it reset in the same step?",
                 int(np.flatnonzero(both)[0]),
             )
+
+    def _read_lives(self, info: Any) -> Array:
+        lives = info.get("lives") if isinstance(info, dict) else None
+        if lives is None or np.shape(lives) != self._shape:
+            got = "has none" if lives is None else f"has them of shape {np.shape(lives)}"
+            msg = f"life_loss=True needs info['lives'] of shape {self._shape}, but info {got}"
+            raise Violation(msg)
+        return np.asarray(lives)
 
     def _read_final(self, info: Any, indices: Array) -> Nest:
         final = info.get("final_obs") if isinstance(info, dict) else None

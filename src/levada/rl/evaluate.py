@@ -110,8 +110,8 @@ def evaluate(
             mask = actor.mask(obs)
             action = head.mode(row, mask) if deterministic else head.sample(row, head.draw(rng, 1, num_envs)[0], mask)
             step = envs.step(action)
-            ended = step.terminated | step.truncated
-            state[ended | step.is_reset] = 0.0
+            ended = step.is_over
+            state[step.terminated | step.truncated | step.is_reset] = 0.0
             counted = counter.count(step.reward[None], ended[None], ~step.is_reset[None])
             for b, episode in zip(np.flatnonzero(ended), counted, strict=True):
                 if played[b] < quota[b]:

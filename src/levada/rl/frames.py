@@ -108,6 +108,11 @@ class FramePool:
         """In all parts."""
         return sum(len(part.ids) for part in self.parts)
 
+    def as_array(self) -> Array:
+        """All of them, ``[num_frames, ...]``; copied if there are several parts."""
+        frames = [part.frames for part in self.parts]
+        return frames[0] if len(frames) == 1 else np.concatenate(frames)
+
     def take(self, index: Array) -> Array:
         """The frames at positions ``[...]``, copied."""
         first = self.parts[0].frames
@@ -156,6 +161,14 @@ class Frames:
         own = len(self.shape) - self.index.ndim + 1
         assert shape[-own:] == self.shape[-own:], "stacks are not taken apart"
         return Frames(self.pool, self.index.reshape(*shape[:-own], self.index.shape[-1]))
+
+    def of_first_part(self) -> Frames:
+        """The same without the other parts of the pool, to which none of these must belong."""
+        return Frames(FramePool(self.pool.parts[:1]), self.index)
+
+    def swapaxes(self, one: int, other: int) -> Frames:
+        """With two leading dimensions exchanged."""
+        return Frames(self.pool, self.index.swapaxes(one, other))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self.pool.take(self.index).astype(dtype or self.dtype, copy=False)

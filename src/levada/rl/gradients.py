@@ -18,9 +18,10 @@ import torch
 
 from levada.flow import Episode, Shard, Update
 from levada.rl.learner import Learner, LiveLearner, to_tensors
-from levada.rl.normalise import Moments, merge
+from levada.rl.normalise import Moments, merge_all
 from levada.rl.optimise import AdamPart, adam_step
 from levada.rl.policy import Weights
+from levada.rl.ring import Ring
 from levada.rl.rollout import Rollout
 from levada.rl.sampler import Sampler
 from levada.rl.spaces import Array
@@ -49,7 +50,7 @@ class Gradient:
 class GradientSampler:
     """Recipe of a source of gradients: opened once per shard."""
 
-    sampler: Sampler
+    sampler: Sampler | Ring
     """What acts."""
     prepare: Callable[[Rollout], Transitions]
     """Makes of a rollout what the loss needs."""
@@ -129,8 +130,6 @@ class LiveGradientLearner(LiveLearner):
         norm = adam_step(self.recipe.optimizer, [AdamPart(state.params, mean, *state.adam)], values["learning_rate"])
         names = gradients[0].stats
         stats = {name: float(np.mean([some.stats[name] for some in gradients])) for name in names}
-        moments: dict[str, Moments] = {}
-        for some in gradients:
-            moments |= {key: merge(moments[key], new) if key in moments else new for key, new in some.moments.items()}
+        moments = merge_all(some.moments for some in gradients)
         num_env_steps = sum(some.num_env_steps for some in gradients)
         return self._finish(state, self._buffers, stats | {"grad_norm": float(norm)}, values, 1, num_env_steps, moments)

@@ -21,11 +21,12 @@ from torch import Tensor
 from levada.flow import LevadaError, Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl._products import has_quicker_products
+from levada.rl.frames import Frames
 from levada.rl.normalise import Moments
 from levada.rl.optimise import Adam, AdamPart, AdamState, adam_init, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
-from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler, num_weights
+from levada.rl.step import Loss, MinibatchStep, Mode, Stacks, StepState, has_compiler, num_weights
 from levada.rl.threads import use_threads
 from levada.rl.transitions import MASK, Transitions, concatenate
 
@@ -202,7 +203,7 @@ class LiveLearner:
     ) -> tuple[StepState, dict[str, float], int]:  # fmt: skip
         state, collected = self._state.copy(), []  # so that a refused update changes nothing
         gradient_of = self._step.on(self._mode(size), values, buffers, columns, self._target)
-        if self.recipe.accumulate:
+        if self.recipe.accumulate and size < num_rows:
             gradient_of = self._accumulated(gradient_of, columns.get(MASK), size)
             size = num_rows
         for _ in range(self.recipe.num_epochs):
@@ -289,5 +290,7 @@ def to_tensors(data: Transitions) -> dict[str, Any]:
     return columns
 
 
-def _to_tensor(array: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+def _to_tensor(leaf: Array | Frames) -> Tensor | Stacks:
+    if isinstance(leaf, Frames):
+        return Stacks(torch.from_numpy(leaf.pool.as_array()), torch.from_numpy(leaf.index))
+    return torch.from_numpy(np.ascontiguousarray(leaf))

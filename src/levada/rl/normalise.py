@@ -15,6 +15,7 @@ and not shifted, for a shift would change which policy is best.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,19 @@ def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
         if leaf.dtype is not None and leaf.dtype.kind == "f" and leaf.shape is not None:
             found[moments_key(path)] = leaf.shape
     return found
+
+
+def merge_all(parts: Iterable[Mapping[str, Moments]]) -> dict[str, Moments]:
+    """Moments by name, of all parts together.
+
+    >>> one = Moments(1.0, np.zeros(1), np.zeros(1))
+    >>> merge_all([{"obs": one}, {"obs": one, "return": one}])["obs"].count
+    2.0
+    """
+    merged: dict[str, Moments] = {}
+    for part in parts:
+        merged |= {key: merge(merged[key], new) if key in merged else new for key, new in part.items()}
+    return merged
 
 
 def observation_moments(space: Space[Any], obs: Nest, mask: Array | None = None) -> dict[str, Moments]:

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from levada.flow import Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl._products import has_quicker_products
+from levada.rl.frames import as_array
 from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError
+from levada.rl.net import Net
 from levada.rl.optimise import Adam, AdamPart, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
@@ -48,25 +49,6 @@ class Outcome(NamedTuple):
     """Scalars to report by name."""
     priorities: Tensor | None = None
     """``[N]``, not negative: how much each row taught, for a prioritised replay."""
-
-
-class Net:
-    """A network with the parameters of this step."""
-
-    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], learns: bool) -> None:
-        self._module = module
-        self._tensors = dict(tensors)
-        self.learns = learns
-        """Whether this step changes it; where it does not, its loss may be left out."""
-
-    def __call__(self, *args: Any) -> Any:
-        """What the network's module gives."""
-        return functional_call(self._module, self._tensors, args)
-
-    @property
-    def frozen(self) -> Net:
-        """The same without gradient of its parameters: the gradient of its inputs passes."""
-        return Net(self._module, {name: tensor.detach() for name, tensor in self._tensors.items()}, False)
 
 
 def weighed(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -209,7 +191,7 @@ class LiveOffPolicyLearner:
         if data.num_rows % size:
             msg = f"a batch of {data.num_rows} transitions does not divide into steps of {size}: {data.num_rows % size} are left"
             raise ValueError(msg)
-        columns = {name: map_nest(torch.from_numpy, nest) for name, nest in data.columns.items()}
+        columns = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
         values = self.recipe.coefficients(self.num_steps)
         coefficients = torch.tensor(list(values.values()), dtype=torch.float32)
         state, num_steps = self._state.copy(), self.num_steps
@@ -356,6 +338,10 @@ class LiveOffPolicyLearner:
             f"Statistics of the update: {reported}. Likely: a learning rate that is too high, or rewards far from 1"
         )
         raise NonFiniteError(msg)
+
+
+def _to_tensor(leaf: Any) -> Tensor:
+    return torch.from_numpy(as_array(leaf))
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from levada.rl.action_values import ValueKind
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.models import Activation, default_network
 from levada.rl.normalise import Moments, merge, normalised_leaves
+from levada.rl.precision import Precision
 from levada.rl.spaces import (
     OBS,
     Array,
@@ -91,6 +92,8 @@ class Policy:
     """Send the actions of a Box through tanh into its bounds, instead of clipping them there."""
     state_std: bool = False
     """The network gives the deviation of each action of a squashed Box; else there is one for all states."""
+    precision: Precision = "float32"
+    """Numbers that the layers of its network compute in; parameters are float32 in any case. See `levada.rl.precision`."""
     log_std_init: float = 0.0
     """Initial log of the standard deviation of a Box's actions. Higher explores more widely at first."""
     env_observation_space: Space[Any] = field(init=False, repr=False, compare=False)
@@ -111,6 +114,9 @@ class Policy:
             raise ValueError(msg)
         if self.activation not in ("tanh", "relu"):
             msg = f"Policy: activation is {self.activation!r}, expected 'tanh' or 'relu'"
+            raise ValueError(msg)
+        if self.precision not in get_args(Precision):
+            msg = f"Policy: precision is {self.precision!r}, expected 'float32' or 'bfloat16'"
             raise ValueError(msg)
         if not math.isfinite(self.log_std_init):
             msg = f"Policy: log_std_init is {self.log_std_init}, expected a finite number"

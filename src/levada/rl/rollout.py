@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from levada.flow import Episode
+from levada.rl.frames import Frames
 from levada.rl.normalise import Moments
 from levada.rl.spaces import Array, Nest, map_nest
 from levada.rl.transitions import MASK, Transitions
@@ -22,9 +23,9 @@ from levada.rl.transitions import MASK, Transitions
 class Rollout:
     """T steps of B environments."""
 
-    obs: Nest
-    """``[T+1, B, ...]``, as the environment gave them. Where an episode ended in step t, row t+1 is its true final
-    observation or the next episode's first, as the environment resets; rely on `next_value` instead."""
+    obs: Nest | Frames
+    """``[T+1, B, ...]``, as the environment gave them; stacks of frames are `Frames`. Where an episode ended in step t, row t+1
+    is its true final observation or the next episode's first, as the environment resets; rely on `next_value` instead."""
     action: Array
     """``[T, B, ...]``."""
     reward: Array
@@ -72,16 +73,20 @@ class Rollout:
         return Transitions(columns | {name: _rows(column) for name, column in more.items()}, self.moments)
 
     def sequences(self, **more: Array) -> Transitions:
-        """One row for each environment: columns ``[B, T, ...]``, but `obs` ``[B, T + 1, ...]``, and `more` ``[T, B]``; views."""
+        """One row for each environment: columns ``[B, T, ...]``, and `more` ``[T, B]``; views. `last_obs` ``[B, ...]`` is what
+        was seen after the last step; `is_first` is ``[B, T + 1]``.
+        """
         columns: dict[str, Nest] = {
-            "obs": self.obs, "action": self.action, "reward": self.reward, "terminated": self.terminated,
-            "truncated": self.truncated, "log_prob": self.log_prob, "next_value": self.next_value, MASK: self.mask,
+            "obs": map_nest(lambda leaf: leaf[:-1], self.obs), "action": self.action, "reward": self.reward,
+            "terminated": self.terminated, "truncated": self.truncated, "log_prob": self.log_prob,
+            "next_value": self.next_value, MASK: self.mask,
         }  # fmt: skip
         if self.is_first is not None:
             columns["is_first"] = self.is_first
         swapped = {
             name: map_nest(lambda leaf: leaf.swapaxes(0, 1), column) for name, column in (columns | more).items()
         }
+        swapped["last_obs"] = map_nest(lambda leaf: leaf[-1], self.obs)
         return Transitions(swapped if self.state is None else swapped | {"state": self.state}, self.moments)
 
 

@@ -63,10 +63,12 @@ class RowTable:
 
         """
         columns: dict[str, Nest] = dict(item.columns)
-        mask = columns.pop(MASK, None)
-        if isinstance(mask, np.ndarray) and not mask.all():
+        mask = columns.get(MASK)
+        if isinstance(mask, np.ndarray) and mask.ndim == 1:  # else a row is a rollout, whose steps it says
+            del columns[MASK]
             wanted = np.flatnonzero(mask)
-            columns = {name: map_nest(lambda leaf: leaf[wanted], nest) for name, nest in columns.items()}
+            if len(wanted) < len(mask):
+                columns = {name: map_nest(lambda leaf: leaf[wanted], nest) for name, nest in columns.items()}
         priorities: Any = columns.pop(PRIORITY, None)
         places = self._index.add(item.num_entries, priorities)
         kept = places >= 0
@@ -112,8 +114,11 @@ class RowTable:
             self._frames.load_state_dict(Below(state, _FRAMES), self._slots(np.arange(self.num_entries)))
 
     def _put_stacks(self, places: Array, columns: Mapping[str, Nest], stacks: Mapping[str, Frames]) -> None:
-        entered = self._frames.enter(Frames.join(list(stacks.values())))
-        slots = dict(zip(stacks, np.split(entered, len(stacks)), strict=True))
+        # a row may have several stacks, as the steps of a rollout
+        each = {name: column.reshape(-1, *column.shape[column.index.ndim - 1 :]) for name, column in stacks.items()}
+        entered = self._frames.enter(Frames.join(list(each.values())))
+        parts = np.split(entered, np.cumsum([len(column) for column in each.values()])[:-1])
+        slots = {name: part.reshape(stacks[name].index.shape) for name, part in zip(stacks, parts, strict=True)}
         once = np.unique(places)  # a reservoir may overwrite what it has just put there
         before = self._slots(once)
         self._columns.put(places, {**columns, **slots})
@@ -125,4 +130,4 @@ class RowTable:
         if not self._stacked:
             return np.zeros(0, np.int32)
         columns = self._columns.take(places)
-        return np.concatenate([cast("Array", columns[name]) for name in self._stacked])
+        return np.concatenate([cast("Array", columns[name]).reshape(-1) for name in self._stacked])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from levada.rl._env_loop import Walk
 from levada.rl.frames import as_array
-from levada.rl.off_policy import Net
+from levada.rl.net import Net
 from levada.rl.spaces import Array, Nest, map_nest
 from levada.rl.step_sampler import Steps, look_ahead
 from levada.rl.transitions import Transitions

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from levada.rl.net import Net
 from levada.rl.optimise import AdamState
 from levada.rl.record import RecordError, record
 from levada.rl.transitions import MASK, WEIGHT
@@ -34,6 +34,15 @@ Objective = Callable[[Tensor], tuple[Tensor, Aside]]
 
 
 log = logging.getLogger(__name__)
+
+
+class Stacks(NamedTuple):
+    """Stacks of frames, put together for the rows of a minibatch only."""
+
+    frames: Tensor
+    """``[P, ...]``."""
+    places: Tensor
+    """``[N, ..., k]``, int64: where the k frames of each stack are."""
 
 
 class StepState(NamedTuple):
@@ -73,25 +82,23 @@ class Layout(NamedTuple):
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
 
-class Apply:
+class Apply(Net):
     """The policy with the parameters that are being differentiated: observations -> (distribution, value ``[N]``).
 
     Recurrent ones take what `PolicyModule` does: observations ``[T, N, ...]``, state, and where episodes begin.
     """
 
-    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor] | None) -> None:
-        self._module = module
-        self._tensors = dict(tensors)
-        self._target = target
+    def __init__(
+        self, module: nn.Module, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(module, tensors)
+        self._target = None if target is None else Net(module, target, learns=False)
 
-    def __call__(self, *args: Any) -> Any:
-        """What the policy's module gives."""
-        return functional_call(self._module, self._tensors, args)
-
-    def target(self, *args: Any) -> Any:
+    @property
+    def target(self) -> Net:
         """The same with the parameters of the target, without gradient."""
         assert self._target is not None, "the learner has no target: Learner(target_every=...)"
-        return functional_call(self._module, dict(self._target), args)
+        return self._target
 
 
 class MinibatchStep:
@@ -150,8 +157,8 @@ class MinibatchStep:
             params: Tensor, coefficients: Tensor, index: Tensor, target: Tensor, *rest: Tensor
         ) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
-            rows = [leaf.index_select(0, index) for leaf in rest[len(buffers) :]]
-            batch = {name: rebuild(nest, rows) for name, nest in structure.items()}
+            leaves = rest[len(buffers) :]
+            batch = {name: _rows(nest, leaves, index) for name, nest in structure.items()}
             if MASK in batch:
                 batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
             named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
@@ -241,7 +248,8 @@ def flatten(nest: Any, into: list[Tensor]) -> Any:
     if isinstance(nest, dict):
         return {key: flatten(value, into) for key, value in nest.items()}
     if isinstance(nest, tuple):
-        return tuple(flatten(value, into) for value in nest)
+        made = [flatten(value, into) for value in nest]
+        return Stacks(*made) if isinstance(nest, Stacks) else tuple(made)
     assert isinstance(nest, Tensor)
     into.append(nest)
     return len(into) - 1
@@ -254,3 +262,16 @@ def rebuild(structure: Any, leaves: Sequence[Tensor]) -> Any:
     if isinstance(structure, tuple):
         return tuple(rebuild(value, leaves) for value in structure)
     return leaves[structure]
+
+
+def _rows(structure: Any, leaves: Sequence[Tensor], index: Tensor) -> Any:
+    """Some rows of a nest; of stacks, put together."""
+    if isinstance(structure, dict):
+        return {key: _rows(value, leaves, index) for key, value in structure.items()}
+    if isinstance(structure, Stacks):
+        frames, places = rebuild(tuple(structure), leaves)
+        some = places.index_select(0, index)
+        return frames.index_select(0, some.flatten()).view(*some.shape, *frames.shape[1:])
+    if isinstance(structure, tuple):
+        return tuple(_rows(value, leaves, index) for value in structure)
+    return leaves[structure].index_select(0, index)

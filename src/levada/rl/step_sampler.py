@@ -18,7 +18,7 @@ import numpy as np
 from levada.flow import Episode, Shard
 from levada.flow.payload import Allocate
 from levada.rl._env_loop import EnvLoop, Finals, Walk
-from levada.rl._frame_walk import FrameWalk
+from levada.rl._frame_walk import FrameWalk, walk_for
 from levada.rl.explore import Exploration
 from levada.rl.policy import Policy
 from levada.rl.spaces import Array, Nest, map_nest, named_leaves
@@ -53,9 +53,7 @@ class Steps:
     @property
     def observations(self) -> tuple[Any, Finals]:
         """The observations ``[T+1, B, ...]`` and the true final ones; those of a task with a frame stack are `Frames`."""
-        if isinstance(self.walk, FrameWalk):
-            return self.walk.stacks(self.stream, self.first_step)
-        return self.walk.obs, self.walk.finals
+        return self.walk.observations(self.stream, self.first_step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +175,7 @@ class LiveStepSampler:
 
     def _allocate(self, num_steps: int, empty: Allocate) -> Walk:
         recipe = self.recipe
-        kind = FrameWalk if recipe.task.frame_stack else Walk
-        return kind.allocate(recipe.task, num_steps, recipe.num_envs, empty, recipe.policy.state_size)
+        return walk_for(recipe.task, num_steps, recipe.num_envs, empty, recipe.policy.state_size)
 
 
 def _copy(source: Walk, into: Walk, first: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
+from levada.rl._atari import is_atari, preprocessing
 from levada.rl._registry import (
     TaskError,
     deprecations_shown_once,
@@ -72,7 +73,13 @@ class Task:
     frame_stack: int | None = None
     """Observations are stacks ``[k, ...]`` of the last k frames that the environment shows, the newest last; before an episode's
     first stand copies of it (as Gymnasium's `FrameStackObservation`). More see further back. A replay keeps each frame once,
-    so an environment that stacks by itself is better told not to. None: what the environment shows."""
+    so an environment that stacks by itself is better told not to. None: what the environment shows; 4 for Atari's."""
+    reward_clip: float | None = None
+    """Rewards are cut off at plus and minus this before they are learned from; the returns that are reported are not. None:
+    never. It is 1 for Atari's, unless `env_kwargs` has `reward_clipping=False`."""
+    life_loss: bool = False
+    """An episode ends for the learner with each life that `info["lives"]` loses, though the game goes on, and its return is
+    counted to the end. It teaches sooner to stay alive."""
 
     def __post_init__(self) -> None:
         if isinstance(self.env, gymnasium.Env | VectorEnv):
@@ -97,6 +104,12 @@ class Task:
         if self.frame_stack is not None and (type(self.frame_stack) is not int or self.frame_stack < 1):
             msg = f"frame_stack is {self.frame_stack!r}, expected an integer >= 1, or None"
             raise TaskError(msg)
+        if self.reward_clip is not None and not (_is_number(self.reward_clip) and self.reward_clip > 0.0):
+            msg = f"reward_clip is {self.reward_clip!r}, expected a number above 0, or None"
+            raise TaskError(msg)
+        if not isinstance(self.life_loss, bool):
+            msg = f"life_loss is {self.life_loss!r}, expected True or False"
+            raise TaskError(msg)
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":
@@ -114,6 +127,10 @@ class Task:
                 )
                 raise TaskError(msg)
         object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
+        if isinstance(self.env, str) and is_atari(self.env) and self.vectorization in ("auto", "vector_entry_point"):
+            chosen = preprocessing(self.env_kwargs, self.frame_stack, self.reward_clip)
+            for name, value in chosen._asdict().items():
+                object.__setattr__(self, name, value)
 
     @property
     def name(self) -> str:
@@ -143,12 +160,12 @@ class Task:
         """Whether observations are {"obs": ..., "action_mask": ...}."""
         return has_action_mask(self.observation_space)
 
-    def make(self, num_envs: int) -> EnvBatch:
-        """Make the environments; the caller closes them."""
+    def make(self, num_envs: int, num_threads: int | None = None) -> EnvBatch:
+        """Make the environments; the caller closes them. `num_threads`: that step them, where they have threads of their own."""
         if num_envs < 1:
             msg = f"task {self.name!r}: num_envs is {num_envs}, expected at least 1"
             raise TaskError(msg)
-        return self._make(num_envs, self.vectorization)
+        return self._make(num_envs, self.vectorization, num_threads)
 
     @cached_property
     def _spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
@@ -156,10 +173,12 @@ class Task:
         with self._make(1, "sync" if self.vectorization == "async" else self.vectorization) as batch:
             return batch.env_observation_space, batch.env_action_space
 
-    def _make(self, num_envs: int, vectorization: Vectorization) -> EnvBatch:
+    def _make(self, num_envs: int, vectorization: Vectorization, num_threads: int | None = None) -> EnvBatch:
         try:
             with deprecations_shown_once():
-                batch = self._make_unstacked(num_envs, vectorization)
+                batch = self._make_unstacked(num_envs, vectorization, num_threads)
+            if self.life_loss:
+                batch.count_lives()
             if self.frame_stack is not None:
                 batch.stack_frames(self.frame_stack)
             return batch
@@ -172,9 +191,9 @@ class Task:
             error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
             raise
 
-    def _make_unstacked(self, num_envs: int, vectorization: Vectorization) -> EnvBatch:
+    def _make_unstacked(self, num_envs: int, vectorization: Vectorization, num_threads: int | None) -> EnvBatch:
         if isinstance(self.env, str):
-            return _make_registered(self.env, self.env_kwargs, num_envs, vectorization)
+            return _make_registered(self.env, self.env_kwargs, num_envs, vectorization, num_threads)
         if _takes_num_envs(self.env, self.env_kwargs):
             return EnvBatch(self._call_for_many(self.env, num_envs), name=self.name)
         make_one = partial(_call_for_one, self.env, self.env_kwargs, self.name)
@@ -199,7 +218,9 @@ class Task:
         return env
 
 
-def _make_registered(env_id: str, kwargs: Mapping[str, Any], num_envs: int, how: Vectorization) -> EnvBatch:
+def _make_registered(
+    env_id: str, kwargs: Mapping[str, Any], num_envs: int, how: Vectorization, num_threads: int | None
+) -> EnvBatch:
     spec = find_spec(env_id)
     if how == "vector_entry_point" and spec.vector_entry_point is None:
         msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
@@ -207,8 +228,11 @@ def _make_registered(env_id: str, kwargs: Mapping[str, Any], num_envs: int, how:
     # namespaced ones (ALE/...) are other environments than the single one; gymnasium's own are only quicker
     few = num_envs < FEW_ENVS and spec.namespace is None and spec.entry_point is not None
     if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec) and not few):
+        threads = {"num_threads": num_threads} if num_threads is not None and is_atari(env_id) else {}
         with translated_errors(env_id, spec):
-            env = gymnasium.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+            env = gymnasium.make_vec(
+                spec.id, num_envs, vectorization_mode="vector_entry_point", **{**threads, **kwargs}
+            )
         return EnvBatch(env, name=env_id)
     return _make_from_single(partial(_make_one_registered, env_id, kwargs), num_envs, how, env_id)
 
@@ -265,6 +289,10 @@ def _call_for_one(factory: EnvFactory, kwargs: Mapping[str, Any], name: str) -> 
         + ("; this is one of the old gym package: convert it (the package shimmy does)" if is_old else "")
         + ("; did you forget `return`?" if env is None else "")
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _kind(value: Any) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 
 from levada.flow import Replay
 from levada.flow.payload import Allocate
-from levada.rl.frames import as_array
-from levada.rl.normalise import Moments, merge
+from levada.rl.frames import Frames
+from levada.rl.normalise import Moments, merge_all
 from levada.rl.spaces import Nest, leaves, map_nest
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Transitions:
 
     @property
     def num_entries(self) -> int:
-        """Rows that are transitions: what a replay counts."""
+        """Rows that are transitions, or whole rollouts of single environments: what a replay counts."""
         mask = self.columns.get(MASK)
-        return int(mask.sum()) if isinstance(mask, np.ndarray) else self.num_rows
+        return int(mask.sum()) if isinstance(mask, np.ndarray) and mask.ndim == 1 else self.num_rows
 
     @staticmethod
     def open_table(replay: Replay[Any], *, capacity: int, seed: int, zeros: Allocate = np.zeros) -> RowTable:
@@ -60,7 +60,7 @@ class Transitions:
 
 
 def concatenate(parts: Sequence[Transitions]) -> Transitions:
-    """One after the other. A single part is passed on without a copy, but stacks of frames are put together.
+    """One after the other. A single part is passed on without a copy; stacks of frames stay by reference.
 
     Raises:
         ValueError: the parts have different columns.
@@ -71,14 +71,12 @@ def concatenate(parts: Sequence[Transitions]) -> Transitions:
             got = f"{sorted(first.columns)} and {sorted(part.columns)}"
             msg = f"a batch of transitions needs the same columns in each part, got {got}"
             raise ValueError(msg)
-    moments: dict[str, Moments] = {}
-    for part in parts:
-        for key, some in part.moments.items():
-            moments[key] = merge(moments[key], some) if key in moments else some
+    moments = merge_all(part.moments for part in parts)
     if len(parts) == 1:
-        return Transitions({name: map_nest(as_array, nest) for name, nest in first.columns.items()}, moments)
-    columns = {
-        name: map_nest(lambda *rows: np.concatenate([*map(as_array, rows)]), *(part.columns[name] for part in parts))
-        for name in first.columns
-    }
+        return Transitions(first.columns, moments)
+    columns = {name: map_nest(_joined, *(part.columns[name] for part in parts)) for name in first.columns}
     return Transitions(columns, moments)
+
+
+def _joined(*rows: Any) -> Any:
+    return Frames.join(rows) if isinstance(rows[0], Frames) else np.concatenate(rows)

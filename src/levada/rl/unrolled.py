@@ -41,14 +41,13 @@ class Unrolled(NamedTuple):
         if STATE in batch:
             obs = map_nest(lambda leaf: leaf.transpose(0, 1), batch["obs"])
             is_first = batch[IS_FIRST].t()
-            some = map_nest(lambda leaf: leaf[:-1], obs)
-            distribution, value, state = apply(some, batch[STATE], is_first[:-1])
-            _, last, _ = apply(map_nest(lambda leaf: leaf[-1:], obs), state, is_first[-1:])
+            distribution, value, state = apply(obs, batch[STATE], is_first[:-1])
+            _, last, _ = apply(map_nest(lambda leaf: leaf[None], batch["last_obs"]), state, is_first[-1:])
             log_prob = distribution.log_prob(batch["action"].transpose(0, 1))
             return cls(log_prob, distribution.entropy(), value, last[0])
         shape = batch["reward"].shape
-        distribution, value = apply(map_nest(lambda leaf: leaf[:, :-1].flatten(0, 1), batch["obs"]))
-        _, last = apply(map_nest(lambda leaf: leaf[:, -1], batch["obs"]))
+        distribution, value = apply(map_nest(lambda leaf: leaf.flatten(0, 1), batch["obs"]))
+        _, last = apply(batch["last_obs"])
         log_prob = distribution.log_prob(batch["action"].flatten(0, 1)).view(shape).t()
         return cls(log_prob, distribution.entropy().view(shape).t(), value.view(shape).t(), last)
 

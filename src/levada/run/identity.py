@@ -10,7 +10,7 @@ import msgspec
 
 from levada._version import __version__
 
-Origin = Literal["default", "preset", "argument", "command line"]
+Origin = Literal["default", "preset", "argument", "command line", "measured"]
 """Who chose a setting."""
 
 PACKAGES = ("torch", "numpy", "gymnasium")
@@ -28,6 +28,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Everything random in the run follows from it."""
     deployment: str
     """Where the nodes ran, such as ``Processes(2)``."""
+    threads: int = 1
+    """That learning computes with."""
+    precision: str = "float32"
+    """Numbers that networks compute in."""
     flow_hash: str
     """SHA-256 of the flow: equal for the same algorithm and settings under every deployment."""
 
@@ -38,7 +42,8 @@ class Setting(msgspec.Struct, frozen=True):
     value: Any
     """Plain data; what JSON has no number for (inf) is text."""
     origin: Origin = msgspec.field(name="from")
-    """`default`: the algorithm's own; `preset`: tuned for the env; `argument`: given in Python; or `command line`."""
+    """`default`: the algorithm's own; `preset`: tuned for the env; `argument`: given in Python; `command line`; or
+    `measured` when the run began."""
 
 
 def versions() -> dict[str, str | None]:

@@ -58,6 +58,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     env: str
     seed: int
     deployment: str
+    threads: int = 1
+    """That learning computed with."""
+    precision: str = "float32"
+    """Numbers that networks computed in."""
     flow_hash: str
     stopped_by: str
     """The condition that held, such as ``return=475``; or ``interrupted``, or ``sources ended``."""
@@ -115,6 +119,8 @@ def summarise(
         env=identity.env,
         seed=identity.seed,
         deployment=identity.deployment,
+        threads=identity.threads,
+        precision=identity.precision,
         flow_hash=identity.flow_hash,
         stopped_by=stopped_by,
         env_steps=monitor.env_steps,

@@ -42,17 +42,12 @@ class Auto:
         flow.check(reports=True)
         if flow.problems(crosses_processes=True):
             return Inline(), "its work cannot be sent to other processes"
-        spent, num_updates = _measure(flow, seed)
-        shards = {node.name: node.shards for node in flow.nodes.values() if node.kind == "source"}
-        at_shards = derive(flow).sharded
-        sampling_s = sum(s for node, s in spent.items() if node in at_shards) / num_updates
-        learning_s = sum(s for node, s in spent.items() if node not in at_shards) / num_updates
-        what = f"an update samples for {_ms(sampling_s)} and learns for {_ms(learning_s)}"
-        options = range(1, min(num_cores(), sum(shards.values())) + 1)
-        runs_ahead = any(channel.queue.max_lag != 0 for channel in derive(flow).channels)
-        seconds = {n: _predict(sampling_s, learning_s, sum(shards.values()), n, runs_ahead) for n in options}
+        trial, shards = Trial.of(flow, seed), num_shards(flow)
+        what = f"an update samples for {_ms(trial.sampling_s)} and learns for {_ms(trial.learning_s)}"
+        options = range(1, min(num_cores(), shards) + 1)
+        seconds = {n: predict_s(trial, shards, n, runs_ahead(flow)) for n in options}
         best = min(seconds, key=seconds.__getitem__)
-        gain = (sampling_s + learning_s) / seconds[best]
+        gain = (trial.sampling_s + trial.learning_s) / seconds[best]
         where = f"{best} worker{'s' if best > 1 else ''} would make it {gain:.1f} times as quick"
         if gain < GAIN:
             return Inline(), f"{what}; {where}, which is not worth it"
@@ -86,10 +81,36 @@ class _Spent:
             self.seconds[event.node] += event.end_s - event.start_s  # type: ignore[assignment]
 
 
-def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
+@dataclass(frozen=True)
+class Trial:
+    """Seconds of one update, inline."""
+
+    sampling_s: float
+    learning_s: float
+
+    @classmethod
+    def of(cls, flow: Flow, seed: int, num_threads: int = 1) -> Trial:
+        """Run a flow for a moment; `num_threads`: that shards compute with."""
+        spent, num_updates = _measure(flow, seed, num_threads)
+        at_shards = derive(flow).sharded
+        sampling_s = sum(s for node, s in spent.items() if node in at_shards) / num_updates
+        return cls(sampling_s, sum(s for node, s in spent.items() if node not in at_shards) / num_updates)
+
+
+def runs_ahead(flow: Flow) -> bool:
+    """Whether sampling and learning may overlap."""
+    return any(channel.queue.max_lag != 0 for channel in derive(flow).channels)
+
+
+def num_shards(flow: Flow) -> int:
+    """Of all sources."""
+    return sum(node.shards for node in flow.nodes.values() if node.kind == "source")
+
+
+def _measure(flow: Flow, seed: int, num_threads: int) -> tuple[Counter[str], int]:
     """Seconds of each node in some reports' time, and how many reports those were."""
     spent, num_reports, start_s = _Spent(), 0, perf_counter()
-    with closing(Inline().open(flow, seed=seed, instruments=[spent])) as run:
+    with closing(Inline(threads=num_threads).open(flow, seed=seed, instruments=[spent])) as run:
         for number, _ in enumerate(run):
             if number == 0 and perf_counter() - start_s < TRIAL_S * 10:  # the first is not like the others
                 spent.seconds.clear()
@@ -101,13 +122,28 @@ def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
     return spent.seconds, max(1, num_reports)
 
 
-def _predict(sampling_s: float, learning_s: float, num_shards: int, num_workers: int, runs_ahead: bool) -> float:
-    """Seconds of an update with so many workers."""
+def predict_s(
+    trial: Trial, num_shards: int, num_workers: int, runs_ahead: bool, threads: tuple[int, int] = (1, 1)
+) -> float:
+    """Seconds of an update with so many workers, given what it takes inline.
+
+    Args:
+        trial: what sampling and learning take alone.
+        num_shards: that the workers share.
+        num_workers: 0: all is inline.
+        runs_ahead: whether sampling and learning overlap.
+        threads: that a worker samples with, and that learning has; the trial had the same.
+
+    """
+    if not num_workers:
+        return trial.sampling_s + trial.learning_s
     longest = -(-num_shards // num_workers) / num_shards
-    parallel_s = sampling_s * longest + MESSAGE_S * longest * num_shards
+    parallel_s = trial.sampling_s * longest + MESSAGE_S * longest * num_shards
+    sampling_core_s, learning_core_s = trial.sampling_s * threads[0], trial.learning_s * threads[1]
+    parallel_s = max(parallel_s, sampling_core_s / num_cores())
     if not runs_ahead:
-        return parallel_s + learning_s
-    return max(parallel_s, learning_s, (sampling_s + learning_s) / num_cores())
+        return parallel_s + trial.learning_s
+    return max(parallel_s, trial.learning_s, (sampling_core_s + learning_core_s) / num_cores())
 
 
 def _ms(seconds: float) -> str:

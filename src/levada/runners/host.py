@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter, process_time
@@ -39,6 +39,7 @@ class ShardHost:
         plan: Plan,
         shards: Sequence[tuple[Shard, Arrays | None]],
         find_weights: Callable[[str, int | None], tuple[int, Any]],
+        newest: Callable[[str], int],
         take_room: Callable[[], Room] | None = None,
         cpu_clock: Callable[[], float] = process_time,
         serve: Serve = serve_here,
@@ -50,6 +51,7 @@ class ShardHost:
             plan: of the flow.
             shards: each with the state that it goes on from, if it has one.
             find_weights: the weights of a register, of a version or the newest, and which version that is.
+            newest: the newest version of a register.
             take_room: where a ticket's items are made; None: in ordinary memory.
             cpu_clock: seconds of processor time that a firing takes are measured by it.
             serve: makes the models that samplers act with.
@@ -64,6 +66,7 @@ class ShardHost:
         self._shards = {
             (shard.node, shard.index): _Shard(
                 replace(shard, serve=serve, num_threads=num_threads),
+                newest,
                 state,
                 ShardMachine(plan.nodes, found, plan.stores, stages[shard.node], shard.index),
             )
@@ -100,6 +103,7 @@ class ShardHost:
                 shard.room = self._take_room()
             if node.kind == "source":
                 weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
+                shard.reads = {read.register: versions[self._plan.policies[read.register]] for read in firing.reads}
             outputs = perform(node, shard.work if node.kind == "source" else node.work, firing, weights)
             self._leave_if_forked(None)
         except (Exception, SystemExit) as error:  # sys.exit in an environment is an error like any other
@@ -185,8 +189,11 @@ class ShardHost:
 class _Shard:
     """One of the shards: its machine and its work."""
 
-    def __init__(self, shard: Shard, saved: Arrays | None, machine: ShardMachine) -> None:
-        self.shard = replace(shard, empty=self.empty)
+    def __init__(self, shard: Shard, newest: Callable[[str], int], saved: Arrays | None, machine: ShardMachine) -> None:
+        self.shard = replace(shard, empty=self.empty, has_newer=self.has_newer)
+        self.reads: Mapping[str, int] = {}
+        """The versions that its present firing has read, by register."""
+        self._newest = newest
         self.saved = saved
         self.machine = machine
         self.work: Any = None
@@ -195,6 +202,10 @@ class _Shard:
         """What its present ticket is made in."""
         self.spent: list[Spent] = []
         self.num_items = shard.num_items
+
+    def has_newer(self) -> bool:
+        """Whether a register has a newer version than its present firing has read."""
+        return any(self._newest(register) > version for register, version in self.reads.items())
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Memory to make an item in."""

@@ -131,7 +131,10 @@ class WorkerThread:
         self._said = said
         self._given: SimpleQueue[tuple[Ticket, bool] | None] = SimpleQueue()
         self._tickets: list[tuple[Ticket, bool]] = []
-        self._host = ShardHost(plan, shards, lambda name, version: weights[name].read(version), cpu_clock=thread_time)
+        self._host = ShardHost(
+            plan, shards, lambda name, version: weights[name].read(version), lambda name: weights[name].read(None)[0],
+            cpu_clock=thread_time,
+        )  # fmt: skip
         self._thread = threading.Thread(target=self._work, name="levada worker", daemon=True)
         self._thread.start()
 

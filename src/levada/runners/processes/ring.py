@@ -127,6 +127,11 @@ class RingReader:
         self._last: tuple[int, Any] | None = None
         self._free: list[np.ndarray] = []
 
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        return int(self._head.newest[0])
+
     def read(self, version: int | None) -> tuple[int, Any]:
         """The weights of a version, None: of the newest, and which one that is.
 
@@ -136,7 +141,7 @@ class RingReader:
         if version is not None:
             return version, self._view(version)
         while True:
-            wanted = int(self._head.newest[0])
+            wanted = self.newest
             if self._last is None or self._last[0] != wanted:
                 weights = self.copy(wanted)
                 if weights is None:
@@ -147,7 +152,7 @@ class RingReader:
     def _view(self, version: int) -> Any:
         index = self._find(version)
         if index is None:
-            msg = f"version {version} is gone, the newest is {int(self._head.newest[0])}"
+            msg = f"version {version} is gone, the newest is {self.newest}"
             raise LevadaInternalError(msg)
         offset, length, _ = (int(number) for number in self._head.slots[index][1:])
         memory = memoryview(self._segment.memory).toreadonly()

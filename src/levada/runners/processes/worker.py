@@ -64,7 +64,10 @@ class _Worker:
         serve = serve_here if self._inference is None else self._inference.serve
         self._pool = Pool()
         self._rings: dict[str, RingReader] = {}
-        self._host = ShardHost(plan, shards, self._find_weights, self._pool.take, serve=serve, num_threads=num_threads)
+        self._host = ShardHost(
+            plan, shards, self._find_weights, lambda register: self._rings[register].newest, self._pool.take,
+            serve=serve, num_threads=num_threads,
+        )  # fmt: skip
 
     def run(self) -> None:
         """Until `Stop`."""

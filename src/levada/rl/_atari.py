@@ -1,0 +1,60 @@
+"""Atari by the vector environment of ale-py, which preprocesses in C++: gray 84 x 84, the maximum of the last two of four frames,
+up to 30 no-ops at the start (Mnih et al. 2015, Nature 518; Machado et al. 2018, arXiv 1709.06009, for sticky actions).
+
+Stacks and clipped rewards it would make, too; these are better left to levada: then each frame travels once, and what is
+reported is the score of the game.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+
+NUM_FRAMES = 4
+"""Frames of a stack, where nobody says otherwise."""
+REWARD_CLIP = 1.0
+
+
+class Preprocessing(NamedTuple):
+    """What of it the environment does, and what levada does."""
+
+    env_kwargs: Mapping[str, Any]
+    frame_stack: int | None
+    reward_clip: float | None
+
+
+def is_atari(env_id: str) -> bool:
+    """Whether an id is one of ale-py's, as far as is known before it is registered.
+
+    >>> is_atari("ALE/Pong-v5"), is_atari("ale_py:ALE/Pong-v5"), is_atari("CartPole-v1")
+    (True, True, False)
+    """
+    name = env_id.rpartition(":")[2]
+    spec = gymnasium.registry.get(name)
+    entry = None if spec is None else spec.vector_entry_point
+    return name.startswith("ALE/") and (spec is None or str(entry).startswith("ale_py."))
+
+
+def preprocessing(kwargs: Mapping[str, Any], frame_stack: int | None, reward_clip: float | None) -> Preprocessing:
+    """The standard one, but for what is given.
+
+    >>> preprocessing({}, None, None)
+    Preprocessing(env_kwargs={'stack_num': 1, 'reward_clipping': False}, frame_stack=4, reward_clip=1.0)
+    >>> preprocessing({"stack_num": 2, "reward_clipping": False}, None, None)
+    Preprocessing(env_kwargs={'stack_num': 2, 'reward_clipping': False}, frame_stack=None, reward_clip=None)
+    """
+    asked = dict(kwargs)
+    if asked.get("episodic_life"):
+        message = (
+            "episodic_life=True: ale-py's vector environment begins a new game when a life is lost; Task(life_loss=True) ends "
+            "the episode for the learner alone, and the game goes on"
+        )
+        warnings.warn(message, UserWarning, stacklevel=4)
+    if "stack_num" not in asked:
+        asked["stack_num"], frame_stack = 1, frame_stack or NUM_FRAMES
+    if asked.get("reward_clipping", True):
+        asked["reward_clipping"], reward_clip = False, reward_clip or REWARD_CLIP
+    return Preprocessing(asked, frame_stack, reward_clip)

@@ -1,0 +1,89 @@
+"""bfloat16 inside the network, float32 outside; chosen where it is quicker and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from levada.algorithms.ppo import PPO
+from levada.rl import precision
+from levada.rl.policy import Policy
+from levada.rl.task import Task
+
+IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+def policy(**options: Any) -> Policy:
+    return Policy(observation_space=IMAGES, action_space=spaces.Discrete(6), **options)
+
+
+def gradient(recipe: Policy) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the network gives for some images, and the gradient of all its parameters."""
+    module = recipe.module(seed=1)
+    obs = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (16, 4, 84, 84), np.uint8))
+    row, value = module.row(obs)
+    (row[:, 0].sum() + value.square().sum()).backward()
+    return torch.cat([row, value[:, None]], dim=1).detach(), torch.cat([p.grad.flatten() for p in module.parameters()])
+
+
+def test_the_numbers_are_those_of_float32_but_for_their_last_digits() -> None:
+    (out, grad), (half_out, half_grad) = gradient(policy()), gradient(policy(precision="bfloat16"))
+    assert half_out.dtype == half_grad.dtype == torch.float32
+    assert not torch.equal(out, half_out)
+    torch.testing.assert_close(half_out, out, rtol=0.05, atol=0.02)
+    assert torch.nn.functional.cosine_similarity(grad, half_grad, dim=0) > 0.999
+
+
+def test_acting_and_learning_compute_the_same() -> None:
+    recipe = policy(precision="bfloat16")
+    module, actor = recipe.module(seed=1), recipe.actor()
+    actor.load(recipe.weights(module))
+    obs = np.random.default_rng(0).integers(0, 256, (8, 4, 84, 84), np.uint8)
+    row, value = actor.forward(obs)
+    expected_row, expected_value = module.row(torch.from_numpy(obs))
+    np.testing.assert_allclose(row, expected_row.detach(), atol=1e-5)
+    np.testing.assert_allclose(value, expected_value.detach(), atol=1e-5)
+
+
+def test_parameters_stay_float32() -> None:
+    weights = policy(precision="bfloat16").module(seed=0).state_dict()
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(1.0, "float32"), (3.0, "bfloat16")])
+def test_it_is_chosen_where_a_measurement_says_so(monkeypatch: pytest.MonkeyPatch, gain: float, chosen: str) -> None:
+    monkeypatch.setattr(precision, "_chosen", {})
+    monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(precision, "_seconds", lambda p: 1.0 if p.precision == "float32" else 1.0 / gain)
+    assert precision.choose_precision(policy()) == (chosen, f"bfloat16 makes a gradient {gain:.1f} times as quick")
+
+
+def test_it_is_not_chosen_without_the_processor_or_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_chosen", {})
+    monkeypatch.setattr(precision, "_seconds", lambda p: pytest.fail("there is nothing to measure"))
+    monkeypatch.setattr(precision, "has_bfloat16", lambda: False)
+    assert precision.choose_precision(policy()) == ("float32", "this processor has no bfloat16")
+    monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
+    vectors = replace(policy(), observation_space=spaces.Box(-1.0, 1.0, (4,)))
+    assert precision.choose_precision(vectors)[0] == "float32"
+
+
+def test_the_measurement_is_one() -> None:
+    assert precision._seconds(policy()) > 0.0
+
+
+def test_other_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="precision is 'float16', expected 'float32' or 'bfloat16'"):
+        policy(precision="float16")
+    with pytest.raises(ValueError, match="precision"):
+        PPO(precision="half")
+
+
+def test_a_configuration_may_name_it() -> None:
+    assert PPO(precision="bfloat16").policy(Task("CartPole-v1")).precision == "bfloat16"
+    assert PPO().policy(Task("CartPole-v1")).precision == "float32"
