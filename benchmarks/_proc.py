@@ -9,9 +9,9 @@ from pathlib import Path
 _OWN = ("Pss_Anon:", "Pss_Shmem:")
 
 
-def pss_mb(pids: Iterable[int]) -> float:
+def pss_mb(pids: Iterable[int], *, with_files: bool = False) -> float:
     """Megabytes of memory, what is shared divided among those who share it; without files such as libraries, whose share
-    depends on who else on the machine has loaded them.
+    depends on who else on the machine has loaded them, unless they are asked for.
     """
     total_kb = 0
     for pid in pids:
@@ -19,7 +19,7 @@ def pss_mb(pids: Iterable[int]) -> float:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             continue
-        total_kb += sum(int(line.split()[1]) for line in lines if line.startswith(_OWN))
+        total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:" if with_files else _OWN))
     return total_kb / 1024
 
 

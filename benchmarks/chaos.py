@@ -1,12 +1,13 @@
-"""Kill things, and see that nothing breaks: PPO, DQN and Ape-X on CartPole on several processes.
+"""Kill things, and see that nothing breaks: algorithms on CartPole on several processes.
 
-    python benchmarks/chaos.py workers --kills 200     # SIGKILL random workers of one run
+    python benchmarks/chaos.py workers --kills 200     # SIGKILL random workers of one run; --algorithm impala: of another one
     python benchmarks/chaos.py tables --kills 100      # SIGKILL workers and tables of one run of Ape-X
     python benchmarks/chaos.py main --kills 30         # SIGKILL the main process of runs, and resume them
 
 workers: one run, whose workers are killed one by one at random moments, until so many were killed and the task is solved. Then
-the same flow runs inline, undisturbed, for the same number of updates: the parameters have to be the same, bit for bit. Memory
-(of all processes) and descriptors at the end are compared with those after the first kills.
+the same flow runs inline, undisturbed, for the same number of updates: the parameters have to be the same, bit for bit, but for
+algorithms that learn from items as they come. Memory (of all processes) and descriptors at the end are compared with those after
+the first kills.
 
 tables: the same with Ape-X DQN, whose tables have processes of their own, and with a kill in three for these. What a table held
 is lost, which the account has to name; training has to reach its target all the same. Nothing promises the same parameters.
@@ -41,9 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._proc import marked, num_descriptors, pss_mb, segments
 from levada.algorithms.apex_dqn import ApexDQN
-from levada.algorithms.dqn import DQN
-from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import PRESETS
+from levada.algorithms.registry import find_algorithm
 from levada.rl.task import Task
 from levada.rl.threads import set_threads
 from levada.run.hashing import params_sha256
@@ -87,7 +87,10 @@ class Killer(threading.Thread):
 def workers(num_kills: int, console: Console, algorithm: str = "ppo") -> bool:
     """One run, many killed workers."""
     settings = {**PRESETS[algorithm]["CartPole-v1"], "shards": 4, "num_envs": 2}
-    config = PPO(**settings, max_lag=1) if algorithm == "ppo" else DQN(**settings)
+    if algorithm == "ppo":
+        settings["max_lag"] = 1
+    config = find_algorithm(algorithm)(**settings)
+    is_exact = getattr(config, "order", "admission") == "admission"
     flow, monitor = config.flow(Task("CartPole-v1")), Monitor(target_return=475.0)
     usage: list[tuple[float, int]] = []
     start_s = time.perf_counter()
@@ -111,17 +114,19 @@ def workers(num_kills: int, console: Console, algorithm: str = "ppo") -> bool:
         ledgers = [c.ledger for c in known.channels.values()] + [r.ledger for r in known.replays.values()]
         [ledger] = ledgers
     first, last = ([statistics.median(part) for part in zip(*some, strict=True)] for some in (usage[:20], usage[-20:]))
-    with Inline().open(flow, seed=SEED) as undisturbed:
-        expected = next(
-            params_sha256(undisturbed.node_state("learn").weights()) for r in undisturbed if r.firing == num_updates
-        )
+    expected = found
+    if is_exact:
+        with Inline().open(flow, seed=SEED) as undisturbed:
+            expected = next(
+                params_sha256(undisturbed.node_state("learn").weights()) for r in undisturbed if r.firing == num_updates
+            )
     console.print(
         f"{killer.num_killed} workers killed in {time.perf_counter() - start_s:.0f} s; 475 reached after "
         f"{monitor.solved_at_steps:,} env steps, {num_updates:,} updates in all\n"
         f"ledger: produced {ledger.produced:,} = consumed {ledger.consumed:,} + lost {ledger.lost:,} + in flight "
         f"{ledger.in_flight}: {'balanced' if ledger.balanced else 'NOT BALANCED'}\n"
         f"memory {first[0]:.0f} -> {last[0]:.0f} MB, descriptors {first[1]:.0f} -> {last[1]:.0f}\n"
-        f"parameters {found[:12]}, undisturbed {expected[:12]}"
+        + (f"parameters {found[:12]}, undisturbed {expected[:12]}" if is_exact else "parameters depend on timing")
     )
     steady = last[0] <= 1.05 * first[0] and last[1] <= 1.05 * first[1] + 1
     return ledger.balanced and steady and found == expected
@@ -246,7 +251,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill workers, or main processes, and see that nothing breaks.")
     parser.add_argument("what", choices=["workers", "tables", "main"])
     parser.add_argument("--kills", type=int, help="default: 200 workers, 100 workers and tables, 30 main processes")
-    parser.add_argument("--algorithm", choices=["ppo", "dqn"], default="ppo", help="whose workers are killed")
+    parser.add_argument(
+        "--algorithm", choices=["ppo", "dqn", "impala", "appo"], default="ppo", help="whose workers are killed"
+    )
     args = parser.parse_args()
     set_threads(1)
     logging.getLogger("levada").setLevel(logging.ERROR)  # each killed worker is told otherwise

@@ -7,6 +7,7 @@
     python benchmarks/peers.py async-cartpole --json async.json   # 6 minutes; takes the same options
     python benchmarks/peers.py dqn-cartpole --json dqn.json       # 6 minutes
     python benchmarks/peers.py sac-halfcheetah --json sac.json    # 7 minutes; the SBX environment takes another one, once
+    python benchmarks/peers.py pong --json pong.json              # 40 minutes; needs levada[atari]
 
 Every peer has a virtual environment of its own in `.bench/`, made anew when its pins in `peers/requirements-<peer>.txt`
 change; levada is the one installed beside the interpreter that runs this file. The processes run one at a time, in turn
@@ -31,6 +32,13 @@ Steps are those that were learned from, and no resets are among them.
 of gradient steps to env steps. A lies behind the filling of the replay. `_peers/off_policy_presets.py` tells in which forms
 levada runs. TianJi cannot be installed beside the others: what it was measured at elsewhere, on a machine of the same kind, is
 quoted, and levada's ratio is that to the largest figure.
+
+**steps/s** (`pong`): Atari's Pong; a step is one action and four frames. Peers and levada may take a different number of steps.
+`_peers/atari_presets.py` tells what is equal and what is not. Beside them, once in a turn, what levada's parts do alone is
+measured, each with all cores: steps of environments, observations of inference, and of training. The *serial ceiling* is what
+they would make if they had all cores in turn and nothing else took any time: 1 / (1 / environment + 1 / inference +
+passes / training). *Efficiency* is levada's rate of training divided by it. Memory is that of all processes of a run together,
+what is shared divided among those who share it, libraries too, at its largest of about one look a second.
 
 **seconds to a return of 475** (`ppo-cartpole`): what each library makes of the task, with SB3's and CleanRL's tuned
 settings, and with levada as it comes. From the start of the process to its exit, which follows as soon as the mean return
@@ -60,7 +68,14 @@ from benchmarks._peers.processes import adopt_orphans
 from benchmarks._peers.report import as_json
 from benchmarks._peers.screen import Screen
 from benchmarks._peers.sides import LevadaSide
-from benchmarks._peers.tables import disturbances, solve_table, threads_table, throughput_table
+from benchmarks._peers.tables import (
+    disturbances,
+    efficiency_table,
+    parts_table,
+    solve_table,
+    threads_table,
+    throughput_table,
+)
 
 
 def parse(arguments: Sequence[str] | None = None) -> Plan:
@@ -111,6 +126,9 @@ def show(runs: Sequence[Run], plan: Plan) -> None:
         console.print(threads_table(runs, plan.benchmark))
     else:
         console.print(throughput_table(runs, plan.benchmark, plan.presets))
+        if plan.benchmark.parts is not None and not plan.only_peers:
+            console.print(parts_table(runs, plan.benchmark, plan.presets))
+            console.print(efficiency_table(runs, plan.benchmark, plan.presets))
         if plan.has_solve:
             console.print(solve_table(runs, plan.target_return))
     for line in disturbances(runs):

@@ -3,6 +3,8 @@
 presets             what `ppo-cartpole` compares: the peers' settings, and the same in levada's words
 async_presets       the same for `async-cartpole`
 off_policy_presets  the same for `dqn-cartpole` and `sac-halfcheetah`
+atari_presets       the same for `pong`
+atari_parts         what the parts of levada do alone there
 networks            the peers' networks, for levada
 jobs                which processes are run, and in which order
 sides               the command lines and the files of levada and of the peers

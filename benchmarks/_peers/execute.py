@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks._peers.common import BenchmarkError, tail
 from benchmarks._peers.jobs import Job, Part
-from benchmarks._peers.processes import Load, started
+from benchmarks._peers.processes import Load, Watched, started
 from benchmarks._peers.screen import Screen
-from benchmarks._peers.sides import LevadaSide, PeerSide, Point, Side
+from benchmarks._peers.sides import LevadaSide, PartsSide, PeerSide, Point, Side
 
 DISTURBED_CORES: Final = 0.15
 _RUN_LIMIT_S: Final = 900.0
@@ -47,8 +47,10 @@ class Run:
     cpu_us_per_step: float
     foreign_cores: float | None
     """Cores that other processes kept busy meanwhile; None where the system does not tell."""
-    own_words: Mapping[str, object]
-    """The summary that levada itself gives."""
+    memory_mb: float | None
+    """Of all its processes together, their shares of libraries included, at its largest; None where it was not looked at."""
+    own_words: Mapping[str, Any]
+    """The summary that levada itself gives, or what its parts do alone."""
 
     @property
     def disturbed(self) -> bool:
@@ -90,7 +92,8 @@ def training_rates(points: Sequence[Point]) -> tuple[float | None, float | None]
 
 def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
     """Run the process to its end and read what it has done."""
-    side: Side = LevadaSide() if job.is_levada else PeerSide()
+    side = _side(job)
+    watched = None if job.benchmark.parts is None else Watched()
     folder.mkdir(parents=True)
     stderr = folder / "stderr"
     command, variables = side.command(job, seed, folder)
@@ -105,16 +108,21 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
             if process.seconds > _RUN_LIMIT_S:
                 msg = f"{job.title} is not finished after {_RUN_LIMIT_S:.0f} s:\n{tail(stderr)}"
                 raise BenchmarkError(msg)
+            if watched is not None:
+                watched.look(process.pid)
             if point := side.last_point(job, folder):
                 task.note(str(point), point.env_steps)
         process.reap()
-        cpu_s, foreign_s = load.children_s(), load.foreign_s()
+        cpu_s = max(load.children_s(), watched.cpu_s if watched else 0.0)
+        foreign_s = load.foreign_s(cpu_s)
     if process.exit_code:
         msg = f"{job.title} failed with exit code {process.exit_code}:\n{tail(stderr)}"
         raise BenchmarkError(msg)
 
     outcome = side.outcome(job, folder)
     rate, gradient_rate = training_rates(outcome.points)
+    if job.benchmark.counts != "gradient steps":
+        gradient_rate = None
     if rate is None and job.part in ("steps/s", "threads"):
         msg = f"{job.title}: too short to be timed, {len(outcome.points)} lines of progress"
         raise BenchmarkError(msg)
@@ -135,5 +143,12 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
         episodic_return=outcome.points[-1].episodic_return if outcome.points else None,
         cpu_us_per_step=1e6 * cpu_s / outcome.env_steps,
         foreign_cores=None if foreign_s is None else foreign_s / process.seconds,
+        memory_mb=watched.memory_mb if watched else None,
         own_words=outcome.own_words,
     )
+
+
+def _side(job: Job) -> Side:
+    if job.part == "parts":
+        return PartsSide()
+    return LevadaSide() if job.is_levada else PeerSide()

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from benchmarks._peers.async_presets import ASYNC_CARTPOLE
+from benchmarks._peers.atari_presets import PONG
 from benchmarks._peers.off_policy_presets import DQN_CARTPOLE, SAC_HALFCHEETAH
 from benchmarks._peers.presets import PPO_CARTPOLE, Benchmark, Form, Preset
 
-Part = Literal["warm-up", "steps/s", "solve", "threads"]
+Part = Literal["warm-up", "steps/s", "parts", "solve", "threads"]
 """What a process is run for; a warm-up is not counted."""
 
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
@@ -19,6 +20,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "async-cartpole": ASYNC_CARTPOLE,
     "dqn-cartpole": DQN_CARTPOLE,
     "sac-halfcheetah": SAC_HALFCHEETAH,
+    "pong": PONG,
 }
 _LEVADA_SOLVE_STEPS: Final = 200_000
 _QUICK_SOLVE_STEPS: Final = 20_480
@@ -68,9 +70,11 @@ class Plan:
         """What is to be reached: the mean return that solves CartPole-v1, or one that short runs come to."""
         return 50 if self.quick else 475
 
-    def steps(self, preset: Preset) -> int:
+    def steps(self, preset: Preset, *, is_levada: bool = False) -> int:
         """For how long steps/s are counted."""
-        return self.benchmark.quick_steps if self.quick else preset.num_env_steps
+        if self.quick:
+            return self.benchmark.quick_steps
+        return (preset.levada_steps if is_levada else None) or preset.num_env_steps
 
     def solve_steps(self, num_env_steps: int) -> int:
         """Within how many the target is to be reached."""
@@ -89,7 +93,8 @@ class Job:
     form: Form | None = None
     """Of levada, with the settings of a peer."""
     turn: int = 0
-    num_env_steps: int
+    num_env_steps: int | None
+    """None: as many as it likes."""
     target_return: int | None = None
     """Mean return of 100 episodes at which the process ends."""
     threads: int = 1
@@ -106,9 +111,15 @@ class Job:
     @property
     def title(self) -> str:
         """What the screen calls it."""
-        settings = f" ({self.preset.name} settings, {self.form.name})" if self.preset and self.form else ""
+        words = [f"{self.preset.name} settings"] if self.preset and self.is_levada else []
+        settings = f" ({', '.join([*words, self.form.name] if self.form else words)})" if words else ""
         turn = "" if self.part == "warm-up" else f", turn {self.turn + 1}"
         return f"{self.part}: {self.who}{settings}{turn}"
+
+    @property
+    def algorithm(self) -> str:
+        """Of levada."""
+        return (self.preset.algorithm if self.preset else None) or self.benchmark.algorithm
 
     @property
     def levada_fields(self) -> Mapping[str, object]:
@@ -145,7 +156,8 @@ def _warm_ups(plan: Plan) -> Iterator[Job]:
 
 
 def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
-    num_env_steps = plan.steps(preset)
+    if plan.benchmark.parts is not None and not plan.only_peers:
+        yield Job(part="parts", benchmark=plan.benchmark, is_levada=True, preset=preset, turn=turn, num_env_steps=None)
     peer = (None,) if preset.script else ()
     for form in peer if plan.only_peers else (*peer, *preset.forms):
         yield Job(
@@ -155,7 +167,7 @@ def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
             preset=preset,
             form=form,
             turn=turn,
-            num_env_steps=num_env_steps,
+            num_env_steps=plan.steps(preset, is_levada=form is not None),
             threads=preset.threads,
         )
 

@@ -37,6 +37,10 @@ class Preset:
     """Of the peer."""
     num_env_steps: int
     """How long it is timed for."""
+    levada_steps: int | None = None
+    """How long levada is timed for; None: as long as the peer."""
+    algorithm: str | None = None
+    """Of levada; None: that of the benchmark."""
     quoted: tuple[float, float] | None = None
     """Least and largest rate of training that were measured elsewhere, on a machine of the same kind."""
     solve_steps: int | None = None
@@ -47,6 +51,18 @@ class Preset:
     """Levada is timed in each."""
     target_ratio: float | None = None
     """How many times as fast as the peer levada is meant to train, at least; as the largest rate that is quoted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What the parts of levada do alone is measured, too, and how much memory every run takes."""
+
+    script: str
+    """It prints environment steps, and observations of inference and training, per second."""
+    target_efficiency: float
+    """Share of the serial ceiling that levada is meant to reach, at least."""
+    target_memory_mb: float
+    """What levada's processes are meant to stay below together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +78,8 @@ class Benchmark:
     warm_up_steps: int = 4_096
     quick_steps: int = 12_288
     """Env steps with --quick."""
+    parts: Parts | None = None
+    """None: levada is compared with its peers alone."""
 
 
 _SAME_IN_ALL: Final[Mapping[str, object]] = {

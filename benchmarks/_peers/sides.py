@@ -100,8 +100,7 @@ class LevadaSide(Side):
         """`levada train`, with the fields of the preset if there is one; its threads are its own choice."""
         target = [] if job.target_return is None else [f"return={job.target_return}"]
         until = " ".join([*target, f"steps={job.num_env_steps}"])
-        benchmark = job.benchmark
-        command = [str(self.executable()), "train", benchmark.algorithm, "--env", benchmark.env, "--until", until]
+        command = [str(self.executable()), "train", job.algorithm, "--env", job.benchmark.env, "--until", until]
         command += ["--seed", str(seed), "--out", str(folder / "out"), "--quiet"]
         if job.form is not None:
             command += ["--on", job.form.on]
@@ -133,6 +132,32 @@ class LevadaSide(Side):
             solved_env_steps=summary["solved_at_steps"] if solved else None,
             own_words=summary,
         )
+
+
+class PartsSide(Side):
+    """What the parts of levada do alone."""
+
+    def command(self, job: Job, seed: int, folder: Path) -> tuple[list[str], dict[str, str]]:
+        """The script of the benchmark, by the interpreter that runs it."""
+        del folder
+        assert job.benchmark.parts is not None
+        script = Path(__file__).parent / job.benchmark.parts.script
+        command = [sys.executable, str(script), "--env", job.benchmark.env, "--seed", str(seed)]
+        return command, {"PYTHONPATH": str(REPOSITORY)}
+
+    def progress_path(self, folder: Path) -> Path:
+        """What it has printed: one line, in the end."""
+        return folder / "stdout"
+
+    def _point(self, job: Job, line: Mapping[str, Any]) -> Point:
+        del job
+        return Point(line["env_steps"], 0.0, None)
+
+    def outcome(self, job: Job, folder: Path) -> Outcome:
+        """Its rates."""
+        rates = json.loads(tail(self.progress_path(folder), 1))
+        points = self.points(job, folder)
+        return Outcome(env_steps=rates["env_steps"], points=points, solved_env_steps=None, own_words=rates)
 
 
 class PeerSide(Side):

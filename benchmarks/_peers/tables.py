@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -13,8 +13,9 @@ from rich.table import Table
 from benchmarks._peers.execute import DISTURBED_CORES, Run
 from benchmarks._peers.presets import Benchmark, Preset
 
-_WORDS: Final = {"settings", "over", "who", "levada runs", "target", "disturbed turns"}
+_WORDS: Final = {"settings", "over", "who", "levada runs", "target", "disturbed turns", "at least", "below"}
 _LEFT_OUT_IF_EMPTY: Final = {"levada runs", "target"}
+_PARTS: Final = ("environment", "inference", "training")
 Rate = Callable[[Run], float | None]
 _RATES: Final[dict[Literal["env steps", "gradient steps"], dict[str, Rate]]] = {
     "env steps": {
@@ -112,6 +113,65 @@ def _compared(
         "target": goal,
         "disturbed turns": "; ".join(f"{who} {which}" for who, of in sides if (which := _disturbed_turns(of))),
     }
+
+
+def parts_table(runs: Sequence[Run], benchmark: Benchmark, presets: Sequence[Preset]) -> Table:
+    """What levada's parts do alone with all cores, and the serial ceiling that follows from it."""
+    title = f"{benchmark.env}: levada's parts alone, each with all cores, per second, median (min - max)"
+    table = _table(title, "settings", *_PARTS, "passes", "serial ceiling", "disturbed turns")
+    for preset in presets:
+        parts = [run for run in runs if run.part == "parts" and run.settings == preset.name]
+        rates = [Spread.of(run.own_words[part] for run in parts).text() for part in _PARTS]
+        ceiling = _ceiling(parts, preset).text()
+        table.add_row(preset.name, *rates, str(_num_passes(preset)), ceiling, _disturbed_turns(parts))
+    return table
+
+
+def efficiency_table(runs: Sequence[Run], benchmark: Benchmark, presets: Sequence[Preset]) -> Table:
+    """Levada's share of the serial ceiling, and the memory of all processes of a run."""
+    goal = benchmark.parts
+    assert goal is not None
+    title = f"{benchmark.env}: levada beside the serial ceiling of its parts, and memory, median (min - max)"
+    headers = ("settings", "levada runs", "levada", "efficiency", "at least", "peer, MB", "levada, MB", "below")
+    table = _table(title, *headers)
+    for preset in presets:
+        of = [run for run in runs if run.settings == preset.name]
+        ceiling = _ceiling([run for run in of if run.part == "parts"], preset)
+        peer_mb = _memory(run for run in of if run.part == "steps/s" and run.form is None)
+        for form in preset.forms:
+            levadas = [run for run in of if run.form == form.name]
+            rate, memory_mb = Spread.of(run.training_steps_per_s for run in levadas), _memory(levadas)
+            efficient = f"{goal.target_efficiency:g}: "
+            efficient += "met" if rate.median >= goal.target_efficiency * ceiling.median else "not met"
+            small = f"{goal.target_memory_mb:,.0f}: {'met' if memory_mb.high < goal.target_memory_mb else 'not met'}"
+            shown = (rate.text(), rate.divided_by(ceiling), efficient, peer_mb.text(), memory_mb.text(), small)
+            table.add_row(preset.name, form.name, *shown)
+    return table
+
+
+def serial_ceiling(rates: Mapping[str, float], num_passes: int) -> float:
+    """Env steps/s if all cores did one part after the other, and nothing else.
+
+    >>> serial_ceiling({"environment": 4_000.0, "inference": 4_000.0, "training": 8_000.0}, num_passes=4)
+    1000.0
+    """
+    environment, inference, training = (rates[part] for part in _PARTS)
+    return 1.0 / (1.0 / environment + 1.0 / inference + num_passes / training)
+
+
+def _num_passes(preset: Preset) -> int:
+    """How often levada learns from each step."""
+    passes = preset.levada.get("num_epochs", 1)
+    assert isinstance(passes, int)
+    return passes
+
+
+def _ceiling(parts: Iterable[Run], preset: Preset) -> Spread:
+    return Spread.of(serial_ceiling(run.own_words, _num_passes(preset)) for run in parts)
+
+
+def _memory(runs: Iterable[Run]) -> Spread:
+    return Spread.of(run.memory_mb for run in runs)
 
 
 def solve_table(runs: Sequence[Run], target_return: int) -> Table:

@@ -1,0 +1,103 @@
+"""How the return rose in some runs: a table, and a drawing of their curves.
+
+    levada train ppo --env ALE/Pong-v5 --on processes:2 --until return=18 --out runs/pong
+    python benchmarks/curves.py runs/pong runs/pong-float32 --over seconds --out docs/pong.svg
+
+Reads metrics.jsonl and summary.json of each run. A point is the mean return of the last 100 episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
+
+from rich.console import Console
+from rich.table import Table
+
+NUM_POINTS = 200
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 56, 16, 16, 40
+COLOURS = ("#1b6ca8", "#c8553d", "#4c956c", "#6d597a")
+
+
+class Curve(NamedTuple):
+    """A run."""
+
+    name: str
+    seconds: list[float]
+    steps: list[int]
+    returns: list[float]
+
+
+def read(path: Path) -> Curve:
+    """The curve of a run."""
+    summary: dict[str, Any] = json.loads((path / "summary.json").read_text())
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "charts/episodic_return" in line]
+    lines = [*lines[:: max(1, len(lines) // NUM_POINTS)], lines[-1]]
+    return Curve(
+        f"{summary['algorithm']}, {summary.get('precision', 'float32')}, seed {summary['seed']}",
+        [line["charts/wall_s"] for line in lines],
+        [line["step"] for line in lines],
+        [line["charts/episodic_return"] for line in lines],
+    )
+
+
+def tabulated(curves: list[Curve], num_rows: int = 16) -> Table:
+    """Some points of each."""
+    table = Table("run", "env steps", "seconds", "return of the last 100 episodes")
+    for curve in curves:
+        rows = list(zip(curve.steps, curve.seconds, curve.returns, strict=True))
+        for steps, seconds, mean in [*rows[:: max(1, len(rows) // num_rows)], rows[-1]]:
+            table.add_row(curve.name, f"{steps:,}", f"{seconds:,.0f}", f"{mean:.1f}")
+    return table
+
+
+def drawn(curves: list[Curve], over: str) -> str:
+    """All in one picture, as SVG."""
+    across = [curve.seconds if over == "seconds" else curve.steps for curve in curves]
+    most = max(max(xs) for xs in across)
+    low, high = (pick(pick(curve.returns) for curve in curves) for pick in (min, max))
+
+    def x_of(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * value / most
+
+    def y_of(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / ((high - low) or 1.0)
+
+    def text(x: float, y: float, words: str, anchor: str, colour: str = "#333") -> str:
+        place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"'
+        return f'<text {place} font-family="sans-serif" font-size="12">{escape(words)}</text>'
+
+    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        level = low + share * (high - low)
+        parts.append(f'<path d="M{LEFT} {y_of(level):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
+        parts.append(text(LEFT - 6, y_of(level) + 4, f"{level:.0f}", "end"))
+        parts.append(text(x_of(share * most), HEIGHT - BOTTOM + 18, f"{share * most:,.0f}", "middle"))
+    parts.append(text(WIDTH / 2, HEIGHT - 6, over, "middle"))
+    for number, (curve, xs) in enumerate(zip(curves, across, strict=True)):
+        colour = COLOURS[number % len(COLOURS)]
+        points = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in zip(xs, curve.returns, strict=True))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(text(LEFT + 10, TOP + 14 + 16 * number, curve.name, "start", colour))
+    body = "\n".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">\n{body}\n</svg>\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--over", choices=["seconds", "env steps"], default="env steps")
+    parser.add_argument("--out", type=Path, help="where to draw them")
+    arguments = parser.parse_args()
+    curves = [read(path) for path in arguments.runs]
+    Console().print(tabulated(curves))
+    if arguments.out is not None:
+        arguments.out.write_text(drawn(curves, arguments.over))
+
+
+if __name__ == "__main__":
+    main()
