@@ -58,23 +58,23 @@ def test_parameters_stay_float32() -> None:
 @pytest.mark.parametrize(("gain", "chosen"), [(1.0, "float32"), (3.0, "bfloat16")])
 def test_it_is_chosen_where_a_measurement_says_so(monkeypatch: pytest.MonkeyPatch, gain: float, chosen: str) -> None:
     monkeypatch.setattr(precision, "_chosen", {})
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
-    monkeypatch.setattr(precision, "_seconds", lambda p: 1.0 if p.precision == "float32" else 1.0 / gain)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
+    monkeypatch.setattr(precision, "gradient_s", lambda p: 1.0 if p.precision == "float32" else 1.0 / gain)
     assert precision.choose_precision(policy()) == (chosen, f"bfloat16 makes a gradient {gain:.1f} times as quick")
 
 
 def test_it_is_not_chosen_without_the_processor_or_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_chosen", {})
-    monkeypatch.setattr(precision, "_seconds", lambda p: pytest.fail("there is nothing to measure"))
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(precision, "gradient_s", lambda p: pytest.fail("there is nothing to measure"))
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": False)
     assert precision.choose_precision(policy()) == ("float32", "this processor has no bfloat16")
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
     vectors = replace(policy(), observation_space=spaces.Box(-1.0, 1.0, (4,)))
     assert precision.choose_precision(vectors)[0] == "float32"
 
 
 def test_the_measurement_is_one() -> None:
-    assert precision._seconds(policy()) > 0.0
+    assert precision.gradient_s(policy()) > 0.0
 
 
 def test_other_numbers_are_refused() -> None:

@@ -83,6 +83,7 @@ def test_the_config_says_who_chose_what(tmp_path):
         "deployment": "inline",
         "threads": 1,
         "precision": "float32",
+        "device": "cpu",
         "flow_hash": "ab" * 32,
     }
     assert config["versions"] == versions()

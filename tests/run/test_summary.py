@@ -31,6 +31,7 @@ def test_everything_is_said():
         "deployment": "inline",
         "threads": 1,
         "precision": "float32",
+        "device": "cpu",
         "flow_hash": "ab" * 32,
         "stopped_by": "steps=80",
         "env_steps": 80,

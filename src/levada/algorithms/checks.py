@@ -43,6 +43,13 @@ def require_choice(config: Any, name: str, *choices: Any) -> None:
         raise _error(config, name, f"{', '.join(others)} or {last}")
 
 
+def require_texts(config: Any, *names: str) -> None:
+    """Text of some length."""
+    for name in names:
+        if not isinstance(getattr(config, name), str) or not getattr(config, name):
+            raise _error(config, name, "a name")
+
+
 def require_numbers(config: Any, *names: str) -> None:
     """Finite numbers."""
     for name in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -18,13 +18,15 @@ from levada.algorithms.checks import (
     require_not_negative,
     require_numbers,
     require_positive,
+    require_texts,
     require_widths,
 )
 from levada.algorithms.network import NetworkField, find_network
+from levada.rl._trial import choose_device, is_worth_a_trial
 from levada.rl.learner import Learner
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
-from levada.rl.precision import choose_precision, gains_by_bfloat16
+from levada.rl.precision import choose_precision
 from levada.rl.recurrent import RecurrentNet
 from levada.rl.ring import Ring
 from levada.rl.sampler import Sampler
@@ -75,6 +77,9 @@ class FromRollouts(Algorithm):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Numbers that layers compute in. "auto": bfloat16 for images, where the processor has it and a measurement says it is worth
     it."""
+    device: str = field(default="auto", compare=False)
+    """Where networks compute: "cpu", "cuda", or one of several GPUs, "cuda:1". "auto": on a GPU for large images, where there is
+    one and a measurement says that it is worth it."""
     log_std_init: float = 0.0
     """Logarithm of the deviation of continuous actions in the beginning. More explores wider."""
     compile: Literal["auto"] | bool = "auto"
@@ -98,6 +103,7 @@ class FromRollouts(Algorithm):
             msg = f"{type(self).__name__}(cell={self.cell!r}, network=...): expected one of them"
             raise ConfigError(msg)
         require_choice(self, "precision", "auto", "float32", "bfloat16")
+        require_texts(self, "device")
         require_choice(self, "compile", True, False, "auto")
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
@@ -115,11 +121,13 @@ class FromRollouts(Algorithm):
             Policy, observation_space=task.observation_space, action_space=task.action_space, network=self.make_network(),
             normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward, log_std_init=self.log_std_init, **shape,
         )  # fmt: skip
+        device = choose_device(make()) if self.device == "auto" else self.device
+        make = partial(make, device=device)
         return make(precision=choose_precision(make())[0] if self.precision == "auto" else self.precision)
 
     def settled(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """With a precision, if that was to be measured."""
-        if self.precision != "auto" or not gains_by_bfloat16(task.observation_space):
+        if self.precision != "auto" or not is_worth_a_trial(task.observation_space):
             return self, {}
         chosen, why = choose_precision(replace(self, precision="float32").policy(task))
         return replace(self, precision=chosen), {"precision": why}

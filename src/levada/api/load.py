@@ -12,6 +12,7 @@ import msgspec
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import find_algorithm
+from levada.algorithms.rollouts import FromRollouts
 from levada.api.options import Env, check_integers
 from levada.api.run import Result, build
 from levada.flow import Episode, LevadaError, Statistics
@@ -53,6 +54,8 @@ def load(
         raise LoadError(msg)
     directory = RunDirectory.open(path)
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
+    if isinstance(config, FromRollouts):  # to act it needs no GPU, which may be elsewhere
+        config = dataclasses.replace(config, device="cpu")
     task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
     flow = build(config, task)
     saved = checkpoint.newest(directory.path, replays=False)

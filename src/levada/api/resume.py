@@ -12,7 +12,7 @@ import msgspec
 from levada.algorithms.algorithm import Algorithm
 from levada.api.load import LoadError, read_config, read_setting, read_task
 from levada.api.options import Env, deployment
-from levada.api.run import Job, Result, build, settle
+from levada.api.run import Job, Result, build, of_policies, settle
 from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
 from levada.rl.task import Task
@@ -75,7 +75,7 @@ def resume(
         raise LoadError(msg)
     threads = read_setting(directory, "threads")
     place = settle(place, flow, identity.seed, threads, shown)
-    identity = msgspec.structs.replace(identity, deployment=str(place))
+    identity = msgspec.structs.replace(identity, deployment=str(place), device=of_policies(flow, "device", "cpu"))
     job = Job(
         flow=flow, task=task, identity=identity, place=place, until=goal,
         threads=threads, tensorboard=read_setting(directory, "tensorboard"),

@@ -166,10 +166,10 @@ def settle_threads(
     return replace(place, threads=split.sampling), split.learning
 
 
-def precision_of(flow: Flow) -> str:
-    """Numbers that the networks of a flow compute in, as their policies say."""
+def of_policies(flow: Flow, name: str, usual: str) -> str:
+    """What the policies that are learned in a flow say of something: where several differ, all of it."""
     policies = [getattr(recipe, "policy", None) for recipe in flow.learners().values()]
-    return ", ".join(sorted({getattr(policy, "precision", "float32") for policy in policies})) or "float32"
+    return ", ".join(sorted({getattr(policy, name, usual) for policy in policies})) or usual
 
 
 def num_beside(place: Deployment, flow: Flow) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import algorithm_home, algorithm_name
 from levada.api.options import Env, Options, configure, deployment
-from levada.api.run import Job, Result, build, num_beside, precision_of, settle, settle_threads
+from levada.api.run import Job, Result, build, num_beside, of_policies, settle, settle_threads
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
 from levada.rl.task import Task
@@ -105,7 +105,8 @@ def launch(
         seed=options.seed,
         deployment=str(place),
         threads=threads,
-        precision=precision_of(flow),
+        precision=of_policies(flow, "precision", "float32"),
+        device=of_policies(flow, "device", "cpu"),
         flow_hash=flow.hash(),
     )
     origins = option_origins or {}

@@ -128,7 +128,7 @@ class PolicyModule(nn.Module):
         """Call the network in the policy's precision; what it gives is float32."""
         if self.policy.precision == "float32":
             return call(obs, *more)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(torch.device(self.policy.device).type, torch.bfloat16):
             return tuple(output.float() for output in call(obs, *more))
 
     def _whole(self, params: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from levada.flow import Episode, Shard, Update
+from levada.rl.device import Sender, find_device
 from levada.rl.learner import Learner, LiveLearner, to_tensors
 from levada.rl.normalise import Moments, merge_all
 from levada.rl.optimise import AdamPart, adam_step
@@ -25,7 +26,7 @@ from levada.rl.ring import Ring
 from levada.rl.rollout import Rollout
 from levada.rl.sampler import Sampler
 from levada.rl.spaces import Array
-from levada.rl.step import MinibatchStep, Mode
+from levada.rl.step import MinibatchStep
 from levada.rl.threads import use_threads
 from levada.rl.transitions import Transitions
 
@@ -71,6 +72,8 @@ class LiveGradientSampler:
         learner = recipe.learner
         self._step = MinibatchStep(learner.policy.module(0), learner.loss, tuple(learner.coefficients(0)))
         self._num_threads = shard.num_threads
+        self._device = find_device(learner.policy.device)
+        self._sender = Sender(self._device)
 
     def __call__(self, weights: Weights) -> Gradient:
         """Act for T steps, and differentiate the loss of them by the same weights."""
@@ -78,13 +81,17 @@ class LiveGradientSampler:
         if self._num_threads is not None:
             use_threads(self._num_threads)
         data = self._recipe.prepare(rollout)
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
+        tensors = {name: torch.from_numpy(np.array(array)).to(self._device) for name, array in weights.items()}
         buffers = {name: tensor for name, tensor in tensors.items() if name not in self._step.layout.names}
-        mode: Mode = "eager" if learner.compile is False else "recorded"
-        gradient_of = self._step.on(mode, learner.coefficients(0), buffers, to_tensors(data))
-        gradient, stats = gradient_of(self._step.layout.flatten(tensors), torch.arange(data.num_rows))
+        mode = learner.quickest_mode(self._device)
+        columns = self._sender.send_all(to_tensors(data))
+        gradient_of = self._step.on(mode, learner.coefficients(0), buffers, columns)
+        index = torch.arange(data.num_rows, device=self._device)
+        gradient, stats = gradient_of(self._step.layout.flatten(tensors), index)
         told = dict(zip(self._step.stats, stats.tolist(), strict=True))
-        return Gradient(gradient.numpy().copy(), told, data.moments, rollout.num_env_steps, rollout.episodes)
+        return Gradient(
+            gradient.to("cpu", copy=True).numpy(), told, data.moments, rollout.num_env_steps, rollout.episodes
+        )
 
     def state_dict(self) -> dict[str, Array]:
         """What the next gradient depends on, but the weights."""
@@ -125,7 +132,7 @@ class LiveGradientLearner(LiveLearner):
         """
         gradients: Sequence[Gradient] = batch
         values = self.recipe.coefficients(self.num_env_steps)
-        mean = torch.from_numpy(np.mean([some.values for some in gradients], axis=0))
+        mean = torch.from_numpy(np.mean([some.values for some in gradients], axis=0)).to(self._device)
         state = self._state.copy()
         norm = adam_step(self.recipe.optimizer, [AdamPart(state.params, mean, *state.adam)], values["learning_rate"])
         names = gradients[0].stats

@@ -21,12 +21,14 @@ from torch import Tensor
 from levada.flow import LevadaError, Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl._products import has_quicker_products
+from levada.rl.device import Sender, find_device
 from levada.rl.frames import Frames
 from levada.rl.normalise import Moments
 from levada.rl.optimise import Adam, AdamPart, AdamState, adam_init, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
-from levada.rl.step import Loss, MinibatchStep, Mode, Stacks, StepState, has_compiler, num_weights
+from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler, num_weights
+from levada.rl.tensors import Stacks
 from levada.rl.threads import use_threads
 from levada.rl.transitions import MASK, Transitions, concatenate
 
@@ -100,6 +102,12 @@ class Learner:
         """Rows times weights of a minibatch; 0: its size is not known."""
         return (self.minibatch_size or 0) * num_weights(self.policy.module(0))
 
+    def quickest_mode(self, device: torch.device) -> Mode:
+        """How gradients are computed, if nothing is to be compiled."""
+        if self.compile is False:
+            return "eager"
+        return "graph" if device.type == "cuda" else "recorded"
+
     def open(self, seed: int) -> LiveLearner:
         """Start the learner with freshly initialised weights."""
         return LiveLearner(self, seed)
@@ -113,10 +121,12 @@ class LiveLearner:
         module = recipe.policy.module(seed)
         has_target = recipe.target_every is not None
         self._step = MinibatchStep(module, recipe.loss, tuple(recipe.coefficients(0)), has_target=has_target)
-        params = self._step.layout.flatten(dict(module.named_parameters()))
+        self._device = find_device(recipe.policy.device)
+        self._sender = Sender(self._device)
+        params = self._step.layout.flatten(dict(module.named_parameters())).to(self._device)
         self._target = params.clone() if has_target else None
         self._state = StepState(params, adam_init(params))
-        self._buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        self._buffers = {name: self._put(buffer.detach()) for name, buffer in module.named_buffers()}
         self._rng = np.random.default_rng(seed)
         self.num_updates = 0
         self.num_minibatches = 0
@@ -134,13 +144,14 @@ class LiveLearner:
         use_threads(self._num_threads)
         data = concatenate(batch)
         columns = to_tensors(data)
+        num_env_steps = int(columns[MASK].sum()) if MASK in columns else data.num_rows
+        columns = self._sender.send_all(columns)
         size = self._minibatch_size(data.num_rows)
         values = self.recipe.coefficients(self.num_env_steps)
         # a layer may change its buffers in place: copies, so that a refused update changes nothing
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         before = self._rng.bit_generator.state
         state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, values)
-        num_env_steps = int(columns[MASK].sum()) if MASK in columns else data.num_rows
         try:
             return self._finish(state, buffers, stats, values, num_minibatches, num_env_steps, data.moments)
         except NonFiniteError:
@@ -149,9 +160,9 @@ class LiveLearner:
 
     def weights(self) -> Weights:
         """The present weights: a copy, which later updates do not change."""
-        copy = self._state.params.clone()
+        copy = _fetched(self._state.params)
         named = {name: view.numpy() for name, view in self._step.layout.views(copy).items()}
-        return named | {name: buffer.numpy().copy() for name, buffer in self._buffers.items()}
+        return named | {name: _fetched(buffer).numpy() for name, buffer in self._buffers.items()}
 
     def state_dict(self) -> dict[str, Array]:
         """Everything that the next update depends on: weights, optimiser, counts, the generator that shuffles."""
@@ -159,20 +170,20 @@ class LiveLearner:
         mean, square, count = self._state.adam
         counts = np.array([self.num_updates, self.num_minibatches, self.num_env_steps], np.int64)
         if self._target is not None:
-            named["target"] = self._target.numpy().copy()
+            named["target"] = _fetched(self._target).numpy()
         return named | {
-            "optimizer/mean": mean.numpy().copy(), "optimizer/square": square.numpy().copy(),
-            "optimizer/count": count.numpy().copy(), "counts": counts, "rng": rng_array(self._rng),
+            "optimizer/mean": _fetched(mean).numpy(), "optimizer/square": _fetched(square).numpy(),
+            "optimizer/count": _fetched(count).numpy(), "counts": counts, "rng": rng_array(self._rng),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave."""
-        weights = {name.removeprefix("weights/"): torch.tensor(array) for name, array in state.items()}
+        weights = {name.removeprefix("weights/"): self._put(torch.from_numpy(array)) for name, array in state.items()}
         self._buffers = {name: weights[name] for name in self._buffers}
-        adam = AdamState(*(torch.tensor(state[f"optimizer/{name}"]) for name in ("mean", "square", "count")))
+        adam = AdamState(*(weights[f"optimizer/{name}"] for name in ("mean", "square", "count")))
         self._state = StepState(self._step.layout.flatten(weights), adam)
         if self._target is not None:
-            self._target = torch.tensor(state["target"])
+            self._target = weights["target"]
         self.num_updates, self.num_minibatches, self.num_env_steps = (int(count) for count in state["counts"])
         set_rng(self._rng, state["rng"])
 
@@ -191,8 +202,9 @@ class LiveLearner:
         self.num_minibatches += num_minibatches
         self.num_env_steps += num_env_steps
         if moments:
-            merged = self.recipe.policy.merge({name: b.numpy() for name, b in self._buffers.items()}, moments)
-            self._buffers |= {name: torch.from_numpy(array) for name, array in merged.items()}
+            arrays = {name: _fetched(buffer).numpy() for name, buffer in self._buffers.items()}
+            merged = self.recipe.policy.merge(arrays, moments)
+            self._buffers |= {name: self._put(torch.from_numpy(array)) for name, array in merged.items()}
         reported = {f"losses/{name}": value for name, value in stats.items()}
         reported |= {f"charts/{name}": value for name, value in values.items()}
         return Update(self.weights(), reported)
@@ -207,7 +219,7 @@ class LiveLearner:
             gradient_of = self._accumulated(gradient_of, columns.get(MASK), size)
             size = num_rows
         for _ in range(self.recipe.num_epochs):
-            order = torch.from_numpy(self._rng.permutation(num_rows))
+            order = torch.from_numpy(self._rng.permutation(num_rows)).to(self._device)
             for index in torch.split(order, size):
                 gradient, stats = gradient_of(state.params, index)
                 part = AdamPart(state.params, gradient, *state.adam)
@@ -244,9 +256,13 @@ class LiveLearner:
         name, limit = self.recipe.stop_above
         return bool(stats[self._step.stats.index(name)] > limit)
 
+    def _put(self, tensor: Tensor) -> Tensor:
+        """A copy on the device."""
+        return tensor.to(self._device, copy=True)
+
     def _mode(self, size: int) -> Mode:
-        if self.recipe.compile is False:
-            return "eager"
+        if self.recipe.compile is False or (self._device.type == "cuda" and self.recipe.compile == "auto"):
+            return self.recipe.quickest_mode(self._device)
         earned = self.recipe.compile is True or (
             self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
             and not has_quicker_products(self._step.layout.shapes, size)
@@ -288,6 +304,11 @@ def to_tensors(data: Transitions) -> dict[str, Any]:
     if MASK in columns:
         columns[MASK] = columns[MASK].to(torch.float32)
     return columns
+
+
+def _fetched(tensor: Tensor) -> Tensor:
+    """A copy in main memory."""
+    return tensor.to("cpu", copy=True)
 
 
 def _to_tensor(leaf: Array | Frames) -> Tensor | Stacks:

@@ -236,7 +236,7 @@ class NatureCNN(nn.Module):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Give parameters ``[N, num_params]`` and values ``[N]``."""
         features = self.image(obs)
-        with torch.autocast("cpu", enabled=False):  # what comes out has all of its digits
+        with torch.autocast(obs.device.type, enabled=False):  # what comes out has all of its digits
             features = features.float()
             return self.policy(features), self.value(features).squeeze(-1)
 
@@ -332,7 +332,7 @@ class _Image(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         image = (obs.movedim(-1, -3) if self._channel_last else obs).flatten(1, -3)
-        is_half = torch.is_autocast_enabled("cpu")
+        is_half = torch.is_autocast_enabled(obs.device.type)
         # Channels beside each other: gradients of large images take 0.6 to 0.8 of the time, and all of bfloat16 does; acting in
         # float32 takes as long, or longer.
         if self._is_large and (is_half or torch.is_grad_enabled()):

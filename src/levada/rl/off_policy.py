@@ -29,7 +29,8 @@ from levada.rl.net import Net
 from levada.rl.optimise import Adam, AdamPart, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
-from levada.rl.step import Layout, Mode, by_autograd, by_func, flatten, has_compiler, in_mode, num_weights, rebuild
+from levada.rl.step import Layout, Mode, by_autograd, by_func, has_compiler, in_mode, num_weights
+from levada.rl.tensors import flatten, rebuild
 from levada.rl.threads import use_threads
 from levada.rl.transitions import IMPORTANCE, Transitions, concatenate
 from levada.rl.weight_noise import WeightNoise

@@ -46,7 +46,7 @@ class AdamState(NamedTuple):
 
 def adam_init(params: Tensor) -> AdamState:
     """The state before the first step."""
-    return AdamState(torch.zeros_like(params), torch.zeros_like(params), torch.zeros((), dtype=torch.float32))
+    return AdamState(torch.zeros_like(params), torch.zeros_like(params), torch.zeros((), device=params.device))
 
 
 class AdamPart(NamedTuple):

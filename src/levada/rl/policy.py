@@ -35,6 +35,7 @@ from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_net
 from levada.rl._value_head import ValueHead
 from levada.rl.action_values import ValueKind
 from levada.rl.actions import ActionHead, action_head
+from levada.rl.device import find_device
 from levada.rl.models import Activation, default_network
 from levada.rl.normalise import Moments, merge, normalised_leaves
 from levada.rl.precision import Precision
@@ -94,6 +95,8 @@ class Policy:
     """The network gives the deviation of each action of a squashed Box; else there is one for all states."""
     precision: Precision = "float32"
     """Numbers that the layers of its network compute in; parameters are float32 in any case. See `levada.rl.precision`."""
+    device: str = field(default="cpu", compare=False)
+    """On what its network computes where it is torch's: "cpu", "cuda", "cuda:1". See `levada.rl.device`."""
     log_std_init: float = 0.0
     """Initial log of the standard deviation of a Box's actions. Higher explores more widely at first."""
     env_observation_space: Space[Any] = field(init=False, repr=False, compare=False)
@@ -118,6 +121,7 @@ class Policy:
         if self.precision not in get_args(Precision):
             msg = f"Policy: precision is {self.precision!r}, expected 'float32' or 'bfloat16'"
             raise ValueError(msg)
+        find_device(self.device)
         if not math.isfinite(self.log_std_init):
             msg = f"Policy: log_std_init is {self.log_std_init}, expected a finite number"
             raise ValueError(msg)

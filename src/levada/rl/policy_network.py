@@ -20,6 +20,7 @@ from levada.flow.errors import LevadaError
 from levada.rl._layers import Dense, HasNumpyLayers, NumpyLayers, Vector
 from levada.rl._numpy_network import Stack
 from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule, state_size_of
+from levada.rl.device import Sender, find_device
 from levada.rl.policy import Weights
 from levada.rl.spaces import Array, Nest, leaves, map_nest
 from levada.rl.threads import use_threads
@@ -182,13 +183,18 @@ class _TorchNetwork:
     """Any network, computed by its module, whose memory the weights are copied into."""
 
     def __init__(self, module: PolicyModule) -> None:
-        self._module = module.requires_grad_(False)
-        self._arrays = {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}
+        device = find_device(module.policy.device)
+        self._here = {name: tensor.detach() for name, tensor in _tensors(module).items()}
+        self._module = module.requires_grad_(False).to(device)
+        self._there = {} if device.type == "cpu" else _tensors(self._module)
+        self._sender = Sender(device)
 
     def load(self, weights: Weights) -> None:
         """Copy the weights."""
-        for name, array in self._arrays.items():
-            np.copyto(array, weights[name])
+        for name, tensor in self._here.items():
+            np.copyto(tensor.numpy(), weights[name])
+        for name, tensor in self._there.items():
+            tensor.copy_(self._here[name])
 
     def forward(self, obs: Nest, *state: Array) -> tuple[Array, ...]:
         """Give rows ``[N, row_size]``, values ``[N]``, and of a recurrent network the states after the step."""
@@ -201,8 +207,8 @@ class _TorchNetwork:
 
     def _forward(self, obs: Nest, *state: Array) -> tuple[Array, ...]:
         with torch.inference_mode():
-            outputs = self._module.row(*map_nest(_to_tensor, (obs, *state)))
-            return tuple(output.float().numpy() for output in outputs)
+            outputs = self._module.row(*self._sender.send_all(map_nest(_to_tensor, (obs, *state))))
+            return tuple(output.float().cpu().numpy() for output in outputs)
 
 
 def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> _NumpyNetwork | None:

@@ -1,11 +1,12 @@
 """One minibatch: gather, loss and gradient as a function of tensors, run eagerly, recorded or compiled.
 
-The parameters are one flat vector, so that a step has few inputs and the optimiser is one kernel. Three ways to run the
-same function (64-64 network, minibatch of 64, one core):
+The parameters are one flat vector, so that a step has few inputs and the optimiser is one kernel. Ways to run the same
+function (64-64 network, minibatch of 64, one core):
 
 - eager: 740 us. Ordinary torch; breakpoints in a loss work.
 - recorded: 280 us, after 15 ms. The operations of a step, gradients included, are recorded once and replayed.
 - compiled: 180 us, after 5 to 18 s. The operations are fused by the Inductor.
+- graph: on a GPU, where the launches of a step are captured once and replayed (see `levada.rl.device`).
 """
 
 from __future__ import annotations
@@ -20,29 +21,22 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from levada.rl.device import as_graph
 from levada.rl.net import Net
 from levada.rl.optimise import AdamState
 from levada.rl.record import RecordError, record
+from levada.rl.tensors import flatten, rebuild, rows_of
 from levada.rl.transitions import MASK, WEIGHT
 
 Loss = Callable[["Apply", Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 """A loss: (apply, batch of tensors ``[N, ...]``, coefficients) -> (scalar, scalars to report by name)."""
-Mode = Literal["eager", "recorded", "compiled"]
+Mode = Literal["eager", "recorded", "graph", "compiled"]
 Aside = tuple[Tensor, dict[str, Tensor]]
 """What comes with a loss: the scalars to report ``[S]``, and buffers that were changed."""
 Objective = Callable[[Tensor], tuple[Tensor, Aside]]
 
 
 log = logging.getLogger(__name__)
-
-
-class Stacks(NamedTuple):
-    """Stacks of frames, put together for the rows of a minibatch only."""
-
-    frames: Tensor
-    """``[P, ...]``."""
-    places: Tensor
-    """``[N, ..., k]``, int64: where the k frames of each stack are."""
 
 
 class StepState(NamedTuple):
@@ -119,7 +113,7 @@ class MinibatchStep:
         self._loss = loss
         self._coefficients = tuple(coefficients)
         self._has_target = has_target
-        self._recorded: dict[Any, Callable[..., Any]] = {}
+        self._made: dict[Any, Callable[..., Any]] = {}
 
     def on(
         self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
@@ -132,25 +126,52 @@ class MinibatchStep:
         """
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
-        rest = (torch.zeros(0) if target is None else target, *buffers.values(), *leaves)
-        key = (mode, *((tensor.shape, tensor.dtype) for tensor in rest))
-        coefficients = torch.tensor([values[name] for name in self._coefficients], dtype=torch.float32)
+        device = leaves[0].device
+        given = [values[name] for name in self._coefficients]
+        coefficients = torch.tensor(given, dtype=torch.float32, device=device)
+        about = (torch.zeros(0, device=device) if target is None else target, *buffers.values())
+        if mode == "graph":
+            return self._by_graph(structure, leaves, coefficients, tuple(buffers), about)
+        key = (mode, *((tensor.shape, tensor.dtype) for tensor in (*about, *leaves)))
 
         def run(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-            args = (params, coefficients, index, *rest)
-            gradient_of = self._recorded.get((len(index), key))
+            args = (params, coefficients, index, *about, *leaves)
+            gradient_of = self._made.get((len(index), key))
             if gradient_of is None:
                 made = in_mode(mode, lambda compiled: self._function(tuple(buffers), structure, compiled), args)
-                gradient_of = self._recorded[len(index), key] = made
+                gradient_of = self._made[len(index), key] = made
+            gradient, stats = gradient_of(*args)
+            return gradient, stats
+
+        return run
+
+    def _by_graph(
+        self, structure: Mapping[str, Any], leaves: Sequence[Tensor], coefficients: Tensor, buffers: tuple[str, ...],
+        about: tuple[Tensor, ...],
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
+        """The same by a graph, which the rows are gathered for: they are always as large, frames for stacks are not."""
+
+        def run(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+            rows: list[Tensor] = []
+            inner = {name: flatten(rows_of(nest, leaves, index), rows) for name, nest in structure.items()}
+            args = (params, coefficients, index, *about, *rows)
+            key = ("graph", *((tensor.shape, tensor.dtype) for tensor in args))
+            gradient_of = self._made.get(key)
+            if gradient_of is None:
+                function = self._function(buffers, inner, is_compiled=False, selects=False)
+                gradient_of = self._made[key] = as_graph(function, args, changed=range(4, 4 + len(buffers)))
             gradient, stats = gradient_of(*args)
             return gradient, stats
 
         return run
 
     def _function(
-        self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool
+        self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool, selects: bool = True
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """The gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place."""
+        """The gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place.
+
+        `selects`: whether rows are selected from columns, or are there already.
+        """
         differentiate = by_func if is_compiled else by_autograd
 
         def step(
@@ -158,7 +179,10 @@ class MinibatchStep:
         ) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             leaves = rest[len(buffers) :]
-            batch = {name: _rows(nest, leaves, index) for name, nest in structure.items()}
+            batch = {
+                name: rows_of(nest, leaves, index) if selects else rebuild(nest, leaves)
+                for name, nest in structure.items()
+            }
             if MASK in batch:
                 batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
             named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
@@ -241,37 +265,3 @@ def has_compiler() -> bool:
     """Whether there is a C++ compiler, which the Inductor needs."""
     named = os.environ.get("CXX")
     return any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"]))
-
-
-def flatten(nest: Any, into: list[Tensor]) -> Any:
-    """Put the leaves into a list, and give the structure with their places in it."""
-    if isinstance(nest, dict):
-        return {key: flatten(value, into) for key, value in nest.items()}
-    if isinstance(nest, tuple):
-        made = [flatten(value, into) for value in nest]
-        return Stacks(*made) if isinstance(nest, Stacks) else tuple(made)
-    assert isinstance(nest, Tensor)
-    into.append(nest)
-    return len(into) - 1
-
-
-def rebuild(structure: Any, leaves: Sequence[Tensor]) -> Any:
-    """The nest of a structure, with these leaves."""
-    if isinstance(structure, dict):
-        return {key: rebuild(value, leaves) for key, value in structure.items()}
-    if isinstance(structure, tuple):
-        return tuple(rebuild(value, leaves) for value in structure)
-    return leaves[structure]
-
-
-def _rows(structure: Any, leaves: Sequence[Tensor], index: Tensor) -> Any:
-    """Some rows of a nest; of stacks, put together."""
-    if isinstance(structure, dict):
-        return {key: _rows(value, leaves, index) for key, value in structure.items()}
-    if isinstance(structure, Stacks):
-        frames, places = rebuild(tuple(structure), leaves)
-        some = places.index_select(0, index)
-        return frames.index_select(0, some.flatten()).view(*some.shape, *frames.shape[1:])
-    if isinstance(structure, tuple):
-        return tuple(_rows(value, leaves, index) for value in structure)
-    return leaves[structure].index_select(0, index)

@@ -32,6 +32,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """That learning computes with."""
     precision: str = "float32"
     """Numbers that networks compute in."""
+    device: str = "cpu"
+    """On what they compute."""
     flow_hash: str
     """SHA-256 of the flow: equal for the same algorithm and settings under every deployment."""
 

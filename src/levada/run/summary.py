@@ -62,6 +62,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """That learning computed with."""
     precision: str = "float32"
     """Numbers that networks computed in."""
+    device: str = "cpu"
+    """On what they computed."""
     flow_hash: str
     stopped_by: str
     """The condition that held, such as ``return=475``; or ``interrupted``, or ``sources ended``."""
@@ -121,6 +123,7 @@ def summarise(
         deployment=identity.deployment,
         threads=identity.threads,
         precision=identity.precision,
+        device=identity.device,
         flow_hash=identity.flow_hash,
         stopped_by=stopped_by,
         env_steps=monitor.env_steps,
