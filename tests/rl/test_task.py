@@ -451,12 +451,12 @@ RECIPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"env": "CartPole-v1", "vectorization": 3},
-        "vectorization is 3, expected one of 'auto', 'sync', 'async', 'vector_entry_point'$",
+        "vectorization is 3, expected one of 'auto', 'sync', 'async', 'vector_entry_point', 'envpool'$",
     ),
     ({"env": "CartPole-v1", "env_kwargs": {"num_envs": 3}}, "env_kwargs has 'num_envs', which the algorithm decides"),
     (
         {"env": ExactEnv, "vectorization": "vector_entry_point"},
-        "task 'ExactEnv': only a registered id has a vector_entry_point",
+        "task 'ExactEnv': only an id goes together with vectorization='vector_entry_point'",
     ),
     ({"env": make_cartpoles, "vectorization": "sync"}, "vectorization='sync' cannot take effect; leave it out"),
 ]

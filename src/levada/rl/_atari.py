@@ -16,6 +16,8 @@ import gymnasium
 NUM_FRAMES = 4
 """Frames of a stack, where nobody says otherwise."""
 REWARD_CLIP = 1.0
+STICKY = 0.25
+"""How often an action is taken again in place of the next one, as the ids of version 5 say."""
 
 
 class Preprocessing(NamedTuple):
@@ -38,23 +40,26 @@ def is_atari(env_id: str) -> bool:
     return name.startswith("ALE/") and (spec is None or str(entry).startswith("ale_py."))
 
 
-def preprocessing(kwargs: Mapping[str, Any], frame_stack: int | None, reward_clip: float | None) -> Preprocessing:
-    """The standard one, but for what is given.
+def preprocessing(
+    kwargs: Mapping[str, Any], frame_stack: int | None, reward_clip: float | None, by_envpool: bool = False
+) -> Preprocessing:
+    """The standard one, but for what is given; EnvPool's words are others than ale-py's, and its actions stick only if asked.
 
     >>> preprocessing({}, None, None)
     Preprocessing(env_kwargs={'stack_num': 1, 'reward_clipping': False}, frame_stack=4, reward_clip=1.0)
     >>> preprocessing({"stack_num": 2, "reward_clipping": False}, None, None)
     Preprocessing(env_kwargs={'stack_num': 2, 'reward_clipping': False}, frame_stack=None, reward_clip=None)
     """
-    asked = dict(kwargs)
+    asked = {"repeat_action_probability": STICKY, **kwargs} if by_envpool else dict(kwargs)
     if asked.get("episodic_life"):
         message = (
-            "episodic_life=True: ale-py's vector environment begins a new game when a life is lost; Task(life_loss=True) ends "
+            "episodic_life=True: the vector environment begins a new game when a life is lost; Task(life_loss=True) ends "
             "the episode for the learner alone, and the game goes on"
         )
         warnings.warn(message, UserWarning, stacklevel=4)
     if "stack_num" not in asked:
         asked["stack_num"], frame_stack = 1, frame_stack or NUM_FRAMES
-    if asked.get("reward_clipping", True):
-        asked["reward_clipping"], reward_clip = False, reward_clip or REWARD_CLIP
+    clips = "reward_clip" if by_envpool else "reward_clipping"
+    if asked.get(clips, True):
+        asked[clips], reward_clip = False, reward_clip or REWARD_CLIP
     return Preprocessing(asked, frame_stack, reward_clip)

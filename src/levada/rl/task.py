@@ -23,6 +23,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from levada.rl._atari import is_atari, preprocessing
+from levada.rl._envpool import EnvPoolEnv
 from levada.rl._registry import (
     TaskError,
     deprecations_shown_once,
@@ -36,7 +37,7 @@ from levada.rl.spaces import SpaceError, has_action_mask
 
 __all__ = ["EnvFactory", "Task", "TaskError", "Vectorization"]
 
-Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point"]
+Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point", "envpool"]
 EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
 
 
@@ -69,7 +70,8 @@ class Task:
     """How several environments are stepped. "sync": one after the other, in this process. "async": a process
     for each, worth its overhead only if a step takes milliseconds. "vector_entry_point": the id's own vector
     environment, as fast as its author made it; mind that it may differ from the single one (Atari's has its
-    preprocessing built in). "auto": the latter if the id has one and it is quicker for so many, else "sync"."""
+    preprocessing built in). "envpool": EnvPool's environment of that name, which threads step. "auto": the id's
+    own if it has one that is quicker for so many, else "sync"."""
     frame_stack: int | None = None
     """Observations are stacks ``[k, ...]`` of the last k frames that the environment shows, the newest last; before an episode's
     first stand copies of it (as Gymnasium's `FrameStackObservation`). More see further back. A replay keeps each frame once,
@@ -113,9 +115,9 @@ class Task:
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":
-            if self.vectorization == "vector_entry_point":
+            if self.vectorization in ("vector_entry_point", "envpool"):
                 msg = (
-                    f"task {self.name!r}: only a registered id has a vector_entry_point; "
+                    f"task {self.name!r}: only an id goes together with vectorization={self.vectorization!r}; "
                     "a callable may take num_envs instead"
                 )
                 raise TaskError(msg)
@@ -127,8 +129,9 @@ class Task:
                 )
                 raise TaskError(msg)
         object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
-        if isinstance(self.env, str) and is_atari(self.env) and self.vectorization in ("auto", "vector_entry_point"):
-            chosen = preprocessing(self.env_kwargs, self.frame_stack, self.reward_clip)
+        if isinstance(self.env, str) and is_atari(self.env) and self.vectorization not in ("sync", "async"):
+            by_envpool = self.vectorization == "envpool"
+            chosen = preprocessing(self.env_kwargs, self.frame_stack, self.reward_clip, by_envpool)
             for name, value in chosen._asdict().items():
                 object.__setattr__(self, name, value)
 
@@ -221,6 +224,9 @@ class Task:
 def _make_registered(
     env_id: str, kwargs: Mapping[str, Any], num_envs: int, how: Vectorization, num_threads: int | None
 ) -> EnvBatch:
+    if how == "envpool":
+        threads = {} if num_threads is None else {"num_threads": num_threads}
+        return EnvBatch(EnvPoolEnv(env_id, num_envs, {**threads, **kwargs}), name=env_id)
     spec = find_spec(env_id)
     if how == "vector_entry_point" and spec.vector_entry_point is None:
         msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
