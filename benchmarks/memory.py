@@ -1,6 +1,6 @@
 """What a memory is worth: CartPole with its velocities hidden, learned with one and without.
 
-    python benchmarks/memory.py                        # R2D2, recurrent SAC and DQN, three seeds each
+    python benchmarks/memory.py                        # recurrent PPO, R2D2, recurrent SAC and DQN, three seeds each
     python benchmarks/memory.py r2d2 --seeds 1 2
 
 A run ends when the last 100 episodes have a mean return of 475, or after so many env steps. Inline, on one thread. Then the
@@ -21,6 +21,7 @@ from benchmarks._hidden import hidden_cartpole
 from benchmarks._learning import learn, outcomes
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.dqn import DQN
+from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import preset
 from levada.algorithms.r2d2 import R2D2
 from levada.algorithms.recurrent_sac import RecurrentSAC
@@ -28,6 +29,19 @@ from levada.rl.task import Task
 from levada.rl.threads import set_threads
 
 ALGORITHMS: dict[str, Algorithm] = {
+    "ppo": PPO(
+        cell="gru",
+        num_envs=8,
+        num_steps=64,
+        num_epochs=10,
+        minibatch_size=512,
+        learning_rate=1e-3,
+        anneal_steps=300_000,
+        anneal_clip=True,
+        discount=0.98,
+        gae_lambda=0.9,
+        normalise_reward=True,
+    ),
     "r2d2": R2D2(samples_per_insert=32.0, epsilon_end=0.01, anneal_steps=250_000),
     "recurrent_sac": RecurrentSAC(samples_per_insert=32.0, lookahead=5),
     "dqn": DQN(**preset("dqn", "CartPole-v1")),

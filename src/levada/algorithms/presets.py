@@ -107,6 +107,14 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "discount": 0.9,
             "normalise_reward": True,
         },
+        "ALE/Pong-v5": {
+            "num_envs": 16,
+            "num_steps": 64,
+            "num_epochs": 3,
+            "minibatch_size": 256,
+            "learning_rate": 5e-4,
+            "entropy_coef": 0.01,
+        },
         "LunarLander-v3": {
             "num_envs": 16,
             "num_steps": 128,

@@ -5,6 +5,7 @@ Weights, rollouts and checkpoints are arrays in main memory whatever the device,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from levada.flow.errors import LevadaError
 from levada.rl.tensors import flatten, rebuild
+
+log = logging.getLogger(__name__)
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 
@@ -121,7 +124,7 @@ def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[
     [2.0, 6.0]
     """
     memory = tuple(arg.clone() for arg in args)
-    replay = _capture(function, memory) if memory[0].is_cuda else partial(function, *memory)
+    replay = _captured_if_possible(function, memory) if memory[0].is_cuda else partial(function, *memory)
 
     def run(*given: Tensor) -> Tensors:
         for place, arg in zip(memory, given, strict=True):
@@ -134,6 +137,17 @@ def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[
     return run
 
 
+def _captured_if_possible(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], Tensors]:
+    """The graph; or the function itself, said in the log, where it asks the device for numbers while it is captured."""
+    try:
+        return _capture(function, memory)
+    except RuntimeError as error:
+        function(*memory)  # if the loss or the network is at fault, its own error comes here
+        reason = str(error).strip().partition("\n")[0]
+        log.warning("the update cannot be captured as a CUDA graph (%s): it runs as with compile=False", reason)
+        return partial(function, *memory)
+
+
 def _capture(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], Tensors]:
     """The launches of a function, gradients included, as a graph that reads and writes the same memory each time."""
     device = memory[0].device
@@ -144,7 +158,7 @@ def _capture(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], 
             function(*memory)
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may act meanwhile
         results = function(*memory)
 
     def replay() -> Tensors:

@@ -178,7 +178,7 @@ class LiveLearner:
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave."""
-        weights = {name.removeprefix("weights/"): self._put(torch.from_numpy(array)) for name, array in state.items()}
+        weights = {name.removeprefix("weights/"): self._put(torch.tensor(array)) for name, array in state.items()}
         self._buffers = {name: weights[name] for name in self._buffers}
         adam = AdamState(*(weights[f"optimizer/{name}"] for name in ("mean", "square", "count")))
         self._state = StepState(self._step.layout.flatten(weights), adam)
