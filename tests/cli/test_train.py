@@ -52,6 +52,15 @@ def summary_of(path):
     return json.loads((Path(path) / "summary.json").read_bytes())
 
 
+def test_keyword_arguments_reach_the_environment(shell, tmp_path):
+    words = "--env-kwargs sutton_barto_reward=true --until updates=1 --json --out run"
+    assert shell(f"{COMMAND} {words}").code == 0
+    written = json.loads((tmp_path / "run" / "config.json").read_bytes())["settings"]["env_kwargs"]
+    assert written == {"value": {"sutton_barto_reward": True}, "from": "command line"}
+    run = levada.load(tmp_path / "run")
+    assert run.task.env_kwargs == {"sutton_barto_reward": True}
+
+
 # ---- what is written
 
 

@@ -254,10 +254,23 @@ def test_errors_of_gymnasium_name_the_task(registry: dict[str, Any]) -> None:
     assert isinstance(vector_of(Task("VectorOnly-v0")), SyncVectorEnv)
 
 
-def test_a_wrong_keyword_keeps_its_type_and_names_the_task() -> None:
-    with pytest.raises(TypeError, match="gravitee") as caught:
-        Task("CartPole-v1", env_kwargs={"gravitee": 1}).make(2)
-    assert caught.value.__notes__ == ["while making 2 of task 'CartPole-v1' with env_kwargs {'gravitee': 1}"]
+@pytest.mark.parametrize("env", ["CartPole-v1", "ALE/Pong-v5"])
+def test_a_wrong_keyword_is_the_users_mistake(env: str) -> None:
+    with pytest.raises(
+        TaskError, match=f"task '{env}': env_kwargs has 'gravitee', which the environment does not take"
+    ) as caught:
+        Task(env, env_kwargs={"gravitee": 1}).make(6)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_type_error_of_the_environment_keeps_its_type() -> None:
+    def make(size: int) -> Any:
+        raise TypeError("size is 3")
+
+    with pytest.raises(TypeError, match="size is 3") as caught:
+        Task(make, env_kwargs={"size": 3}).make(2)
+    [note] = caught.value.__notes__
+    assert note.startswith("while making 2 of task") and note.endswith("with env_kwargs {'size': 3}")
 
 
 def test_an_outdated_version_is_said_once_and_is_no_failure(registry: dict[str, Any]) -> None:

@@ -133,7 +133,14 @@ def _check_threads(threads: int) -> None:
 def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[str]) -> None:
     """Refuse fields that the class does not have, and a class whose fields cannot be given."""
     declared = {field.name: field for field in dataclasses.fields(cls)}
-    options = {field.name for field in dataclasses.fields(Options)} | {"env", "quiet", "json", "display", "instruments"}
+    options = {field.name for field in dataclasses.fields(Options)} | {
+        "env",
+        "env_kwargs",
+        "quiet",
+        "json",
+        "display",
+        "instruments",
+    }
     if taken := sorted(options & declared.keys()):
         msg = f"{cls.__name__} has a field {taken[0]!r}, which is an option of every run; call it something else"
         raise ConfigError(msg)

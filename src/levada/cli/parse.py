@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
+import msgspec
 import tyro
 
 from levada.algorithms.algorithm import Algorithm
@@ -19,6 +20,7 @@ from levada.algorithms.presets import preset
 from levada.algorithms.registry import ALGORITHMS, algorithm_name, describe, find_algorithm
 from levada.api import configure
 from levada.cli.errors import ParserExit, UsageError, parsing
+from levada.rl.task import Task
 from levada.run.identity import Origin, Setting
 
 _SHORT = {"--lag": "--max-lag"}
@@ -34,6 +36,28 @@ class EnvOption:
 
     env: Annotated[str, tyro.conf.arg(metavar="ENV", help_behavior_hint="(required)")] = ""
     """A registered environment, such as CartPole-v1, or my_module:MyEnv-v0, which imports my_module first."""
+    env_kwargs: tuple[str, ...] = ()
+    """Keyword arguments of the environment: `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are as in JSON; what is
+    none is text."""
+
+    @property
+    def task(self) -> Task:
+        """The environment as a task.
+
+        Raises:
+            UsageError: a keyword argument without a value, or given twice.
+        """
+        kwargs: dict[str, Any] = {}
+        for word in self.env_kwargs:
+            name, equals, value = word.partition("=")
+            if not (name.isidentifier() and equals):
+                msg = f"--env-kwargs {word}: expected name=value, such as `--env-kwargs repeat_action_probability=0.0`"
+                raise UsageError(msg)
+            if name in kwargs:
+                msg = f"--env-kwargs has {name} twice; keep one"
+                raise UsageError(msg)
+            kwargs[name] = _value(value)
+        return Task(self.env, env_kwargs=kwargs)
 
 
 @dataclass(frozen=True)
@@ -131,6 +155,14 @@ def _is_short_for(name: str, full: str) -> bool:
     """Whether it is the initials of a name, one of its words, or the beginning of the first: lr, epochs, ent."""
     words = full.split("_")
     return name == "".join(word[0] for word in words) or name in words or words[0].startswith(name)
+
+
+def _value(word: str) -> Any:
+    """A value as it stands in JSON; or the word itself."""
+    try:
+        return msgspec.json.decode(word)
+    except msgspec.DecodeError:
+        return word
 
 
 def _option(name: str) -> str:

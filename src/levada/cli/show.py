@@ -16,6 +16,7 @@ from levada.api import build
 from levada.cli.errors import UsageError, plain_warning
 from levada.cli.parse import EnvOption, parse
 from levada.flow import FlowError
+from levada.rl._atari import is_atari
 from levada.rl.task import Task, TaskError
 
 
@@ -43,7 +44,7 @@ def show(args: list[str], began_s: float) -> int:
     parsed = parse("show", ShowOptions, args)
     if parsed.options.svg is not None and parsed.options.mermaid:
         raise UsageError("--svg and --mermaid contradict each other: leave one out")
-    flow = build(parsed.config, Task(parsed.options.env))
+    flow = build(parsed.config, parsed.options.task)
     if parsed.options.svg is not None:
         path = Path(parsed.options.svg)
         try:
@@ -64,7 +65,7 @@ def check(args: list[str], began_s: float) -> int:
     """Check the flow of an algorithm, and that the environment keeps Gymnasium's contract."""
     del began_s
     parsed = parse("check", CheckOptions, args)
-    task = Task(parsed.options.env)
+    task = parsed.options.task
     flow = build(parsed.config, task)
     problems = flow.problems(reproducible=parsed.options.reproducible)
     remarks = _env_remarks(task)
@@ -83,7 +84,8 @@ def _env_remarks(task: Task) -> list[str]:
     Raises:
         TaskError: it found that the environment breaks the contract.
     """
-    env = gymnasium.make(str(task.env), disable_env_checker=True)
+    kwargs = {} if is_atari(str(task.env)) else task.env_kwargs  # those of its vector environment are others
+    env = gymnasium.make(str(task.env), **{"disable_env_checker": True, **kwargs})
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

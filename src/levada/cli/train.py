@@ -56,7 +56,7 @@ def train(args: list[str], began_s: float) -> int:
     claimed: list[RunDirectory] = []
     try:
         result = launch(
-            parsed.config, parsed.settings, options.env, options, deployment(options.on), option_origins=origins(parsed),
+            parsed.config, parsed.settings, options.task, options, deployment(options.on), option_origins=origins(parsed),
             display=options.display, on_directory=claimed.append, began_s=began_s,
         )  # fmt: skip
     except Exception as error:

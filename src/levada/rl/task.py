@@ -191,6 +191,10 @@ class Task:
         except TaskError:
             raise
         except Exception as error:
+            unknown = [name for name in self.env_kwargs if f"unexpected keyword argument {name!r}" in str(error)]
+            if isinstance(error, TypeError) and unknown:
+                msg = f"task {self.name!r}: env_kwargs has {unknown[0]!r}, which the environment does not take: {error}"
+                raise TaskError(msg) from error
             error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
             raise
 
