@@ -1,6 +1,6 @@
 """What a memory is worth: CartPole with its velocities hidden, learned with one and without.
 
-    python benchmarks/memory.py                        # recurrent PPO, R2D2, recurrent SAC and DQN, three seeds each
+    python benchmarks/memory.py                        # recurrent PPO and IMPALA, R2D2, recurrent SAC, DQN; three seeds each
     python benchmarks/memory.py r2d2 --seeds 1 2
 
 A run ends when the last 100 episodes have a mean return of 475, or after so many env steps. Inline, on one thread. Then the
@@ -21,6 +21,7 @@ from benchmarks._hidden import hidden_cartpole
 from benchmarks._learning import learn, outcomes
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.dqn import DQN
+from levada.algorithms.impala import IMPALA
 from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import preset
 from levada.algorithms.r2d2 import R2D2
@@ -42,6 +43,16 @@ ALGORITHMS: dict[str, Algorithm] = {
         gae_lambda=0.9,
         normalise_reward=True,
     ),
+    "impala": IMPALA(
+        cell="gru",
+        shards=2,
+        num_envs=4,
+        learning_rate=1.5e-3,
+        anneal_steps=400_000,
+        discount=0.98,
+        entropy_coef=0.003,
+        normalise_reward=True,
+    ),
     "r2d2": R2D2(samples_per_insert=32.0, epsilon_end=0.01, anneal_steps=250_000),
     "recurrent_sac": RecurrentSAC(samples_per_insert=32.0, lookahead=5),
     "dqn": DQN(**preset("dqn", "CartPole-v1")),
@@ -52,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="*", default=list(ALGORITHMS), help=", ".join(ALGORITHMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--max-steps", type=int, default=200_000)
+    parser.add_argument("--max-steps", type=int, default=300_000)
     arguments = parser.parse_args()
     set_threads(1)
     console, table = Console(), outcomes()
