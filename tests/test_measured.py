@@ -39,18 +39,22 @@ def test_the_precision_that_was_measured_is_written_down(
 ) -> None:
     monkeypatch.setattr(precision, "_chosen", {})
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
-    monkeypatch.setattr(precision, "gradient_s", lambda policy: 1.0 if policy.precision == "float32" else 1.0 / gain)
+    monkeypatch.setattr(
+        precision,
+        "gradients_s",
+        lambda *some: [1.0 if policy.precision == "float32" else 1.0 / gain for policy in some],
+    )
     run = train(tmp_path, "small_envs:SmallDictImage-v0", **SMALL)
     assert settings(run.path)["precision"] == {"value": chosen, "from": "measured"}
     assert run.summary.precision == chosen
     monkeypatch.setattr(precision, "_chosen", {})
-    monkeypatch.setattr(precision, "gradient_s", lambda policy: pytest.fail("it was measured once"))
+    monkeypatch.setattr(precision, "gradients_s", lambda *some: pytest.fail("it was measured once"))
     again = lv.resume(run.path, until="updates=3", display="quiet")
     assert again.summary.updates == 3
 
 
 def test_nothing_is_measured_where_there_is_nothing_to_gain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(precision, "gradient_s", lambda policy: pytest.fail("vectors gain nothing"))
+    monkeypatch.setattr(precision, "gradients_s", lambda *some: pytest.fail("vectors gain nothing"))
     run = train(tmp_path, "CartPole-v1", **SMALL)
     assert settings(run.path)["precision"] == {"value": "auto", "from": "default"}
     assert run.summary.precision == "float32"

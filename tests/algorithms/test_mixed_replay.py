@@ -76,6 +76,25 @@ def test_as_many_come_again_as_was_asked_for(place: Any, algorithm: type[IMPALA]
     assert num_again / num_new == pytest.approx(ratio, rel=0.25)
 
 
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
+def test_new_rollouts_are_learned_from_with_the_usual_bound(ratio: float) -> None:
+    """Updates by what comes again do not make them too old."""
+    hp = IMPALA(shards=2, num_envs=2, num_steps=8, replay_ratio=ratio, replay_capacity=8)
+    with Processes(workers=2).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
+        for report in run:
+            if report.firing == 200:
+                break
+        [channel] = run.statistics().channels.values()
+    assert channel.ledger.consumed == pytest.approx(200 / (1.0 + ratio), rel=0.25)
+    assert sum(channel.ledger.dropped.values()) <= 0.1 * channel.ledger.produced
+
+
+@pytest.mark.parametrize("fields", [{"replay_ratio": 1.0}, {"max_lag": None}, {"on_new_weights": "cut"}])
+def test_an_order_that_timing_decides_is_not_called_another(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"order='admission'\): expected order='arrival'"):
+        IMPALA(order="admission", **fields)
+
+
 def test_the_learning_rate_falls_with_steps_of_the_environment() -> None:
     hp = IMPALA(learning_rate=1.0, anneal_steps=100, replay_ratio=1.0)
     assert hp.coefficients(100)["learning_rate"] == pytest.approx(0.5)

@@ -148,9 +148,11 @@ def test_a_gpu_is_taken_where_a_measurement_says_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_trial, "_chosen", {})
     monkeypatch.setattr(_trial, "has_gpu", lambda: True)
     monkeypatch.setattr("levada.rl.policy.find_device", torch.device)
-    monkeypatch.setattr(_trial, "gradient_s", lambda policy: 1.0 if policy.device == "cpu" else 1.0 / gain)
+    monkeypatch.setattr(
+        _trial, "gradients_s", lambda *some: [1.0 if policy.device == "cpu" else 1.0 / gain for policy in some]
+    )
     assert _trial.choose_device(Policy(observation_space=IMAGES, action_space=spaces.Discrete(6))) == chosen
-    monkeypatch.setattr(_trial, "gradient_s", lambda policy: pytest.fail("vectors gain nothing"))
+    monkeypatch.setattr(_trial, "gradients_s", lambda *some: pytest.fail("vectors gain nothing"))
     vectors = spaces.Box(-1.0, 1.0, (4,))
     assert _trial.choose_device(Policy(observation_space=vectors, action_space=spaces.Discrete(6))) == "cpu"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from gymnasium import spaces
 from levada.algorithms.ppo import PPO
 from levada.rl import precision
 from levada.rl.policy import Policy
+from levada.rl.recurrent import RecurrentNet
+from levada.rl.spaces import allocate, map_nest
 from levada.rl.task import Task
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -59,13 +62,15 @@ def test_parameters_stay_float32() -> None:
 def test_it_is_chosen_where_a_measurement_says_so(monkeypatch: pytest.MonkeyPatch, gain: float, chosen: str) -> None:
     monkeypatch.setattr(precision, "_chosen", {})
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
-    monkeypatch.setattr(precision, "gradient_s", lambda p: 1.0 if p.precision == "float32" else 1.0 / gain)
+    monkeypatch.setattr(
+        precision, "gradients_s", lambda *some: [1.0 if p.precision == "float32" else 1.0 / gain for p in some]
+    )
     assert precision.choose_precision(policy()) == (chosen, f"bfloat16 makes a gradient {gain:.1f} times as quick")
 
 
 def test_it_is_not_chosen_without_the_processor_or_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_chosen", {})
-    monkeypatch.setattr(precision, "gradient_s", lambda p: pytest.fail("there is nothing to measure"))
+    monkeypatch.setattr(precision, "gradients_s", lambda *some: pytest.fail("there is nothing to measure"))
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": False)
     assert precision.choose_precision(policy()) == ("float32", "this processor has no bfloat16")
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
@@ -74,7 +79,7 @@ def test_it_is_not_chosen_without_the_processor_or_without_images(monkeypatch: p
 
 
 def test_the_measurement_is_one() -> None:
-    assert precision.gradient_s(policy()) > 0.0
+    assert min(precision.gradients_s(policy(), policy())) > 0.0
 
 
 def test_other_numbers_are_refused() -> None:
@@ -85,5 +90,24 @@ def test_other_numbers_are_refused() -> None:
 
 
 def test_a_configuration_may_name_it() -> None:
-    assert PPO(precision="bfloat16").policy(Task("CartPole-v1")).precision == "bfloat16"
+    with pytest.raises(ValueError, match="precision is 'bfloat16', expected 'float32'"):
+        PPO(precision="bfloat16").policy(Task("CartPole-v1"))
     assert PPO().policy(Task("CartPole-v1")).precision == "float32"
+
+
+def test_only_images_are_computed_in_it() -> None:
+    """What stands behind them, whatever kind of network it is, computes in float32; recurrent ones have no other operations."""
+    both = spaces.Dict({"image": spaces.Box(0, 255, (36, 36, 3), np.uint8), "speed": spaces.Box(-1.0, 1.0, (2,))})
+    recurrent = partial(RecurrentNet, cell="gru", num_units=8)
+    for space, network in ((both, None), (IMAGES, recurrent), (both, recurrent)):
+        recipe = Policy(observation_space=space, action_space=spaces.Discrete(3), network=network, precision="bfloat16")
+        module = recipe.module(seed=1)
+        obs = map_nest(torch.from_numpy, allocate(space, 5, make=np.ones))
+        state = [torch.zeros(5, recipe.state_size)] if recipe.state_size else []
+        row, value, *_ = module.row(obs, *state)
+        full = replace(recipe, precision="float32").module(seed=1)
+        expected_row, expected_value, *_ = full.row(obs, *state)
+        assert row.dtype == value.dtype == torch.float32
+        assert not torch.equal(value, value.bfloat16().float())
+        torch.testing.assert_close(row, expected_row, rtol=0.05, atol=0.01)
+        assert not torch.equal(value, expected_value)

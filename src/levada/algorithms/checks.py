@@ -85,7 +85,7 @@ def require_divides(config: Any, divisor: str, number: int, product: str) -> Non
     """`config.divisor` divides `number` without a remainder; `product` says what the number is made of."""
     value = getattr(config, divisor)
     if number % value:
-        below = max(d for d in range(1, value + 1) if number % d == 0)
+        below = max(d for d in range(1, min(value, number) + 1) if number % d == 0)
         above = next((d for d in range(value, number + 1) if number % d == 0), number)
         near = " or ".join(str(d) for d in dict.fromkeys((below, above)))
         msg = (

@@ -12,6 +12,7 @@ With `replay_ratio`, rollouts are also kept for a while and learned from again, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -39,6 +40,9 @@ from levada.rl.task import Task
 from levada.rl.transitions import Transitions
 from levada.rl.unrolled import Unrolled
 
+_SLACK = 2
+"""Updates by which replay may be ahead of its ratio."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(FromRollouts):
@@ -50,7 +54,9 @@ class IMPALA(FromRollouts):
     """Transitions whose gradient is computed at a time; None: those of the whole update. A few hundred images fit into caches and
     are quicker. It must be whole rollouts of single environments, and divide num_rollouts * num_envs * num_steps."""
     max_lag: int | None = 4
-    """Updates that the policy may be ahead of the samples it learns from; None: as many as there are."""
+    """Updates that the policy may be ahead of the samples it learns from; None: as many as there are. Fewer also mean that fewer
+    shards are at work at once: `levada show` tells how many tickets there are. With `replay_ratio`, updates by rollouts that
+    come again are not counted."""
     order: Literal["admission", "arrival"] = "arrival"
     """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
     where some take longer than others, and never the same twice."""
@@ -72,16 +78,21 @@ class IMPALA(FromRollouts):
         require_counts(self, "max_lag", least=0, or_none=True)
         require_counts(self, "minibatch_size", or_none=True)
         if self.minibatch_size is not None:
+            self.num_sequences(self.minibatch_size)
             product = f"num_rollouts * num_envs * num_steps = {self.num_rollouts} * {self.num_envs} * {self.num_steps}"
             require_divides(self, "minibatch_size", self.num_rollouts * self.num_envs * self.num_steps, product)
-            self.num_sequences(self.minibatch_size)
         require_choice(self, "order", "admission", "arrival")
         require_choice(self, "on_new_weights", *get_args(OnNewWeights))
         require_not_negative(self, "replay_ratio")
         require_counts(self, "replay_capacity", least=self.num_rollouts)
         require_positive(self, "clip_rho", "clip_c")
-        if self.on_new_weights == "cut" and self.order != "arrival":
-            msg = f"{type(self).__name__}(on_new_weights='cut', order={self.order!r}): expected order='arrival', or 'continue'"
+        in_any_order = {
+            "on_new_weights='cut'": self.on_new_weights == "cut", "max_lag=None": self.max_lag is None,
+            f"replay_ratio={self.replay_ratio}": self.replay_ratio > 0.0,
+        }  # fmt: skip
+        if self.order != "arrival" and any(in_any_order.values()):
+            setting = next(setting for setting, holds in in_any_order.items() if holds)
+            msg = f"{type(self).__name__}({setting}, order={self.order!r}): expected order='arrival', for timing decides here"
             raise ConfigError(msg)
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
@@ -94,8 +105,12 @@ class IMPALA(FromRollouts):
         capacity = 2 * max(self.shards, self.num_rollouts)
         if self.max_lag is None:
             return Queue(max_lag=None, capacity=capacity)
-        if self.replay_ratio:  # how many updates come between two new rollouts is not fixed
-            return Queue(max_lag=self.max_lag, on_stale="drop", capacity=capacity)
+        if (
+            self.replay_ratio
+        ):  # how many updates come between two new batches is not fixed, but it is this many on average
+            capacity = (self.max_lag + 1) * self.num_rollouts
+            most = math.ceil((1.0 + self.replay_ratio) * (self.max_lag + 1)) + _SLACK
+            return Queue(max_lag=most, on_stale="drop", capacity=capacity)
         return Queue(max_lag=self.max_lag, order=self.order)
 
     def make_learner(self, policy: Policy) -> Learner:

@@ -159,12 +159,12 @@ class Vector(nn.Module):
 
 
 def is_image(space: Space[Any]) -> bool:
-    """Say whether a space is one of images: a Box of uint8 or bool with three dimensions, or four for a stack of images.
+    """Say whether a space is one of images: a Box of uint8 or bool with three dimensions, or more for stacks of images.
 
     >>> is_image(spaces.Box(0, 255, (128,), np.uint8))
     False
     """
-    return isinstance(space, spaces.Box) and len(space.shape) in (3, 4) and space.dtype in (np.uint8, np.bool_)
+    return isinstance(space, spaces.Box) and len(space.shape) in (3, 4, 5) and space.dtype in (np.uint8, np.bool_)
 
 
 def is_large_image(space: Space[Any]) -> bool:

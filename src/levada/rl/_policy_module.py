@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from levada.flow.errors import LevadaError
 from levada.math import Distribution
-from levada.rl.models import TensorNest
+from levada.rl.models import Images, TensorNest
 from levada.rl.normalise import moments_key, normalised_leaves
 from levada.rl.recurrent import Recurrent
 from levada.rl.spaces import ACTION_MASK, OBS, allocate, has_action_mask, map_nest
@@ -89,6 +89,10 @@ class PolicyModule(nn.Module):
         self.policy = policy
         self.head = policy.head
         self.network = network
+        images = [part for part in network.modules() if isinstance(part, Images)]
+        for part in images:
+            part.in_bfloat16 = policy.precision == "bfloat16"
+        self._autocasts = policy.precision == "bfloat16" and not images
         self._has_mask = has_action_mask(policy.observation_space)
         leaves = normalised_leaves(policy.observation_space) if policy.normalise_obs else {}
         self.normalisers = nn.ModuleList(Normaliser(shape) for shape in leaves.values())
@@ -125,8 +129,8 @@ class PolicyModule(nn.Module):
         return self._whole(params), *rest
 
     def _compute(self, call: Callable[..., tuple[Tensor, ...]], obs: TensorNest, *more: Any) -> tuple[Tensor, ...]:
-        """Call the network in the policy's precision; what it gives is float32."""
-        if self.policy.precision == "float32":
+        """Call the network in the policy's precision; what it gives is float32. Default networks see to that themselves."""
+        if not self._autocasts:
             return call(obs, *more)
         with torch.autocast(torch.device(self.policy.device).type, torch.bfloat16):
             return tuple(output.float() for output in call(obs, *more))

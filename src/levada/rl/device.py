@@ -6,6 +6,7 @@ Weights, rollouts and checkpoints are arrays in main memory whatever the device,
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from levada.flow.errors import LevadaError
 from levada.rl.tensors import flatten, rebuild
 
 log = logging.getLogger(__name__)
+_capturing = threading.Lock()
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 
@@ -124,7 +126,7 @@ def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[
     [2.0, 6.0]
     """
     memory = tuple(arg.clone() for arg in args)
-    replay = _captured_if_possible(function, memory) if memory[0].is_cuda else partial(function, *memory)
+    replay = _captured_if_possible(function, memory) if memory[0].is_cuda else _standing_in(function, memory)
 
     def run(*given: Tensor) -> Tensors:
         for place, arg in zip(memory, given, strict=True):
@@ -135,6 +137,21 @@ def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[
         return results
 
     return run
+
+
+def _standing_in(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], Tensors]:
+    """What a graph does, without one: it writes to the same memory each time."""
+    results: list[Tensor] = []
+
+    def replay() -> Tensors:
+        made = function(*memory)
+        if not results:
+            results.extend(torch.empty_like(tensor) for tensor in made)
+        for place, tensor in zip(results, made, strict=True):
+            place.copy_(tensor)
+        return tuple(results)
+
+    return replay
 
 
 def _captured_if_possible(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], Tensors]:
@@ -158,7 +175,8 @@ def _capture(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], 
             function(*memory)
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may act meanwhile
+    # one at a time, as torch wants it; other threads may act meanwhile
+    with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         results = function(*memory)
 
     def replay() -> Tensors:

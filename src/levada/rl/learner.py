@@ -265,6 +265,7 @@ class LiveLearner:
             return self.recipe.quickest_mode(self._device)
         earned = self.recipe.compile is True or (
             self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
+            and not self.recipe.policy.state_size  # unrolled over its steps, it keeps the compiler busy for minutes
             and not has_quicker_products(self._step.layout.shapes, size)
         )
         if not earned:

@@ -229,16 +229,14 @@ class NatureCNN(nn.Module):
 
     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
         super().__init__()
-        self.image = _Image(observation_space, 512)
+        self.image = Images(observation_space, 512)
         self.policy = linear(512, num_params, gain=0.01)
         self.value = linear(512, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Give parameters ``[N, num_params]`` and values ``[N]``."""
         features = self.image(obs)
-        with torch.autocast(obs.device.type, enabled=False):  # what comes out has all of its digits
-            features = features.float()
-            return self.policy(features), self.value(features).squeeze(-1)
+        return self.policy(features), self.value(features).squeeze(-1)
 
 
 class MultiInput(nn.Module):
@@ -289,7 +287,7 @@ def encoders_of(
     named = leaf_spaces(observation_space)
     for leaf in named.values():
         if is_image(leaf):
-            encoders.append(_Image(leaf, 512))
+            encoders.append(Images(leaf, 512))
             size += 512
             continue
         vector = Vector(leaf)
@@ -305,7 +303,12 @@ def encoders_of(
     return tuple(named), nn.ModuleList(encoders), size
 
 
-class _Image(nn.Module):
+class Images(nn.Module):
+    """Convolutions on images, and a layer after them. What comes out is float32, in whatever they compute."""
+
+    in_bfloat16 = False
+    """Whether large images are computed in bfloat16; a policy says so."""
+
     def __init__(self, space: Space[Any], size: int) -> None:
         super().__init__()
         if not isinstance(space, spaces.Box) or not is_image(space):
@@ -331,14 +334,19 @@ class _Image(nn.Module):
         self.layers = nn.Sequential(*modules)
 
     def forward(self, obs: Tensor) -> Tensor:
+        """Give features ``[N, size]``."""
         image = (obs.movedim(-1, -3) if self._channel_last else obs).flatten(1, -3)
-        is_half = torch.is_autocast_enabled(obs.device.type)
+        is_half = self._is_large and self.in_bfloat16
         # Channels beside each other: gradients of large images take 0.6 to 0.8 of the time, and all of bfloat16 does; acting in
         # float32 takes as long, or longer.
         if self._is_large and (is_half or torch.is_grad_enabled()):
             image = image.contiguous(memory_format=torch.channels_last)
-        features: Tensor = self.layers(image.to(torch.bfloat16 if is_half else torch.float32) * self.scale)
-        return features
+        if not is_half:
+            features: Tensor = self.layers(image.to(torch.float32) * self.scale)
+            return features
+        with torch.autocast(obs.device.type, torch.bfloat16):
+            features = self.layers(image.to(torch.bfloat16) * self.scale)
+        return features.float()
 
 
 def _suited(

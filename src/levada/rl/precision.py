@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 
-from levada.rl._trial import GAIN, gradient_s, is_worth_a_trial
+from levada.rl._trial import GAIN, gradients_s, is_worth_a_trial
 
 if TYPE_CHECKING:
     from levada.rl.policy import Policy
@@ -23,7 +23,8 @@ def has_bfloat16(device: str = "cpu") -> bool:
     """Whether a device multiplies bfloat16 itself."""
     if device != "cpu":
         return bool(torch.cuda.is_bf16_supported())
-    found = torch.cpu.get_capabilities()
+    # older versions of torch do not say
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
@@ -46,6 +47,6 @@ def _choose(policy: Policy) -> tuple[Precision, str]:
         return "float32", "its network is small or recurrent"
     if not has_bfloat16(policy.device):
         return "float32", "this processor has no bfloat16"
-    slow_s, quick_s = (gradient_s(replace(policy, precision=precision)) for precision in ("float32", "bfloat16"))
+    slow_s, quick_s = gradients_s(*(replace(policy, precision=precision) for precision in ("float32", "bfloat16")))
     gain = slow_s / quick_s
     return "bfloat16" if gain >= GAIN else "float32", f"bfloat16 makes a gradient {gain:.1f} times as quick"

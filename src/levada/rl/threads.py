@@ -31,7 +31,7 @@ def default_threads(task: Task, flow: Flow, num_beside: int) -> int:
     are left, of which `num_beside` are busy. It follows from sizes, so the same run always has the same.
     """
     spaces = leaf_spaces(task.observation_space).values()
-    if any(isinstance(space, Box) and len(space.shape) in (3, 4) for space in spaces):
+    if any(isinstance(space, Box) and len(space.shape) in (3, 4, 5) for space in spaces):
         return max(1, num_cores() - num_beside)
     work = max((getattr(recipe, "work", 0) for recipe in flow.learners().values()), default=0)
     return max(1, min(work // WORK_PER_THREAD, num_cores() - num_beside))

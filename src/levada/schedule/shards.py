@@ -72,15 +72,18 @@ class ShardMachine:
         self._firings_per_ticket = stage.firings_per_ticket
         self._stage = StageMachine([nodes[name] for name in stage.nodes], shard=shard)
         self._open: deque[_Open] = deque()
+        self._misses = False
+        """Whether a ticket was lost that is still to be dealt again; it goes first, so nothing is begun before."""
 
     def deal(self, ticket: Ticket, *, first: bool = False) -> list[Start | Closed]:
         """Take a ticket; `first`: before those that wait already, for it was dealt before, and lost."""
         opened = _Open(ticket, self._firings_per_ticket)
         if first:
+            self._misses = False
             self._open.appendleft(opened)
         else:
             self._open.append(opened)
-        return self._next() if self._stage.busy is None else []
+        return self._next() if self._stage.busy is None and not self._misses else []
 
     def finished(self, event: Finished) -> list[Start | Closed]:
         """Take note of what a firing made; what is to be done next."""
@@ -106,6 +109,7 @@ class ShardMachine:
         self._stage.clear()
         self._stage.busy = None
         self._open.popleft()
+        self._misses = True
 
     def held(self, node: str) -> list[Item]:
         """The items that were handed to a node and wait there."""
