@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from levada.flow import Shard
 from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.frames import Frames
+from levada.rl.models import NatureCNN
 from levada.rl.policy import Policy
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task, TaskError
@@ -98,10 +101,49 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
 def test_lives_that_are_not_told_are_missed() -> None:
     from levada.rl.env_batch import EnvError
 
-    with Task("CartPole-v1", life_loss=True).make(8) as batch, pytest.raises(EnvError, match="life_loss=True needs"):
-        batch.reset(1)
+    for vectorization in ("sync", "vector_entry_point"):
+        task = Task("CartPole-v1", life_loss=True, vectorization=vectorization)  # type: ignore[arg-type]
+        with task.make(8) as batch, pytest.raises(EnvError, match="life_loss=True needs"):
+            batch.reset(1)
 
 
-def test_ales_own_episodes_of_one_life_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="begins a new game when a life is lost"):
-        Task(BREAKOUT, env_kwargs={"episodic_life": True})
+class ThreeLives(gymnasium.Env[int, int]):
+    """A life is lost every second step."""
+
+    observation_space, action_space = spaces.Discrete(9), spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> tuple[int, dict[str, Any]]:  # type: ignore[override]
+        super().reset(**_)
+        self.t = 0
+        return 0, {"lives": 3}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.t, 1.0, self.t == 6, False, {"lives": 3 - self.t // 2}
+
+
+def test_single_environments_lose_lives_too() -> None:
+    with Task(ThreeLives, life_loss=True).make(2) as batch:
+        batch.reset(0)
+        results = [batch.step(np.zeros(2, np.int64)) for _ in range(12)]
+    assert [bool(result.terminated[0]) for result in results] == [False, True] * 6
+    assert [bool(result.goes_on[0]) for result in results] == ([False, True] * 2 + [False, False]) * 2
+
+
+@pytest.mark.parametrize("name", ["episodic_life", "life_loss_info"])
+def test_ales_own_episodes_of_one_life_are_warned_of(name: str) -> None:
+    with pytest.warns(UserWarning, match=f"{name}=True: the vector environment says that an episode ended"):
+        Task(BREAKOUT, env_kwargs={name: True})
+
+
+def test_colours_are_images() -> None:
+    task = Task(BREAKOUT, env_kwargs={"grayscale": False})
+    assert task.observation_space.shape == (4, 1, 84, 84, 3)
+    policy = Policy(observation_space=task.observation_space, action_space=task.action_space)
+    module = policy.module(0)
+    assert isinstance(module.network, NatureCNN)
+    obs = np.random.default_rng(0).integers(0, 256, (2, *task.observation_space.shape), np.uint8)
+    image = module.network.image.layers[0]
+    assert image.in_channels == 4 * 3
+    row, value = module.row(torch.from_numpy(obs))
+    assert row.shape == (2, 4) and value.shape == (2,)

@@ -51,10 +51,10 @@ def preprocessing(
     Preprocessing(env_kwargs={'stack_num': 2, 'reward_clipping': False}, frame_stack=None, reward_clip=None)
     """
     asked = {"repeat_action_probability": STICKY, **kwargs} if by_envpool else dict(kwargs)
-    if asked.get("episodic_life"):
+    if given := [name for name in ("episodic_life", "life_loss_info") if asked.get(name)]:
         message = (
-            "episodic_life=True: the vector environment begins a new game when a life is lost; Task(life_loss=True) ends "
-            "the episode for the learner alone, and the game goes on"
+            f"{given[0]}=True: the vector environment says that an episode ended when a life is lost, and what follows is taken "
+            "for a new game; Task(life_loss=True) ends the episode for the learner alone, and the game goes on"
         )
         warnings.warn(message, UserWarning, stacklevel=4)
     if "stack_num" not in asked:

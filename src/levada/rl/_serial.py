@@ -69,6 +69,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                 if got != expected:
                     msg = f"{kind} is {got}, but that of environment 0 is {expected}"
                     raise Violation(msg, index)
+        self._lives: Array | None = None
         self._reader = make_reader(first.observation_space, self.num_envs)
 
     def reset(
@@ -82,7 +83,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         rows = self._reader.allocate()
         for index, env in enumerate(self.envs):
             self._reader.put(rows, index, self._reset_one(env, index, seeds[index], options))
-        return rows, {}
+        return rows, self._info()
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Step every environment; `info["final_obs"][i]` is the true last observation of an ended episode."""
@@ -98,8 +99,10 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                 raise
             if type(result) is not tuple or len(result) != 5:
                 raise Violation(_wrong_step(result), index)
-            obs, r, has_terminated, has_truncated, _ = result
+            obs, r, has_terminated, has_truncated, info = result
             put(rows, index, obs)
+            if self._lives is not None:
+                self._lives[index] = _lives(info, index)
             reward[index] = r if isinstance(r, float) and -_LARGEST <= r <= _LARGEST else _number(r, index)
             if has_terminated is not False or has_truncated is not False:
                 terminated[index] = _flag("terminated", has_terminated, index)
@@ -110,7 +113,16 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                     # Copied before the reset, for an environment may return the same array every time.
                     final_obs[index] = map_nest(lambda leaf, row=index: leaf[row].copy(), rows)
                     put(rows, index, self._reset_one(env, index, None, None))
-        return rows, reward, terminated, truncated, {} if final_obs is None else {"final_obs": final_obs}
+        info = self._info()
+        return rows, reward, terminated, truncated, info if final_obs is None else {**info, "final_obs": final_obs}
+
+    def _info(self) -> dict[str, Any]:
+        """All of it that anybody looks at: how many lives are left, where environments say so."""
+        return {} if self._lives is None else {"lives": self._lives.copy()}
+
+    def tell_lives(self) -> None:
+        """Hand on `info["lives"]` from now on."""
+        self._lives = np.zeros(self.num_envs, np.int64)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every environment, even if closing one fails; the first failure is raised at the end."""
@@ -134,7 +146,20 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         if type(result) is not tuple or len(result) != 2:
             msg = f"reset() returned {_name(result)}, expected a tuple (obs, info)"
             raise Violation(msg, index)
-        return result[0]
+        obs, info = result
+        if self._lives is not None:
+            self._lives[index] = _lives(info, index)
+        return obs
+
+
+def _lives(info: Any, index: int) -> int:
+    lives = info.get("lives") if isinstance(info, dict) else None
+    if not isinstance(lives, int | np.integer):
+        msg = "life_loss=True needs info['lives'], a number, but " + (
+            "info has none" if lives is None else f"it is {lives!r}"
+        )
+        raise Violation(msg, index)
+    return int(lives)
 
 
 def _wrong_step(result: Any) -> str:

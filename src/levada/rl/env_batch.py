@@ -183,6 +183,8 @@ class EnvBatch:
     def count_lives(self) -> None:
         """End an episode with each life that is lost, from now on; to be called before the first reset."""
         self._lives = np.zeros(self.num_envs, np.int64)
+        if isinstance(self._env.unwrapped, SerialVectorEnv):
+            self._env.unwrapped.tell_lives()
 
     def reset(self, seed: int | None = None) -> Nest:
         """Start every episode anew; returns the first observations, [B, ...].
