@@ -60,7 +60,7 @@ def test_help_of_train_gives_the_options_of_the_run_first_and_defaults_of_the_pr
     out = shell("train ppo --env CartPole-v1 --help").out
     assert re.findall(r"[a-z]+ options", out) == ["command options", "algorithm options"]
     flags = re.findall(r"^\W*?(--[a-z][a-z-]+)", out, re.MULTILINE)
-    assert flags[:5] == ["--env", "--until", "--seed", "--on", "--out"]
+    assert flags[:5] == ["--env", "--env-kwargs", "--until", "--seed", "--on"]
     assert flags.index("--json") < flags.index("--shards")
     assert f"(default: {PRESETS['ppo']['CartPole-v1']['learning_rate']})" in out
     assert "preset for CartPole-v1" in out

@@ -108,12 +108,15 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalise_reward": True,
         },
         "ALE/Pong-v5": {
+            "shards": 2,
             "num_envs": 16,
-            "num_steps": 64,
+            "num_steps": 32,
             "num_epochs": 3,
             "minibatch_size": 256,
             "learning_rate": 5e-4,
+            "anneal_steps": 3_000_000,
             "entropy_coef": 0.01,
+            "max_lag": 1,
         },
         "LunarLander-v3": {
             "num_envs": 16,
