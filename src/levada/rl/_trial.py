@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from levada.rl.policy import Policy
 
 GAIN = 1.2
-"""How many times as quick the other choice has to be. What gains at all gains more: 1.5 times on busy cores, 2.5 on quiet ones."""
+"""How many times as quick the other choice has to be. What gains at all gains more: 1.5 times on busy cores, 2.5 on quiet."""
 _NUM_ROWS = 64
 _NUM_TRIALS = 5
 
