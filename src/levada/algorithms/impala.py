@@ -102,12 +102,10 @@ class IMPALA(FromRollouts):
     @property
     def queue(self) -> Queue:
         """Between samplers and learner."""
-        capacity = 2 * max(self.shards, self.num_rollouts)
         if self.max_lag is None:
-            return Queue(max_lag=None, capacity=capacity)
-        if (
-            self.replay_ratio
-        ):  # how many updates come between two new batches is not fixed, but it is this many on average
+            return Queue(max_lag=None, capacity=2 * max(self.shards, self.num_rollouts))
+        if self.replay_ratio:
+            # how many updates come between two new batches is not fixed, only their mean
             capacity = (self.max_lag + 1) * self.num_rollouts
             most = math.ceil((1.0 + self.replay_ratio) * (self.max_lag + 1)) + _SLACK
             return Queue(max_lag=most, on_stale="drop", capacity=capacity)

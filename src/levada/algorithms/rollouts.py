@@ -22,7 +22,7 @@ from levada.algorithms.checks import (
     require_widths,
 )
 from levada.algorithms.network import NetworkField, find_network
-from levada.rl._trial import choose_device, is_worth_a_trial
+from levada.rl._trial import choose_device, has_large_images
 from levada.rl.learner import Learner
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
@@ -127,7 +127,7 @@ class FromRollouts(Algorithm):
 
     def settled(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """With a precision, if that was to be measured."""
-        if self.precision != "auto" or not is_worth_a_trial(task.observation_space):
+        if self.precision != "auto" or not has_large_images(task.observation_space):
             return self, {}
         chosen, why = choose_precision(replace(self, precision="float32").policy(task))
         return replace(self, precision=chosen), {"precision": why}

@@ -40,13 +40,13 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
         if seed is not None:
             self._pool.close()
             self._pool = self._make({"seed": seed})
-        obs, info = self._pool.reset()
-        return obs, info
+        made: tuple[Any, dict[str, Any]] = self._pool.reset()
+        return made
 
     def step(self, actions: Array) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of each; where an episode has ended, the next one only begins."""
-        obs, reward, terminated, truncated, info = self._pool.step(actions)
-        return obs, reward, terminated, truncated, info
+        made: tuple[Any, Any, Any, Any, dict[str, Any]] = self._pool.step(actions)
+        return made
 
     def close_extras(self, **kwargs: Any) -> None:
         """End its threads."""

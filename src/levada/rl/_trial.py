@@ -24,11 +24,11 @@ _NUM_ROWS = 64
 _NUM_TRIALS = 5
 
 
-def is_worth_a_trial(observation_space: Space[Any]) -> bool:
-    """Whether there are large images: other networks gain nothing.
+def has_large_images(observation_space: Space[Any]) -> bool:
+    """Whether there are images so large that another precision or device is worth a trial: other networks gain nothing.
 
     >>> from gymnasium import spaces
-    >>> is_worth_a_trial(spaces.Box(0, 255, (4, 84, 84), np.uint8)), is_worth_a_trial(spaces.Box(-1.0, 1.0, (4,)))
+    >>> has_large_images(spaces.Box(0, 255, (4, 84, 84), np.uint8)), has_large_images(spaces.Box(-1.0, 1.0, (4,)))
     (True, False)
     """
     return any(is_large_image(space) for space in leaf_spaces(observation_space).values())
@@ -43,8 +43,10 @@ def gradients_s(*policies: Policy) -> list[float]:
     trials, num_threads = [_Trial(policy) for policy in policies], torch.get_num_threads()
     if clock is process_time:
         torch.set_num_threads(1)  # others would wait for each other, and that counts too
-    rounds = [[trial.run(clock) for trial in trials] for _ in range(1 + _NUM_TRIALS)]
-    torch.set_num_threads(num_threads)
+    try:
+        rounds = [[trial.run(clock) for trial in trials] for _ in range(1 + _NUM_TRIALS)]
+    finally:
+        torch.set_num_threads(num_threads)
     return [min(seconds) for seconds in zip(*rounds[1:], strict=True)]  # the first is not like the others
 
 
@@ -68,7 +70,7 @@ _chosen: dict[str, str] = {}
 
 def choose_device(policy: Policy) -> str:
     """Where a policy's network is quicker. Asked again for the same policy, it answers the same."""
-    if not has_gpu() or not is_worth_a_trial(policy.inner_space):
+    if not has_gpu() or not has_large_images(policy.inner_space):
         return "cpu"
     key = repr(policy)
     if key not in _chosen:

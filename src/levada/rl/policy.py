@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from levada.flow.payload import Serve, serve_here
 from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_network
-from levada.rl._trial import is_worth_a_trial
+from levada.rl._trial import has_large_images
 from levada.rl._value_head import ValueHead
 from levada.rl.action_values import ValueKind
 from levada.rl.actions import ActionHead, action_head
@@ -123,7 +123,7 @@ class Policy:
             msg = f"Policy: precision is {self.precision!r}, expected 'float32' or 'bfloat16'"
             raise ValueError(msg)
         find_device(self.device)
-        if self.precision == "bfloat16" and self.network is None and not is_worth_a_trial(self.observation_space):
+        if self.precision == "bfloat16" and self.network is None and not has_large_images(self.observation_space):
             msg = (
                 f"Policy: precision is 'bfloat16', expected 'float32' for {self.observation_space}: of default networks, only "
                 "what sees images of 36 x 36 and more computes in bfloat16"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 
-from levada.rl._trial import GAIN, gradients_s, is_worth_a_trial
+from levada.rl._trial import GAIN, gradients_s, has_large_images
 
 if TYPE_CHECKING:
     from levada.rl.policy import Policy
@@ -43,7 +43,7 @@ def choose_precision(policy: Policy) -> tuple[Precision, str]:
 
 
 def _choose(policy: Policy) -> tuple[Precision, str]:
-    if not is_worth_a_trial(policy.inner_space) or policy.state_size:
+    if not has_large_images(policy.inner_space) or policy.state_size:
         return "float32", "its network is small or recurrent"
     if not has_bfloat16(policy.device):
         return "float32", "this processor has no bfloat16"
