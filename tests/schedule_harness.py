@@ -92,7 +92,7 @@ def toy_channel(queue: Queue, *, per_update: int | None = 2, every: int | None =
     """The channel of `toy_flow`, without a flow around it."""
     given: dict[str, Any] = {"sources": ("rollout",), "proportions": None, "policy": "policy", **kwargs}
     return Channel(
-        name="rollout->batch", queue=queue, input=Input("rollout"), consumer="batch", input_index=0,
+        name="rollout->batch", queue=queue, input=Input("rollout"), consumer="batch", input_index=0, num_shards=4,
         learners=("learn",), per_update=per_update, publish_every=every, **given,
     )  # fmt: skip
 

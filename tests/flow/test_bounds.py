@@ -200,7 +200,7 @@ def test_both_ways_of_one_stream_give_two_items_per_ticket():
 def test_a_bound_in_words():
     assert [str(bound) for flow in (ppo_like(max_lag=1), impala_like(), apex_like()) for bound in flow.bounds()] == [
         "gae->batch: 16 tickets, 8 per update, lag <= 1 of policy",
-        "rollout->batch: 12 tickets, 4 per update, window 9, lag <= 4 of policy",
+        "rollout->batch: 12 tickets, 4 per update, window 9, lag <= 4 of policy, 4 shards always idle",
     ]
     (channel,) = derive(ppo_like()).channels
     assert str(bound_of(replace(channel, queue=FREE, per_update=None, policy=None))) == "gae->batch: 8 tickets, any lag"

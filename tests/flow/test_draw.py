@@ -53,7 +53,7 @@ flow impala: 4 nodes, 16 shards
   batch --> learn (learn)
   learn.stats --> report (report)
   learn.weights ==publish==> [weights]
-  bound  rollout->batch: 12 tickets, 4 per update, window 9, lag <= 4 of policy
+  bound  rollout->batch: 12 tickets, 4 per update, window 9, lag <= 4 of policy, 4 shards always idle
 """
 MERMAID["impala_like"] = """\
 flowchart LR

@@ -55,8 +55,8 @@ class IMPALA(FromRollouts):
     are quicker. It must be whole rollouts of single environments, and divide num_rollouts * num_envs * num_steps."""
     max_lag: int | None = 4
     """Updates that the policy may be ahead of the samples it learns from; None: as many as there are. Fewer also mean that fewer
-    shards are at work at once: `levada show` tells how many tickets there are. With `replay_ratio`, updates by rollouts that
-    come again are not counted."""
+    shards are at work at once: `levada show` tells how many are idle. With `replay_ratio`, updates by rollouts that come again
+    are not counted."""
     order: Literal["admission", "arrival"] = "arrival"
     """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
     where some take longer than others, and never the same twice."""

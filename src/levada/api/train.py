@@ -142,11 +142,12 @@ def _settled(
 def _written(task: Task) -> dict[str, tuple[Any, Any]]:
     """A task as settings: name -> (value, default); a callable can only be named."""
     env = task.env if isinstance(task.env, str) else {"callable": task.name}
+    usual = Task(task.env, vectorization=task.vectorization)  # Atari's has settings of its own
     return {
         "env": (env, None),
-        "env_kwargs": (dict(task.env_kwargs), {}),
+        "env_kwargs": (dict(task.env_kwargs), dict(usual.env_kwargs)),
         "vectorization": (task.vectorization, "auto"),
-        "frame_stack": (task.frame_stack, None),
-        "reward_clip": (task.reward_clip, None),
-        "life_loss": (task.life_loss, False),
+        "frame_stack": (task.frame_stack, usual.frame_stack),
+        "reward_clip": (task.reward_clip, usual.reward_clip),
+        "life_loss": (task.life_loss, usual.life_loss),
     }

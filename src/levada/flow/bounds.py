@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from levada.flow.derive import Channel, derive
+from levada.flow.words import plural
 
 if TYPE_CHECKING:
     from levada.flow.graph import Flow
@@ -25,14 +26,17 @@ class Bound:
     window: int
     max_lag: int | None
     """Largest lag at consumption, in updates; None: no bound."""
+    num_idle: int
+    """Shards without work at any time, since there are fewer tickets than shards."""
 
     def __str__(self) -> str:
-        tickets = "tickets not derivable" if self.tickets is None else _plural(self.tickets, "ticket")
+        tickets = "tickets not derivable" if self.tickets is None else plural(self.tickets, "ticket")
+        idle = f", {plural(self.num_idle, 'shard')} always idle" if self.num_idle else ""
         per_update = "" if self.per_update is None else f", {self.per_update} per update"
         window = f", window {self.window}" if self.window > 1 else ""
         lag = "any lag" if self.max_lag is None else f"lag <= {self.max_lag}"
         whose = f" of {self.policy}" if self.policy else ""
-        return f"{self.channel}: {tickets}{per_update}{window}, {lag}{whose}"
+        return f"{self.channel}: {tickets}{per_update}{window}, {lag}{whose}{idle}"
 
 
 def find_bounds(flow: Flow) -> list[Bound]:
@@ -42,8 +46,8 @@ def find_bounds(flow: Flow) -> list[Bound]:
 
 def bound_of(channel: Channel) -> Bound:
     """The bound of one channel."""
-    return Bound(channel.name, channel.policy, channel.tickets, channel.per_update, channel.window, channel.lag_bound)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    work = channel.tickets if channel.queue.blocks else None
+    return Bound(
+        channel.name, channel.policy, channel.tickets, channel.per_update, channel.window, channel.lag_bound,
+        num_idle=0 if work is None else max(0, channel.num_shards - work),
+    )  # fmt: skip

@@ -63,6 +63,8 @@ class Channel:
     input_index: int
     sources: tuple[str, ...]
     """Where its items come from."""
+    num_shards: int
+    """Of its sources together."""
     proportions: tuple[float, ...] | None
     """How tickets are dealt to the sources, where a weighted union says so."""
     learners: tuple[str, ...]
@@ -239,8 +241,9 @@ def _channel(flow: Flow, consumer: Node, index: int, sharded: frozenset[str]) ->
         every = _publish_every(flow, learners[0], sources)
     name = f"{edge.label}->{consumer.name}"
     return Channel(
-        name, edge.queue, edge, consumer.name, index, sources, _proportions(flow, edge.node, sources),
-        learners, policy, per_update, every, all(items is not None for _, items in reached),
+        name, edge.queue, edge, consumer.name, index, sources, sum(flow.nodes[source].shards for source in sources),
+        _proportions(flow, edge.node, sources), learners, policy, per_update, every,
+        all(items is not None for _, items in reached),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from levada.flow.derive import Channel, Topology, derive, upstream_sources
 from levada.flow.layout import Box, Drawing, End, Link, Loop, Point, arrange, closes_cycle
 from levada.flow.nodes import Edge, Node
 from levada.flow.text import describe_kind, describe_node, to_text
+from levada.flow.words import plural
 
 if TYPE_CHECKING:
     from levada.flow.graph import Flow
@@ -122,7 +123,7 @@ class _Picture:
             lag = "any lag" if bound.max_lag is None else f"lag <= {bound.max_lag}"
             if channel.queue.drops_when_full or channel.queue.on_stale == "drop":
                 lag += ", drop"
-            tickets = "" if bound.tickets is None else f", {bound.tickets:,} ticket{'' if bound.tickets == 1 else 's'}"
+            tickets = "" if bound.tickets is None else f", {plural(bound.tickets, 'ticket')}"
             words = f"{_short(words, 20)}: {lag}{tickets}" if words else lag + tickets
         label = self._label_box(words, pill=channel is not None) if words else None
         if label is not None and channel is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from levada.flow.bounds import find_bounds
 from levada.flow.nodes import Node
+from levada.flow.words import plural
 
 if TYPE_CHECKING:
     from levada.flow.graph import Flow
@@ -33,8 +34,7 @@ def describe_node(node: Node) -> str:
 def to_text(flow: Flow) -> str:
     """The flow in words; one line per node, channel, feedback edge and bound."""
     shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
-    nodes, noun = len(flow.nodes), "shard" if shards == 1 else "shards"
-    lines = [f"flow {flow.name}: {nodes} node{'s' if nodes != 1 else ''}, {shards} {noun}"]
+    lines = [f"flow {flow.name}: {plural(len(flow.nodes), 'node')}, {plural(shards, 'shard')}"]
     lines += [f"  [{register.name}] latest of {register.policy}" for register in flow.registers.values()]
     lines += [f"  [{replay.name}] replay: {replay}" for replay in flow.replays.values()]
     for node in flow.nodes.values():

@@ -19,6 +19,7 @@ from levada.flow.derive import derive
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Event, Fired, Instrument
+from levada.flow.words import plural
 from levada.runners.accounts import num_cores
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline, InlineRun
@@ -48,7 +49,7 @@ class Auto:
         seconds = {n: predict_s(trial, shards, n, runs_ahead(flow)) for n in options}
         best = min(seconds, key=seconds.__getitem__)
         gain = (trial.sampling_s + trial.learning_s) / seconds[best]
-        where = f"{best} worker{'s' if best > 1 else ''} would make it {gain:.1f} times as quick"
+        where = f"{plural(best, 'worker')} would make it {gain:.1f} times as quick"
         if gain < GAIN:
             return Inline(), f"{what}; {where}, which is not worth it"
         return Processes(workers=best), f"{what}; {where}"

@@ -295,7 +295,18 @@ class QueueMachine:
 
 def _example() -> Channel:
     return Channel(
-        "rollout->batch", Queue(max_lag=1), Input("rollout"), "batch", 0, ("rollout",), None, ("learn",), "policy", 2, 1
+        "rollout->batch",
+        Queue(max_lag=1),
+        Input("rollout"),
+        "batch",
+        0,
+        ("rollout",),
+        4,
+        None,
+        ("learn",),
+        "policy",
+        2,
+        1,
     )
 
 
