@@ -9,6 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_ATARI: Mapping[str, Any] = {
+    "shards": 2,
+    "num_envs": 16,
+    "num_steps": 32,
+    "num_epochs": 3,
+    "minibatch_size": 256,
+    "learning_rate": 5e-4,
+    "anneal_steps": 3_000_000,
+    "entropy_coef": 0.01,
+    "max_lag": 1,
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "a2c": {
         "CartPole-v1": {
@@ -107,17 +119,8 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "discount": 0.9,
             "normalise_reward": True,
         },
-        "ALE/Pong-v5": {
-            "shards": 2,
-            "num_envs": 16,
-            "num_steps": 32,
-            "num_epochs": 3,
-            "minibatch_size": 256,
-            "learning_rate": 5e-4,
-            "anneal_steps": 3_000_000,
-            "entropy_coef": 0.01,
-            "max_lag": 1,
-        },
+        "ALE/Boxing-v5": _ATARI,
+        "ALE/Pong-v5": _ATARI,
         "LunarLander-v3": {
             "num_envs": 16,
             "num_steps": 128,
