@@ -20,7 +20,7 @@ from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Shard
 from levada.rl.gradients import GradientLearner, GradientSampler
 from levada.rl.learner import to_tensors
-from levada.rl.step import Apply
+from levada.rl.step import Apply, MinibatchStep
 from levada.rl.unrolled import Unrolled
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
@@ -177,3 +177,12 @@ def test_settings_that_cannot_be() -> None:
         APPO(target_every=0)
     with pytest.raises(ConfigError, match="max_lag=-1"):
         replace(IMPALA(), max_lag=-1)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(False, "eager"), ("auto", "recorded"), (True, "compiled")])
+def test_gradients_at_shards_are_computed_as_asked(asked: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes, on = [], MinibatchStep.on
+    monkeypatch.setattr("levada.rl.learner.has_compiler", lambda: True)
+    monkeypatch.setattr(MinibatchStep, "on", lambda step, mode, *args: modes.append(mode) or on(step, "eager", *args))
+    run(A3C(**SMALL, shards=1, compile=asked), updates=2)
+    assert set(modes) == {expected}

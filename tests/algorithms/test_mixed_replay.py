@@ -103,3 +103,4 @@ def test_the_learning_rate_falls_with_steps_of_the_environment() -> None:
 def test_the_smallest_replay_holds_a_batch() -> None:
     with pytest.raises(ConfigError, match="replay_capacity"):
         IMPALA(num_rollouts=4, replay_ratio=1.0, replay_capacity=3)
+    assert IMPALA(num_rollouts=100).replay_ratio == 0.0, "what is not in use limits nothing"

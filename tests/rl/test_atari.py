@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import levada as lv
 from levada.flow import Shard
 from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.frames import Frames
@@ -44,6 +46,35 @@ def test_what_is_asked_for_is_not_changed() -> None:
     assert task.observation_space.shape == (3, 64, 48)
     assert Task(PONG, frame_stack=2).observation_space.shape == (2, 1, 84, 84)
     assert Task(PONG, vectorization="sync").frame_stack is None
+
+
+def test_stacks_of_stacks_are_refused() -> None:
+    with pytest.raises(TaskError, match="stack_num=4 and frame_stack is 2, which would make stacks of stacks"):
+        Task(PONG, env_kwargs={"stack_num": 4}, frame_stack=2)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("ppo", {"minibatch_size": 8, "precision": "bfloat16"}),
+        ("impala", {"num_rollouts": 2, "minibatch_size": 8, "precision": "bfloat16"}),
+        ("appo", {"cell": "gru", "precision": "float32"}),
+    ],
+)
+def test_algorithms_learn_from_frames_in_processes(algorithm: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    first, last = (
+        lv.train(
+            algorithm, PONG, until=f"updates={num}", on="processes:2", threads=1, shards=2, num_envs=2, num_steps=4,
+            out=tmp_path / str(num), seed=1, tensorboard=False, display="quiet", **settings,
+        )
+        for num in (1, 3)
+    )  # fmt: skip
+    assert last.summary.updates == 3
+    for name, array in last.policy.weights.items():
+        assert np.isfinite(array).all(), name
+        assert not np.array_equal(array, first.policy.weights[name]), name
+    (lag,) = last.summary.lag.values()
+    assert lag.max <= lag.bound
 
 
 def test_each_frame_goes_once_and_stays_bytes() -> None:

@@ -75,7 +75,7 @@ def weights(hp: FromRollouts, task: lv.Task, updates: int = 6) -> dict[str, Any]
 @each_case
 def test_graphs_make_the_same_bits(hp: FromRollouts, task: lv.Task, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = weights(hp, task)
-    monkeypatch.setattr(Learner, "quickest_mode", lambda self, device: "graph")
+    monkeypatch.setattr(Learner, "first_mode", lambda self, device: "graph")
     assert params_sha256(weights(hp, task)) == params_sha256(expected)
 
 

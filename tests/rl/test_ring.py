@@ -133,7 +133,7 @@ def test_groups_that_cannot_be_are_refused() -> None:
     for num_groups in (0, 4, True, 2.0):
         with pytest.raises(ValueError, match=f"num_groups={num_groups}.* divides num_envs=6"):
             Ring(sampler=sampler, num_groups=num_groups)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"num_groups=3\) does not divide the batch of num_envs = 8; try 2 or 4"):
+    with pytest.raises(ConfigError, match=r"num_groups=3\) does not divide num_envs = 8; try 2 or 4"):
         PPO(num_envs=8, num_groups=3)
 
 

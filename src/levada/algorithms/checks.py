@@ -88,9 +88,7 @@ def require_divides(config: Any, divisor: str, number: int, product: str) -> Non
         below = max(d for d in range(1, min(value, number) + 1) if number % d == 0)
         above = next((d for d in range(value, number + 1) if number % d == 0), number)
         near = " or ".join(str(d) for d in dict.fromkeys((below, above)))
-        msg = (
-            f"{type(config).__name__}({divisor}={value}) does not divide the batch of {product} = {number}; try {near}"
-        )
+        msg = f"{type(config).__name__}({divisor}={value}) does not divide {product} = {number}; try {near}"
         raise ConfigError(msg)
 
 

@@ -55,8 +55,8 @@ class IMPALA(FromRollouts):
     are quicker. It must be whole rollouts of single environments, and divide num_rollouts * num_envs * num_steps."""
     max_lag: int | None = 4
     """Updates that the policy may be ahead of the samples it learns from; None: as many as there are. Fewer also mean that fewer
-    shards are at work at once: `levada show` tells how many are idle. With `replay_ratio`, updates by rollouts that come again
-    are not counted."""
+    shards are at work at once: `levada show` tells how many are idle. With `replay_ratio`, updates by rollouts that
+    come again are not counted, and new rollouts that are too old are dropped."""
     order: Literal["admission", "arrival"] = "arrival"
     """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
     where some take longer than others, and never the same twice."""
@@ -84,7 +84,7 @@ class IMPALA(FromRollouts):
         require_choice(self, "order", "admission", "arrival")
         require_choice(self, "on_new_weights", *get_args(OnNewWeights))
         require_not_negative(self, "replay_ratio")
-        require_counts(self, "replay_capacity", least=self.num_rollouts)
+        require_counts(self, "replay_capacity", least=self.num_rollouts if self.replay_ratio else 1)
         require_positive(self, "clip_rho", "clip_c")
         in_any_order = {
             "on_new_weights='cut'": self.on_new_weights == "cut", "max_lag=None": self.max_lag is None,

@@ -6,6 +6,7 @@ docstrings. Defaults are those of the preset for the environment.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -37,8 +38,8 @@ class EnvOption:
     env: Annotated[str, tyro.conf.arg(metavar="ENV", help_behavior_hint="(required)")] = ""
     """A registered environment, such as CartPole-v1, or my_module:MyEnv-v0, which imports my_module first."""
     env_kwargs: tuple[str, ...] = ()
-    """Keyword arguments of the environment: `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are as in JSON; what is
-    none is text."""
+    """Keyword arguments of the environment: `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are written as in
+    JSON or Python; what is neither is text."""
 
     @property
     def task(self) -> Task:
@@ -158,10 +159,18 @@ def _is_short_for(name: str, full: str) -> bool:
 
 
 def _value(word: str) -> Any:
-    """A value as it stands in JSON; or the word itself."""
+    """A value as it stands in JSON or Python; or the word itself.
+
+    >>> [_value(word) for word in ("0.25", "true", "False", "None", "(84, 84)", "easy")]
+    [0.25, True, False, None, (84, 84), 'easy']
+    """
     try:
         return msgspec.json.decode(word)
     except msgspec.DecodeError:
+        pass
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
         return word
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from levada.rl._registry import TaskError
+
 NUM_FRAMES = 4
 """Frames of a stack, where nobody says otherwise."""
 REWARD_CLIP = 1.0
@@ -45,12 +47,21 @@ def preprocessing(
 ) -> Preprocessing:
     """The standard one, but for what is given; EnvPool's words are others than ale-py's, and its actions stick only if asked.
 
+    Raises:
+        TaskError: stacks of stacks were asked for.
+
     >>> preprocessing({}, None, None)
     Preprocessing(env_kwargs={'stack_num': 1, 'reward_clipping': False}, frame_stack=4, reward_clip=1.0)
     >>> preprocessing({"stack_num": 2, "reward_clipping": False}, None, None)
     Preprocessing(env_kwargs={'stack_num': 2, 'reward_clipping': False}, frame_stack=None, reward_clip=None)
     """
     asked = {"repeat_action_probability": STICKY, **kwargs} if by_envpool else dict(kwargs)
+    if frame_stack is not None and asked.get("stack_num", 1) != 1:
+        msg = (
+            f"env_kwargs has stack_num={asked['stack_num']!r} and frame_stack is {frame_stack}, which would make stacks of "
+            "stacks; give frame_stack alone"
+        )
+        raise TaskError(msg)
     if given := [name for name in ("episodic_life", "life_loss_info") if asked.get(name)]:
         message = (
             f"{given[0]}=True: the vector environment says that an episode ended when a life is lost, and what follows is taken "

@@ -56,7 +56,7 @@ class GradientSampler:
     prepare: Callable[[Rollout], Transitions]
     """Makes of a rollout what the loss needs."""
     learner: GradientLearner
-    """Whose loss is differentiated."""
+    """Whose loss is differentiated. With `compile="auto"` the gradient is recorded, and never compiled."""
 
     def __call__(self, shard: Shard) -> LiveGradientSampler:
         """Make the environments of a shard."""
@@ -83,7 +83,7 @@ class LiveGradientSampler:
         data = self._recipe.prepare(rollout)
         tensors = {name: torch.from_numpy(np.array(array)).to(self._device) for name, array in weights.items()}
         buffers = {name: tensor for name, tensor in tensors.items() if name not in self._step.layout.names}
-        mode = learner.quickest_mode(self._device)
+        mode = learner.first_mode(self._device)
         columns = self._sender.send_all(to_tensors(data))
         gradient_of = self._step.on(mode, learner.coefficients(0), buffers, columns)
         index = torch.arange(data.num_rows, device=self._device)

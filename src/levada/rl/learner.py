@@ -102,10 +102,12 @@ class Learner:
         """Rows times weights of a minibatch; 0: its size is not known."""
         return (self.minibatch_size or 0) * num_weights(self.policy.module(0))
 
-    def quickest_mode(self, device: torch.device) -> Mode:
-        """How gradients are computed, if nothing is to be compiled."""
+    def first_mode(self, device: torch.device) -> Mode:
+        """How gradients are computed from the beginning; what `auto` compiles, it compiles later."""
         if self.compile is False:
             return "eager"
+        if self.compile is True and has_compiler():
+            return "compiled"
         return "graph" if device.type == "cuda" else "recorded"
 
     def open(self, seed: int) -> LiveLearner:
@@ -262,7 +264,7 @@ class LiveLearner:
 
     def _mode(self, size: int) -> Mode:
         if self.recipe.compile is False or (self._device.type == "cuda" and self.recipe.compile == "auto"):
-            return self.recipe.quickest_mode(self._device)
+            return self.recipe.first_mode(self._device)
         earned = self.recipe.compile is True or (
             self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
             and not self.recipe.policy.state_size  # unrolled over its steps, it keeps the compiler busy for minutes

@@ -59,7 +59,9 @@ def collect(
                 continue  # it stands where it began
             state = history.after(ticket)
         if state is None:
-            unsaved[source, index] = why_not((source, index)) or "saving it takes too long to do it often"
+            unsaved[source, index] = (
+                why_not((source, index)) or "it has not acted yet, or takes too long to be saved often"
+            )
             generations[source, index] = generations.get((source, index), 0) + 1
         else:
             shards[source, index] = state
