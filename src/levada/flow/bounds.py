@@ -46,8 +46,9 @@ def find_bounds(flow: Flow) -> list[Bound]:
 
 def bound_of(channel: Channel) -> Bound:
     """The bound of one channel."""
-    work = channel.tickets if channel.queue.blocks else None
+    tickets = channel.tickets
+    num_busy = channel.num_shards if tickets is None or not channel.queue.blocks else min(tickets, channel.num_shards)
     return Bound(
-        channel.name, channel.policy, channel.tickets, channel.per_update, channel.window, channel.lag_bound,
-        num_idle=0 if work is None else max(0, channel.num_shards - work),
+        channel.name, channel.policy, tickets, channel.per_update, channel.window, channel.lag_bound,
+        num_idle=channel.num_shards - num_busy,
     )  # fmt: skip

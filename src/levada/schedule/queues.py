@@ -295,19 +295,9 @@ class QueueMachine:
 
 def _example() -> Channel:
     return Channel(
-        "rollout->batch",
-        Queue(max_lag=1),
-        Input("rollout"),
-        "batch",
-        0,
-        ("rollout",),
-        4,
-        None,
-        ("learn",),
-        "policy",
-        2,
-        1,
-    )
+        name="rollout->batch", queue=Queue(max_lag=1), input=Input("rollout"), consumer="batch", input_index=0,
+        sources=("rollout",), num_shards=4, proportions=None, learners=("learn",), policy="policy", per_update=2, publish_every=1,
+    )  # fmt: skip
 
 
 def _item(ticket: int) -> Item:
