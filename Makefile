@@ -10,18 +10,25 @@ WORKERS ?= auto
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Made anew whenever what it is made from changes.
-$(VENV)/ready: pyproject.toml constraints.txt
+# Both are made anew whenever what they are made from changes. What training needs is enough to train; the rest, with MuJoCo, Atari
+# and the tools of the tests, is installed on top of it. Python compiles modules when it first imports them, not all at once here.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+
+$(VENV)/trains: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "levada needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/ready: $(VENV)/trains
+	$(PIP) -e '.[dev]'
 	@touch $@
 
 .PHONY: install
-install: $(VENV)/ready ## make .venv and install levada into it
+install: $(VENV)/ready ## make .venv and install levada into it, with all that the tests need
 
 .PHONY: train
-train: $(VENV)/ready ## train PPO on CartPole-v1 until it is solved
+train: $(VENV)/trains ## train PPO on CartPole-v1 until it is solved; installs what that needs
 	$(BIN)/levada train ppo --env CartPole-v1 --until return=475 --seed 1
 
 .PHONY: lint

@@ -12,7 +12,12 @@ import io
 import os
 import shlex
 import tempfile
+from collections.abc import Iterator
 from contextlib import redirect_stdout
+
+import levada  # noqa: F401  before numpy and torch: it fixes the level of their instructions, as in what tests start
+
+# isort: split
 
 import pytest
 import torch
@@ -27,6 +32,14 @@ from levada.cli import main
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _a_key_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are signed with the user's key; tests make one that is thrown away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 def _in_a_scratch_directory(namespace: dict[str, object]) -> None:

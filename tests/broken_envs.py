@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Graph, Text, Tuple
@@ -139,6 +144,50 @@ class NoActionAllowed(Sound):
     def broken(self):
         nothing = {"obs": np.zeros(3, np.float32), "action_mask": np.zeros(2, np.int8)}
         return nothing, 1.0, False, False, {}
+
+
+class Stray(BaseException):
+    """No Exception: what handles errors does not see it."""
+
+
+class RaisesStray(Sound):
+    def broken(self):
+        raise Stray("lost")
+
+
+class HangsInStep(Sound):
+    """Sends Ctrl-C to a process, and does not return."""
+
+    def __init__(self, main=0):
+        self.main = main
+
+    def broken(self):
+        os.kill(self.main, signal.SIGINT)
+        threading.Event().wait(60.0)
+
+
+class HangsInClose(Sound):
+    def close(self):
+        threading.Event().wait(60.0)
+
+
+class FailsInClose(Sound):
+    """But not the one that only shows its spaces."""
+
+    def close(self):
+        if self.num_steps:
+            msg = "cannot be closed"
+            raise OSError(msg)
+
+
+class ExitsInClose(Sound):
+    def close(self):
+        sys.exit(3)
+
+
+class LeavesThread(Sound):
+    def __init__(self):
+        threading.Thread(target=threading.Event().wait, args=(60.0,), name="forgotten").start()
 
 
 for _name, _env in list(globals().items()):

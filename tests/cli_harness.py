@@ -53,7 +53,8 @@ class Shell:
 def begin(command: str, *, cwd: Path, **options) -> subprocess.Popen:
     """Start the command line in a process of its own."""
     here = Path(__file__).parent
-    env = {**os.environ, "PYTHONPATH": str(here), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(here), str(Path(levada.__file__).parent.parent)])
+    env = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
     return subprocess.Popen([sys.executable, "-m", "levada.cli", *shlex.split(command)], cwd=cwd, env=env, **options)
 

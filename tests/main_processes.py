@@ -16,7 +16,8 @@ class MainProcess:
     def __init__(self, script: str, folder: Path) -> None:
         (folder / "main.py").write_text(script)
         self.temporary = Path(tempfile.mkdtemp())  # a short path: sockets will lie there
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(self.temporary)}
+        path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(self.temporary)}
         command = [sys.executable, folder / "main.py"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self._process.stdout is not None

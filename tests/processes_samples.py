@@ -5,7 +5,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import nn
 
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow, Queue, Shard, Update
+from levada.flow.patience import taking_long
 from levada.rl.task import Task
 from levada.runners.processes.wire import Wire
 
@@ -199,6 +200,27 @@ class LiveNumbers:
         made = np.zeros(max(3, self.recipe.size), np.float32)
         made[:3] = self.shard.index, self.num_firings, weights[0]
         return made
+
+
+class Remembered(Numbers):
+    """The same, and where it stands can be saved."""
+
+    def __call__(self, shard: Shard) -> "LiveRemembered":
+        return LiveRemembered(self, shard)
+
+
+class LiveRemembered(LiveNumbers):
+    def state_dict(self) -> dict[str, np.ndarray]:
+        return {"num_firings": np.array(self.num_firings)}
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        self.num_firings = int(state["num_firings"])
+
+
+def die_where_it_stands(shard: Shard, firing: int) -> None:
+    """End the worker of shard 1 at its third firing, however often it comes there, unless it has begun anew."""
+    if (shard.index, firing, shard.generation) == (1, 3, 0):
+        do_harm("kill")
 
 
 @dataclass(frozen=True)
@@ -449,3 +471,62 @@ class ForkingCarelessly:
             return numbers(weights)
 
         return make
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """A source that compiles once."""
+
+    def __call__(self, shard: Shard) -> Any:
+        return Numbers(misbehave=self.compile_once)(shard)
+
+    def compile_once(self, shard: Shard, firing: int) -> None:
+        """At its second firing."""
+        if firing == 2:
+            with taking_long("compiling"):
+                pass
+
+
+@dataclass(frozen=True)
+class CompilingLearner(Counting):
+    """The same for a learner."""
+
+    def open(self, seed: int) -> Any:
+        live = LiveCounting()
+        update = live.update
+
+        def compile_once(batch: Any) -> Any:
+            if live.num_updates == 1:
+                with taking_long("compiling"):
+                    pass
+            return update(batch)
+
+        live.update = compile_once
+        return live
+
+
+BALLAST = 100_000
+"""Bytes: more than a pipe holds."""
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """A source that counts, and whose state is large; the value is the count."""
+
+    def __call__(self, shard: Shard) -> Any:
+        return LiveRemembering(shard)
+
+
+class LiveRemembering:
+    def __init__(self, shard: Shard) -> None:
+        self.counted = np.array([shard.index, shard.generation, 0], np.float32)
+
+    def __call__(self, weights: Any) -> np.ndarray:
+        self.counted[2] += 1.0
+        return self.counted.copy()
+
+    def state_dict(self) -> Any:
+        return {"counted": self.counted.copy(), "ballast": np.zeros(BALLAST, np.uint8)}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.counted[:] = state["counted"]

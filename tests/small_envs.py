@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from copy import deepcopy
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -10,6 +16,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 NUM_STEPS = 6
 """Of an episode."""
+NUM_DEATHS = 2
+"""Of `Fatal`."""
 
 
 class Plain(gymnasium.Env):
@@ -48,6 +56,15 @@ class TupleObs(Plain):
 
 class Image(Plain):
     observation_space = Box(0, 255, (36, 36, 3), np.uint8)
+
+
+class ImageBoxAction(Plain):
+    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+    action_space = Box(-0.5, 0.5, (2,))
+
+
+class DictBoxAction(DictObs):
+    action_space = Box(-0.5, 0.5, (2,))
 
 
 class DictImage(Plain):
@@ -91,6 +108,23 @@ class Masked(Plain):
         return super().step(action)
 
 
+class Fatal(Plain):
+    """Ends its process at its 20th step, as often as `NUM_DEATHS`: `folder` has a file for each time."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.age = folder, 0
+
+    def step(self, action):
+        self.age += 1
+        if self.age == 20:
+            for number in range(NUM_DEATHS):
+                with suppress(FileExistsError):
+                    (Path(self.folder) / str(number)).touch(exist_ok=False)
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
 class Recall(gymnasium.Env):
     """Shows at first which action will be right in the last of five steps; whoever forgets it is right half of the time."""
 
@@ -106,6 +140,53 @@ class Recall(gymnasium.Env):
         self.age += 1
         reward = float(action == self.right) if self.age == 5 else 0.0
         return np.array([0.0, self.age / 5.0], np.float32), reward, self.age == 5, False, {}
+
+
+class Chatty(Plain):
+    """Prints in each step: by Python, by descriptor, by a process."""
+
+    def step(self, action):
+        print("said by Python", flush=True)
+        os.write(1, b"said by descriptor\n")
+        if self.num_steps == 0:
+            subprocess.run(["echo", "said by a process"], check=True)
+        return super().step(action)
+
+
+class Wandering(Plain):
+    """Changes the working directory, when it is made or in a step."""
+
+    began_in = ""
+
+    def __init__(self, when):
+        super().__init__()
+        Wandering.began_in = Wandering.began_in or os.getcwd()
+        self.when = when
+        if when == "init":
+            os.chdir("/")
+
+    def step(self, action):
+        if self.when == "step":
+            os.chdir("/")
+        return super().step(action)
+
+
+class Forking(Plain):
+    """Forks in the second step of each episode; the child returns from it as well, raises, exits or stays for some seconds."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def step(self, action):
+        if self.num_steps == 1 and os.fork() == 0:
+            if self.how == "raise":
+                raise ValueError("in the child")
+            if self.how == "exit":
+                sys.exit(0)
+            if self.how == "stay":
+                os.execvp("sleep", ["sleep", "3"])
+        return super().step(action)
 
 
 for _name, _env in list(globals().items()):

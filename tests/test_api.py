@@ -21,10 +21,8 @@ from levada.algorithms.presets import PRESETS
 from levada.algorithms.sac import SAC
 from levada.api import LoadError, build, configure
 from levada.api.load import read_config
-from levada.api.options import deployment
-from levada.api.run import num_beside
-from levada.rl.threads import default_threads
-from levada.run.checkpoint import CheckpointWarning, list_checkpoints, newest, save
+from levada.rl.threads import set_threads
+from levada.run.checkpoint import CheckpointWarning, list_checkpoints, newest, save, sealed
 from levada.run.directory import RunDirectory
 from levada.run.exits import ExitError
 
@@ -110,6 +108,34 @@ def test_a_result_has_the_summary_the_policy_and_the_path(tmp_path):
     assert gymnasium.spaces.Discrete(2).contains(action)
 
 
+def test_a_result_is_printed_in_three_lines():
+    result = train()
+    which, came_of_it, where = str(result).splitlines()
+    assert which == "ppo on CartPole-v1, seed 0, inline"
+    assert came_of_it.startswith(f"stopped by updates={result.summary.updates} | return ")
+    assert where == str(result.path)
+    assert repr(result) == str(result)
+
+
+def test_a_count_of_minibatches_is_their_size_which_follows_the_number_of_environments():
+    (count, settings), (size, _) = (
+        configure("ppo", "CartPole-v1", {name: 64}) for name in ("num_minibatches", "minibatch_size")
+    )
+    assert (count.minibatch_size, count.num_transitions, settings["minibatch_size"].origin) == (None, 4, "default")
+    assert (size.num_minibatches, size.num_transitions) == (None, 64)
+    assert dataclasses.replace(count, num_envs=16).num_transitions == 8
+    assert PPO().num_transitions == 256
+    assert configure("ppo", "CartPole-v1", {})[0].num_transitions == PRESETS["ppo"]["CartPole-v1"]["minibatch_size"]
+    fields = {name: value for name, value in TINY_FIELDS.items() if name != "minibatch_size"}
+    by_size, by_count = (
+        levada.train(
+            "ppo", "CartPole-v1", until="updates=2", display="quiet", tensorboard=False, **fields, **given
+        ).summary
+        for given in ({"minibatch_size": 8}, {"num_minibatches": 4})
+    )
+    assert by_size.params_sha256 == by_count.params_sha256
+
+
 def test_the_same_seed_twice_learns_the_same_bits():
     first, second, other = (train(seed=seed).summary for seed in (1, 1, 2))
     assert first.params_sha256 == second.params_sha256 != other.params_sha256
@@ -181,8 +207,11 @@ def test_a_checkpoint_with_another_monitor_is_refused(monitor):
     meta = run.path / "checkpoints" / "000000002" / "meta.json"
     record = json.loads(meta.read_bytes())
     record["meta"]["monitor"] = monitor
-    meta.write_text(json.dumps(record))
-    with pytest.raises(LoadError, match="has another 'monitor' than a run saves"):
+    meta.write_text(json.dumps(sealed(record)))
+    with (
+        pytest.warns(CheckpointWarning, match="has another 'monitor' than a run saves"),
+        pytest.raises(LoadError, match="has no valid checkpoint"),
+    ):
         levada.load(run.path)
 
 
@@ -195,11 +224,13 @@ def test_the_version_is_that_of_the_policy_and_not_the_step_of_the_checkpoint():
     """Of several policies the one with most updates gives the step its number."""
     run = train()
     saved = newest(run.path)
-    save(run.path, 9, saved.arrays, saved.meta)
+    meta = {step: saved.meta | {"monitor": saved.meta["monitor"] | {"updates": step}} for step in (9, 10)}
+    save(run.path, 9, saved.arrays, meta[9], flow_hash=saved.flow_hash)
     assert levada.load(run.path).policy.version == run.policy.version == 2
-    save(run.path, 10, {name: array for name, array in saved.arrays.items() if "counts" not in name}, saved.meta)
-    with pytest.raises(LoadError, match="lacks the counts of learner 'learn'"):
-        levada.load(run.path)
+    without = {name: array for name, array in saved.arrays.items() if "counts" not in name}
+    save(run.path, 10, without, meta[10], flow_hash=saved.flow_hash)
+    with pytest.warns(CheckpointWarning, match="lacks the counts of learner 'learn'"):
+        assert levada.load(run.path).policy.version == 2
 
 
 # ---- every kind of task
@@ -404,35 +435,42 @@ def test_a_value_error_of_an_environment_is_not_taken_for_a_mistake():
         build(PPO(hidden=(0,)), Task("CartPole-v1"))
 
 
-def test_threads():
-    task = Task("CartPole-v1")
-    assert default_threads(task, PPO().flow(task), 0) == 1
-    train(threads=1)
-    assert torch.get_num_threads() == 1
-
-
+@pytest.mark.parametrize("on", ["inline", "threads:2", "processes:1", "processes:2", "processes:2,inference=learner"])
 @pytest.mark.parametrize(
-    ("algorithm", "on", "threads"),
+    "algorithm",
     [
-        (SAC(), "inline", 6),  # 256 rows through 206,000 weights
-        (SAC(), "processes:1", 6),
-        (SAC(shards=4), "processes:4", 4),
-        (SAC(shards=8), "processes", 1),
-        (SAC(shards=8), "processes:5", 3),
-        (SAC(shards=8), "threads:5", 1),  # what acts in the process of the learner shares its number of threads
-        (SAC(shards=8), "processes:5,inference=learner", 1),
-        (SAC(hidden=(64, 64)), "inline", 1),
-        (SAC(hidden=(1024, 1024)), "inline", 8),
-        (PPO(num_envs=16, num_steps=128, minibatch_size=2048, hidden=(64, 64)), "inline", 2),
-        (PPO(num_envs=16, num_steps=128, minibatch_size=256, hidden=(64, 64)), "inline", 1),
+        PPO(num_envs=16, num_steps=128, minibatch_size=2048, hidden=(64, 64), shards=2),
+        SAC(hidden=(1024, 1024), batch_size=256, shards=2),
     ],
 )
-def test_threads_follow_from_the_work_and_the_cores_that_are_left(monkeypatch, algorithm, on, threads):
-    for module in ("levada.rl.threads", "levada.runners.counts", "levada.api.run"):
-        monkeypatch.setattr(f"{module}.num_cores", lambda: 8)
-    task = Task("Pendulum-v1")
-    flow = algorithm.flow(task)
-    assert default_threads(task, flow, num_beside(deployment(on), flow)) == threads
+def test_learning_has_the_same_threads_wherever_it_runs(monkeypatch, algorithm, on):
+    """Small or large, inline or beside workers, on few cores or many: the number of threads has a say in the bits."""
+    jobs = []
+
+    def carry_out(job, *args, **kwargs):
+        jobs.append(job)
+        raise RuntimeError("that is all")
+
+    monkeypatch.setattr("levada.api.run.Job.carry_out", carry_out)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    with pytest.raises(RuntimeError, match="that is all"):
+        levada.train(algorithm, "Pendulum-v1", on=on, display="quiet")
+    assert [job.threads for job in jobs] == [1]
+
+
+def test_threads_that_are_asked_for_are_taken():
+    before = torch.get_num_threads()
+    try:
+        assert train(threads=2).summary.threads == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        set_threads(before)
+
+
+@pytest.mark.parametrize("threads", ["auto", None, 0, 1.5, True])
+def test_threads_are_a_number(threads):
+    with pytest.raises(ConfigError, match=r"threads=.*: expected an integer >= 1"):
+        train(threads=threads)
 
 
 def test_evaluate_takes_a_run_or_its_directory_and_says_what_it_measured():

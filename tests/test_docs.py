@@ -12,7 +12,8 @@ import pytest
 from docs_harness import DOCUMENTS, ROOT, code_blocks, headings, links
 
 import levada as lv
-from levada.algorithms.registry import ALGORITHMS
+from levada.algorithms.names import ALGORITHMS
+from levada.algorithms.registry import find_algorithm
 from levada.cli import VERBS
 from levada.cli.evaluate import EvalOptions
 from levada.cli.resume import ResumeOptions
@@ -37,13 +38,20 @@ def names(cls: type[Any]) -> set[str]:
 
 
 OPTIONS = {
-    "train": names(TrainOptions) | names(lv.PPO),
-    "show": names(ShowOptions) | names(lv.PPO),
-    "check": names(CheckOptions) | names(lv.PPO),
+    "train": names(TrainOptions),
+    "show": names(ShowOptions),
+    "check": names(CheckOptions),
     "resume": names(ResumeOptions),
     "eval": names(EvalOptions),
     "algorithms": set(),
 }
+
+
+def settings_of(verb: str, *words: str) -> set[str]:
+    """The settings of the algorithm that a command names; PPO's where it names a variable, a file or a config.json."""
+    if verb not in {"train", "show", "check"}:
+        return set()
+    return names(find_algorithm(words[0]) if words[0] in ALGORITHMS else lv.PPO)
 
 
 @by_name
@@ -64,7 +72,8 @@ def test_levada_commands_exist(document: Path) -> None:
             continue
         assert words[0] in VERBS
         options = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
-        known = OPTIONS[words[0]] | {f"no_{name}" for name in OPTIONS[words[0]]} | {"help", "lag"}
+        known = OPTIONS[words[0]] | settings_of(*words)
+        known |= {f"no_{name}" for name in known} | {"help", "lag"}
         assert options <= known, f"{document.name}: {shlex.join(words)}"
 
 

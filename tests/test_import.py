@@ -17,14 +17,14 @@ PUBLIC = {
     "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritised",
     "Processes", "Queue",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
-    "Threads", "load", "resume", "train",
+    "Threads", "load", "resume", "settings", "train",
 }  # fmt: skip
 HEAVY = ("torch", "gymnasium", "numpy", "tyro", "rich", "tensorboard", "msgspec", "safetensors", "levada.api")
 
 
 def loaded_by(statement: str) -> set[str]:
     """Modules in a fresh process after a statement."""
-    code = f"import sys; {statement}; print(*sys.modules)"
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return set(done.stdout.split())
@@ -34,7 +34,9 @@ def test_import_loads_nothing_heavy():
     """`benchmarks/import_time.py` measures the time; here only what it is spent on, which does not flicker."""
     loaded = loaded_by("import levada")
     assert not loaded & set(HEAVY)
-    assert {name for name in loaded if name.startswith("levada")} == {"levada", "levada._lazy", "levada._version"}
+    assert {name for name in loaded if name.startswith("levada")} == {
+        "levada", "levada._lazy", "levada._version", "levada.portable",
+    }  # fmt: skip
 
 
 def test_the_flow_needs_no_torch_and_no_gymnasium():
@@ -42,8 +44,14 @@ def test_the_flow_needs_no_torch_and_no_gymnasium():
     assert not loaded & {"torch", "gymnasium"}
 
 
-def test_help_of_the_command_line_loads_no_torch():
-    assert not loaded_by("import levada.cli; levada.cli.main(['--version'])") & {"torch", "gymnasium", "tyro"}
+@pytest.mark.parametrize("command", ["--version", "--help", "algorithms"])
+def test_help_of_the_command_line_loads_no_torch(command):
+    head = "import io, levada.cli; from contextlib import redirect_stdout as to"
+    assert not loaded_by(f"{head}\nwith to(io.StringIO()): levada.cli.main([{command!r}])") & {
+        "torch",
+        "gymnasium",
+        "tyro",
+    }
 
 
 def test_exactly_what_is_meant_is_public():

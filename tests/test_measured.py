@@ -1,8 +1,9 @@
-"""What a run measures when it begins: precision and threads, each written down, so that a resumed run has the same."""
+"""What depends on the machine is written down, and a resumed run has the same."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,13 @@ import pytest
 
 import levada as lv
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.checks import ConfigError
-from levada.algorithms.impala import IMPALA
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow
-from levada.rl import precision, threads
+from levada.rl import precision
 from levada.rl.task import Task
-from levada.runners import auto
-from levada.runners.inline import Inline
-from levada.runners.processes import Processes
+from levada.run.checkpoint import CheckpointWarning
+from levada.runners.auto import Auto
+from levada.runners.threads import Threads
 
 SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "minibatch_size": 16, "num_epochs": 1}
 
@@ -33,71 +32,43 @@ def train(tmp_path: Path, env: str, **options: Any) -> lv.Result:
     return lv.train("ppo", env, until="updates=2", out=tmp_path / "run", display="quiet", tensorboard=False, **options)
 
 
-@pytest.mark.parametrize(("gain", "chosen"), [(1.0, "float32"), (3.0, "bfloat16")])
-def test_the_precision_that_was_measured_is_written_down(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gain: float, chosen: str
+@pytest.mark.parametrize(("has_bfloat16", "chosen"), [(False, "float32"), (True, "bfloat16")])
+def test_the_precision_of_this_processor_is_written_down_and_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_bfloat16: bool, chosen: str
 ) -> None:
-    monkeypatch.setattr(precision, "_chosen", {})
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
-    monkeypatch.setattr(
-        precision,
-        "gradients_s",
-        lambda *some: [1.0 if policy.precision == "float32" else 1.0 / gain for policy in some],
-    )
+    monkeypatch.setattr(precision, "SIDE", 36)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
     run = train(tmp_path, "small_envs:SmallDictImage-v0", **SMALL)
-    assert settings(run.path)["precision"] == {"value": chosen, "from": "measured"}
+    assert settings(run.path)["precision"] == {"value": chosen, "from": "machine"}
     assert run.summary.precision == chosen
-    monkeypatch.setattr(precision, "_chosen", {})
-    monkeypatch.setattr(precision, "gradients_s", lambda *some: pytest.fail("it was measured once"))
-    again = lv.resume(run.path, until="updates=3", display="quiet")
-    assert again.summary.updates == 3
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": not has_bfloat16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)
+        again = lv.resume(run.path, until="updates=3", display="quiet")
+    assert (again.summary.updates, again.summary.precision) == (3, chosen)
 
 
-def test_nothing_is_measured_where_there_is_nothing_to_gain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(precision, "gradients_s", lambda *some: pytest.fail("vectors gain nothing"))
+def test_a_resumed_run_says_that_this_processor_lacks_its_precision(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = train(tmp_path, "small_envs:SmallDictImage-v0", precision="bfloat16", **SMALL)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": False)
+    with pytest.warns(CheckpointWarning, match="computes in bfloat16, which this processor does not multiply"):
+        lv.resume(run.path, until="updates=3", display="quiet")
+
+
+def test_small_networks_leave_nothing_to_the_machine(tmp_path: Path) -> None:
     run = train(tmp_path, "CartPole-v1", **SMALL)
     assert settings(run.path)["precision"] == {"value": "auto", "from": "default"}
     assert run.summary.precision == "float32"
 
 
-def test_threads_are_measured_when_they_are_asked_to_be(tmp_path: Path) -> None:
-    run = train(tmp_path, "CartPole-v1", threads="auto", **SMALL)
-    written = settings(run.path)["threads"]
-    assert written["from"] == "measured"
-    assert written["value"] == run.summary.threads >= 1
-
-
-def test_where_samplers_share_the_threads_of_the_learner_there_is_no_split(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="threads='auto' on threads:2: expected on='inline' or 'processes'"):
-        train(tmp_path, "CartPole-v1", threads="auto", on="threads:2", **SMALL)
-
-
-@pytest.mark.parametrize(
-    ("hp", "place", "one", "two", "split"),
-    [
-        # one thread, two threads: sampling and learning in seconds
-        (PPO(shards=2, max_lag=1, num_envs=1), Processes(workers=2), (0.5, 1.2), (0.3, 0.8), (1, 2)),
-        (PPO(shards=2, num_envs=1), Processes(workers=2), (0.5, 1.2), (0.3, 0.8), (1, 2)),
-        (IMPALA(shards=2), Processes(workers=2), (0.5, 0.33), (0.3, 0.27), (1, 1)),
-        (IMPALA(), Inline(), (0.5, 0.33), (0.3, 0.27), (2, 2)),
-        (IMPALA(), Inline(), (0.5, 0.33), (0.49, 0.33), (1, 1)),
-    ],
-)
-def test_the_split_is_the_one_that_promises_most(
-    monkeypatch: pytest.MonkeyPatch, hp: Any, place: Any, one: Any, two: Any, split: Any
-) -> None:
-    for module in (threads, auto):
-        monkeypatch.setattr(module, "num_cores", lambda: 2)
-    monkeypatch.setattr(threads, "set_threads", lambda num: None)
-    trials = {1: auto.Trial(*one), 2: auto.Trial(*two)}
-
-    def of(cls: type, flow: Flow, seed: int, num_threads: int = 1) -> auto.Trial:
-        return trials[num_threads]
-
-    monkeypatch.setattr(auto.Trial, "of", classmethod(of))
-    found = threads.measure_threads(hp.flow(Task("CartPole-v1")), place, seed=0)
-    assert (found.sampling, found.learning) == split
-    assert found.gain >= 1.0
+def test_a_resumed_run_stays_where_a_measurement_had_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`auto` would measure again, and may come out otherwise."""
+    monkeypatch.setattr(Auto, "choose", lambda self, flow, *, seed=0: (Threads(workers=1), "it was measured"))
+    run = train(tmp_path, "CartPole-v1", on="auto", **SMALL)
+    monkeypatch.setattr(Auto, "choose", lambda self, flow, *, seed=0: pytest.fail("it was measured once"))
+    assert lv.resume(run.path, until="updates=3", display="quiet").summary.deployment == "threads:1"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from levada._lazy import lazy
 from levada._version import __version__
+from levada.portable import fix_once as _fix_once
 
 if TYPE_CHECKING:
     from levada.algorithms.algorithm import Algorithm as Algorithm
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from levada.api import evaluate as evaluate
     from levada.api import load as load
     from levada.api import resume as resume
+    from levada.api import settings as settings
     from levada.api import train as train
     from levada.flow import Flow as Flow
     from levada.flow import FlowError as FlowError
@@ -68,10 +70,13 @@ _HOME = {
     "evaluate": "levada.api",
     "load": "levada.api",
     "resume": "levada.api",
+    "settings": "levada.api",
     "train": "levada.api",
 }
 
 __all__ = ["__version__", *_HOME]
+
+_fix_once()  # before numpy and torch are loaded, where they are not yet
 
 if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
     __getattr__, __dir__ = lazy(__name__, _HOME)

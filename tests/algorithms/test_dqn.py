@@ -132,7 +132,7 @@ def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
 
 
 def test_continuous_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match="Discrete action space, got Box"):
+    with pytest.raises(ValueError, match="DQN needs Discrete actions, but 'Pendulum-v1' has Box"):
         DQN().flow(Task("Pendulum-v1"))
 
 

@@ -13,6 +13,7 @@ from levada.algorithms.appo import APPO
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.impala import IMPALA
 from levada.flow import Flow, Shard
+from levada.flow.watch import Used
 from levada.rl.policy import Policy
 from levada.rl.sampler import Sampler
 from levada.rl.spaces import map_nest
@@ -104,3 +105,41 @@ def test_the_smallest_replay_holds_a_batch() -> None:
     with pytest.raises(ConfigError, match="replay_capacity"):
         IMPALA(num_rollouts=4, replay_ratio=1.0, replay_capacity=3)
     assert IMPALA(num_rollouts=100).replay_ratio == 0.0, "what is not in use limits nothing"
+
+
+class LagAtUse:
+    """The largest number of updates between a rollout's version and the update that learns from it, counted by itself."""
+
+    def __init__(self) -> None:
+        self.num_updates = self.largest = self.num_rollouts = 0
+
+    def on_event(self, event: object) -> None:
+        if isinstance(event, Used) and event.node == "learn":
+            for header in event.headers:
+                self.largest = max(self.largest, self.num_updates - header.versions["policy"])
+                self.num_rollouts += 1
+            self.num_updates += 1
+
+
+@pytest.mark.parametrize(("max_lag", "ratio", "bound"), [(4, 0.5, 10), (0, 1.0, 4), (1, 3.0, 10)])
+@pytest.mark.parametrize("num_rollouts", [1, 3])
+def test_the_printed_bound_is_kept_when_rollouts_are_learned_from(
+    max_lag: int, ratio: float, bound: int, num_rollouts: int
+) -> None:
+    hp = IMPALA(
+        shards=3, num_envs=1, num_steps=2, num_rollouts=num_rollouts, max_lag=max_lag, replay_ratio=ratio,
+        replay_capacity=8, hidden=(4,), compile=False,
+    )  # fmt: skip
+    flow, lag = hp.flow(Task("CartPole-v1")), LagAtUse()
+    assert f"rollout->batch: {hp.queue.capacity} tickets, lag <= {bound} of policy" in str(flow).replace(
+        "ticket,", "tickets,"
+    )
+    with lv.Inline(adversary=1).open(flow, seed=1, instruments=[lag]) as run:
+        for report in run:
+            if report.firing == 60:
+                break
+        [channel] = run.statistics().channels.values()
+    assert lag.largest <= bound
+    assert channel.lag["policy"].max == lag.largest, "what is reported is what was learned from"
+    assert channel.lag["policy"].bound == bound
+    assert lag.num_rollouts >= 5 * num_rollouts

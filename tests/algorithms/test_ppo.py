@@ -14,6 +14,7 @@ from levada.algorithms.ppo import PPO, PPOLoss
 from levada.flow import Report
 from levada.math import Categorical
 from levada.rl.task import Task
+from levada.rl.transitions import Transitions
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners.inline import Inline
@@ -155,6 +156,34 @@ def test_advantages_are_normalised_within_the_minibatch() -> None:
     shifted = {**ROWS, "advantage": [10.0 * a + 7.0 for a in ROWS["advantage"]]}
     hp = PPO(normalise_advantage=True)
     assert _loss(hp, **ROWS)[1]["policy_loss"] == pytest.approx(_loss(hp, **shifted)[1]["policy_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e20, -1e20, np.inf, np.nan])
+@pytest.mark.parametrize("clip_value", [None, 0.2])
+def test_what_masked_rows_hold_teaches_nothing(size: float, clip_value: float | None) -> None:
+    hp = PPO(
+        num_envs=3,
+        num_steps=4,
+        minibatch_size=12,
+        num_epochs=2,
+        clip_value=clip_value,
+        entropy_coef=0.01,
+        compile=False,
+    )
+    rng, mask = np.random.default_rng(0), np.arange(12) % 4 != 1
+    columns: dict[str, Any] = {
+        name: rng.normal(size=12).astype(np.float32) for name in ("advantage", "target", "value", "log_prob")
+    }
+    fixed = {"obs": rng.normal(size=(12, 4)).astype(np.float32), "action": rng.integers(0, 2, 12), "mask": mask}
+    updates = []
+    for held in (0.5, size):
+        rows = {name: np.where(mask, column, np.float32(held)) for name, column in columns.items()}
+        live = hp.flow(Task("CartPole-v1")).nodes["learn"].work.open(seed=1)
+        updates.append(live.update([Transitions({**fixed, **rows})]))
+    one, other = updates
+    assert one.stats == other.stats
+    for name, weight in one.weights.items():
+        np.testing.assert_array_equal(weight, other.weights[name], err_msg=name)
 
 
 def test_target_kl_cuts_an_update_short() -> None:

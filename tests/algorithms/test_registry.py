@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from levada import PPO, Algorithm
+from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.registry import (
-    ALGORITHMS,
     AlgorithmError,
     algorithm_home,
     algorithm_name,

@@ -145,7 +145,7 @@ def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
 
 
 def test_other_actions_are_refused() -> None:
-    with pytest.raises(SpaceError, match=r"SAC needs a Box or Discrete action space, got MultiDiscrete\(\[2 3\]\)"):
+    with pytest.raises(SpaceError, match=r"SAC needs Box or Discrete actions, but .* has MultiDiscrete\(\[2 3\]\)"):
         SAC().flow(Task("small_envs:SmallMultiDiscreteAction-v0"))
 
 

@@ -15,12 +15,13 @@ from levada.run import checkpoint
 CARTPOLE = "train ppo --env CartPole-v1"
 BROKEN = f"train ppo --until updates=3 --no-tensorboard {cli_harness.TINY} --env broken_envs:Broken"
 MISTAKEN, FAILED = 2, 1
-HEADS = ("levada: ", "Unrecognized options", "Value error", "Missing argument", "Invalid choice", "Required options")
-"""How a message begins: our own, or those of the parser."""
+NUM_LINES = 3
+"""That a mistake may take."""
 
 USER_FILE = """
 from dataclasses import dataclass
 from levada import PPO, Algorithm
+from torch import nn
 
 class Algoritm:
     pass
@@ -45,6 +46,41 @@ class TakesSeed(PPO):
 @dataclass(frozen=True, kw_only=True)
 class WithoutDefault(PPO):
     width: int
+
+@dataclass(frozen=True, kw_only=True)
+class Picky(PPO):
+    width: int = 3
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.width > 5:
+            raise ValueError("width is above 5")
+
+class Narrow(nn.Module):
+    def __init__(self, space, num_params):
+        super().__init__()
+        self.body = nn.Linear(99, 64)
+
+    def forward(self, obs):
+        h = self.body(obs).tanh()
+        return h, h[:, 0]
+
+class Broken(nn.Module):
+    def __init__(self, space, num_params):
+        self.w = 1 / 0
+"""
+
+DICT_ENV = """
+import gymnasium, small_envs
+class DictAndBox(small_envs.DictObs):
+    action_space = small_envs.BoxAction.action_space
+gymnasium.register(id="DictAndBox-v0", entry_point=DictAndBox)
+"""
+
+NO_PYTHON = """
+from levada import PPO
+class Mine(PPO)
+    pass
 """
 
 FAILING = """
@@ -120,15 +156,36 @@ COMMANDS = [
     ("env twice", "train ppo --env CartPole-v1 --env Acrobot-v1", MISTAKEN, ["--env is given 2 times"]),
     ("near env", "train ppo --env CartPol-v1", MISTAKEN, ["'CartPol-v1'", "did you mean 'CartPole-v1'?"]),
     ("env version", "train ppo --env CartPole-v7", MISTAKEN, ["did you mean 'CartPole-v1'?"]),
+    ("moved env", "train ppo --env HalfCheetah-v2", MISTAKEN, ["gymnasium-robotics", "Did you mean 'HalfCheetah-v5'?"]),
     ("env case", "train ppo --env cartpole", MISTAKEN, ["did you mean 'CartPole-v1'?"]),
     ("env module", "train ppo --env nowhere:Cart-v0", MISTAKEN, ["there is no module 'nowhere'"]),
     ("env of module", "train ppo --env broken_envs:BrokenNanObz-v0", MISTAKEN, ["did you mean 'BrokenNanObs-v0'?"]),
+    ("td3 choices", "train td3 --env CartPole-v1", MISTAKEN, ["TD3 needs Box actions", "Discrete(2); for these there are ppo"]),
+    ("dqn numbers", "train dqn --env Pendulum-v1", MISTAKEN, ["DQN needs Discrete actions", "for these there are ppo, sac, td3"]),
+    ("r2d2 numbers", "train r2d2 --env Pendulum-v1", MISTAKEN, ["R2D2 needs Discrete actions", "ppo, sac, td3"]),
+    ("sac Dict", "train sac --env dict_envs:DictAndBox-v0", MISTAKEN, ["SAC with Box actions takes vectors", "FlattenO"]),
     # fields of the algorithm
-    ("unknown field", f"{CARTPOLE} --learning-rat 1", MISTAKEN, ["--learning-rat", "--learning-rate FLOAT"]),
-    ("initials", f"{CARTPOLE} --lr 1", MISTAKEN, ["no option --lr; did you mean --learning-rate?", "ppo --help"]),
+    ("unknown field", f"{CARTPOLE} --learning-rat 1", MISTAKEN, ["no option --learning-rat; did you mean --learning-rate?"]),
+    ("initials", f"{CARTPOLE} --lr 1", MISTAKEN, ["no option --lr: here it is --learning-rate", "ppo --help"]),
     ("beginning", f"{CARTPOLE} --ent 4", MISTAKEN, ["no option --ent; did you mean --entropy-coef?"]),
-    ("a word of it", f"{CARTPOLE} --epochs=4", MISTAKEN, ["no option --epochs; did you mean --num-epochs?"]),
-    ("stray word", f"{CARTPOLE} --seed 1 fast", MISTAKEN, ["fast"]),
+    ("a word of it", f"{CARTPOLE} --epochs=4", MISTAKEN, ["no option --epochs: here it is --num-epochs"]),
+    ("stray word", f"{CARTPOLE} --seed 1 fast", MISTAKEN, ["Unrecognized options: fast"]),
+    ("unlike any", f"{CARTPOLE} --zzz 1", MISTAKEN, ["no option --zzz; `levada train ppo --help` lists all"]),
+    ("gamma", f"{CARTPOLE} --gamma .9", MISTAKEN, ["no option --gamma: here it is --discount"]),
+    ("steps of SB3", f"{CARTPOLE} --total-timesteps=100", MISTAKEN, ["here it is --until steps=100_000"]),
+    ("buffer of SB3", "train dqn --env CartPole-v1 --buffer-size 9", MISTAKEN, ["--buffer-size: here it is --capacity"]),
+    ("network of SB3", f"{CARTPOLE} --policy-kwargs 1", MISTAKEN, ["here it is --network or --hidden or --activation"]),
+    ("workers of RLlib", f"{CARTPOLE} --num-workers 4", MISTAKEN, ["here it is --on processes:4 or --shards"]),
+    ("own check", "train mine.py:Picky --env CartPole-v1 --width 6", MISTAKEN, ["levada: Picky: width is above 5"]),
+    ("size and count", f"{CARTPOLE} --minibatch-size 64 --num-minibatches 4", MISTAKEN, ["expected one of them"]),
+    ("count", f"{CARTPOLE} --num-minibatches 3", MISTAKEN, ["PPO(num_minibatches=3) does not divide", "try 2 or 4"]),
+    ("layers", f"{CARTPOLE} --hidden 1000000 1000000", MISTAKEN, ["1,000,000 x 1,000,000 weights", "GiB"]),
+    ("narrow network", f"{CARTPOLE} --network mine.py:Narrow", MISTAKEN, ["Narrow", "(2x4 and 99x64)", "in forward: h = "]),
+    ("broken network", f"{CARTPOLE} --network mine.py:Broken", MISTAKEN, ["network=Broken", "in __init__: self.w = 1 / 0"]),
+    ("no Python", "train nopython.py:Mine --env CartPole-v1", MISTAKEN, ["line 3: SyntaxError: expected ':'", " ^"]),
+    ("no Python module", "train nopython:Mine --env CartPole-v1", MISTAKEN, ["line 3: SyntaxError: expected ':'", " ^"]),
+    ("no Python env", "train ppo --env nopython:Mine-v0", MISTAKEN, ["line 3: SyntaxError: expected ':'", " ^"]),
+    ("no Python network", f"{CARTPOLE} --network nopython.py:Net", MISTAKEN, ["line 3: SyntaxError: expected ':'", " ^"]),
     ("no number", f"{CARTPOLE} --learning-rate fast", MISTAKEN, ["--learning-rate", "'fast'"]),
     ("no integer", f"{CARTPOLE} --num-envs 2.5", MISTAKEN, ["--num-envs", "'2.5'"]),
     ("no choice", f"{CARTPOLE} --activation gelu", MISTAKEN, ["'gelu'", "tanh", "relu"]),
@@ -163,6 +220,7 @@ COMMANDS = [
     ("seed word", f"{CARTPOLE} --seed one", MISTAKEN, ["--seed", "'one'"]),
     ("kwargs bare", f"{CARTPOLE} --env-kwargs speed", MISTAKEN, ["--env-kwargs speed: expected name=value"]),
     ("kwargs twice", f"{CARTPOLE} --env-kwargs a=1 a=2", MISTAKEN, ["--env-kwargs has a twice"]),
+    ("kwargs value", "train ppo --env FrozenLake-v1 --env-kwargs map_name=9x9", MISTAKEN, ["KeyError: '9x9' (frozen_lake.py"]),
     ("kwargs unknown", f"{CARTPOLE} --env-kwargs gravitee=1", MISTAKEN, ["'CartPole-v1': env_kwargs has 'gravitee'"]),
     ("seed twice", f"{CARTPOLE} --seed 1 --seed 2", MISTAKEN, ["--seed is given 2 times"]),
     ("threads 0", f"{CARTPOLE} --threads 0", MISTAKEN, ["threads=0: expected an integer >= 1"]),
@@ -214,7 +272,7 @@ COMMANDS = [
     ("eval torn", "eval torn", MISTAKEN, ["config.json", "torn"]),
     ("eval unsaved", "eval unsaved", MISTAKEN, ["no valid checkpoint"]),
     ("eval edited", "eval edited", MISTAKEN, ["lacks 'learning_rate'"]),
-    ("eval without monitor", "eval unknown", MISTAKEN, ["unknown/checkpoints/000000001 lacks 'monitor'", "it was edited"]),
+    ("eval without monitor", "eval unknown", MISTAKEN, ["unknown/checkpoints/000000001 lacks 'monitor'", "no valid checkpoint"]),
     ("eval other network", "eval resized", MISTAKEN, ["expected shape (9, 4)"]),
     ("eval 0 episodes", "eval run --episodes 0", MISTAKEN, ["num_episodes=0: expected an integer >= 1"]),
     ("eval seed", "eval run --seed -1", MISTAKEN, ["seed=-1: expected an integer >= 0"]),
@@ -238,6 +296,30 @@ CALLS = [
     ("load", lambda: levada.load("nowhere"), ["no run at 'nowhere'"]),
     ("load None", lambda: levada.load(None), ["levada.load: path is a NoneType, expected the directory of a run"]),
     ("evaluate None", lambda: levada.evaluate(None), ["path is a NoneType"]),
+    ("on number", lambda: levada.train("ppo", "CartPole-v1", on=2), ["on=2 (int)", "did you mean on='processes:2'?"]),
+    ("on class", lambda: levada.train("ppo", "CartPole-v1", on=print), ["expected 'inline', 'processes:2'"]),
+    (
+        "instrument",
+        lambda: levada.train("ppo", "CartPole-v1", instruments=[print]),
+        ["instruments[0] is print", "on_event"],
+    ),
+    ("no list", lambda: levada.train("ppo", "CartPole-v1", instruments=print), ["expected a sequence of objects"]),
+    (
+        "no bool",
+        lambda: levada.train("ppo", "CartPole-v1", tensorboard="no"),
+        ["tensorboard='no': expected True or False"],
+    ),
+    ("out number", lambda: levada.train("ppo", "CartPole-v1", out=3), ["out=3 (int): expected a directory"]),
+    ("seed None", lambda: levada.train("ppo", "CartPole-v1", seed=None), ["seed=None: expected an integer >= 0"]),
+    (
+        "foreign field",
+        lambda: levada.train("ppo", "CartPole-v1", gamma=0.9),
+        ["no field 'gamma': here it is 'discount'"],
+    ),
+    ("no algorithm", lambda: levada.train(3, "CartPole-v1"), ["algorithm is 3, expected a name such as 'ppo'"]),
+    ("other class", lambda: levada.train(Task, "CartPole-v1"), ["expected a name such as 'ppo'"]),
+    ("field of Task", lambda: Task("CartPole-v1", max_episode_steps=5), ["env_kwargs={'max_episode_steps': 5}"]),
+    ("near field of Task", lambda: Task("CartPole-v1", frame_stak=5), ["did you mean 'frame_stack'?"]),
     ("threads", lambda: levada.train("ppo", "CartPole-v1", threads=99999), ["threads=99999: expected at most"]),
 ]
 
@@ -256,7 +338,7 @@ def template(tmp_path_factory):
     meta = root / "unknown" / "checkpoints" / "000000001" / "meta.json"
     record = json.loads(meta.read_bytes())
     del record["meta"]["monitor"]
-    meta.write_text(json.dumps(record))
+    meta.write_text(json.dumps(checkpoint.sealed(record)))
     for name, change in (
         ("edited", {"learning_rate": None}),
         ("resized", {"hidden": {"value": [9], "from": "default"}}),
@@ -268,6 +350,8 @@ def template(tmp_path_factory):
     (root / "files").mkdir()
     (root / "files" / "notes.txt").write_text("mine")
     (root / "mine.py").write_text(USER_FILE)
+    (root / "nopython.py").write_text(NO_PYTHON)
+    (root / "dict_envs.py").write_text(DICT_ENV)
     return root
 
 
@@ -282,6 +366,7 @@ def here(template, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("command", "code", "pieces"), [row[1:] for row in COMMANDS], ids=[row[0] for row in COMMANDS])
+@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
 def test_bad_input_gives_one_clear_message(here, capsys, command, code, pieces):
     before = cli_harness.tree(here)
     done = cli_harness.Shell(capsys)(command)
@@ -294,9 +379,11 @@ def test_bad_input_gives_one_clear_message(here, capsys, command, code, pieces):
     assert {path: after.get(path) for path in before} == before, "something was overwritten"
     if code == MISTAKEN:
         assert after.keys() == before.keys(), "something was written"
-        heads = [head for head in HEADS if done.message.startswith(head)]
-        assert heads
-        assert sum(done.message.count(head) for head in HEADS) == 1 + (heads == ["Unrecognized options"])
+        lines = done.err.splitlines()
+        said = [line for line in lines if not line.startswith("levada: warning: ")]
+        assert said[0].startswith("levada: ")
+        assert done.err.count("levada: ") == 1 + len(lines) - len(said)
+        assert len(lines) <= NUM_LINES
         return
     report = done.err[done.err.index("levada: ") :]
     assert report.count("levada: ") == 1
@@ -355,12 +442,16 @@ def test_a_missing_extra_is_named_with_its_command(here, capsys, monkeypatch, en
 
 def test_a_full_disk_does_not_hide_what_failed(here, capsys, monkeypatch):
     """The traceback is printed if it cannot be written."""
-    from levada.cli import errors
+    from levada.run import directory
 
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
+    write = directory.write_atomic
 
-    monkeypatch.setattr(errors.Path, "write_text", full)
+    def full(path, data):
+        if path.name == directory.ERROR:
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(directory, "write_atomic", full)
     done = cli_harness.Shell(capsys)(f"{BROKEN}RaisesInStep-v0")
     assert done.code == FAILED
     assert "Traceback (most recent call last)" in done.err

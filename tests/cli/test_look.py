@@ -1,13 +1,18 @@
 """`levada`, `show`, `check`, `algorithms`, `--help`: look without running."""
 
+import io
+import pydoc
 import re
+import sys
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 
 import cli_harness
 import pytest
 
 import levada
+from levada.algorithms.fields import meanings
 from levada.algorithms.presets import PRESETS
 from levada.api import build
 from levada.rl.task import Task
@@ -56,16 +61,59 @@ def test_help_of_everything(shell, command):
     assert not list(Path().iterdir())
 
 
-def test_help_of_train_gives_the_options_of_the_run_first_and_defaults_of_the_preset(shell):
+def test_help_of_train_is_in_groups_with_the_most_important_first(shell):
     out = shell("train ppo --env CartPole-v1 --help").out
-    assert re.findall(r"[a-z]+ options", out) == ["command options", "algorithm options"]
+    groups = ["", "common", "sampling", "optimisation", "network", "machine", "output"]
+    assert _groups(out) == groups
     flags = re.findall(r"^\W*?(--[a-z][a-z-]+)", out, re.MULTILINE)
-    assert flags[:5] == ["--env", "--env-kwargs", "--until", "--seed", "--on"]
-    assert flags.index("--json") < flags.index("--shards")
+    common = ["--env", "--until", "--seed", "--on", "--out"]
+    assert [flag for flag in flags if flag in common] == common
     assert f"(default: {PRESETS['ppo']['CartPole-v1']['learning_rate']})" in out
-    assert "preset for CartPole-v1" in out
     assert "(default: 0.0003)" in shell("train ppo --help").out
-    assert max(map(len, out.splitlines()[4:])) <= 80
+
+
+def _groups(out):
+    return re.findall(r"^\W*([a-z]*) ?options\W*$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_of_train_fills_the_lines_that_there_are(shell, monkeypatch, columns):
+    """No line is broken because the source is: the first word of the next one would not have fitted."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for algorithm in ("ppo", "dqn"):
+        out = shell(f"train {algorithm} --help").out
+        lines = [line.rstrip("│ ") for line in out.splitlines()]
+        assert max(map(len, lines)) <= columns
+        assert "['None']" not in out
+        assert "{None}" not in out
+        (column,) = {line.index("show this") for line in lines if "-h, --help" in line}
+        pairs = [(line, after) for line, after in pairwise(lines) if not after[:column].strip("│ ") and after[column:]]
+        wrapped = [
+            (line, after) for line, after in pairs if line[column - 2 : column] == "  " and line[column:].strip()
+        ]
+        assert len(wrapped) > 20
+        assert [line for line, after in wrapped if len(f"{line} {after[column:].split()[0]}") <= columns - 2] == []
+    text = re.sub(r"[│\s]+", " ", shell("train ppo --help").out)
+    for name, meaning in meanings(levada.PPO).items():
+        assert meaning in text, name
+
+
+def test_a_field_of_a_users_own_stands_in_a_group_of_its_own(shell, tmp_path):
+    (tmp_path / "mine_of_this_test.py").write_text(
+        "from dataclasses import dataclass\nfrom levada import PPO\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Mine(PPO):\n"
+        '    curiosity: float = 0.5\n    """How much of it\n    there is."""\n'
+    )
+    out = shell("train mine_of_this_test.py:Mine --help").out
+    assert _groups(out)[1:3] == ["common", "mine"]
+    assert re.search(r"--curiosity FLOAT +How much of it there is. \(default: 0.5\)", out)
+
+
+def test_help_of_a_configuration_says_what_its_fields_mean():
+    text = " ".join(pydoc.render_doc(levada.PPO, renderer=pydoc.plaintext).replace("|", " ").split())
+    for name, meaning in meanings(levada.PPO).items():
+        assert f"{name}: " in text
+        assert " ".join(meaning.replace("|", " ").split()) in text
 
 
 def test_algorithms(shell):
@@ -154,3 +202,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     _, err = process.communicate(timeout=60)
     assert err == ""
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [(["train", "nothing"], True), (["train", "nothing", "--quiet"], False), (["check", "nothing"], False)],
+)
+def test_a_terminal_hears_at_once_that_torch_is_being_loaded(monkeypatch, command, says):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert levada.cli.main(command) == 2
+    assert sys.stderr.getvalue().startswith("levada: loading\rlevada: no algorithm 'nothing'") == says

@@ -1,5 +1,6 @@
 """`levada resume`: the run goes on as if nothing had happened."""
 
+import json
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from cli_harness import TINY, TINY_FIELDS, Shell, begin
 import levada
 from levada.api import LoadError
 from levada.rl.learner import Learner
-from levada.run.checkpoint import CheckpointWarning, list_checkpoints
+from levada.run.checkpoint import CheckpointWarning, list_checkpoints, sealed
 from levada.run.directory import RunDirectory, RunDirectoryError
 
 SIZES = TINY.replace("--minibatch-size 16", "--minibatch-size 32 --shards 2 --max-lag 1")
@@ -119,11 +120,13 @@ def test_an_algorithm_of_ones_own(shell, tmp_path):
     assert f"levada show {tmp_path}/mine.py:Mine --env CartPole-v1" in done.err
 
 
+@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
 def test_a_refused_resume_changes_nothing(shell):
     shell(f"train ppo --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
     for path in list_checkpoints("run"):
         meta = path / "meta.json"
-        meta.write_text(meta.read_text().replace('"generations"', '"something"'))
+        record = json.loads(meta.read_text().replace('"generations"', '"something"'))
+        meta.write_text(json.dumps(sealed(record)))
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     done = shell("resume run --until updates=4")
     assert done.code == 2

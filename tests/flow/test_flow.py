@@ -203,6 +203,16 @@ def test_a_register_is_given_as_what_latest_returned(flow, rollouts):
         flow.source("another", Roll(), reads="weights")
 
 
+def test_minibatches_divide_a_sample(flow):
+    replay = flow.replay("replay", of=list, capacity=9, min_size=1, samples_per_insert=1.0)
+    with refused(ValueError, "'sample': minibatch_size=5 for a sample of 12; expected a divisor of it"):
+        flow.sample("sample", replay, size=12, minibatch_size=5)
+    with refused(ValueError, "'sample': minibatch_size=0; expected an integer >= 1"):
+        flow.sample("sample", replay, size=12, minibatch_size=0)
+    flow.sample("sample", replay, size=12, minibatch_size=4)
+    assert "[replay] --> sample (sample of 12 in minibatches of 4)" in str(flow)
+
+
 def test_a_replay_is_given_as_what_replay_returned(flow, rollouts):
     weights = flow.latest("weights", of=Adder())
     message = f"flow 'flow' got {weights!r}; expected what flow.replay(...) returned"

@@ -292,3 +292,19 @@ def test_refuses(make, error, message):
     with pytest.raises(error) as caught:
         make()
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "log_std"), [(torch.float32, -89.0), (torch.float32, -200.0), (torch.float64, -800.0)]
+)
+def test_a_deviation_too_small_for_its_inverse_gives_a_density(dtype, log_std):
+    mean = torch.zeros(1, 2, dtype=dtype, requires_grad=True)
+    spread = torch.full((1, 2), log_std, dtype=dtype, requires_grad=True)
+    policy = Gaussian(mean, spread)
+    log_prob = policy.log_prob(torch.zeros(1, 2, dtype=dtype))
+    assert log_prob.item() == pytest.approx(-2.0 * (log_std + 0.5 * math.log(2.0 * math.pi)), rel=1e-6)
+    assert policy.kl(policy).item() == 0.0
+    assert policy.log_prob(torch.ones(1, 2, dtype=dtype)).item() == -math.inf
+    log_prob.sum().backward()
+    assert mean.grad.isfinite().all()
+    assert spread.grad.tolist() == [[-1.0, -1.0]]

@@ -70,6 +70,26 @@ def test_masked_actions_are_never_taken_and_give_no_nan(dtype):
     assert not logits.grad[~mask].any()
 
 
+def test_an_action_whose_logit_is_minus_infinity_is_masked():
+    logits = torch.tensor([[0.0, -math.inf, 1.0], [-math.inf, 3.0, -math.inf]], requires_grad=True)
+    policy = Categorical(logits)
+    same = Categorical(torch.tensor([[0.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), ~logits.isinf())
+    assert torch.equal(policy.log_probs, same.log_probs)
+    assert torch.equal(policy.entropy(), same.entropy())
+    assert policy.entropy()[1] == 0.0
+    (policy.entropy().sum() + policy.kl(Categorical(torch.zeros(2, 3))).sum() + policy.log_probs[:, 1].sum()).backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 0] != 0.0
+
+
+@pytest.mark.parametrize("scale", [1e9, 3e9, 1e30, -1e30])
+def test_a_forbidden_action_is_forbidden_whatever_the_size_of_the_others(scale):
+    policy = Categorical(torch.tensor([[-3.0, -2.0, 0.0]]) * scale, torch.tensor([[True, True, False]]))
+    allowed = int(torch.tensor([-3.0, -2.0]).mul(scale).argmax())
+    assert policy.log_probs.exp().tolist() == [[float(action == allowed) for action in range(3)]]
+    assert policy.mode().item() == allowed == policy.sample(generator()).item()
+
+
 def test_a_ratio_of_masked_probabilities_is_finite():
     mask = torch.tensor([[True, False]])
     old, new = Categorical(torch.zeros(1, 2), mask), Categorical(torch.ones(1, 2), mask)

@@ -166,6 +166,21 @@ def test_the_value_after_a_termination_is_never_looked_at():
     assert all(map(torch.equal, got, expected))
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("poisoned", [0, 1, 2, 5])
+def test_what_a_later_episode_holds_reaches_no_earlier_one(poisoned, bad):
+    generator = torch.Generator().manual_seed(1)
+    r_t, v_tm1, v_t, rho = (torch.randn(11, 2, generator=generator) for _ in range(4))
+    terminated, truncated = torch.zeros(2, 11, 2, dtype=torch.bool).unbind()
+    terminated[4, 0] = truncated[4, 1] = True
+    arrays = [r_t, v_tm1, v_t, terminated, truncated, rho.exp()]
+    other = [array.clone() for array in arrays]
+    other[poisoned][5:] = bad
+    for ours, theirs in zip(vtrace(*arrays, discount=0.9), vtrace(*other, discount=0.9), strict=True):
+        assert torch.equal(ours[:5], theirs[:5])
+    assert torch.equal(retrace(*arrays, discount=0.9)[:5], retrace(*other, discount=0.9)[:5])
+
+
 def test_only_errors_carry_a_gradient_and_only_that_of_v_tm1():
     r_t, v_tm1, v_t, terminated, truncated, rho_tm1 = example(5, 2)
     inputs = [x.requires_grad_() for x in (r_t, v_tm1, v_t, rho_tm1)]

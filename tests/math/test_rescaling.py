@@ -35,6 +35,23 @@ def test_golden(x, eps, large, small, dtype, rtol):
     assert signed_hyperbolic(given).dtype == signed_parabolic(given).dtype == dtype
 
 
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 1e-2])
+def test_small_values_keep_their_digits(eps):
+    x = torch.tensor([1e-3, 1e-5, 1e-7, 1e-12, -1e-20], dtype=torch.float64)
+    for function in (signed_hyperbolic, signed_parabolic):
+        torch.testing.assert_close(function(x.float(), eps=eps).double(), function(x, eps=eps), rtol=3e-7, atol=0.0)
+    # h^-1(x) = x / (1/2 + eps) + O(x^2)
+    torch.testing.assert_close(signed_parabolic(x, eps=eps), x / (0.5 + eps), rtol=1e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_slope_at_zero_is_that_of_the_inverse(dtype):
+    for function, expected in ((signed_hyperbolic, 0.501), (signed_parabolic, 1.0 / 0.501)):
+        x = torch.zeros(1, dtype=dtype, requires_grad=True)
+        function(x, eps=1e-3).sum().backward()
+        assert x.grad.item() == pytest.approx(expected, rel=1e-6)
+
+
 @small
 @given(st.floats(-1e5, 1e5), st.sampled_from([0.0, 1e-3, 1e-2, 1.0]))
 def test_inverse(x, eps):

@@ -225,6 +225,19 @@ def test_the_value_after_a_termination_is_never_looked_at(function):
     assert torch.equal(function(r_t, v_tm1, poisoned, terminated, truncated), expected)
 
 
+@functions
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_a_later_episode_holds_reaches_no_earlier_one(function, bad):
+    r_t, v_tm1, v_t, terminated, truncated = example(11, 3)
+    terminated[4], truncated[4] = torch.tensor([True, False, True]), torch.tensor([False, True, True])
+    expected = function(r_t, v_tm1, v_t, terminated, truncated)
+    for poisoned in range(3):
+        arrays = [r_t.clone(), v_tm1.clone(), v_t.clone()]
+        arrays[poisoned][5:] = bad
+        got = function(*arrays, terminated, truncated)
+        assert torch.equal(got[:5], expected[:5])
+
+
 def test_discounted_returns_read_values_at_the_ends_only():
     r_t, no = torch.ones(3, 1), flags(0, 0, 0)
     v_t = torch.tensor([[math.nan], [4.0], [8.0]])
@@ -352,5 +365,8 @@ def test_the_others_refuse():
         discounted_returns(r_t[:, :1], v_t[:, 0], terminated, truncated, discount=0.9)
     with pytest.raises(RangeError, match="n_step_returns: n is 0, expected at least 1"):
         n_step_returns(r_t, v_t, terminated, truncated, n=0, discount=0.9)
+    for n in (1.5, "1", True, None):
+        with pytest.raises(KindError, match=f"n_step_returns: n is {n!r}, expected an integer of at least 1"):
+            n_step_returns(r_t, v_t, terminated, truncated, n=n, discount=0.9)
     with pytest.raises(RangeError, match=r"lambda_returns: lambda_ is 2\.0"):
         lambda_returns(r_t, v_t, terminated, truncated, discount=0.9, lambda_=2.0)

@@ -71,6 +71,18 @@ def test_the_value_after_a_termination_is_never_looked_at():
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_a_later_episode_holds_reaches_no_earlier_one(bad):
+    r_t, v_tm1, v_t, terminated, truncated = example(20, 3)
+    terminated[7] = True
+    expected, _ = gae_numpy(r_t, v_tm1, v_t, terminated, truncated, discount=0.9, lambda_=0.9)
+    r_t[8:] = bad
+    got, _ = gae_numpy(r_t, v_tm1, v_t, terminated, truncated, discount=0.9, lambda_=0.9)
+    np.testing.assert_array_equal(got[:8], expected[:8])
+    theirs, _ = gae(*map(torch.from_numpy, (r_t, v_tm1, v_t, terminated, truncated)), discount=0.9, lambda_=0.9)
+    np.testing.assert_array_equal(got, theirs.numpy())
+
+
 def test_importing_it_does_not_import_torch():
     code = (
         "import sys, levada.math, levada.math.returns_numpy; levada.math.gae_numpy; "

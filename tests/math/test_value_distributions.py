@@ -186,7 +186,9 @@ def test_traced_and_compiled_agree_with_eager():
     ({"r_t": torch.ones(4).double()}, KindError, "categorical_projection: r_t is torch.float64, expected torch.float32"),
     ({"discount_t": 0.9}, KindError, "categorical_projection: discount_t is float"),
     ({"v_max": 0.0}, RangeError, "categorical_projection: v_max - v_min is 0.0, expected a number above 0"),
-    ({"v_max": math.nan}, RangeError, "categorical_projection: v_max - v_min is nan"),
+    ({"v_max": math.nan}, RangeError, "categorical_projection: v_max is nan, expected a finite number"),
+    ({"v_max": math.inf}, RangeError, "categorical_projection: v_max is inf, expected a finite number"),
+    ({"v_min": -math.inf}, RangeError, "categorical_projection: v_min is -inf, expected a finite number"),
 ])  # fmt: skip
 def test_the_projection_refuses(changes, error, message):
     arguments = {

@@ -112,6 +112,41 @@ def test_masked_log_prob_equals_torch() -> None:
         assert expected.min() > -20.0
 
 
+@pytest.mark.parametrize("logits", [
+    [-3e9, -2e9, 0.0, -4e9], [-3e30, -2e30, 0.0, -5e30], [-np.inf, 2.0, 1.0, 0.0], [-np.inf, -np.inf, 0.0, 0.0],
+    [1.0, 2.0, 3.0, -np.inf],
+])  # fmt: skip
+def test_extreme_logits_forbid_the_same_as_in_torch(logits: list[float]) -> None:
+    row, mask = np.array([logits], np.float32), np.array([[True, True, False, True]])
+    for head in (action_head(spaces.Discrete(4)), action_head(spaces.MultiDiscrete([4, 1]))):
+        params = np.pad(row, ((0, 0), (0, head.row_size - 4)))
+        allowed = np.pad(mask, ((0, 0), (0, head.row_size - 4)), constant_values=True)
+        for some in (None, allowed):
+            theirs = head.distribution(torch.from_numpy(params), None if some is None else torch.from_numpy(some))
+            best = head.mode(params, some)
+            assert best.tolist() == theirs.mode().tolist()
+            assert some is None or best.ravel()[0] != 2
+            tiled = [None if x is None else np.tile(x, (200, 1)) for x in (params, some)]
+            actions = head.sample(tiled[0], head.draw(np.random.default_rng(1), 1, 200)[0], tiled[1])
+            for number in range(4):
+                action = np.array([number]) if best.ndim == 1 else np.array([[number, 0]])
+                log_prob = head.log_prob(params, action, some)
+                np.testing.assert_allclose(log_prob, theirs.log_prob(torch.from_numpy(action)).numpy(), rtol=1e-6)
+                if log_prob[0] < -100.0:
+                    assert not (actions.reshape(200, -1)[:, 0] == number).any()
+
+
+@pytest.mark.parametrize("name", ["box", "squashed"])
+def test_a_tiny_deviation_gives_a_density_as_in_torch(name: str) -> None:
+    head = HEADS[name]
+    params = np.zeros((1, head.row_size), np.float32)
+    params[:, head.row_size // 2 :] = -95.0
+    action = head.mode(params)
+    theirs = head.distribution(torch.from_numpy(params)).log_prob(torch.from_numpy(action))
+    np.testing.assert_allclose(head.log_prob(params, action), theirs.numpy(), rtol=1e-6)
+    assert np.isfinite(theirs.numpy()).all()
+
+
 def test_a_row_that_allows_nothing_is_uniform_as_in_torch() -> None:
     head, mask = HEADS["discrete"], np.zeros(5, np.int8)
     row = make_params(head, 1)

@@ -21,7 +21,7 @@ from levada.algorithms.impala import IMPALA
 from levada.algorithms.pg import PG
 from levada.algorithms.ppo import PPO
 from levada.algorithms.rollouts import FromRollouts
-from levada.rl import _trial, device
+from levada.rl import device
 from levada.rl.learner import Learner
 from levada.rl.policy import Policy
 from levada.rl.step import MinibatchStep
@@ -143,18 +143,20 @@ def test_a_device_is_a_name() -> None:
         PPO(device=0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("gain", "chosen"), [(1.0, "cpu"), (5.0, "cuda")])
-def test_a_gpu_is_taken_where_a_measurement_says_so(monkeypatch: pytest.MonkeyPatch, gain: float, chosen: str) -> None:
-    monkeypatch.setattr(_trial, "_chosen", {})
-    monkeypatch.setattr(_trial, "has_gpu", lambda: True)
-    monkeypatch.setattr("levada.rl.policy.find_device", torch.device)
-    monkeypatch.setattr(
-        _trial, "gradients_s", lambda *some: [1.0 if policy.device == "cpu" else 1.0 / gain for policy in some]
-    )
-    assert _trial.choose_device(Policy(observation_space=IMAGES, action_space=spaces.Discrete(6))) == chosen
-    monkeypatch.setattr(_trial, "gradients_s", lambda *some: pytest.fail("vectors gain nothing"))
-    vectors = spaces.Box(-1.0, 1.0, (4,))
-    assert _trial.choose_device(Policy(observation_space=vectors, action_space=spaces.Discrete(6))) == "cpu"
+@pytest.mark.parametrize(
+    ("has_gpu", "space", "chosen"),
+    [
+        (True, IMAGES, "cuda"),
+        (False, IMAGES, "cpu"),
+        (True, spaces.Box(-1.0, 1.0, (4,)), "cpu"),
+        (True, spaces.Box(0, 255, (10, 10, 3), np.uint8), "cpu"),
+    ],
+)
+def test_auto_takes_a_gpu_for_large_images(
+    monkeypatch: pytest.MonkeyPatch, has_gpu: bool, space: spaces.Space[Any], chosen: str
+) -> None:
+    monkeypatch.setattr(device, "has_gpu", lambda: has_gpu)
+    assert device.choose_device(space) == chosen
 
 
 def test_the_device_is_no_part_of_the_flow_and_stands_in_the_summary(tmp_path: Any) -> None:

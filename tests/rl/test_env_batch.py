@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
+from broken_envs import Sound
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rl.exact_mdp import SMALL, ExactMDP, make_exact_env
@@ -760,6 +761,25 @@ def test_disabled_resets_the_ended_rows_and_takes_no_others() -> None:
     np.testing.assert_array_equal(result.obs, [[1, 1], [9, 9], [1, 1]])  # type: ignore[arg-type]
     assert result.final_obs is not None
     np.testing.assert_array_equal(result.final_obs[1], [[1, 1]])
+
+
+def test_while_it_is_stepped_it_says_where_it_is() -> None:
+    seen: list[str] = []
+
+    class Looking(Sound):
+        def step(self, action: Any) -> Any:
+            if batch.stepping_since_s is not None:
+                seen.append(batch.where())
+            return super().step(action)
+
+    batch = EnvBatch.serial([Looking(), Looking()], name="Looking-v0")
+    batch.reset(7)
+    assert batch.stepping_since_s is None
+    batch.step(np.zeros(2, np.int64))
+    assert batch.stepping_since_s is None
+    assert [text.partition(" (this env")[0] for text in seen] == [
+        "environment 'Looking-v0', env 0 of 2, step 1, seed 7", "environment 'Looking-v0', env 1 of 2, step 1, seed 7",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", [None, "AfterLunch"])

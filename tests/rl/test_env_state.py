@@ -1,4 +1,4 @@
-"""Environments go on in the middle of their episodes; what is read back is trusted with nothing but their own classes."""
+"""Environments go on in the middle of their episodes. That other classes are refused finds mistakes, and is no wall."""
 
 import io
 import os

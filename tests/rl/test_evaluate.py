@@ -53,7 +53,8 @@ def test_actions_are_within_the_bounds() -> None:
 def test_an_observation_of_another_shape_is_refused() -> None:
     policy = trained(Task("CartPole-v1"))
     with pytest.raises(
-        ValueError, match=r"act: observation has shape \(3,\), expected \(4,\).*one observation .*, not a batch"
+        ValueError,
+        match=r"act: observation has shape \(3,\), expected \(4,\).*one observation .*act_batch takes a batch",
     ):
         policy.act(np.zeros(3))
     with pytest.raises(ValueError, match=r"shape \(8, 4\), expected \(4,\)"):

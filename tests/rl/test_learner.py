@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from levada.rl import learner as learner_module
 from levada.rl.learner import Learner, LiveLearner, NonFiniteError
+from levada.rl.normalise import Moments
 from levada.rl.optimise import Adam, AdamPart, adam_init, adam_step
 from levada.rl.policy import Policy
 from levada.rl.record import RecordError, record
@@ -190,14 +191,15 @@ def test_the_gradient_is_clipped_by_its_norm() -> None:
         torch.testing.assert_close(state.mean, 0.1 * torch.tensor([0.3, 0.4]), rtol=1e-4, atol=0.0)
 
 
-def test_masked_rows_teach_nothing() -> None:
+@pytest.mark.parametrize("size", [1e3, 1e20, np.inf, np.nan])
+def test_masked_rows_teach_nothing(size: float) -> None:
     whole, masked = batch()[0], batch()[0]
     columns = dict(masked.columns)
     mask = np.ones(32, bool)
     mask[5:9] = False
     for name in ("obs", "advantage", "target"):
         column = np.array(columns[name])
-        column[~mask] = 1e3
+        column[~mask] = size if name != "obs" else 1e3
         columns[name] = column
     one, two = (make(minibatch_size=None, num_epochs=1) for _ in range(2))
     a = one.update([Transitions({**whole.columns, "mask": mask})])
@@ -266,6 +268,54 @@ def test_statistics_of_observations_are_merged_after_the_update_that_used_them()
     weights = live.update([Transitions(data.columns, moments)]).weights
     np.testing.assert_allclose(weights["normalisers.0.mean"], moments["obs"].mean, rtol=1e-5)
     assert weights["normalisers.0.count"] == 32
+
+
+@pytest.mark.parametrize("large", [1e25, 1e200, np.inf, np.nan])
+def test_statistics_that_float32_cannot_hold_are_refused_and_nothing_changes(large: float) -> None:
+    live = make(policy=normalising())
+    live.update([with_moments(1.0)])
+    before = {name: array.copy() for name, array in live.state_dict().items()}
+    with pytest.raises(NonFiniteError, match=r"update 2 of policy 'policy' was refused: running statistics of 'obs': "):
+        live.update([with_moments(large)])
+    after = live.state_dict()
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+    live.update([with_moments(2.0)])
+
+
+def test_statistics_are_accumulated_in_float64_and_saved_so() -> None:
+    live = make(policy=normalising())
+    live.update([with_moments(1e8, count=2.0**25)])
+    live.update([with_moments(1e8 + 1.0, count=1.0)])
+    other = make(policy=normalising())
+    other.load_state_dict(live.state_dict())
+    for one in (live, other):
+        state = one.state_dict()
+        assert state["moments/obs/count"] == 2.0**25 + 1.0  # float32 would still say 2 ** 25
+        assert state["moments/obs/mean"].dtype == np.float64
+        one.update([with_moments(3.0, count=5.0)])
+    assert all(np.array_equal(a, other.state_dict()[name]) for name, a in live.state_dict().items())
+
+
+def test_the_state_of_the_optimizer_stays_finite() -> None:
+    """The square of a gradient overflows long before the parameters do."""
+    live = make(optimizer=Adam(max_grad_norm=None))
+    huge = batch()[0]
+    target = np.full_like(np.array(huge.columns["target"]), 1e25)
+    with pytest.raises(NonFiniteError, match="in the optimizer's mean square"):
+        live.update([Transitions({**huge.columns, "target": target})])
+    assert all(np.isfinite(array).all() for array in live.state_dict().values())
+
+
+def normalising() -> Policy:
+    return Policy(observation_space=POLICY.observation_space, action_space=POLICY.action_space, normalise_obs=True)
+
+
+def with_moments(mean: float, count: float = 32.0) -> Transitions:
+    """A batch whose moments say that every observation was `mean`, but for a variance that grows with it."""
+    shape = np.shape(np.array(batch()[0].columns["obs"]))[1:]
+    with np.errstate(over="ignore"):
+        var = np.full(shape, np.square(mean / 10.0))
+    return Transitions(batch()[0].columns, {"obs": Moments(count, np.full(shape, mean), var)})
 
 
 def test_auto_compiles_only_what_earns_it(monkeypatch: pytest.MonkeyPatch) -> None:

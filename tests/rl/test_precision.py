@@ -1,11 +1,15 @@
-"""bfloat16 inside the network, float32 outside; chosen where it is quicker and nowhere else."""
+"""bfloat16 inside the network, float32 outside; chosen by a rule."""
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import replace
 from functools import partial
+from types import BuiltinFunctionType, FrameType
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -58,28 +62,70 @@ def test_parameters_stay_float32() -> None:
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize(("gain", "chosen"), [(1.0, "float32"), (3.0, "bfloat16")])
-def test_it_is_chosen_where_a_measurement_says_so(monkeypatch: pytest.MonkeyPatch, gain: float, chosen: str) -> None:
-    monkeypatch.setattr(precision, "_chosen", {})
+@pytest.mark.parametrize(
+    ("space", "has_bfloat16", "fields", "chosen"),
+    [
+        (IMAGES, True, {}, "bfloat16"),
+        (IMAGES, False, {}, "float32"),
+        (spaces.Box(0, 255, (64, 64, 3), np.uint8), True, {}, "bfloat16"),
+        (spaces.Box(0, 255, (63, 64, 3), np.uint8), True, {}, "float32"),
+        (spaces.Box(0, 255, (36, 36, 3), np.uint8), True, {}, "float32"),
+        (spaces.Dict({"image": IMAGES, "speed": spaces.Box(-1.0, 1.0, (2,))}), True, {}, "bfloat16"),
+        (spaces.Box(-1.0, 1.0, (4,)), True, {}, "float32"),
+        (IMAGES, True, {"cell": "lstm"}, "float32"),
+        (IMAGES, True, {"network": "levada.rl.models:NatureCNN"}, "float32"),
+        (IMAGES, True, {"precision": "float32"}, "float32"),
+        (IMAGES, False, {"precision": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_auto_follows_from_the_processor_and_from_sizes(
+    monkeypatch: pytest.MonkeyPatch, space: spaces.Space[Any], has_bfloat16: bool, fields: Any, chosen: str
+) -> None:
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
+    hp, task = PPO(device="cpu", **fields), Task(partial(Still, space))
+    assert hp.policy(task).precision == chosen
+    settled, reasons = hp.settled(task)
+    assert settled.policy(task).precision == chosen
+    assert settled.precision == ("auto" if not reasons and not fields.get("precision") else chosen)
+
+
+class Still(gymnasium.Env[Any, Any]):
+    """Shows one picture."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.observation_space = space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return map_nest(np.zeros_like, self.observation_space.sample()), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return map_nest(np.zeros_like, self.observation_space.sample()), 0.0, True, False, {}
+
+
+def test_no_clock_is_read_while_a_flow_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is timed can come out otherwise the next time, and the flow's hash with it."""
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
-    monkeypatch.setattr(
-        precision, "gradients_s", lambda *some: [1.0 if p.precision == "float32" else 1.0 / gain for p in some]
-    )
-    assert precision.choose_precision(policy()) == (chosen, f"bfloat16 makes a gradient {gain:.1f} times as quick")
+    clocks = {getattr(time, name) for name in dir(time) if isinstance(getattr(time, name), BuiltinFunctionType)}
+    read: list[str] = []
 
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and called in clocks and frame.f_globals["__name__"].startswith("levada."):
+            read.append(f"{called.__name__} in {frame.f_code.co_qualname}")
 
-def test_it_is_not_chosen_without_the_processor_or_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "_chosen", {})
-    monkeypatch.setattr(precision, "gradients_s", lambda *some: pytest.fail("there is nothing to measure"))
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": False)
-    assert precision.choose_precision(policy()) == ("float32", "this processor has no bfloat16")
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
-    vectors = replace(policy(), observation_space=spaces.Box(-1.0, 1.0, (4,)))
-    assert precision.choose_precision(vectors)[0] == "float32"
-
-
-def test_the_measurement_is_one() -> None:
-    assert min(precision.gradients_s(policy(), policy())) > 0.0
+    task, hashes = Task(partial(Still, IMAGES)), set()
+    for _ in range(2):
+        sys.setprofile(look)
+        try:
+            settled, _ = PPO(device="cpu").settled(task)
+            flow = settled.flow(task)
+        finally:
+            sys.setprofile(None)
+        hashes.add(flow.hash())
+    assert read == []
+    assert len(hashes) == 1
 
 
 def test_other_numbers_are_refused() -> None:

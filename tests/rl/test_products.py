@@ -1,5 +1,7 @@
 """Matrix products by oneDNN: the same numbers as torch's own, only where they are sooner there."""
 
+import math
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def slow_mkl(monkeypatch):
     """As on a processor where oneDNN is quicker."""
-    monkeypatch.setattr(_products, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(_products, "_least", lambda: LARGE)
 
 
 def numbers(*shape):
@@ -64,7 +66,7 @@ def test_all_else_stays_as_it_is(operation, args, kwargs):
 
 
 def test_nothing_changes_where_mkl_is_quick(monkeypatch):
-    monkeypatch.setattr(_products, "_mkl_is_slow", lambda: False)
+    monkeypatch.setattr(_products, "_least", lambda: math.inf)
     assert quicker_product(aten.mm.default, (numbers(200, 200), numbers(200, 200)), {}) is None
     assert not has_quicker_products([torch.Size([4096, 4096])], 4096)
 

@@ -88,6 +88,9 @@ class FakeRun:
                 self.monitor.on_event(Reported(made))
             yield made
 
+    def is_hung(self, seconds):
+        return False
+
     def statistics(self):
         return statistics()
 

@@ -171,7 +171,7 @@ def test_nothing_valid_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.update(format=99), "has format 99, this levada reads 3"),
+        (lambda record: record.update(format=99), "has format 99, this levada reads 4"),
         (lambda record: record.pop("arrays_sha256"), "was not written by levada, or was edited"),
     ],
 )

@@ -32,7 +32,7 @@ def test_the_default_name_says_which_run_it_is(tmp_path):
 def test_the_default_place_is_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = create()
-    assert re.fullmatch(r"runs/ppo-CartPole-v1-1-\d{8}-\d{6}", str(made.path))
+    assert re.fullmatch(r"runs/ppo-CartPole-v1-1-\d{8}-\d{6}", str(made.shown))
 
 
 def test_a_second_run_in_the_same_second_gets_a_suffix(tmp_path):
@@ -84,6 +84,7 @@ def test_the_config_says_who_chose_what(tmp_path):
         "threads": 1,
         "precision": "float32",
         "device": "cpu",
+        "machine": {},
         "flow_hash": "ab" * 32,
     }
     assert config["versions"] == versions()
@@ -199,7 +200,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch, name, num
         (lambda path: path.write_text(""), "is a file, expected the directory of a run"),
         (lambda path: path.mkdir(), "is not a run: it has no config.json$"),
         (lambda path: create(root=path, now=NOW), r"is not a run.*did you mean .*ppo-CartPole-v1-1-20261121-093005\?"),
-        (lambda path: (path / "config.json").mkdir(parents=True), "config.json cannot be read: Is a directory"),
+        (lambda path: (path / "config.json").mkdir(parents=True), "config.json cannot be read: it is a directory"),
     ],
 )
 def test_what_is_no_run_is_not_opened(tmp_path, prepare, message):
@@ -248,10 +249,11 @@ def test_a_broken_line_among_the_metrics_is_said(tmp_path):
 
 def test_rewinding_forgets_what_came_later(tmp_path):
     made = create(tmp_path / "run")
-    made.metrics_path.write_bytes(b'{"step":1}\n{"step":2}\n{"step":3}\n{"st')
+    lines = [b'{"step":8,"charts/updates":%d}\n' % update for update in (1, 2, 3)]  # after one item of a replay
+    made.metrics_path.write_bytes(b"".join(lines) + b'{"st')
     (made.path / "summary.json").write_text("{}")
     made.rewind(2)
-    assert made.metrics_path.read_bytes() == b'{"step":1}\n{"step":2}\n'
+    assert made.metrics_path.read_bytes() == b"".join(lines[:2])
     assert made.summary() is None
 
 
@@ -277,7 +279,7 @@ def test_the_traceback_of_a_run_that_failed(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("levada.run.directory.Path.write_text", full)
+    monkeypatch.setattr("levada.run.files.os.replace", full)
     made.write_error(error)
     (note,) = error.__notes__
     assert note.startswith(f"{made.error_path} could not be written: No space left on device; free some space")

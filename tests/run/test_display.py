@@ -4,6 +4,7 @@ import io
 import json
 import math
 import sys
+import threading
 import timeit
 
 import pytest
@@ -45,11 +46,11 @@ def test_plain_lines_come_after_one_second_and_then_every_five():
     first, *lines, last = stream.getvalue().splitlines()
     assert first == "ppo on CartPole-v1, seed 1, inline, until return=475 steps=100000"
     assert lines[1] == (
-        "    6.0 s | return 3.1 (24 episodes) | 2,400 env steps, 400/s | 0 updates, 0.0/s"
-        " | lag rollout->learn 1 <= 1 | rollout is busy 60% of the time"
+        "    6.0 s | 2.4% of 100,000 steps, 4 min left | return 3.12 (24 episodes) | 2,400 env steps, 400/s"
+        " | 0 updates, 0.0/s | lag rollout->learn 1 <= 1 | no update yet; rollout is busy 60% of the time"
     )
     assert last == (
-        "stopped by steps=4800 | return 6.1 (48 episodes) | 4,800 env steps | 0 updates"
+        "stopped by steps=4800 | return 6.12 (48 episodes) | 4,800 env steps | 0 updates"
         " | 12.0 s (0.2 s of it start-up) | 409 steps/s | efficiency 0.80 | lag rollout->learn 1 <= 1"
     )
 
@@ -63,9 +64,52 @@ def test_plain_lines_say_what_has_no_bound_and_what_is_not_known():
     clock.now = 2.0
     display.update(Monitor(clock=clock), lambda: stats)
     assert stream.getvalue().splitlines()[1] == (
-        "    0.0 s | return - (0 episodes) | 0 env steps, 0/s | 0 updates, 0.0/s"
-        " | lag q:a 3 (no bound), q:b 0 <= 2 | nothing has run yet"
+        "    0.0 s | 0.0% of 100,000 steps | return - (0 episodes) | 0 env steps, 0/s | 0 updates, 0.0/s"
+        " | lag q:a 3 (no bound), q:b 0 <= 2 | no update yet"
     )
+
+
+def test_lines_come_also_while_the_loop_does_not_come_by():
+    """While workers start, and during a long update: with what was seen last, and the time of now."""
+    stream, clock = io.StringIO(), Clock(100.0)
+    display, monitor = PlainDisplay(stream, clock=clock), Monitor(clock=clock, began_s=98.0)
+    display.start(IDENTITY, UNTIL)
+    for clock.now in (101.9, 102.0, 106.9):
+        display.tick()
+    monitor.on_event(used(0, steps=200, returns=[0.96]))
+    clock.now = 107.0
+    display.update(monitor, statistics)
+    for clock.now in (112.9, 113.0):
+        display.tick()
+    _, starting, seen, still = stream.getvalue().splitlines()
+    assert starting == "    2.0 s | starting"
+    assert seen.startswith("    9.0 s | 0.2% of 100,000 steps")
+    assert "| return 0.960 (1 episodes) | 200 env steps" in seen
+    assert still.startswith("   15.0 s | 0.2% of 100,000 steps")
+    assert still.partition("| return")[2] == seen.partition("| return")[2]
+
+
+def test_nothing_is_asked_of_the_run_by_the_thread_that_moves_the_clock():
+    class Asked:
+        def __getattr__(self, name):
+            raise AssertionError(name)
+
+    display = PlainDisplay(io.StringIO(), clock=Clock())
+    display.start(IDENTITY, UNTIL)
+    display.update(Asked(), Asked())  # not due: nothing is looked at
+    display.tick()
+
+
+@pytest.mark.parametrize("mode", ["plain", "live"])
+def test_what_is_made_for_a_user_has_a_clock_that_moves_by_itself(mode, monkeypatch, capsys):
+    started = threading.Event()
+    display = make_display(mode)
+    monkeypatch.setattr(display._beat, "_every_s", 0.001)
+    monkeypatch.setattr(display._beat, "_tick", started.set)
+    display.start(IDENTITY, UNTIL)
+    assert started.wait(60.0)
+    display.finish(None)
+    assert "levada-display" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_json_lines_can_be_read_and_the_summary_is_the_last():

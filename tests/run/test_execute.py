@@ -14,12 +14,13 @@ from levada.flow.channels import Queue
 from levada.flow.graph import Flow
 from levada.flow.payload import Episode
 from levada.flow.protocols import Update
+from levada.run import execute as execute_module
 from levada.run.checkpoint import list_checkpoints, newest
 from levada.run.directory import RunDirectory
 from levada.run.display import PlainDisplay, QuietDisplay
 from levada.run.execute import execute
 from levada.run.hashing import params_sha256
-from levada.run.interrupt import Terminated
+from levada.run.interrupt import Interrupted, Terminated
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines
 from levada.run.summary import Summary
@@ -45,6 +46,9 @@ class ListDisplay:
 
     def start(self, identity, until):
         self.calls.append("start")
+
+    def notice(self, text):
+        return False
 
     def update(self, monitor, statistics):
         self.calls.append("update")
@@ -152,6 +156,13 @@ def test_metrics_come_every_so_many_updates_and_at_the_end(tmp_path, every, step
     assert it.sink.written[-1][1]["charts/episodic_return"] == 3.0
 
 
+def test_metrics_become_rarer_in_long_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(execute_module, "FULL_METRICS", 4)
+    it = Setup(tmp_path)
+    it.execute("updates=20")
+    assert [step // 10 for step, _ in it.sink.written] == [1, 2, 3, 4, 6, 8, 12, 16, 20]
+
+
 def test_two_runs_write_the_same(tmp_path):
     runs = [Setup(tmp_path / str(n)) for n in range(2)]
     for it in runs:
@@ -182,7 +193,9 @@ def test_ctrl_c_ends_after_the_update_with_a_checkpoint(tmp_path, capfd):
         it.display.update,
         lambda *args: (it.run.updates == 4 and signal.raise_signal(2), real(*args)),
     )
-    summary = it.execute("updates=10")
+    with pytest.raises(Interrupted) as stopped:
+        it.execute("updates=10")
+    summary = stopped.value.result
     assert (summary.stopped_by, summary.updates) == ("interrupted", 4)
     assert it.directory.summary() == summary
     assert (it.steps, newest(it.directory.path).meta["between_updates"]) == ([4], True)
@@ -192,7 +205,9 @@ def test_ctrl_c_ends_after_the_update_with_a_checkpoint(tmp_path, capfd):
 
 def test_a_keyboard_interrupt_in_an_update_ends_with_a_checkpoint_that_says_so(tmp_path):
     it = Setup(tmp_path, raises={4: KeyboardInterrupt()})
-    summary = it.execute("updates=10")
+    with pytest.raises(Interrupted) as stopped:
+        it.execute("updates=10")
+    summary = stopped.value.result
     assert (summary.stopped_by, summary.updates) == ("interrupted", 3)
     found = newest(it.directory.path)
     assert (found.step, found.meta["between_updates"], found.meta["stopped_by"]) == (3, False, "interrupted")
@@ -201,13 +216,16 @@ def test_a_keyboard_interrupt_in_an_update_ends_with_a_checkpoint_that_says_so(t
 
 def test_a_checkpoint_that_is_whole_is_not_replaced_by_a_doubtful_one(tmp_path):
     it = Setup(tmp_path, raises={4: KeyboardInterrupt()})
-    it.execute("updates=10", checkpoint_every_updates=3)
+    with pytest.raises(Interrupted):
+        it.execute("updates=10", checkpoint_every_updates=3)
     assert newest(it.directory.path).meta["between_updates"] is True
 
 
 def test_an_interrupt_before_the_first_update_is_an_end_too(tmp_path):
     it = Setup(tmp_path, raises={1: KeyboardInterrupt()})
-    summary = it.execute("updates=10")
+    with pytest.raises(Interrupted) as stopped:
+        it.execute("updates=10")
+    summary = stopped.value.result
     assert (summary.stopped_by, summary.env_steps, summary.return_mean_100) == ("interrupted", 0, None)
     assert it.steps == [0]
 
@@ -223,6 +241,28 @@ def test_an_error_of_the_run_leaves_what_was_written(tmp_path):
     assert it.directory.summary() is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         lines.write(1, {})
+
+
+def test_ctrl_c_while_the_end_is_saved_interrupts_too(tmp_path, capfd):
+    """A loop over seeds must not go on with the next one."""
+    it = Setup(tmp_path)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        it.execute("updates=3", params_of=lambda: (signal.raise_signal(2), it.run.params())[1])
+    assert stopped.value.result == it.directory.summary() == it.display.calls[-1]
+    assert it.directory.summary().stopped_by == "updates=3"
+    assert "saving what was learned" in capfd.readouterr().err
+
+
+def test_a_display_that_shows_what_ctrl_c_does_is_left_to_it(tmp_path, capfd):
+    it = Setup(tmp_path)
+    noticed = []
+    it.display.notice = lambda text: not noticed.append(text)
+    real = it.display.update
+    it.display.update = lambda *args: (it.run.updates == 2 and signal.raise_signal(2), real(*args))
+    with pytest.raises(Interrupted):
+        it.execute("updates=10")
+    assert noticed == ["stopping after this update; press Ctrl-C again to stop at once"]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
@@ -347,10 +387,10 @@ def test_a_display_that_fails_otherwise_fails_the_run_and_it_is_saved(tmp_path):
     def full(*args):
         real(*args)
         if it.run.updates == 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     it.display.update = full
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="Permission denied"):
         it.execute("updates=10")
     assert it.steps == [3]
 
@@ -494,7 +534,7 @@ def test_a_real_flow_is_counted_and_bounded(tmp_path):
     metrics = directory.metrics()
     assert [line["step"] for line in metrics] == [8 * update for update in range(1, 13)]
     assert {name.partition("/")[0] for name in metrics[-1]} == {"step", "charts", "losses", "lag", "queue", "node"}
-    assert len(shown.splitlines()) == 14
+    assert len([line for line in shown.splitlines() if "no update yet" not in line]) == 14
     assert json.loads((directory.path / "summary.json").read_text())["params_sha256"] == summary.params_sha256
 
 
@@ -508,3 +548,17 @@ def test_a_real_flow_learns_the_same_whatever_the_order(tmp_path):
 def test_a_quiet_run_prints_nothing(tmp_path, capsys):
     Setup(tmp_path).execute("updates=3", display=QuietDisplay())
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_is_shown_before_its_first_update_as_often_as_something_is_done():
+    """What an update is made of may take minutes."""
+    monitor, display, shown = Monitor(learners=["learn"]), ListDisplay(), []
+    display.update = lambda monitor, statistics: shown.append((monitor.updates, statistics().nodes["rollout"].firings))
+    with Inline().open(counting(), seed=1, instruments=[monitor]) as run:
+        execute(
+            run, identity=IDENTITY, until=Until.parse("updates=2"), monitor=monitor, directory=None, sinks=[],
+            display=display, arrays_of=lambda: ({}, {}),
+        )  # fmt: skip
+    assert shown[0] == (0, 0)
+    assert (0, 1) in shown
+    assert [updates for updates, _ in shown if updates] == [1, 2]

@@ -119,3 +119,29 @@ def test_a_process_that_was_forked_meanwhile_ends_as_usual():
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
         assert not interrupt.requested
+
+
+def test_a_step_that_hangs_is_not_waited_for(monkeypatch, capfd):
+    monkeypatch.setattr("levada.run.interrupt.HUNG_S", 0.01)
+    with Interrupt(is_hung=lambda seconds: True):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            threading.Event().wait(60.0)
+    assert capfd.readouterr().err.endswith("\na step of an environment hangs: stopping without it\n")
+
+
+def test_a_step_that_returns_meanwhile_is_not_torn(monkeypatch):
+    """The thread that looks sees the main one a moment late: what counts is what the main one is at."""
+    monkeypatch.setattr("levada.run.interrupt.HUNG_S", 0.01)
+    asked = threading.Event()
+
+    def is_hung(seconds):
+        if threading.current_thread() is not threading.main_thread():
+            return not asked.is_set()
+        asked.set()
+        return False
+
+    with Interrupt(is_hung=is_hung) as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert asked.wait(60.0)
+    assert interrupt.requested

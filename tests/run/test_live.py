@@ -1,6 +1,7 @@
 """The panel, as it looks, and that the terminal is given back."""
 
 import io
+import re
 import sys
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
 from levada.flow.watch import LagStatistics, Ledger, NodeStatistics, ReplayStatistics, Reported, Statistics
 from levada.run.display import UntilClosed
-from levada.run.live import LiveDisplay, panel
+from levada.run.live import LiveDisplay, _nodes, panel
 from levada.run.monitor import Monitor
 from levada.run.summary import summarise
 from levada.run.until import Until
@@ -31,7 +32,10 @@ def view():
         "ppo/rollout->ppo/batch": channel(fill=12, capacity=16, lag=two, dropped={"stale": 3, "full": 1}, lost=2),
         "count->pair": channel(lag={}, fill=0, capacity=4),
     }
-    return View(83.2, 123_456, 30, 1234, 312.43, 12345.6, 2.93, Statistics(83.0, nodes, channels, {"policy": 30}))
+    losses = {"losses/policy_loss": -0.012345, "losses/value_loss": 48.26, "charts/own": 1.0, "losses/entropy": 0.5}
+    return View(
+        83.2, 123_456, 30, 1234, 312.43, 12345.6, 2.93, Statistics(83.0, nodes, channels, {"policy": 30}), reported=losses
+    )  # fmt: skip
 
 
 def text(width, shown=None, returns=None, **rest):
@@ -46,9 +50,11 @@ def text(width, shown=None, returns=None, **rest):
 
 EIGHTY = """\
 ╭─ ppo on CartPole-v1, seed 1, inline ─────────────────────────────────────────╮
-│ return    312.4 of 475.0  ▁▁▁▁▁▁▂▂▂▂▃▃▃▄▄▅▅▆▆▇▇█  last 100 of 1,234 episodes │
+│ return     312.4 of 475  ▁▁▁▁▁▁▂▂▂▂▂▃▃▄▄▄▅▅▆▆▇▇█  last 100 of 1,234 episodes │
 │ env steps  123,456  12,346/s                                                 │
 │ updates         30     2.9/s                                                 │
+│ done       12% of 1,000,000 steps, 71 s left                                 │
+│ losses     policy_loss  -0.0123  value_loss      48.3  entropy        0.500  │
 │                                                                              │
 │ node                 busy  idle  blocked                        waits for    │
 │ rollout               72%   12%      16%  ██████████████░░░▒▒▒  rollout->gae │
@@ -68,7 +74,7 @@ EIGHTY = """\
 
 SIXTY = """\
 ╭─ ppo on CartPole-v1, seed 1, inline ─────────────────────╮
-│ return    312.4 of 475.0  ▁▁▁▁▂▂▃▃▄▄▅▆▇█  1,234 episodes │
+│ return     312.4 of 475  ▁▁▁▁▂▂▂▃▃▄▅▅▆▇█  1,234 episodes │
 │ env steps  123,456  12,346/s                             │
 """
 
@@ -88,7 +94,8 @@ def test_at_sixty_columns_the_bars_go():
 def test_at_every_width_the_frame_is_closed(width):
     lines = text(width)
     assert {len(line) for line in lines} == {width}
-    assert len(lines) == len(EIGHTY.splitlines())
+    per_line = {40: 1, 60: 2, 72: 2}.get(width, 3)
+    assert len(lines) == len(EIGHTY.splitlines()) + -(-3 // per_line) - 1
 
 
 def test_without_unicode_only_ascii_marks_are_drawn():
@@ -100,8 +107,9 @@ def test_without_unicode_only_ascii_marks_are_drawn():
 def test_before_anything_happened():
     shown = View(0.2, 0, 0, 0, None, 0.0, 0.0, Statistics(0.0, {}, {}, {}))
     lines = text(80, shown, History())
-    assert any("return    -" in line for line in lines)
-    assert any("nothing has run yet" in line for line in lines)
+    assert any("return     -" in line for line in lines)
+    assert any("done       0.0% of 1,000,000 steps" in line for line in lines)
+    assert any("no update yet" in line for line in lines)
 
 
 def test_shares_of_a_node_sum_to_a_hundred():
@@ -141,6 +149,38 @@ def test_it_is_drawn_at_most_four_times_a_second_and_once_more_at_the_end():
     gaps = [b - a for a, b in pairwise(asked[:-1])]
     assert min(gaps) >= 0.25
     assert len(asked) == 13
+
+
+def test_the_clock_moves_while_the_loop_does_not_come_by():
+    console, clock = terminal(), Clock(100.0)
+    display, monitor = LiveDisplay(console, clock=clock), Monitor(clock=clock, began_s=95.0)
+    display.start(IDENTITY, UNTIL)
+    for clock.now in (100.9, 102.0):
+        display.tick()
+    assert "starting  0:00:02" in console.file.getvalue()
+    assert "0:00:01" not in console.file.getvalue()
+    monitor.on_event(used(0, steps=10_000, returns=[0.96]))
+    display.update(monitor, statistics)
+    clock.now = 103.5
+    display.tick()
+    first, second = re.findall(r"0:00:(\d+)  until", console.file.getvalue())
+    assert (first, second) == ("07", "08")
+    assert console.file.getvalue().count("return     0.960 of 475") == 2
+    display.finish(None)
+
+
+def test_what_ctrl_c_does_is_shown_below_the_panel():
+    """A line that a signal handler writes would be drawn over."""
+    console, clock = terminal(), Clock()
+    display = LiveDisplay(console, clock=clock, ticks=True)
+    assert not display.notice("not yet there")
+    display.start(IDENTITY, UNTIL)
+    display.update(Monitor(clock=clock), statistics)
+    assert display.notice("stopping after this update")
+    display.tick()
+    assert console.file.getvalue().rstrip().endswith("stopping after this update")
+    display.finish(None)
+    assert not display.notice("too late")
 
 
 @pytest.mark.parametrize("summary", [True, False])
@@ -205,3 +245,13 @@ def test_replays_are_shown_with_the_reuse_asked_for():
         ["replay", "fill", "inserted", "reuse", "asked"], ["replay", "50,000/50,000", "812,345", "4.00", "4"],
         ["hard", "7/100", "7", "0.43", "free"],
     ]  # fmt: skip
+
+
+def test_names_are_shown_as_they_are():
+    """Neither rich's markup nor what steers a terminal is taken for more than text."""
+    node = NodeStatistics(3, 1.0, 0.0, 0.0, None)
+    table = _nodes(Statistics(1.0, {"[red]a\x1b[2J": node}, {}, {}), wide=True, ascii_only=True)
+    stream = io.StringIO()
+    Console(file=stream, width=100, force_terminal=False).print(table)
+    assert "[red]a" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()

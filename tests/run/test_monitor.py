@@ -9,6 +9,7 @@ from run.fakes import Clock, header, report, used
 from levada.flow.watch import Dropped, Fired, Published, Report, Reported, Used
 from levada.run import monitor as module
 from levada.run.monitor import Monitor
+from levada.run.until import Until
 
 
 def see(monitor, *events):
@@ -54,6 +55,26 @@ def test_several_items_of_one_header_count_once():
     made = header(3, steps=10, returns=[1.0])
     monitor = see(Monitor(), *[Used("a", (made,)) for _ in range(5)], Used("b", (made,)))
     assert (monitor.env_steps, monitor.episodes) == (10, 1)
+
+
+def test_a_run_that_ends_while_a_replay_is_filled_counts_up_to_its_end():
+    """However much more there is already; a resumed run that goes on counts that, too."""
+    until, stored = (
+        Until.parse("steps=25"),
+        [Used("replay", (header(n, steps=10, returns=[float(n)]),)) for n in range(5)],
+    )
+    monitor = Monitor(learners=["learn"])
+    monitor.ends_with(until)
+    see(monitor, *stored)
+    assert (monitor.env_steps, monitor.episodes, monitor.return_mean_100) == (30, 3, 1.0)
+    resumed, ended = Monitor(learners=["learn"]), Monitor(learners=["learn"])
+    for other, further in ((resumed, "steps=100"), (ended, "steps=30")):
+        other.restore(monitor.state())
+        other.ends_with(Until.parse(further))
+    assert (resumed.env_steps, resumed.episodes, resumed.return_mean_100) == (50, 5, 2.0)
+    assert (ended.env_steps, ended.episodes) == (30, 3)
+    see(monitor, Fired("learn", None, 1, 0.0, 1.0))  # where a run can only end at updates
+    assert (monitor.env_steps, monitor.episodes, monitor.updates) == (50, 5, 1)
 
 
 def test_several_firings_of_one_ticket_each_count():

@@ -52,7 +52,7 @@ def go_on(path, until):
     monitor = Monitor(clock=clock)
     directory = RunDirectory.open(path)
     point = resume(directory, monitor)
-    directory.rewind(monitor.env_steps)
+    directory.rewind(monitor.updates)
     run = FakeRun(monitor, clock=clock, updates=point.meta["firing"], weights=point.arrays["weights"])
     return run_it(directory, monitor, run, until)
 
@@ -90,7 +90,8 @@ def test_a_run_that_has_nothing_left_to_do_does_nothing(tmp_path):
 
 def test_a_checkpoint_from_the_middle_of_an_update_is_warned_about(tmp_path):
     directory, begin = start(tmp_path / "run", "updates=10", raises={3: KeyboardInterrupt()})
-    begin()
+    with pytest.raises(KeyboardInterrupt):
+        begin()
     with pytest.warns(CheckpointWarning, match="was cut off or failed"):
         assert resume(directory, Monitor()).step == 2
 
@@ -147,6 +148,17 @@ def test_a_checkpoint_of_another_levada_is_refused_and_nothing_is_changed(tmp_pa
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
-    save(directory.path, 1, {}, {"a": 1})
-    with pytest.raises(RunDirectoryError, match="was not saved by a run"):
+    save(directory.path, 1, {}, {"a": 1}, flow_hash=IDENTITY.flow_hash)
+    with (
+        pytest.warns(CheckpointWarning, match="was not saved by a run"),
+        pytest.raises(RunDirectoryError, match="none is whole"),
+    ):
         resume(directory, Monitor())
+
+
+def test_a_checkpoint_of_another_flow_is_refused(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10")
+    begin()
+    save(directory.path, 11, {}, {"flow": {}, "monitor": {}}, flow_hash="cd" * 32)
+    with pytest.warns(CheckpointWarning, match="000000011 belongs to another flow"):
+        assert resume(directory, Monitor()).step == 10

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
-from levada.flow.watch import LagStatistics, Ledger, ReplayStatistics, Reported
+from levada.flow.watch import Failed, LagStatistics, Ledger, ReplayStatistics, Reported
 from levada.run.monitor import Monitor
 from levada.run.summary import Summary, summarise
 from levada.run.words import summary_text
@@ -32,6 +32,7 @@ def test_everything_is_said():
         "threads": 1,
         "precision": "float32",
         "device": "cpu",
+        "machine": {},
         "flow_hash": "ab" * 32,
         "stopped_by": "steps=80",
         "env_steps": 80,
@@ -43,6 +44,7 @@ def test_everything_is_said():
         "return_mean_100": 1.5,
         "solved_at_s": None,
         "solved_at_steps": None,
+        "num_begun_anew": 0,
         "lag": {"rollout->learn": {"max": 1, "mean": 0.4, "bound": 1}},
         "ledger": {
             "rollout->learn": {
@@ -57,6 +59,7 @@ def test_everything_is_said():
         "replays": {},
         "efficiency": 0.8,
         "bottleneck": "rollout is busy 60% of the time",
+        "notes": [],
         "params_sha256": "cd" * 32,
     }
 
@@ -69,6 +72,17 @@ def test_what_came_of_a_replay_is_said():
     assert found["replays"] == {"replay": {"inserted": 108, "sampled": 400, "reuse": 4.0, "asked": 4.0, "lost": 7}}
     assert found["ledger"]["replay"]["consumed"] == 9
     assert summary_text(run(stats=stats)).endswith("| reuse replay 4.00 of 4")
+
+
+def test_a_shard_that_began_anew_is_said():
+    monitor = Monitor(clock=Clock())
+    for begins_anew in (False, True, True):
+        monitor.on_event(Failed("rollout", 0, "the worker ended by SIGKILL", begins_anew))
+    again = Monitor(clock=Clock())
+    again.restore(monitor.state())
+    found = summarise(IDENTITY, again, statistics(), params_sha256="cd" * 32, stopped_by="steps=80")
+    assert found.num_begun_anew == 2
+    assert "| 2 x a shard began anew: not the result of an undisturbed run |" in summary_text(found)
 
 
 def test_the_moment_of_solving_is_said():

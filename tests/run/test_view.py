@@ -9,7 +9,8 @@ from run.fakes import Clock, channel, report, statistics, used
 
 from levada.flow.watch import Reported
 from levada.run.monitor import Monitor
-from levada.run.view import History, Viewer, fate, percentages, sparkline
+from levada.run.until import Until
+from levada.run.view import History, View, Viewer, fate, goal_text, percentages, sparkline
 
 small = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 
@@ -40,6 +41,35 @@ def test_the_first_rate_is_since_the_start_up():
     assert Viewer().look(monitor, statistics()).steps_per_s == 0.0
     clock.now = 9.0
     assert Viewer().look(monitor, statistics()).steps_per_s == 10.0
+
+
+def test_where_updates_are_slow_the_rate_is_that_of_the_last_ones():
+    """Counts change only with them; between two of them nothing is slower."""
+    clock = Clock()
+    monitor, viewer = Monitor(clock=clock), Viewer()
+    monitor.on_event(used(0, steps=1))
+    rates, left = [], []
+    for second in range(1, 62):
+        clock.now = float(second)
+        if second % 20 == 0:
+            monitor.on_event(used(second, steps=2000))
+        view = viewer.look(monitor, statistics())
+        rates.append(view.steps_per_s)
+        left.append(goal_text(Until.parse("steps=10_001"), view))
+    assert rates[39:60] == [100.0] * 21
+    assert (left[39], left[49]) == ("40% of 10,001 steps, 60 s left", "40% of 10,001 steps, 50 s left")
+    clock.now = 600.0  # it hangs
+    assert viewer.look(monitor, statistics()).steps_per_s < 4.0
+
+
+def test_the_condition_that_ends_the_run_first_is_the_one_that_counts():
+    view = View(60.0, 600, 30, 3, 0.5, 10.0, 0.5, statistics(), episodes_per_s=0.05, counted_s=60.0)
+    for until, text in {
+        "steps=6_000 updates=100": "30% of 100 updates, 2 min left", "steps=6_000 episodes=4": "75% of 4 episodes, 20 s left",
+        "minutes=4": "25% of 4 minutes, 3 min left", "steps=600": "100% of 600 steps", "return=475": None,
+        "return=475 steps=1_000_000": "0.1% of 1,000,000 steps, 28 h left",
+    }.items():  # fmt: skip
+        assert goal_text(Until.parse(until), view) == text
 
 
 @small

@@ -1,12 +1,15 @@
 """What goes wrong with workers, and what becomes of the run: it goes on, or it ends with words that help."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import processes_samples as samples
 import pytest
@@ -14,13 +17,20 @@ import pytest
 from levada.algorithms.ppo import PPO
 from levada.api.options import deployment
 from levada.flow import Failed, Queue
+from levada.flow.patience import listening
 from levada.rl.task import Task
 from levada.rl.threads import set_threads
 from levada.run.hashing import params_sha256
+from levada.run.monitor import Monitor
 from levada.runners import Inline, WorkerError
+from levada.runners.hub_run import HubRun
 from levada.runners.processes import Processes, transport
 from levada.runners.processes.inference import place
+from levada.runners.processes.remote.line import GoneError, Line
+from levada.runners.processes.remote.run import RemoteRun
 from levada.runners.processes.ring import WeightsGrownError
+from levada.runners.threads import Threads, ThreadTransport
+from levada.runners.transport import CarrierBusy
 
 
 class Failures:
@@ -42,6 +52,24 @@ def flow_of(source, learner=None, **options):
 def reach(run, update):
     """The run's report of an update."""
     return next(report for report in run if report.firing >= update)
+
+
+def test_a_shard_that_begins_anew_after_some_kills_in_a_row_is_told(caplog):
+    """Its state may be what kills it. Then the result is not that of an undisturbed run, which nobody may overlook."""
+    failures, monitor = Failures(), Monitor()
+    flow = flow_of(samples.Remembered(misbehave=samples.die_where_it_stands))
+    with Processes(workers=4).open(flow, seed=1, instruments=[failures, monitor]) as run:
+        reach(run, 5)
+    assert [(each.shard, each.begins_anew) for each in failures.seen] == [(1, False), (1, False), (1, True)]
+    assert monitor.num_begun_anew == 1
+    *again, anew = [record.message for record in caplog.records if "in a row" in record.message]
+    assert again == [
+        f"numbers 1: the worker ended by SIGKILL; it is made again (failure {count} of 3 in a row)" for count in (1, 2)
+    ]
+    assert anew == (
+        "numbers 1: the worker ended by SIGKILL; it did not get on from its last state in 2 attempts: episodes begin anew, with "
+        "other random numbers, and the result is not that of an undisturbed run (failure 3 of 3 in a row)"
+    )
 
 
 @pytest.mark.parametrize("how", ["exit", "return"])
@@ -141,16 +169,67 @@ next(iter(Processes(workers=2).open(samples.counting_flow(samples.Numbers()), se
 """
 
 
-@pytest.mark.parametrize("options", ["", ",learner=worker"])
-def test_a_script_without_a_guard_is_told_so(tmp_path, options):
-    place = f"Processes.parse(':2{options}')"
-    (tmp_path / "main.py").write_text(WITHOUT_GUARD.replace("Processes(workers=2)", place))
-    environment = {**os.environ, "PYTHONPATH": str(Path(samples.__file__).parent)}
+def run_script(tmp_path, text):
+    (tmp_path / "main.py").write_text(text)
+    paths = [str(Path(samples.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, tmp_path / "main.py"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=60, check=False, cwd=tmp_path
+    )
+
+
+@pytest.mark.parametrize("options", ["", ",learner=worker"])
+def test_a_script_without_a_guard_is_told_so_before_a_worker_starts(tmp_path, options):
+    place = f"Processes.parse(':2{options}')"
+    done = run_script(tmp_path, WITHOUT_GUARD.replace("Processes(workers=2)", place))
     assert done.returncode == 1
-    assert "before it had begun; what it wrote to stderr says why" in done.stderr
-    assert 'below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    *trace, message = done.stderr.splitlines()
+    assert message.startswith(
+        "levada.flow.errors.DeploymentError: main.py, line 5, starts a run with workers outside of"
+    )
+    assert 'outside of `if __name__ == "__main__":`' in message
+    assert len(trace) < 12
+    assert sum(line.startswith("Traceback") for line in trace) == 1
+
+
+TRAINS = """
+import levada as lv
+from gymnasium.envs.classic_control import CartPoleEnv
+
+{above}
+
+def train(env):
+    fields = dict(shards=2, num_envs=1, num_steps=8, minibatch_size=16, num_epochs=1, compile=False)
+    lv.train("ppo", env, until="updates=1", on="processes:2", display="quiet", tensorboard=False, out="run", **fields)
+
+{below}
+"""
+MINE = "class Mine(CartPoleEnv): pass"
+GUARD = 'if __name__ == "__main__":'
+
+
+def test_training_in_a_script_without_a_guard_leaves_nothing_behind(tmp_path):
+    done = run_script(tmp_path, TRAINS.format(above=MINE, below="train(Mine)"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("levada.flow.errors.DeploymentError: main.py, line 11, starts a run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_below_the_guard_is_named(tmp_path):
+    done = run_script(tmp_path, TRAINS.format(above="", below=f"{GUARD}\n    {MINE}\n    train(Mine)"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "levada.flow.errors.DeploymentError: Mine is defined below `if __name__"
+    )
+    assert done.stderr.splitlines()[-1].endswith("define it above that line")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_script_with_a_guard_trains(tmp_path):
+    done = run_script(tmp_path, TRAINS.format(above=MINE, below=f"{GUARD}\n    train(Mine)"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run" / "summary.json").exists()
 
 
 def test_environments_may_have_processes_of_their_own():
@@ -234,3 +313,68 @@ def test_a_main_process_that_is_killed_at_once_leaves_no_folder(tmp_path, delay_
     while list(tmp_path.iterdir()) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not list(tmp_path.iterdir())
+
+
+def test_whoever_compiles_says_so():
+    heard = []
+    flow = flow_of(samples.Compiling(), samples.CompilingLearner(), shards=1)
+    with listening(heard.append), Processes(workers=1, learner="worker").open(flow, seed=1) as run:
+        reach(run, 3)
+    assert heard == ["compiling", ""] * 2
+
+
+def test_a_worker_that_compiles_does_not_hang(monkeypatch):
+    killed, elsewhere = [], ThreadTransport()
+    monkeypatch.setattr(elsewhere, "kill", lambda carrier, why: killed.append(why))
+    with HubRun(
+        flow_of(samples.Numbers()), elsewhere, num_carriers=1, seed=1, instruments=(), state=None, save_every=None,
+        max_restarts=0, hang_timeout_s=60.0, crosses_processes=False,
+    ) as run:  # fmt: skip
+        [place] = run._places  # it has tickets, which nobody has handed out
+        for what, expected in (("compiling", []), ("", ["after 60 s without a sign of life"])):
+            run._take(place, CarrierBusy(what))
+            place.heard_s = 0.0
+            run._kill_the_silent(time.perf_counter())
+            assert killed == expected
+
+
+def test_a_learner_that_compiles_does_not_hang():
+    here, there = map(Line, multiprocessing.Pipe())
+    running, done = os.pipe()
+    run = RemoteRun.__new__(RemoteRun)
+    run._line, run._child = here, SimpleNamespace(sentinel=running, kill=lambda why: None)
+
+    def speak():
+        there.send("busy", "compiling")
+        threading.Event().wait(0.6)
+        there.send("busy", "")
+        there.send("report")
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    assert run._receive(0.3) == ("report",)
+    speaker.join()
+    with pytest.raises(GoneError):
+        run._receive(0.01)
+    for line in (here, there):
+        line.close()
+    for descriptor in (running, done):
+        os.close(descriptor)
+
+
+def test_where_memory_runs_out_a_worker_goes_first():
+    with Processes(workers=1).open(flow_of(samples.Numbers()), seed=1) as run:
+        reach(run, 1)
+        [pid] = run.worker_pids
+        assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) >= 500
+
+
+def test_states_that_grow_beyond_measure_are_not_taken(monkeypatch, caplog):
+    monkeypatch.setattr("levada.runners.snapshots.LARGEST", samples.BALLAST)
+    for where in (Inline(), Threads(workers=1)):
+        caplog.clear()
+        with where.open(flow_of(samples.Remembering(), shards=1), seed=1) as run:
+            reach(run, 5)
+            [why] = run.save().unsaved.values()
+        assert why == "its state takes 0 MiB, more than 0; does the environment leak memory?"
+        assert caplog.text.count("a shard is not saved any more: its state takes") == 1

@@ -68,7 +68,7 @@ def test_a_table_that_always_ends_ends_the_run():
         reports = iter(run)
         next(reports)
         process = run.table_place._tables[0]
-        process.sample = lambda size: kill(run) or time.sleep(0.05) or type(process).sample(process, size)
+        process.sample = lambda *sizes: kill(run) or time.sleep(0.05) or type(process).sample(process, *sizes)
         with pytest.raises(WorkerError, match=r"table 0 of replay 'replay' ended 3 times in a row, now by SIGKILL"):
             for _ in reports:
                 pass
@@ -90,13 +90,13 @@ def test_what_was_refused_says_of_what_and_leaves_no_answer_behind():
     try:
         for _ in range(5):
             table.insert(Transitions({"value": np.arange(6.0)}))
-            _, entries = table.sample(4)
+            _, entries = table.sample(4, 4)
             table.reprioritise(entries, np.full(4, np.nan))
             with pytest.raises(ValueError, match="4 priorities were expected") as caught:
-                table.sample(4)
+                table.sample(4, 4)
             assert caught.value.__notes__ == ["while giving new priorities to samples of the replay 'replay'"]
             assert len(table.state_dict()["rows/value"]) > 0
-            [batch], _ = table.sample(4)
+            [batch], _ = table.sample(4, 4)
             assert batch.num_rows == 4
     finally:
         place.close()

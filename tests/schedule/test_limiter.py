@@ -100,13 +100,13 @@ def test_the_interleaving_of_four_samples_per_insert_in_batches_of_eight():
 
 def test_free_running_counts_the_reuse_that_came_out():
     limiter = ReplayLimiter(min_size=1, samples_per_insert=None, tolerance=0.0)
-    assert limiter.reuse == 0.0
+    assert limiter.reuse_of(limiter.inserted, limiter.sampled) == 0.0
     for _ in range(4):
         limiter.insert()
         limiter.sample(16)
         assert limiter.may_insert
         assert limiter.may_sample
-    assert limiter.reuse == 64 / 3
+    assert limiter.reuse_of(limiter.inserted, limiter.sampled) == 64 / 3
 
 
 def test_going_on_out_of_turn_is_a_defect_of_the_caller():

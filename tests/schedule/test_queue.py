@@ -63,6 +63,7 @@ def test_an_admission_ticket_names_its_version(max_lag: int, versions: list[int]
             named.append(grant.version)
             queue.finished(grant.number, [toy_item(grant.number, grant.version or 0)])
         assert [queue.take(update).headers[0].ticket for _ in range(2)] == [2 * update, 2 * update + 1]
+        queue.learned()
         queue.published()
     assert named[: len(versions)] == versions
     assert named == [max(0, number // 2 - max_lag) for number in range(len(named))]
@@ -123,6 +124,7 @@ def test_a_straggler_stops_the_others_after_the_window():
     assert version == 1
     queue.finished(straggler, [toy_item(straggler)])
     assert queue.take(version).headers[0].ticket == straggler
+    queue.learned()
     assert queue.statistics().lag["policy"].max <= 2
 
 
@@ -132,6 +134,7 @@ def test_free_running_is_bounded_by_its_capacity_alone():
     queue.finished(2, [toy_item(2)])
     assert take_tickets(queue, version=50) == [2]
     assert queue.may_issue("rollout")
+    queue.learned()
     assert queue.statistics().lag["policy"].max == 50
     assert queue.statistics().lag["policy"].bound is None
 
@@ -189,6 +192,7 @@ def test_stale_items_are_dropped_and_counted():
     queue.discard_stale(version=2)
     assert [(event.header.ticket, event.reason) for event in queue.told if isinstance(event, Dropped)] == [(0, "stale")]
     assert take_tickets(queue, version=2) == [1, 2]
+    queue.learned()
     statistics = queue.statistics()
     assert statistics.lag["policy"].max == 1
     assert statistics.ledger.dropped == {"stale": 1}
@@ -269,4 +273,5 @@ def test_items_made_without_the_policy_have_no_lag():
     queue.take(0)
     queue.take(0)
     assert queue.told[-1] == Consumed("rollout->batch", demonstration, {})
+    queue.learned()
     assert queue.statistics().lag["policy"].count == 1

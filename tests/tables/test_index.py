@@ -66,6 +66,35 @@ def test_a_batch_takes_one_of_each_equal_share():
         np.testing.assert_allclose(counts, np.arange(8) * 100, atol=2)
 
 
+def test_each_minibatch_takes_one_of_each_equal_share_in_random_order():
+    index, first = index_of(8, sampler=Prioritised(alpha=1.0)), []
+    index.add(8, np.arange(8.0))
+    for _ in range(300):
+        minibatches = index.draw(4 * 28, 28).places.reshape(4, 28)
+        for minibatch in minibatches:
+            np.testing.assert_allclose(np.bincount(minibatch, minlength=8), np.arange(8), atol=1)
+        first.append(minibatches[:, 0])
+    counts = np.bincount(np.concatenate(first), minlength=8)
+    assert stats.chisquare(counts[1:], np.arange(1, 8) / 28 * 1_200).pvalue > 1e-3
+
+
+def test_a_uniform_draw_is_independent_of_its_minibatches():
+    one, other = index_of(50), index_of(50)
+    for index in (one, other):
+        index.add(50)
+    np.testing.assert_array_equal(one.draw(64).places, other.draw(64, 8).places)
+
+
+def test_minibatches_of_a_draw_are_weighed_by_the_largest_weight_of_all():
+    """w_i = (N P(i))^-beta, divided by the largest of the draw (arXiv 1511.05952, algorithm 1)."""
+    index = index_of(40, sampler=Prioritised(alpha=0.7, beta=0.4))
+    priorities = np.linspace(0.5, 3.0, 40)
+    index.add(40, priorities)
+    drawn, scaled = index.draw(64, 4), (priorities + 1e-6) ** 0.7
+    weights = ((40 * scaled / scaled.sum()) ** -0.4)[drawn.places]
+    np.testing.assert_allclose(drawn.weights, weights / weights.max(), rtol=1e-6)
+
+
 def test_importance_weights_in_closed_form():
     """w_i = (N P(i))^-beta, divided by the largest of the batch; beta rises with what was inserted."""
     index = index_of(40, sampler=Prioritised(alpha=0.7, beta=0.4, anneal_inserts=100))

@@ -81,9 +81,10 @@ def require_fractions(config: Any, *names: str, or_none: bool = False) -> None:
             raise _error(config, name, "a number from 0 to 1" + (", or None" if or_none else ""))
 
 
-def require_divides(config: Any, divisor: str, number: int, product: str) -> None:
-    """`config.divisor` divides `number` without a remainder; `product` says what the number is made of."""
-    value = getattr(config, divisor)
+def require_divides(config: Any, divisor: str, number: int, product: str, usual: int | None = None) -> None:
+    """`config.divisor` divides `number`; `product` says what the number is made of, and `usual` stands for None."""
+    given = getattr(config, divisor)
+    value = given if usual is None or given is not None else usual
     if number % value:
         below = max(d for d in range(1, min(value, number) + 1) if number % d == 0)
         above = next((d for d in range(value, number + 1) if number % d == 0), number)

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from levada.algorithms.checks import (
@@ -35,6 +36,7 @@ from levada.algorithms.checks import (
 )
 from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.replayed import Replayed
+from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.rl.action_values import ActionValues, CategoricalValues, QuantileValues, ValueKind
 from levada.rl.explore import EpsilonGreedy
@@ -116,6 +118,7 @@ class DQN(Replayed):
 
     def flow(self, task: Task) -> Flow:
         """Step, look ahead, store; sample, learn, publish."""
+        require_actions(self, task, spaces.Discrete)
         network = find_network(self.network)
         if network is None:
             network = partial(value_network, hidden=self.hidden, activation=self.activation)

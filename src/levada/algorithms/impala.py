@@ -55,8 +55,9 @@ class IMPALA(FromRollouts):
     are quicker. It must be whole rollouts of single environments, and divide num_rollouts * num_envs * num_steps."""
     max_lag: int | None = 4
     """Updates that the policy may be ahead of the samples it learns from; None: as many as there are. Fewer also mean that fewer
-    shards are at work at once: `levada show` tells how many are idle. With `replay_ratio`, updates by rollouts that
-    come again are not counted, and new rollouts that are too old are dropped."""
+    shards are at work at once: `levada show` tells how many are idle. With `replay_ratio` it is the number of updates by new
+    rollouts alone. Those by rollouts that come again are added to the bound, which `levada show` prints: (1 + replay_ratio) *
+    (max_lag + 1), rounded up, + 2. New rollouts that are older are dropped; those that come again may be of any age."""
     order: Literal["admission", "arrival"] = "arrival"
     """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
     where some take longer than others, and never the same twice."""
@@ -105,7 +106,7 @@ class IMPALA(FromRollouts):
         if self.max_lag is None:
             return Queue(max_lag=None, capacity=2 * max(self.shards, self.num_rollouts))
         if self.replay_ratio:
-            # how many updates come between two new batches is not fixed, only their mean
+            # how many updates come between two new batches is not fixed, only their mean; the field says what becomes of max_lag
             capacity = (self.max_lag + 1) * self.num_rollouts
             most = math.ceil((1.0 + self.replay_ratio) * (self.max_lag + 1)) + _SLACK
             return Queue(max_lag=most, on_stale="drop", capacity=capacity)

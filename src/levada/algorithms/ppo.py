@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from levada.algorithms.checks import (
+    ConfigError,
     require_bools,
     require_choice,
     require_counts,
@@ -33,6 +34,9 @@ from levada.flow import Flow, Queue
 from levada.rl.step import Apply
 from levada.rl.task import Task
 from levada.rl.unrolled import evaluated
+
+USUAL_MINIBATCH = 256
+"""Transitions per gradient step, unless something else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +52,12 @@ class PPO(FromRollouts):
     where some take longer than others, and never the same twice."""
     num_epochs: int = 4
     """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
-    minibatch_size: int = 256
-    """Transitions per gradient step. Smaller means more, noisier steps. It must divide shards * num_envs * num_steps."""
+    minibatch_size: int | None = None
+    """Transitions per gradient step, which must divide shards * num_envs * num_steps. Smaller means more, noisier steps. None:
+    256, or as `num_minibatches` says."""
+    num_minibatches: int | None = None
+    """Gradient steps per pass, in place of `minibatch_size`, which follows then when num_envs changes. It must divide
+    shards * num_envs * num_steps. None: as `minibatch_size` says."""
     learning_rate: float = 3e-4
     """Size of a step of Adam."""
     anneal_steps: int | None = None
@@ -74,17 +82,43 @@ class PPO(FromRollouts):
         require_fractions(self, "gae_lambda")
         require_positive(self, "clip")
         require_positive(self, "clip_value", "target_kl", or_none=True)
-        require_counts(self, "num_epochs", "minibatch_size")
+        require_counts(self, "num_epochs")
+        require_counts(self, "minibatch_size", "num_minibatches", or_none=True)
         require_counts(self, "max_lag", least=0)
         require_bools(self, "anneal_learning_rate", "anneal_clip", "normalise_advantage")
         require_choice(self, "order", "admission", "arrival")
         product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
-        require_divides(self, "minibatch_size", self.batch_size, product)
+        if self.minibatch_size is not None and self.num_minibatches is not None:
+            size, num = self.minibatch_size, self.num_minibatches
+            msg = f"{type(self).__name__}(minibatch_size={size}, num_minibatches={num}): expected one of them; the other follows"
+            raise ConfigError(msg)
+        if self.num_minibatches is not None:
+            require_divides(self, "num_minibatches", self.batch_size, product)
+        else:
+            require_divides(self, "minibatch_size", self.batch_size, product, usual=USUAL_MINIBATCH)
+
+    @classmethod
+    def alternatives(cls) -> tuple[tuple[str, ...], ...]:
+        """Size and number of minibatches."""
+        return (("minibatch_size", "num_minibatches"),)
+
+    @property
+    def num_transitions(self) -> int:
+        """Transitions of one gradient step, whichever way they were given."""
+        if self.num_minibatches is not None:
+            return self.batch_size // self.num_minibatches
+        return self.minibatch_size or USUAL_MINIBATCH
 
     @property
     def batch_size(self) -> int:
         """Transitions of one update."""
         return self.shards * self.num_envs * self.num_steps
+
+    @property
+    def horizons(self) -> Mapping[str, int]:
+        """Those of the learning rate and the clip, as far as they are annealed."""
+        falls = {"learning_rate": self.anneal_learning_rate, "clip": self.anneal_clip}
+        return {name: self.anneal_steps for name, does in falls.items() if does and self.anneal_steps is not None}
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
         """What changes from update to update."""
@@ -98,7 +132,7 @@ class PPO(FromRollouts):
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(
-            policy, PPOLoss(self), num_epochs=self.num_epochs, minibatch_size=self.num_rows(policy, self.minibatch_size),
+            policy, PPOLoss(self), num_epochs=self.num_epochs, minibatch_size=self.num_rows(policy, self.num_transitions),
             stop_above=None if self.target_kl is None else ("approx_kl", 1.5 * self.target_kl),
         )  # fmt: skip
 

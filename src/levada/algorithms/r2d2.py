@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from levada.algorithms.checks import require_bools, require_counts, require_fractions
 from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.sequenced import Sequenced
+from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.explore import EpsilonGreedy
@@ -67,6 +69,7 @@ class R2D2(Sequenced):
 
     def flow(self, task: Task) -> Flow:
         """Step, cut, store; sample, learn, publish."""
+        require_actions(self, task, spaces.Discrete)
         network = find_network(self.network) or self.memory(policy_gain=1.0)
         policy = Policy(
             observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=network,

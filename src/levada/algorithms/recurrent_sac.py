@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from levada.algorithms.checks import require_counts, require_fractions, require_numbers
 from levada.algorithms.sac import Temperature, most_entropy, soft_value, value_of
 from levada.algorithms.sequenced import Sequenced
+from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.explore import OwnNoise
@@ -32,7 +33,7 @@ from levada.rl.off_policy import Outcome, weighed
 from levada.rl.policy import Policy
 from levada.rl.recurrent import RecurrentNet
 from levada.rl.sequences import time_major, unroll
-from levada.rl.spaces import OBS, SpaceError, has_action_mask, map_nest
+from levada.rl.spaces import OBS, has_action_mask, map_nest
 from levada.rl.task import Task
 
 
@@ -57,9 +58,7 @@ class RecurrentSAC(Sequenced):
 
     def flow(self, task: Task) -> Flow:
         """Step, cut, store; sample, learn, publish."""
-        if not isinstance(task.action_space, spaces.Discrete):
-            msg = f"RecurrentSAC needs a Discrete action space, got {task.action_space}"
-            raise SpaceError(msg)
+        require_actions(self, task, spaces.Discrete)
         policy = Policy(
             observation_space=task.observation_space, action_space=task.action_space, network=self.memory(policy_gain=0.01)
         )  # fmt: skip

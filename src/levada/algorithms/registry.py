@@ -1,4 +1,4 @@
-"""Algorithms by name, and any other by where it stands: `ppo`, `my_module:Mine`, `path/to/mine.py:Mine`.
+"""Algorithms by name, whatever its case, and any other by where it stands: `ppo`, `my_module:Mine`, `path/to/mine.py:Mine`.
 
 >>> find_algorithm("ppo").__name__
 'PPO'
@@ -11,39 +11,20 @@ levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
 
+from levada.algorithms import foreign
 from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.names import ALGORITHMS, first_paragraph
 from levada.flow import LevadaError
-
-ALGORITHMS = {
-    "a2c": "levada.algorithms.a2c:A2C",
-    "a3c": "levada.algorithms.a3c:A3C",
-    "apex_ddpg": "levada.algorithms.apex_ddpg:ApexDDPG",
-    "apex_dqn": "levada.algorithms.apex_dqn:ApexDQN",
-    "appo": "levada.algorithms.appo:APPO",
-    "ddpg": "levada.algorithms.ddpg:DDPG",
-    "dqn": "levada.algorithms.dqn:DQN",
-    "impala": "levada.algorithms.impala:IMPALA",
-    "pg": "levada.algorithms.pg:PG",
-    "ppo": "levada.algorithms.ppo:PPO",
-    "r2d2": "levada.algorithms.r2d2:R2D2",
-    "rainbow": "levada.algorithms.rainbow:Rainbow",
-    "recurrent_sac": "levada.algorithms.recurrent_sac:RecurrentSAC",
-    "sac": "levada.algorithms.sac:SAC",
-    "td3": "levada.algorithms.td3:TD3",
-}
-"""Name -> module:class. Imported when used."""
+from levada.flow.mistakes import syntax_text
+from levada.rl._user_files import file_of, find_file, load_file
 
 _EXPECTED = "my_module:Class, importable from here, or path/to/file.py:Class"
-_files: dict[str, Path] = {}
-"""Name of a module -> the user's file that it was loaded from."""
 
 
 class AlgorithmError(LevadaError, ValueError):
@@ -56,15 +37,11 @@ def find_algorithm(name: str) -> type[Algorithm]:
     Raises:
         AlgorithmError: no such name, module, file or class, or it is no algorithm.
     """
-    if name in ALGORITHMS:
-        name = ALGORITHMS[name]
+    short = name.lower().replace("-", "_")
+    if short in ALGORITHMS:
+        name = ALGORITHMS[short]
     elif ":" not in name:
-        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        msg = f"no algorithm {name!r}{hint} There are: {', '.join(ALGORITHMS)}"
-        if not near:
-            msg += "; one of your own is named by my_module:Class or path/to/file.py:Class"
-        raise AlgorithmError(msg)
+        raise AlgorithmError(_no_such_name(name, short))
     where, _, class_name = name.rpartition(":")
     module = load_module(where)
     found: object = module
@@ -91,18 +68,30 @@ def algorithm_home(algorithm: type[Algorithm]) -> str:
     >>> algorithm_home(find_algorithm("ppo"))
     'levada.algorithms.ppo:PPO'
     """
-    file = _files.get(algorithm.__module__)
+    file = file_of(algorithm.__module__)
     return f"{file or algorithm.__module__}:{algorithm.__qualname__}"
 
 
 def describe(algorithm: type[Algorithm]) -> str:
-    """What it is, in one line: the first of its module's docstring, else of its own.
+    """What it is, in one line: the first paragraph of its module's docstring, else of its own.
 
     >>> describe(find_algorithm("ppo")).partition(" ")[0]
     'PPO:'
     """
     text = sys.modules[algorithm.__module__].__doc__ or algorithm.__doc__ or algorithm.__qualname__
-    return text.strip().splitlines()[0]
+    return first_paragraph(text)
+
+
+def _no_such_name(name: str, short: str) -> str:
+    if short in foreign.ALGORITHMS:
+        ours, with_field = foreign.ALGORITHMS[short]
+        how = f", with {foreign.in_python([with_field])} ({foreign.option(with_field)})" if with_field else ""
+        return f"no algorithm {name!r}: here it is {ours!r}{how}"
+    near = difflib.get_close_matches(short, ALGORITHMS, n=1)
+    if near:
+        return f"no algorithm {name!r}; did you mean {near[0]!r}? There are: {', '.join(ALGORITHMS)}"
+    own = "one of your own is named by my_module:Class or path/to/file.py:Class"
+    return f"no algorithm {name!r}. There are: {', '.join(ALGORITHMS)}; {own}"
 
 
 def _no_such_class(where: str, name: str, module: ModuleType) -> str:
@@ -119,9 +108,12 @@ def load_module(where: str) -> ModuleType:
     """The module of a dotted name or of a file.
 
     Raises:
-        AlgorithmError: there is none.
+        AlgorithmError: there is none, or it is not Python.
     """
-    return _load_file(Path(where)) if where.endswith(".py") else _import(where)
+    try:
+        return _load_file(Path(where)) if where.endswith(".py") else _import(where)
+    except SyntaxError as error:
+        raise AlgorithmError(syntax_text(error)) from error
 
 
 def _import(module: str) -> ModuleType:
@@ -138,22 +130,8 @@ def _import(module: str) -> ModuleType:
 
 
 def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    found = find_file(path)
+    if found is None:
         msg = f"no file {str(path)!r}; expected path/to/file.py:Class"
         raise AlgorithmError(msg)
-    path = path.resolve()
-    name = path.stem
-    if name in sys.modules and _files.get(name) != path:
-        # it must not take the place of another module, such as `random`
-        name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name], _files[name] = module, path  # dataclasses and pickles look their module up by name
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name], _files[name]
-        raise
-    return module
+    return load_file(found)

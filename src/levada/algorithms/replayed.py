@@ -8,6 +8,7 @@ step x shards -> n_step ==> [replay] -> sample -> learn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -116,6 +117,11 @@ class Replayed(Algorithm):
         """What makes rows of a replay of steps."""
         return NStep(discount=self.discount, num_steps=self.lookahead)
 
+    @property
+    def horizons(self) -> Mapping[str, int]:
+        """The learning rate's."""
+        return {} if self.anneal_steps is None else {"learning_rate": self.anneal_steps}
+
     def coefficients(self, num_gradient_steps: int) -> dict[str, float]:
         """What changes from update to update."""
         num_steps = num_gradient_steps * self.batch_size / self.samples_per_insert * self.cut.stride
@@ -179,7 +185,7 @@ class Replayed(Algorithm):
             sampler=prioritised if self.prioritised else "uniform",
         )  # fmt: skip
         flow.store(rows, to=replay)
-        update = flow.learn("learn", learner, flow.sample("sample", replay, size=size))
+        update = flow.learn("learn", learner, flow.sample("sample", replay, size=size, minibatch_size=self.batch_size))
         flow.publish(update.weights, to=weights, every=max(1, int(updates_per_item)))
         if self.prioritised:
             flow.reprioritise(update.priorities, of=replay)

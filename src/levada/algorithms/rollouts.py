@@ -22,11 +22,12 @@ from levada.algorithms.checks import (
     require_widths,
 )
 from levada.algorithms.network import NetworkField, find_network
-from levada.rl._trial import choose_device, has_large_images
+from levada.rl._layers import has_large_images
+from levada.rl.device import choose_device
 from levada.rl.learner import Learner
 from levada.rl.optimise import Adam
 from levada.rl.policy import Policy
-from levada.rl.precision import choose_precision
+from levada.rl.precision import Precision, choose_precision
 from levada.rl.recurrent import RecurrentNet
 from levada.rl.ring import Ring
 from levada.rl.sampler import Sampler
@@ -75,11 +76,11 @@ class FromRollouts(Algorithm):
     num_units: int = 64
     """Units of the memory. More remember more, and are slower."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Numbers that layers compute in. "auto": bfloat16 for images, where the processor has it and a measurement says it is worth
-    it."""
+    """Numbers that layers compute in. "auto": bfloat16 for images of 64 x 64 and more with the default network, where the
+    processor multiplies bfloat16 (AVX512-BF16, AMX); else float32."""
     device: str = field(default="auto", compare=False)
-    """Where networks compute: "cpu", "cuda", or one of several GPUs, "cuda:1". "auto": on a GPU for large images, where there is
-    one and a measurement says that it is worth it."""
+    """Where networks compute: "cpu", "cuda", or one of several GPUs, "cuda:1". "auto": on a GPU for images of 36 x 36 and more,
+    where there is one."""
     log_std_init: float = 0.0
     """Logarithm of the deviation of continuous actions in the beginning. More explores wider."""
     compile: Literal["auto"] | bool = "auto"
@@ -106,6 +107,11 @@ class FromRollouts(Algorithm):
         require_texts(self, "device")
         require_choice(self, "compile", True, False, "auto")
 
+    @property
+    def horizons(self) -> Mapping[str, int]:
+        """The learning rate's."""
+        return {} if self.anneal_steps is None else {"learning_rate": self.anneal_steps}
+
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
         """What changes from update to update."""
         return {"learning_rate": self.learning_rate * self.share_left(num_env_steps)}
@@ -117,20 +123,27 @@ class FromRollouts(Algorithm):
     def policy(self, task: Task) -> Policy:
         """The policy of these settings."""
         shape: Any = {} if self.cell else {"hidden": self.hidden, "activation": self.activation}
-        make = partial(
-            Policy, observation_space=task.observation_space, action_space=task.action_space, network=self.make_network(),
-            normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward, log_std_init=self.log_std_init, **shape,
+        return Policy(
+            observation_space=task.observation_space, action_space=task.action_space, network=self.make_network(),
+            normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward, log_std_init=self.log_std_init,
+            device=self._device(task), precision=self._precision(task)[0], **shape,
         )  # fmt: skip
-        device = choose_device(make()) if self.device == "auto" else self.device
-        make = partial(make, device=device)
-        return make(precision=choose_precision(make())[0] if self.precision == "auto" else self.precision)
 
     def settled(self, task: Task) -> tuple[Self, Mapping[str, str]]:
-        """With a precision, if that was to be measured."""
+        """With a precision, if that depends on the processor."""
         if self.precision != "auto" or not has_large_images(task.observation_space):
             return self, {}
-        chosen, why = choose_precision(replace(self, precision="float32").policy(task))
+        chosen, why = self._precision(task)
         return replace(self, precision=chosen), {"precision": why}
+
+    def _device(self, task: Task) -> str:
+        return choose_device(task.observation_space) if self.device == "auto" else self.device
+
+    def _precision(self, task: Task) -> tuple[Precision, str]:
+        if self.precision != "auto":
+            return self.precision, "it was asked for"
+        is_default_network = self.network is None and self.cell is None
+        return choose_precision(task.observation_space, self._device(task), is_default_network=is_default_network)
 
     def make_network(self) -> Callable[..., Any] | None:
         """What makes the network; None: the one that suits the observations."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from levada.algorithms.checks import require_fractions, require_numbers
 from levada.algorithms.replayed import Replayed
+from levada.algorithms.suited import require_actions, require_vectors
 from levada.flow import Flow
 from levada.math import Categorical
 from levada.rl._box_heads import vector_of
@@ -32,7 +33,7 @@ from levada.rl.models import actor_network, value_network
 from levada.rl.net import Net
 from levada.rl.off_policy import Outcome, weighed
 from levada.rl.policy import Policy
-from levada.rl.spaces import ACTION_MASK, SpaceError
+from levada.rl.spaces import ACTION_MASK
 from levada.rl.task import Task
 
 
@@ -56,6 +57,7 @@ class SAC(Replayed):
 
     def flow(self, task: Task) -> Flow:
         """Step, look ahead, store; sample, learn, publish."""
+        require_actions(self, task, spaces.Box, spaces.Discrete)
         shared: Any = {"observation_space": task.observation_space, "action_space": task.action_space}
         loss: SACLoss | ChoiceSACLoss
         critic: Callable[[], nn.Module]
@@ -65,14 +67,13 @@ class SAC(Replayed):
             num_actions = policy.head.num_params
             critic = partial(ChoiceCritic, policy.observation_space, num_actions, hidden=self.hidden)
             loss = ChoiceSACLoss(self, num_actions)
-        elif isinstance(task.action_space, spaces.Box):
+        else:
+            require_vectors(self, task)
+            assert isinstance(task.action_space, spaces.Box)
             policy = Policy(**shared, network=partial(actor_network, hidden=self.hidden), squash=True, state_std=True)
             num_actions = math.prod(task.action_space.shape)
             critic = partial(Critic, policy.observation_space, policy.action_space, hidden=self.hidden)
             loss, noise = SACLoss(self, num_actions), {"noise": (num_actions,), "next_noise": (num_actions,)}
-        else:
-            msg = f"SAC needs a Box or Discrete action space, got {task.action_space}"
-            raise SpaceError(msg)
         more = {"critic": critic, "temperature": partial(Temperature, self.log_alpha_init)}
         learner = self.learner(policy, loss, more=more, targets=("critic",), noise=noise)
         return self.replayed(task, learner, OwnNoise(num_random_steps=self.min_size))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from levada.algorithms.checks import require_counts, require_not_negative
 from levada.algorithms.replayed import Replayed
+from levada.algorithms.suited import require_actions, require_vectors
 from levada.flow import Flow
 from levada.rl._box_heads import vector_of
 from levada.rl.critic import Critic
@@ -54,6 +55,8 @@ class TD3(Replayed):
 
     def flow(self, task: Task) -> Flow:
         """Step, look ahead, store; sample, learn, publish."""
+        require_actions(self, task, spaces.Box)
+        require_vectors(self, task)
         policy = Policy(
             observation_space=task.observation_space, action_space=task.action_space, squash=True,
             network=partial(actor_network, hidden=self.hidden),

@@ -17,8 +17,10 @@ from levada.api.load import LoadError, evaluate, load
 from levada.api.options import Options, configure, deployment
 from levada.api.resume import resume
 from levada.api.run import Result, build
+from levada.api.start import settings
 from levada.api.train import launch, train
 
 __all__ = [
-    "LoadError", "Options", "Result", "build", "configure", "deployment", "evaluate", "launch", "load", "resume", "train",
+    "LoadError", "Options", "Result", "build", "configure", "deployment", "evaluate", "launch", "load", "resume", "settings",
+    "train",
 ]  # fmt: skip

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.registry import find_algorithm
+from levada.algorithms.registry import AlgorithmError, find_algorithm
 from levada.algorithms.rollouts import FromRollouts
+from levada.api.foreign import check_code, check_env_kwargs
 from levada.api.options import Env, check_integers
 from levada.api.run import Result, build
-from levada.flow import Episode, LevadaError, Statistics
+from levada.flow import Episode, Flow, LevadaError, Statistics
 from levada.rl.evaluate import Evaluation, TrainedPolicy
 from levada.rl.evaluate import evaluate as evaluate_policy
-from levada.rl.task import Task
+from levada.rl.task import Task, TaskError
 from levada.run import checkpoint
+from levada.run.checkpoint import list_checkpoints
 from levada.run.directory import RunDirectory, RunDirectoryError
+from levada.run.files import short
 from levada.run.monitor import Monitor
-from levada.run.state import learner_prefix
+from levada.run.resume import check_belongs, newest_checkpoint
+from levada.run.state import check_numbers, learner_prefix
 from levada.run.summary import Summary, summarise
 
 CUT_OFF = "cut off"
@@ -34,7 +41,13 @@ class LoadError(LevadaError, ValueError):
 
 
 def load(
-    path: str | os.PathLike[str], *, env: Env | None = None, algorithm: Algorithm | type[Algorithm] | None = None
+    path: str | os.PathLike[str],
+    *,
+    env: Env | None = None,
+    algorithm: Algorithm | type[Algorithm] | None = None,
+    checkpoint: int | None = None,
+    at: str | os.PathLike[str] | None = None,
+    trust: bool = False,
 ) -> Result:
     """A finished or interrupted run: its newest valid checkpoint as a policy that acts.
 
@@ -42,9 +55,13 @@ def load(
         path: directory of the run.
         env: needed only if the run was trained on a callable.
         algorithm: needed only if its class cannot be imported, or it has a field that JSON does not hold.
+        checkpoint: number of updates of the checkpoint to take; None: the newest valid one.
+        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
+        trust: execute code that the run names, wherever it comes from; see docs/security.md.
 
     Raises:
         RunDirectoryError, CheckpointError, LoadError: there is no run, nothing was saved, or it cannot be read back.
+        UntrustedError: it names code, and was not made by this user on this machine.
 
     Warns with CheckpointWarning about what is torn and was left aside: a checkpoint, or summary.json.
     """
@@ -52,21 +69,19 @@ def load(
         hint = "; the directory of a Result is its `path`" if isinstance(path, Result) else ""
         msg = f"levada.load: path is a {type(path).__name__}, expected the directory of a run as str or Path{hint}"
         raise LoadError(msg)
-    directory = RunDirectory.open(path)
+    directory = RunDirectory.open(path, trust=trust)
+    look_in(at)
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
     if isinstance(config, FromRollouts):  # to act it needs no GPU, which may be elsewhere
         config = dataclasses.replace(config, device="cpu")
     task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
-    flow = build(config, task)
-    saved = checkpoint.newest(directory.path, replays=False)
-    if saved is None:
-        msg = f"{directory.path} has no valid checkpoint: the run was cut off before it was saved"
-        raise LoadError(msg)
-    summary = _summary(directory) or _cut_off(directory, saved)
+    with saying_where_to_look(directory):
+        flow = build_again(directory, config, task)
     node, learner = next(iter(flow.learners().items()))
-    prefix = f"{learner_prefix(node)}weights/"
-    weights = {name.removeprefix(prefix): array for name, array in saved.arrays.items() if name.startswith(prefix)}
-    version = _num_updates(saved, node)
+    saved = read_checkpoint(directory, checkpoint, check=lambda found: check_weights(found, node))
+    is_end = checkpoint is None or saved.path == list_checkpoints(directory.path)[-1]
+    summary = (_summary(directory) if is_end else None) or _cut_off(directory, saved)
+    weights, version = weights_of(saved, node), _num_updates(saved, node)
     return Result(summary, TrainedPolicy(learner.policy, weights, version=version), directory.path, task, flow)
 
 
@@ -76,25 +91,123 @@ def evaluate(
     num_episodes: int = 20,
     seed: int = 0,
     deterministic: bool = True,
+    checkpoint: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    at: str | os.PathLike[str] | None = None,
+    trust: bool = False,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> Evaluation:
     """Play whole episodes with the policy of a run (or of its directory) and return what came of them.
 
-    `on_episode` is called after each, to show progress.
+    Args:
+        run: what was trained, or its directory.
+        num_episodes: how many, the same number in each environment.
+        seed: of the environments and of the sampled actions.
+        deterministic: take the likeliest actions; else draw them as in training.
+        checkpoint: number of updates of the checkpoint to play with, of a directory; None: the newest valid one.
+        env_kwargs: keyword arguments of the environment, beside or in place of those that it was trained with.
+        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
+        trust: execute code that the run names, wherever it comes from; see docs/security.md.
+        on_episode: called after each, to show progress.
 
     Raises:
         ConfigError: fewer than one episode, or a negative seed.
+        LoadError: `env_kwargs` make another kind of observations or actions; or see `load`.
     """
     check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
-    result = run if isinstance(run, Result) else load(run)
+    if isinstance(run, Result) and (checkpoint is not None or at is not None):
+        msg = "evaluate: checkpoint and at are for the directory of a run, as in levada.evaluate(run.path, ...), got a Result"
+        raise LoadError(msg)
+    result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
     return evaluate_policy(
-        result.task,
+        _otherwise(result, env_kwargs or {}),
         result.policy,
         num_episodes=num_episodes,
         seed=seed,
         deterministic=deterministic,
         on_episode=on_episode,
     )
+
+
+def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
+    """The task of a run, with keyword arguments that change what happens, not what is seen and done."""
+    if not env_kwargs:
+        return result.task
+    task = dataclasses.replace(result.task, env_kwargs={**result.task.env_kwargs, **env_kwargs})
+    policy = result.policy.policy
+    for kind, space, own in (
+        ("observations", task.observation_space, policy.env_observation_space),
+        ("actions", task.action_space, policy.env_action_space),
+    ):
+        if space != own:
+            msg = f"env_kwargs {dict(env_kwargs)} make other {kind} than the policy was trained for: {space}, expected {own}"
+            raise LoadError(msg)
+    return task
+
+
+def look_in(at: str | os.PathLike[str] | None) -> None:
+    """Find modules and files in this directory too, after all others; workers do the same.
+
+    Raises:
+        LoadError: it is no directory.
+
+    """
+    if at is None:
+        return
+    place = Path(at).expanduser()
+    if not place.is_dir():
+        msg = (
+            f"at={str(at)!r} is no directory; expected the one with the modules and files that the run was trained with"
+        )
+        raise LoadError(msg)
+    if str(place.resolve()) not in sys.path:
+        sys.path.append(str(place.resolve()))
+
+
+@contextmanager
+def saying_where_to_look(directory: RunDirectory) -> Iterator[None]:
+    """A module or file that is not found may be in another place than when the run was trained."""
+    try:
+        yield
+    except (AlgorithmError, TaskError) as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) or "no file" in str(error):
+            msg = f"{directory.shown}: {error}; if it is elsewhere now, say where: --at DIR, in Python at=DIR"
+            raise LoadError(msg) from error
+        raise
+
+
+def read_checkpoint(
+    directory: RunDirectory,
+    num_updates: int | None,
+    *,
+    check: Callable[[checkpoint.Checkpoint], None] = lambda found: None,
+) -> checkpoint.Checkpoint:
+    """The checkpoint after so many updates, without the contents of replays; None: the newest valid one.
+
+    `check` raises CheckpointError about one that will not do.
+
+    Raises:
+        LoadError: there is none.
+        CheckpointError: the one that was asked for is torn, or will not do.
+
+    """
+    if num_updates is None:
+        newest = newest_checkpoint(directory, replays=False, check=check)
+        if newest is None:
+            msg = f"{directory.shown} has no valid checkpoint: the run was cut off before it was saved"
+            raise LoadError(msg)
+        return newest
+    found = {int(path.name): path for path in list_checkpoints(directory.path)}
+    if num_updates not in found:
+        msg = (
+            f"{directory.shown} has no checkpoint={num_updates!r}, expected the number of updates of one that was kept: "
+            f"{', '.join(map(str, found)) or 'there is none'}"
+        )
+        raise LoadError(msg)
+    saved = checkpoint.load(found[num_updates], replays=False)
+    check_belongs(directory, saved)
+    check(saved)
+    return saved
 
 
 def read_task(directory: RunDirectory) -> Task:
@@ -105,13 +218,20 @@ def read_task(directory: RunDirectory) -> Task:
 
     """
     env, kwargs, how = (read_setting(directory, name) for name in ("env", "env_kwargs", "vectorization"))
+    check_code(directory, "env", env)
+    check_env_kwargs(directory, kwargs)
     if not isinstance(env, str):
         name = env.get("callable") if isinstance(env, dict) else env
-        msg = f"{directory.path} was trained on the callable {name}: give it, as in levada.load(path, env={name})"
+        msg = f"{directory.shown} was trained on the callable {name}: give it, as in levada.load(path, env={name})"
         raise LoadError(msg)
     settings = directory.config.settings
-    others = ("frame_stack", "reward_clip", "life_loss")
+    others = ("frame_stack", "reward_clip", "life_loss", "action_mask")
     more = {name: settings[name].value for name in others if name in settings}  # runs from before have none
+    if not isinstance(kwargs, dict):
+        msg = (
+            f"{directory.shown}: env_kwargs was saved as {kwargs!r}, expected names with values; config.json was edited"
+        )
+        raise LoadError(msg)
     return Task(env, env_kwargs=kwargs, vectorization=how, **more)
 
 
@@ -128,11 +248,13 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
         if module == "__main__" or "<locals>" in name:
             name = name.rpartition(".")[2]
             msg = (
-                f"{directory.path} was trained by {name}, a class of {'a script' if module == '__main__' else 'a function'}, "
+                f"{directory.shown} was trained by {name}, a class of {'a script' if module == '__main__' else 'a function'}, "
                 f"which cannot be imported: give it, as in levada.load(path, algorithm={name})"
             )
             raise LoadError(msg)
-        cls = find_algorithm(home)
+        check_code(directory, "algorithm_class", home)
+        with saying_where_to_look(directory):
+            cls = find_algorithm(home)
     try:
         hints = get_type_hints(cls)
     except NameError:  # names that are imported for type checkers only
@@ -140,11 +262,13 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
     values = {}
     for field in dataclasses.fields(cls):
         saved = read_setting(directory, field.name)
+        if hints.get(field.name, Any) is Any:  # what may be anything may be the name of a network
+            check_code(directory, "network", saved)
         try:
             values[field.name] = msgspec.convert(saved, hints.get(field.name, Any), strict=False)
-        except (msgspec.ValidationError, TypeError) as error:
+        except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             msg = (
-                f"{directory.path}: {field.name} of {cls.__name__} was saved as {saved!r}, which cannot be read back "
+                f"{directory.shown}: {field.name} of {cls.__name__} was saved as {saved!r}, which cannot be read back "
                 f"({error}); give the algorithm, as in levada.load(path, algorithm={cls.__name__}(...))"
             )
             raise LoadError(msg) from error
@@ -160,9 +284,47 @@ def read_setting(directory: RunDirectory, name: str) -> Any:
     """
     settings = directory.config.settings
     if name not in settings:
-        msg = f"the config.json of {directory.path} lacks {name!r}: it was edited, or written by another version of levada"
+        msg = f"the config.json of {directory.shown} lacks {name!r}: it was edited, or written by another version of levada"
         raise LoadError(msg)
     return settings[name].value
+
+
+def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
+    """The flow of a run.
+
+    Raises:
+        LoadError: what a foreign run asks for cannot be made.
+        Exception: what the environment raises, or any other code of the user's own.
+
+    """
+    try:
+        return build(config, task)
+    except Exception as error:
+        if directory.is_ours or directory.trust or isinstance(error, LevadaError):
+            raise
+        msg = f"{directory.shown}: what its config.json asks for cannot be made ({type(error).__name__}: {error})"
+        raise LoadError(msg) from error
+
+
+def weights_of(saved: checkpoint.Checkpoint, node: str) -> dict[str, Any]:
+    """The weights of a learner's policy."""
+    prefix = f"{learner_prefix(node)}weights/"
+    return {name.removeprefix(prefix): array for name, array in saved.arrays.items() if name.startswith(prefix)}
+
+
+def check_weights(saved: checkpoint.Checkpoint, node: str) -> None:
+    """Whether there are weights, of numbers.
+
+    Raises:
+        CheckpointError: there are none, or some are not finite.
+
+    """
+    try:
+        _num_updates(saved, node)
+        check_numbers("weights", weights_of(saved, node))
+    except ValueError as error:
+        msg = f"checkpoint {short(saved.path)}: {error}"
+        raise checkpoint.CheckpointError(msg) from error
 
 
 def _summary(directory: RunDirectory) -> Summary | None:
@@ -178,12 +340,7 @@ def _summary(directory: RunDirectory) -> Summary | None:
 def _cut_off(directory: RunDirectory, saved: checkpoint.Checkpoint) -> Summary:
     """What is known of a run without a summary: what its newest checkpoint says."""
     monitor = Monitor(clock=lambda: 0.0)
-    try:
-        monitor.restore(saved.meta["monitor"])
-    except (KeyError, TypeError, ValueError) as error:
-        why = "lacks 'monitor'" if isinstance(error, KeyError) else f"has another 'monitor' than a run saves ({error})"
-        msg = f"the meta.json of {saved.path} {why}: it was edited, or written by another version of levada"
-        raise LoadError(msg) from error
+    monitor.restore(saved.meta["monitor"])
     nothing = Statistics(0.0, {}, {}, {})
     return summarise(directory.config.identity, monitor, nothing, params_sha256=None, stopped_by=CUT_OFF)
 
@@ -191,7 +348,7 @@ def _cut_off(directory: RunDirectory, saved: checkpoint.Checkpoint) -> Summary:
 def _num_updates(saved: checkpoint.Checkpoint, node: str) -> int:
     """Updates that a learner's policy has had; the step of a checkpoint is the most that any policy has."""
     counts = saved.arrays.get(f"{learner_prefix(node)}counts")
-    if counts is None or counts.ndim != 1 or not len(counts):
-        msg = f"checkpoint {saved.path} lacks the counts of learner {node!r}: it is that of another flow"
+    if counts is None or counts.ndim != 1 or not len(counts) or counts.dtype.kind not in "iu":
+        msg = f"checkpoint {short(saved.path)} lacks the counts of learner {node!r}: it is that of another flow"
         raise LoadError(msg)
     return int(counts[0])

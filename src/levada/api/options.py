@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.fields import require_fields
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name, find_algorithm
-from levada.flow import DeploymentError
+from levada.flow import DeploymentError, LevadaError
 from levada.flow.deployment import Deployment
+from levada.portable import Mode
 from levada.rl.task import EnvFactory, Task
 from levada.run.identity import Origin, Setting
 from levada.run.until import Until
 from levada.runners.auto import Auto
+from levada.runners.counts import check_threads
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
 
 Env = str | EnvFactory | Task
 
-THREADS_PER_CORE = 4
-"""More threads than that only wait for each other."""
+
+class OptionError(LevadaError, TypeError):
+    """Something of another kind than an option takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How to run, whatever the algorithm."""
 
-    until: str = "steps=1_000_000"
-    """When to stop: `return=475`, `steps=100_000`, `updates=30`, `episodes=500`, `minutes=2`, or several of them."""
+    until: str | None = None
+    """When to stop: `return=475`, `steps=100_000`, `updates=30`, `episodes=500`, `minutes=2`, or several of them. By default
+    after the env steps over which the algorithm anneals (`anneal_steps`), or after 1,000,000."""
     seed: int = 0
     """Everything random follows from it: inline, the same seed gives the same bits."""
     on: str = "inline"
@@ -42,9 +45,9 @@ class Options:
     a moment and picks."""
     out: str | None = None
     """Directory of the run, which must be new or empty; by default one below runs/."""
-    threads: int | Literal["auto"] | None = None
-    """Threads that torch learns with; by default one for small networks, and for images and large networks the cores that workers
-    leave over. `auto` measures for a moment, and also how many sampling should have."""
+    threads: int = 1
+    """Threads that torch and numpy learn with. Results depend on it, so the default is the same everywhere. More pay for images
+    and wide networks where cores are idle, and are slow where cores are busy."""
     checkpoint_every_updates: int | Literal["auto"] | None = "auto"
     """A checkpoint after each so many updates, from which `levada resume` goes on, and one at the end; auto: about every ten
     seconds, after a multiple of ten updates. (In Python None: only at the end.)"""
@@ -52,17 +55,30 @@ class Options:
     """Save the contents of replays in checkpoints, compressed; otherwise a resumed run fills them anew."""
     tensorboard: bool = True
     """Write TensorBoard events."""
+    init_from: str | None = None
+    """Directory of a run whose weights this one starts from; its networks must be the same. The optimiser begins anew."""
+    portable: Mode = "auto"
+    """Compute with AVX2 on every x86-64 processor, so that another one of the same maker gives the same bits. `auto`: all but
+    convolutions, bfloat16 and large products; `on`: these too, slower where there is AVX-512; `off`: what the processor has."""
 
     def __post_init__(self) -> None:
-        numbers: dict[str, tuple[Any, int]] = {"seed": (self.seed, 0)}
-        if self.threads != "auto":
-            numbers["threads"] = (self.threads, 1)
-        if self.checkpoint_every_updates != "auto":
+        numbers: dict[str, tuple[Any, int]] = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
+        if self.checkpoint_every_updates not in ("auto", None):
             numbers["checkpoint_every_updates"] = (self.checkpoint_every_updates, 1)
-        check_integers({name: pair for name, pair in numbers.items() if pair[0] is not None})
-        if isinstance(self.threads, int):
-            _check_threads(self.threads)
-        Until.parse(self.until)
+        if self.seed is None:
+            msg = "seed=None: expected an integer >= 0, for a run can be repeated; seed=random.randrange(2**32) is a new one"
+            raise ConfigError(msg)
+        check_integers(numbers)
+        if self.portable not in get_args(Mode):
+            msg = f"portable={self.portable!r}: expected 'auto', 'on' or 'off'"
+            raise ConfigError(msg)
+        check_threads("", self.threads)
+        if self.until is not None:
+            Until.parse(self.until)
+        for name in ("save_replays", "tensorboard"):
+            if not isinstance(getattr(self, name), bool):
+                msg = f"{name}={getattr(self, name)!r}: expected True or False"
+                raise ConfigError(msg)
 
 
 def configure(
@@ -79,12 +95,26 @@ def configure(
         origins: dict[str, Origin] = dict.fromkeys(base, "argument")
     else:
         cls = find_algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+        if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+            msg = f"algorithm is {algorithm!r}, expected a name such as 'ppo', a configuration such as lv.PPO(), or its class"
+            raise OptionError(msg)
         name = env.name if isinstance(env, Task) else env if isinstance(env, str) else ""
         base = dict(preset(algorithm_name(cls), name))
         origins = dict.fromkeys(base, "preset")
     _check_fields(cls, fields, given={*base, *fields})
+    for together in cls.alternatives():
+        if given := [name for name in together if fields.get(name) is not None]:
+            for name in {*together} - {*given} - fields.keys():
+                base.pop(name, None)
+                origins.pop(name, None)
     known = [field.name for field in dataclasses.fields(cls)]
-    config = cls(**{**base, **fields})
+    try:
+        config = cls(**{**base, **fields})
+    except ValueError as error:
+        if isinstance(error, LevadaError):
+            raise
+        msg = f"{cls.__name__}: {error}"  # a check of a user's own algorithm
+        raise ConfigError(msg) from error
     origins |= dict.fromkeys(fields, origin)
     settings = {name: Setting(getattr(config, name), origins.get(name, "default")) for name in known}
     return config, settings
@@ -97,6 +127,13 @@ def deployment(on: str | Deployment) -> Deployment:
         DeploymentError: there is none.
     """
     if not isinstance(on, str):
+        if not callable(getattr(on, "open", None)):
+            number = isinstance(on, int) and not isinstance(on, bool)
+            hint = (
+                f"; did you mean on='processes:{on}'?" if number else " or a deployment such as lv.Processes(workers=2)"
+            )
+            msg = f"on={on!r} ({type(on).__name__}): expected 'inline', 'processes:2', 'auto'{hint}"
+            raise DeploymentError(msg)
         return on
     if on.startswith("inline"):
         return Inline.parse(on.removeprefix("inline"))
@@ -112,6 +149,23 @@ def deployment(on: str | Deployment) -> Deployment:
     raise DeploymentError(msg)
 
 
+def check_instruments(instruments: object) -> None:
+    """Each has `on_event`.
+
+    Raises:
+        OptionError: one has not.
+    """
+    if isinstance(instruments, str) or not isinstance(instruments, Iterable):
+        msg = f"instruments={instruments!r}: expected a sequence of objects with a method on_event(event)"
+        raise OptionError(msg)
+    for index, instrument in enumerate(instruments):
+        if isinstance(instrument, type) or not callable(getattr(instrument, "on_event", None)):
+            name = getattr(instrument, "__qualname__", type(instrument).__qualname__)
+            hint = "; did you mean to make one, with ()?" if isinstance(instrument, type) else ""
+            msg = f"instruments[{index}] is {name}, expected an object with a method on_event(event){hint}"
+            raise OptionError(msg)
+
+
 def check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
     """Name -> (value, least)."""
     for name, (value, least) in values.items():
@@ -120,22 +174,16 @@ def check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
             raise ConfigError(msg)
 
 
-def _check_threads(threads: int) -> None:
-    cores = os.cpu_count() or 1
-    if threads > THREADS_PER_CORE * cores:
-        msg = (
-            f"threads={threads}: expected at most {THREADS_PER_CORE * cores}, {THREADS_PER_CORE} for each of the {cores} "
-            f"cores of this machine; more than {cores} seldom help"
-        )
-        raise ConfigError(msg)
-
-
 def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[str]) -> None:
     """Refuse fields that the class does not have, and a class whose fields cannot be given."""
     declared = {field.name: field for field in dataclasses.fields(cls)}
     options = {field.name for field in dataclasses.fields(Options)} | {
         "env",
         "env_kwargs",
+        "vectorization",
+        "frame_stack",
+        "reward_clip",
+        "life_loss",
         "quiet",
         "json",
         "display",
@@ -148,9 +196,4 @@ def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[st
     if bare := [name for name in declared if name not in has_default | given]:
         msg = f"{cls.__name__} has no default for {', '.join(bare)}; give each field one"
         raise ConfigError(msg)
-    for field in fields:
-        if field not in declared:
-            near = difflib.get_close_matches(field, declared, n=1)
-            hint = f"did you mean {near[0]!r}? Its" if near else "its"
-            msg = f"{cls.__name__} has no field {field!r}; {hint} fields: {', '.join(declared)}"
-            raise ConfigError(msg)
+    require_fields(cls, fields)

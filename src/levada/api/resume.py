@@ -5,25 +5,41 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from levada.algorithms.algorithm import Algorithm
-from levada.api.load import LoadError, read_config, read_setting, read_task
-from levada.api.options import Env, deployment
-from levada.api.run import Job, Result, build, of_policies, settle
+from levada.api.load import (
+    LoadError,
+    build_again,
+    look_in,
+    read_config,
+    read_setting,
+    read_task,
+    saying_where_to_look,
+)
+from levada.api.memory import check_memory, estimate
+from levada.api.options import Env, Options, check_instruments, deployment
+from levada.api.run import Job, Result, of_policies, settle
+from levada.api.start import start_from
 from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
+from levada.memory import machine_memory
+from levada.portable import differences, machine
+from levada.rl import precision
 from levada.rl.task import Task
-from levada.run.checkpoint import Checkpoint, CheckpointWarning
+from levada.run.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from levada.run.directory import RunDirectory
-from levada.run.display import Mode, make_display
+from levada.run.display import Mode, displayed
 from levada.run.exits import sys_exit_is_an_error
+from levada.run.files import short
 from levada.run.monitor import Monitor
+from levada.run.printable import printable
 from levada.run.resume import resume as resume_directory
-from levada.run.state import unpack
+from levada.run.state import begun_anew, check_fits, check_numbers, unpack
 from levada.run.until import Until
+from levada.runners.processes import Processes, check_start
 
 
 def resume(
@@ -33,6 +49,9 @@ def resume(
     on: str | Deployment | None = None,
     env: Env | None = None,
     algorithm: Algorithm | type[Algorithm] | None = None,
+    at: str | os.PathLike[str] | None = None,
+    trust: bool = False,
+    fresh_episodes: bool = False,
     display: Mode = "auto",
     instruments: Sequence[Instrument] = (),
     on_directory: Callable[[RunDirectory], None] = lambda directory: None,
@@ -49,6 +68,10 @@ def resume(
         on: where to run; None: where it ran.
         env: needed only if the run was trained on a callable.
         algorithm: needed only if its class cannot be imported, or it has a field that JSON does not hold.
+        trust: go on with a run that was made elsewhere: execute code that it names, and unpickle the states of its environments;
+            see docs/security.md.
+        fresh_episodes: begin episodes anew, and replays empty, and unpickle nothing.
+        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
         display: what is shown meanwhile.
         instruments: see every event from here on.
         on_directory: called with the directory before the run goes on.
@@ -56,51 +79,119 @@ def resume(
 
     Raises:
         RunDirectoryError, LoadError: there is no run, another process is at it, or it is no longer the same flow.
+        UntrustedError: it was not made by this user on this machine, and neither `trust` nor `fresh_episodes` is given.
+        KeyboardInterrupt: Ctrl-C came; everything is saved. Its `result` is the Result until then.
     """
     began_s = time.perf_counter() if began_s is None else began_s
-    directory = RunDirectory.open(path)
-    config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
-    task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
-    goal = Until.parse(read_setting(directory, "until") if until is None else until)
-    place = deployment(read_setting(directory, "on") if on is None else on)
-    shown = make_display(display)
-    with sys_exit_is_an_error():
-        flow = build(config, task)
-    identity = directory.config.identity
-    if flow.hash() != identity.flow_hash:
-        msg = (
-            f"{directory.path} was a run of another flow ({identity.flow_hash[:12]}, now it is {flow.hash()[:12]}): "
-            "the algorithm, or what it is made of, has changed since"
+    check_instruments(instruments)
+    with displayed(display) as shown:
+        directory = RunDirectory.open(path, trust=trust)
+        look_in(at)
+        config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
+        task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
+        goal = Until.parse(read_setting(directory, "until") if until is None else until)
+        options = _options(directory)
+        place = deployment(directory.config.identity.deployment if on is None else on)
+        with sys_exit_is_an_error(), saying_where_to_look(directory):
+            flow = build_again(directory, config, task)
+        if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
+            shown.note(memory)
+        identity = directory.config.identity
+        if flow.hash() != identity.flow_hash:
+            msg = (
+                f"{directory.shown} was a run of another flow ({identity.flow_hash[:12]}, now it is {flow.hash()[:12]}): "
+                "the algorithm, or what it is made of, has changed since"
+            )
+            raise LoadError(msg)
+        here = machine()
+        for what in _what_is_missing_here(flow, identity.machine, here):
+            warnings.warn(f"{directory.shown} {what}", CheckpointWarning, stacklevel=2)
+        threads = options.threads
+        place = settle(place, flow, identity.seed, threads, shown)
+        if isinstance(place, Processes):
+            check_start(flow)
+        identity = msgspec.structs.replace(
+            identity, deployment=str(place), device=of_policies(flow, "device", "cpu"), machine=here
         )
-        raise LoadError(msg)
-    threads = read_setting(directory, "threads")
-    place = settle(place, flow, identity.seed, threads, shown)
-    identity = msgspec.structs.replace(identity, deployment=str(place), device=of_policies(flow, "device", "cpu"))
-    job = Job(
-        flow=flow, task=task, identity=identity, place=place, until=goal,
-        threads=threads, tensorboard=read_setting(directory, "tensorboard"),
-        checkpoint_every_updates=read_setting(directory, "checkpoint_every_updates"),
-        save_replays=read_setting(directory, "save_replays"),
-    )  # fmt: skip
-    monitor = Monitor(target_return=goal.return_mean, began_s=began_s)
-    with directory.locked():
-        saved = resume_directory(directory, monitor)
-        state = None if saved is None else _state(saved)
-        if state is not None and not state.is_exact:
-            warnings.warn(_what_is_new(directory, flow, state), CheckpointWarning, stacklevel=2)
-        on_directory(directory)
-        return job.carry_out(
-            directory, monitor, display=shown, instruments=instruments, state=state,
-            rewind_to=-1 if state is None else monitor.env_steps,
+        job = Job(
+            flow=flow, task=task, identity=identity, place=place, until=goal,
+            threads=threads, tensorboard=options.tensorboard, checkpoint_every_updates=options.checkpoint_every_updates,
+            save_replays=options.save_replays, config=config,
         )  # fmt: skip
+        monitor = Monitor(target_return=goal.return_mean, began_s=began_s)
+        with directory.locked():
+            directory.check_files()
+            saved = resume_directory(
+                directory,
+                monitor,
+                fresh=fresh_episodes,
+                check=lambda found: _check(found, flow, directory, fresh_episodes),
+            )
+            state = (
+                _beginning(directory, flow) if saved is None else unpack(saved.arrays, saved.meta, saved.replays, flow)
+            )
+            if state is not None and fresh_episodes:
+                state = begun_anew(flow, state, "fresh episodes were asked for")
+            if state is not None and not state.is_exact:
+                warnings.warn(_what_is_new(directory, flow, state), CheckpointWarning, stacklevel=2)
+            on_directory(directory)
+            return job.carry_out(
+                directory, monitor, display=shown, instruments=instruments, state=state,
+                rewind_to=-1 if saved is None else monitor.updates,
+            )  # fmt: skip
 
 
-def _state(saved: Checkpoint) -> RunState:
+def _options(directory: RunDirectory) -> Options:
+    """What the run was told, checked as if it were told now."""
+    names = ("on", "threads", "checkpoint_every_updates", "save_replays", "tensorboard")
+    told = {name: read_setting(directory, name) for name in names}
+    kinds = {"on": str, "threads": int, "save_replays": bool, "tensorboard": bool}
+    for name, kind in kinds.items():
+        if type(told[name]) is not kind:
+            msg = f"{directory.shown}: {name} was saved as {told[name]!r}, expected {kind.__name__}; config.json was edited"
+            raise LoadError(msg)
+    return Options(seed=directory.config.identity.seed, **told)
+
+
+def _beginning(directory: RunDirectory, flow: Flow) -> RunState | None:
+    """Of a run that was cut off before it was saved: with the weights that it started from, if there were such."""
+    setting = directory.config.settings.get("init_from")  # runs from before have none
+    if setting is None or setting.value is None:
+        return None
+    return start_from(flow, str(setting.value), directory.config.identity.seed)
+
+
+def _check(found: Checkpoint, flow: Flow, directory: RunDirectory, fresh: bool) -> None:
+    """Whether the flow can go on from a checkpoint; contents of replays that were written here are taken as they are.
+
+    Raises:
+        CheckpointError: it cannot.
+
+    """
+    if not (found.is_ours or directory.trust or fresh):
+        return  # it will be refused, whatever it holds
     try:
-        return unpack(saved.arrays, saved.meta, saved.replays)
-    except ValueError as error:
-        msg = f"checkpoint {saved.path} is {error}; it was edited, or written by another version of levada"
-        raise LoadError(msg) from error
+        state = unpack(found.arrays, found.meta["flow"], found.replays, flow)
+        if fresh:
+            state = begun_anew(flow, state, "")
+        for name, own in state.learners.items():
+            check_numbers(f"learner {name!r}", own)
+        check_fits(flow, state, directory.config.identity.seed, tables=not found.is_ours)
+    except Exception as error:  # whatever it raises, it is the checkpoint that does not fit
+        msg = f"checkpoint {short(found.path)} is {error if isinstance(error, ValueError) else repr(error)}"
+        raise CheckpointError(msg) from error
+
+
+def _what_is_missing_here(flow: Flow, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """In words: what the run had, and this machine cannot give."""
+    device = of_policies(flow, "device", "cpu")
+    if of_policies(flow, "precision", "float32") == "bfloat16" and not precision.has_bfloat16(device):
+        yield (
+            "computes in bfloat16, which this processor does not multiply itself: it goes on with it, several times as slow, and "
+            "not bit for bit as it would have"
+        )
+    if then and (changed := differences(then, now)):
+        yield f"goes on with other instructions than it began with, so not bit for bit as it would have: {'; '.join(changed)}"
 
 
 def _what_is_new(directory: RunDirectory, flow: Flow, state: RunState) -> str:
@@ -117,4 +208,4 @@ def _what_is_new(directory: RunDirectory, flow: Flow, state: RunState) -> str:
         reasons = ", ".join(dict.fromkeys(state.unsaved_replays.values()))
         found.append(f"{', '.join(state.unsaved_replays)} is filled anew ({reasons})")
     what = "; ".join(found) or "what was being made when it was saved is made anew"
-    return f"{directory.path} goes on, but not bit for bit as it would have: {what}"
+    return printable(f"{directory.shown} goes on, but not bit for bit as it would have: {what}")

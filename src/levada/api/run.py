@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
-from levada.api.options import Options
+from levada.api.notes import Watch
 from levada.flow import Flow, Instrument, LevadaError, RunState
 from levada.flow.deployment import Deployment, Run
+from levada.portable import VARIABLE, Mode, is_fixed, is_mode, machine, problems
 from levada.rl.evaluate import TrainedPolicy
 from levada.rl.learner import Learner
 from levada.rl.task import Task
-from levada.rl.threads import default_threads, measure_threads, set_threads
+from levada.rl.threads import set_threads
 from levada.run.directory import RunDirectory
-from levada.run.display import Display
+from levada.run.display import Display, UntilClosed
 from levada.run.execute import execute
 from levada.run.exits import sys_exit_is_an_error
 from levada.run.identity import Identity
+from levada.run.interrupt import Interrupted
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.state import pack
 from levada.run.summary import Summary
 from levada.run.until import Until
-from levada.runners.accounts import num_cores
+from levada.run.words import summary_text
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.auto import Auto
-from levada.runners.counts import useful_workers
-from levada.runners.inline import Inline
-from levada.runners.processes import Processes
-from levada.runners.threads import Threads
 
 _AUTO = (10, 10.0)
 """Updates and seconds from one checkpoint to the next: the shards of a flow whose states take long to save are ready for it after
@@ -52,6 +53,14 @@ class Result:
     task: Task
     flow: Flow
 
+    def __str__(self) -> str:
+        """Three lines: which run it is, what came of it, where it lies."""
+        summary = self.summary
+        which = f"{summary.algorithm} on {summary.env}, seed {summary.seed}, {summary.deployment}"
+        return f"{which}\n{summary_text(summary)}\n{self.path}"
+
+    __repr__ = __str__
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -66,6 +75,7 @@ class Job:
     checkpoint_every_updates: int | Literal["auto"] | None
     save_replays: bool
     tensorboard: bool
+    config: Algorithm
 
     def carry_out(
         self,
@@ -77,7 +87,7 @@ class Job:
         state: RunState | None = None,
         rewind_to: int | None = None,
     ) -> Result:
-        """Run until the end, write everything, return what came of it.
+        """Run until the end, write everything, return what came of it; after Ctrl-C, raise Interrupted with what came of it.
 
         Args:
             directory: of the run.
@@ -85,40 +95,61 @@ class Job:
             display: what is shown.
             instruments: see every event.
             state: of the run that goes on.
-            rewind_to: env steps; what the directory says of later ones is forgotten once the run has been opened.
+            rewind_to: updates; what the directory says of later ones is forgotten once the run has been opened.
 
         """
         every, every_s = _AUTO if self.checkpoint_every_updates == "auto" else (self.checkpoint_every_updates, 0.0)
         set_threads(self.threads)
         keep_freed_memory()
+        shown = UntilClosed(display)
+        watch = Watch(self.config, self.task, self.until)
         try:
             with directory.locked(), sys_exit_is_an_error():
-                run = self.place.open(
-                    self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
-                    save_every=every,
-                )  # fmt: skip
+                shown.start(self.identity, self.until)  # opening takes seconds where there are workers
+                try:
+                    run = self.place.open(
+                        self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
+                        save_every=every,
+                    )  # fmt: skip
+                except BaseException:
+                    shown.finish(None)
+                    raise
                 try:
                     if rewind_to is not None:
                         directory.rewind(rewind_to)
-                    summary = execute(
+                    summary, is_interrupted = _executed(
                         run, identity=self.identity, until=self.until, monitor=monitor, directory=directory,
-                        sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=display,
+                        sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=shown,
                         arrays_of=lambda: pack(run.save(self.save_replays)), params_of=lambda: _weights(run),
-                        is_whole=lambda: _is_whole(run), checkpoint_every_updates=every, checkpoint_every_s=every_s,
+                        watch=watch, is_whole=lambda: _is_whole(run), checkpoint_every_updates=every, checkpoint_every_s=every_s,
                     )  # fmt: skip
                     policy = _policies(run)[0]
-                finally:
+                except BaseException:
                     run.close()
+                    raise
+                _close(run, directory)
         except Exception as error:
             directory.write_error(error)
             raise
-        return Result(summary, policy, directory.path, self.task, self.flow)
+        result = Result(summary, policy, directory.path, self.task, self.flow)
+        if is_interrupted:
+            where = shlex.quote(str(directory.shown))
+            raise Interrupted(result, f"everything is saved in {where}; go on with `levada resume {where}`")
+        return result
 
     def _sinks(self, directory: RunDirectory, purge_step: int | None) -> list[MetricSink]:
         sinks: list[MetricSink] = [JsonLines(directory.metrics_path)]
         if self.tensorboard:
             sinks.append(TensorBoard(directory.path, purge_step=purge_step))
         return sinks
+
+
+def _executed(*args: Any, **options: Any) -> tuple[Summary, bool]:
+    """What `execute` returns, and whether Ctrl-C ended it."""
+    try:
+        return execute(*args, **options), False
+    except Interrupted as stop:
+        return stop.result, True
 
 
 def build(config: Algorithm, task: Task) -> Flow:
@@ -151,34 +182,33 @@ def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Disp
     return chosen
 
 
-def settle_threads(
-    place: Deployment, flow: Flow, options: Options, task: Task, display: Display
-) -> tuple[Deployment, int]:
-    """How many threads learn, and the deployment with those that sample; `auto` measures, and says why."""
-    if options.threads != "auto":
-        return place, options.threads or default_threads(task, flow, num_beside(place, flow))
-    if not isinstance(place, Inline | Processes):
-        msg = f"threads='auto' on {place}: expected on='inline' or 'processes'; elsewhere samplers share the learner's threads"
-        raise ConfigError(msg)
-    with sys_exit_is_an_error():
-        split = measure_threads(flow, place, options.seed)
-    display.note(f"threads: {split}")
-    return replace(place, threads=split.sampling), split.learning
-
-
 def of_policies(flow: Flow, name: str, usual: str) -> str:
     """What the policies that are learned in a flow say of something: where several differ, all of it."""
     policies = [getattr(recipe, "policy", None) for recipe in flow.learners().values()]
     return ", ".join(sorted({getattr(policy, name, usual) for policy in policies})) or usual
 
 
-def num_beside(place: Deployment, flow: Flow) -> int:
-    """Cores that are busy beside the learner; all of them where something acts in its process meanwhile, for that would share
-    its number of threads, and timing would have a say in the bits.
+def require_level(mode: Mode) -> dict[str, str]:
+    """What this process computes with.
+
+    Raises:
+        ConfigError: it is not what the mode wants, and cannot be changed any more.
+
     """
-    if isinstance(place, Threads) or (isinstance(place, Processes) and place.inference == "learner"):
-        return num_cores()
-    return useful_workers(flow, place.workers) if isinstance(place, Processes) else 0
+    found = machine()
+    wanted = os.environ.get(VARIABLE, "auto")
+    if not is_mode(wanted):
+        msg = f"the environment variable {VARIABLE} is {wanted!r}, expected 'auto', 'on' or 'off'"
+        raise ConfigError(msg)
+    if mode == "on" and (wrong := problems(found)):
+        msg = f"portable='on': {', '.join(wrong)}"
+    elif mode == "off" and is_fixed():
+        msg = "portable='off': numpy and torch were set to AVX2 when levada was imported"
+    else:
+        return found
+    way_out = f"use `levada train --portable {mode}`, or set {VARIABLE}={mode} and import levada before numpy and torch"
+    msg += f"; levels are fixed when a library is loaded: {way_out}"
+    raise ConfigError(msg)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -192,6 +222,15 @@ def _is_ours(error: BaseException) -> bool:
 
 def _learners(run: Run) -> dict[str, Any]:
     return {name: run.node_state(name) for name in run.flow.learners()}
+
+
+def _close(run: Run, directory: RunDirectory) -> None:
+    """Close a run that is done and saved, which an environment that cannot be closed does not undo."""
+    try:
+        run.close()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}; that was when the run in {directory.shown} was closed, and all of it is saved"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _weights(run: Run) -> dict[str, Any]:

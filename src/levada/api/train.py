@@ -10,32 +10,39 @@ from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import algorithm_home, algorithm_name
-from levada.api.options import Env, Options, configure, deployment
-from levada.api.run import Job, Result, build, num_beside, of_policies, settle, settle_threads
+from levada.api.memory import check_memory, estimate
+from levada.api.notes import default_until
+from levada.api.options import Env, OptionError, Options, check_instruments, configure, deployment
+from levada.api.run import Job, Result, build, of_policies, require_level, settle
+from levada.api.start import start_from
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
+from levada.memory import machine_memory
+from levada.portable import Mode as Portable
 from levada.rl.task import Task
-from levada.rl.threads import default_threads
-from levada.run.directory import RunDirectory
-from levada.run.display import Display, Mode, make_display
+from levada.run.directory import RunDirectory, absolute
+from levada.run.display import Display, Mode, displayed
 from levada.run.exits import sys_exit_is_an_error
 from levada.run.identity import Identity, Origin, Setting
 from levada.run.monitor import Monitor
 from levada.run.until import Until
+from levada.runners.processes import Processes, check_start
 
 
 def train(
     algorithm: str | Algorithm | type[Algorithm],
     env: Env,
     *,
-    until: str = "steps=1_000_000",
+    until: str | None = None,
     seed: int = 0,
     on: str | Deployment = "inline",
     out: str | os.PathLike[str] | None = None,
-    threads: int | Literal["auto"] | None = None,
+    threads: int = 1,
     checkpoint_every_updates: int | Literal["auto"] | None = "auto",
     save_replays: bool = False,
     tensorboard: bool = True,
+    init_from: str | os.PathLike[str] | None = None,
+    portable: Portable = "auto",
     display: Mode = "auto",
     instruments: Sequence[Instrument] = (),
     **fields: Any,
@@ -45,15 +52,18 @@ def train(
     Args:
         algorithm: a name (`"ppo"`), a class, or a configuration.
         env: a registered id, a callable that makes environments, or a `Task`.
-        until: when to stop; see `levada.run.until`.
+        until: when to stop; see `levada.run.until`. None: after the env steps over which the algorithm anneals, or 1,000,000.
         seed: everything random follows from it.
         on: where to run.
         out: directory of the run; None makes one below runs/.
-        threads: of torch; None: one for small networks, the cores that workers leave over for images and large ones; "auto"
-            measures for a moment.
+        threads: that torch and numpy learn with. Results depend on it, so it is 1 on every machine and deployment unless you say
+            otherwise.
         checkpoint_every_updates: a checkpoint after each so many; None saves at the end only; "auto" about every ten seconds.
         save_replays: whether checkpoints hold the contents of replays; otherwise a resumed run fills them anew.
         tensorboard: whether to write TensorBoard events.
+        init_from: directory of a run whose weights this one starts from; its networks must be the same.
+        portable: the level of instructions, which is fixed when levada is imported (see `levada.portable`): "on" and "off" refuse
+            to run where another one is in force.
         display: what is shown meanwhile; `auto` is live in a terminal and plain lines elsewhere.
         instruments: see every event of the run.
         **fields: of the algorithm's configuration.
@@ -63,13 +73,20 @@ def train(
         Exception: whatever the environment or the loss raises, with a note that says where in the flow; the
             traceback is in error.txt of the run directory, too.
         ExitError: the environment or the loss called sys.exit.
+        KeyboardInterrupt: Ctrl-C came; the update was finished and everything saved. Its `result` is the Result until then.
         SystemExit: SIGTERM or SIGHUP came; the run was ended and saved as after Ctrl-C, and now the process should end.
     """
     began_s = time.perf_counter()
     place = deployment(on)
+    check_instruments(instruments)
+    if not isinstance(out, str | os.PathLike | None):
+        msg = f"out={out!r} ({type(out).__name__}): expected a directory, such as 'runs/first', or None"
+        raise OptionError(msg)
     options = Options(
         until=until, seed=seed, on=str(place), out=None if out is None else os.fspath(out), threads=threads,
         checkpoint_every_updates=checkpoint_every_updates, save_replays=save_replays, tensorboard=tensorboard,
+        init_from=None if init_from is None else os.fspath(init_from),
+        portable=portable,
     )  # fmt: skip
     config, settings = configure(algorithm, env, fields)
     return launch(config, settings, env, options, place, display=display, instruments=instruments, began_s=began_s)
@@ -90,53 +107,89 @@ def launch(
 ) -> Result:
     """Run a configuration: what `train` and the command line have in common."""
     began_s = time.perf_counter() if began_s is None else began_s
+    with displayed(display) as shown:
+        return _launch(
+            config, settings, env, options, place, option_origins=option_origins or {}, shown=shown, instruments=instruments,
+            on_directory=on_directory, began_s=began_s,
+        )  # fmt: skip
+
+
+def _launch(
+    config: Algorithm,
+    settings: Mapping[str, Setting],
+    env: Env,
+    options: Options,
+    place: Deployment,
+    *,
+    option_origins: Mapping[str, Origin],
+    shown: Display,
+    instruments: Sequence[Instrument],
+    on_directory: Callable[[RunDirectory], None],
+    began_s: float,
+) -> Result:
+    root = absolute("runs")  # now: user code may change directory
+    out = None if options.out is None else absolute(options.out)
     task = env if isinstance(env, Task) else Task(env)
-    until = Until.parse(options.until)
-    shown = make_display(display)
+    machine = require_level(options.portable)
     with sys_exit_is_an_error():
         config, settings = _settled(config, settings, task, shown)
+        ends = default_until(config) if options.until is None else options.until
+        until = Until.parse(ends)
         flow = build(config, task)
         flow.check(reports=True)
-    place = settle(place, flow, options.seed, default_threads(task, flow, num_beside(place, flow)), shown)
-    place, threads = settle_threads(place, flow, options, task, shown)
+        if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
+            shown.note(memory)
+    place = settle(place, flow, options.seed, options.threads, shown)
+    if isinstance(place, Processes):
+        check_start(flow)
+    state = None if options.init_from is None else start_from(flow, options.init_from, options.seed)
+    if (where := task.idle_mask()) is not None:
+        source = "info" if where.startswith("info") else "method"
+        shown.note(
+            f"{task.name} says in {where} which actions are allowed; that is not used: `--action-mask {source}`, or in Python "
+            f"Task(..., action_mask={source!r}), uses it"
+        )
     identity = Identity(
         algorithm=algorithm_name(type(config)),
         env=task.name,
         seed=options.seed,
         deployment=str(place),
-        threads=threads,
+        threads=options.threads,
         precision=of_policies(flow, "precision", "float32"),
         device=of_policies(flow, "device", "cpu"),
+        machine=machine,
         flow_hash=flow.hash(),
     )
-    origins = option_origins or {}
+    origins = option_origins
     defaults = type(options)()
     about = {
         name: Setting(value, origins.get(name, "default" if value == getattr(defaults, name) else "argument"))
         for name, value in dataclasses.asdict(options).items()
     }
-    about["threads"] = Setting(threads, "measured" if options.threads == "auto" else about["threads"].origin)
+    about["until"] = Setting(ends, about["until"].origin)
     about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
     for name, (value, usual) in _written(task).items():
         about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
-    directory = RunDirectory.create(options.out, identity, {**about, **settings})
+    directory = RunDirectory.create(out, identity, {**about, **settings}, root=root)
     on_directory(directory)
     job = Job(
-        flow=flow, task=task, identity=identity, place=place, until=until, threads=threads, tensorboard=options.tensorboard,
+        flow=flow, task=task, identity=identity, place=place, until=until, threads=options.threads,
+        tensorboard=options.tensorboard,
         checkpoint_every_updates=options.checkpoint_every_updates, save_replays=options.save_replays,
+        config=config,
     )  # fmt: skip
     monitor = Monitor(target_return=until.return_mean, began_s=began_s)
-    return job.carry_out(directory, monitor, display=shown, instruments=instruments)
+    return job.carry_out(directory, monitor, display=shown, instruments=instruments, state=state)
 
 
 def _settled(
     config: Algorithm, settings: Mapping[str, Setting], task: Task, display: Display
 ) -> tuple[Algorithm, Mapping[str, Setting]]:
-    """A configuration that leaves nothing to measurements, and where each value is from; it is said what was measured."""
+    """A configuration that leaves nothing to the machine, and where each value is from; it is said what was decided."""
     config, reasons = config.settled(task)
     for name, why in reasons.items():
         display.note(f"{name}: {getattr(config, name)}, for {why}")
-    return config, {**settings, **{name: Setting(getattr(config, name), "measured") for name in reasons}}
+    return config, {**settings, **{name: Setting(getattr(config, name), "machine") for name in reasons}}
 
 
 def _written(task: Task) -> dict[str, tuple[Any, Any]]:
@@ -150,4 +203,5 @@ def _written(task: Task) -> dict[str, tuple[Any, Any]]:
         "frame_stack": (task.frame_stack, usual.frame_stack),
         "reward_clip": (task.reward_clip, usual.reward_clip),
         "life_loss": (task.life_loss, usual.life_loss),
+        "action_mask": (task.action_mask, None),
     }

@@ -20,8 +20,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import cast
 
-from levada.cli.errors import UsageError, guarded
+from levada.cli.errors import UsageError, end_left_threads, guarded, tell
+from levada.portable import VARIABLE, Mode, fix, is_mode
 
 VERBS = {
     "train": ("ppo --env CartPole-v1", "train a policy"),
@@ -33,6 +35,12 @@ VERBS = {
 }
 """Command -> the words that it may be given, and what it does."""
 
+LOADING = ("train", "resume", "eval")
+"""Commands that wait for torch, which takes seconds."""
+SILENT = {"-h", "--help", "--quiet", "--json"}
+_LARGEST_CONFIG = 1 << 24
+"""Bytes of a config.json that are read before a run is opened."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
@@ -41,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with suppress(FileNotFoundError):  # the directory that we stand in was removed
         if (here := os.getcwd()) not in sys.path:
             sys.path.append(here)  # for `--env my_module:Mine-v0`; last, so that no file here hides a library
-    return guarded(lambda: _dispatch(args, began_s))
+    code = guarded(lambda: _dispatch(args, began_s))
+    if argv is None:
+        end_left_threads(code)
+    return code
 
 
 def _dispatch(args: list[str], began_s: float) -> int:
@@ -59,7 +70,34 @@ def _dispatch(args: list[str], began_s: float) -> int:
         hint = f"did you mean `levada {near[0]}`?" if near else f"there are: {', '.join(VERBS)}"
         msg = f"no command {verb!r}; {hint}"
         raise UsageError(msg)
+    fix(_mode(verb, rest))
+    if verb in LOADING and not SILENT & set(rest) and sys.stderr is not None and sys.stderr.isatty():
+        tell("levada: loading", end="\r")  # what comes next is written over it
     return _command(verb)(rest, began_s)
+
+
+def _mode(verb: str, args: list[str]) -> Mode:
+    """On which level of instructions a command computes: it has to be known before numpy and torch are loaded."""
+    if verb == "resume":
+        return _recorded_mode(args)
+    words = [word.partition("=") for word in args]
+    given = [value or next(iter(args[n + 1 :]), "") for n, (name, _, value) in enumerate(words) if name == "--portable"]
+    mode = (given or [os.environ.get(VARIABLE, "auto")])[-1]
+    return cast("Mode", mode) if is_mode(mode) else "auto"  # what is no mode is refused with the other options
+
+
+def _recorded_mode(args: list[str]) -> Mode:
+    """That of the run that goes on; runs from before there were levels took what the processor has."""
+    import json
+
+    for path in (os.path.join(os.path.expanduser(word), "config.json") for word in args):
+        # what cannot be read is refused when the run is opened
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            if os.path.isfile(path) and os.path.getsize(path) <= _LARGEST_CONFIG:
+                with open(path, "rb") as file:
+                    mode = json.load(file)["settings"]["portable"]["value"]
+                return cast("Mode", mode) if is_mode(mode) else "auto"
+    return "off"
 
 
 def _command(verb: str) -> Callable[[list[str], float], int]:
@@ -75,7 +113,7 @@ def _command(verb: str) -> Callable[[list[str], float], int]:
     elif verb == "check":
         from levada.cli.show import check as command
     else:
-        from levada.cli.show import algorithms as command
+        from levada.cli.algorithms import algorithms as command
     return command
 
 

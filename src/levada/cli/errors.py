@@ -12,25 +12,36 @@ Where there is no run yet, the traceback is printed above the message.
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread
 import errno
+import io
+import itertools
 import os
 import re
 import sys
+import threading
+import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import levada
 from levada.flow.errors import LevadaError
+from levada.flow.strays import StrayError
 from levada.run.exits import ExitError, OwnExit, sys_exit_is_an_error
+from levada.run.files import short
+from levada.run.printable import printable
 from levada.run.streams import CLOSED
 
 if TYPE_CHECKING:
     from levada.run.directory import RunDirectory  # loads numpy, for which `levada --help` should not wait
 
+THREADS_S = 1.0
+"""How long threads that an environment has left may take to end."""
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 
 
@@ -42,7 +53,7 @@ class RunFailedError(LevadaError, RuntimeError):
     """A run failed after it had begun; `directory` holds what was written until then."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        super().__init__(f"the run in {directory.path} failed")
+        super().__init__(f"the run in {directory.shown} failed")
         self.directory = directory
 
 
@@ -52,11 +63,42 @@ class ParserExit(OwnExit):
 
 @contextmanager
 def parsing() -> Iterator[None]:
-    """Tell the parser's SystemExit from one of the user's code."""
+    """Around the parser: its box is one message, and its SystemExit is told from one of the user's code.
+
+    Raises:
+        UsageError: the words cannot be parsed.
+        ParserExit: it has shown the help.
+    """
+    box = io.StringIO()
     try:
-        yield
+        with redirect_stderr(box):
+            yield
     except SystemExit as exit_:
-        raise ParserExit(exit_.code) from exit_
+        if exit_.code in (None, 0):
+            raise ParserExit(exit_.code) from exit_
+        raise UsageError(in_one_line(box.getvalue())) from None
+
+
+def in_one_line(box: str) -> str:
+    '''What the parser says in its box, up to the first rule.
+
+    >>> print(in_one_line("""
+    ... ╭─ Value error ─────────────────╮
+    ... │ Error parsing --seed: not     │
+    ... │ an integer: 'one'             │
+    ... │ ───────────────────────────── │
+    ... │ For full helptext, see --help │
+    ... ╰───────────────────────────────╯"""))
+    Error parsing --seed: not an integer: 'one'
+    '''
+    _, *rows = [line.strip("│╭╮╰╯| ") for line in box.strip().splitlines()]
+    rows = list(itertools.dropwhile(_is_rule, rows))  # a terminal without Unicode has a rule below the heading
+    said = itertools.takewhile(lambda row: not _is_rule(row), rows)
+    return " ".join(" ".join(said).split()) or " ".join(box.split())
+
+
+def _is_rule(row: str) -> bool:
+    return not row.strip("─- ")
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -85,12 +127,34 @@ def guarded(command: Callable[[], int]) -> int:
                 _forget_if_closed(stream)
 
 
-def tell(text: str) -> None:
-    """Print on stderr; nothing if nobody reads it any more, for then there is nobody to tell."""
+def end_left_threads(code: int) -> None:
+    """End the process if an environment has left threads that Python would wait for, perhaps for ever."""
+    pools: Collection[threading.Thread] = getattr(
+        concurrent.futures.thread, "_threads_queues", ()
+    )  # those end by themselves
+    left = [t for t in threading.enumerate() if not t.daemon and t not in pools and t is not threading.main_thread()]
+    deadline_s = time.monotonic() + THREADS_S
+    for thread in left:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    if names := ", ".join(repr(thread.name) for thread in left if thread.is_alive()):
+        tell(f"levada: ended with threads that the environment has left running: {names}")
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            _forget_if_closed(stream)
+        os._exit(code)
+
+
+def say(text: str) -> None:
+    """Print on stdout, without what would steer the terminal."""
+    print(printable(text))
+
+
+def tell(text: str, end: str = "\n") -> None:
+    """Print on stderr; nothing if nobody reads it any more, for then there is nobody to tell. It cannot steer the terminal."""
     if sys.stderr is None:
         return
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), end=end, file=sys.stderr, flush=True)
     except OSError as error:
         if error.errno not in CLOSED:
             raise
@@ -128,7 +192,7 @@ def _show_warning(
     if file is None:
         tell(f"levada: warning: {plain_warning(message)}")
     else:
-        print(f"levada: warning: {plain_warning(message)}", file=file)
+        print(printable(f"levada: warning: {plain_warning(message)}"), file=file)
 
 
 def plain_warning(message: Warning | str) -> str:
@@ -142,18 +206,26 @@ def _report(error: BaseException, directory: RunDirectory | None) -> int:
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         lines.append("  Fewer workers need fewer files; `ulimit -n` says how many there may be, and raises that.")
-    if directory is not None and directory.error_path.exists():
-        lines.append(f"  The traceback is in {directory.error_path}.")
+    if directory is not None and directory.has_error(error):
+        lines.append(f"  The traceback is in {short(directory.error_path)}.")
     else:
         trace = traceback.TracebackException.from_exception(error)
+        trace.stack = traceback.StackSummary.from_list(_users_part(trace.stack))
         tell("".join(trace.format()).removesuffix("".join(trace.format_exception_only())).removesuffix("\n"))
     tell("\n".join(lines))
     return FAILED
 
 
+def _users_part(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """A traceback from the first frame on that is neither levada's nor Python's way to import; all of it if there is none."""
+    own = Path(levada.__file__).parent
+    is_own = [frame.filename.startswith("<frozen") or Path(frame.filename).is_relative_to(own) for frame in stack]
+    return list(stack[is_own.index(False) :]) if False in is_own else list(stack)
+
+
 def _place(error: BaseException) -> list[str]:
     """Where the user's own code raised it; nothing if levada did."""
-    raised = error.__cause__ if isinstance(error, ExitError) and error.__cause__ is not None else error
+    raised = error.__cause__ if isinstance(error, ExitError | StrayError) and error.__cause__ is not None else error
     frames = traceback.extract_tb(raised.__traceback__)
     if not frames or Path(frames[-1].filename).is_relative_to(Path(levada.__file__).parent):
         return []

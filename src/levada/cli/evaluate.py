@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import tyro
 from rich.console import Console
@@ -13,7 +14,12 @@ from rich.progress import Progress
 
 from levada.api import evaluate as evaluate_run
 from levada.api import load
-from levada.cli.errors import parsing
+from levada.cli.errors import parsing, say
+from levada.cli.parse import env_kwargs_of
+from levada.cli.resume import keep_to_installed
+from levada.run.files import short
+from levada.run.stdout import reserved_stdout
+from levada.run.words import return_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +34,14 @@ class EvalOptions:
     """Seed of the environments and of the sampled actions."""
     stochastic: bool = False
     """Draw actions as in training, instead of taking the likeliest."""
+    trust: bool = False
+    """Execute code that the run names, wherever it comes from."""
+    checkpoint: Annotated[int | None, tyro.conf.arg(metavar="NUM_UPDATES")] = None
+    """The checkpoint after so many updates, of those in checkpoints/; by default the newest valid one."""
+    env_kwargs: tuple[str, ...] = ()
+    """Keyword arguments of the environment, beside or in place of those that it was trained with: `--env-kwargs mode=1`."""
+    at: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Directory with modules and files of the run's own, if they are not where they were when it was trained."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
 
 
@@ -36,24 +50,33 @@ def evaluate(args: list[str], began_s: float) -> int:
     del began_s
     with parsing():
         options = tyro.cli(EvalOptions, args=args, prog="levada eval", config=(tyro.conf.FlagCreatePairsOff,))
-    result = load(options.run)
+    with ExitStack() as closing:
+        stdout = closing.enter_context(reserved_stdout()) if options.json else sys.stdout
+        return _play(options, stdout)
+
+
+def _play(options: EvalOptions, stdout: TextIO) -> int:
+    keep_to_installed(options.run, trust=options.trust)
+    kwargs = env_kwargs_of(options.env_kwargs)
+    result = load(options.run, checkpoint=options.checkpoint, at=options.at, trust=options.trust)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("episodes", total=options.episodes)
         evaluation = evaluate_run(
             result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic,
-            on_episode=lambda episode: progress.advance(bar),
+            env_kwargs=kwargs, on_episode=lambda episode: progress.advance(bar),
         )  # fmt: skip
     returns = evaluation.returns
     if options.json:
         print(json.dumps({
-            "run": str(result.path), "env": result.summary.env, "episodes": len(returns), "version": evaluation.version,
+            "run": str(short(result.path)), "env": result.summary.env, "episodes": len(returns), "version": evaluation.version,
             "deterministic": evaluation.deterministic, "return_mean": evaluation.mean, "return_std": evaluation.std,
             "return_min": float(returns.min()), "return_max": float(returns.max()),
-        }))  # fmt: skip
+        }), file=stdout)  # fmt: skip
         return 0
     how = "likeliest actions" if evaluation.deterministic else "sampled actions"
-    print(
+    say(
         f"{result.summary.algorithm} on {result.summary.env}, version {evaluation.version}, {len(returns)} episodes, {how}: "
-        f"return {evaluation.mean:.1f} +- {evaluation.std:.1f}, from {returns.min():.1f} to {returns.max():.1f}"
+        f"return {return_text(evaluation.mean)} +- {return_text(evaluation.std)}, "
+        f"from {return_text(float(returns.min()))} to {return_text(float(returns.max()))}"
     )
     return 0

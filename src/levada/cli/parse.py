@@ -1,34 +1,49 @@
 """From words to a configuration: `ppo --env CartPole-v1 --until return=475 --learning-rate 1e-3`.
 
 The options of the command and the fields of the algorithm are given side by side, with the help that stands in their
-docstrings. Defaults are those of the preset for the environment.
+docstrings and in the groups of `levada.algorithms.fields`. Defaults are those of the preset for the environment.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from functools import partial
+from types import UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import tyro
 
 from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.fields import GROUPS, OWN, grouped, meanings
+from levada.algorithms.foreign import here, on_the_command_line, option
+from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.presets import preset
-from levada.algorithms.registry import ALGORITHMS, algorithm_name, describe, find_algorithm
+from levada.algorithms.registry import algorithm_home, algorithm_name, describe, find_algorithm
 from levada.api import configure
+from levada.api import settings as read_settings
 from levada.cli.errors import ParserExit, UsageError, parsing
-from levada.rl.task import Task
+from levada.rl._masks import MaskSource
+from levada.rl.task import Task, Vectorization
 from levada.run.identity import Origin, Setting
 
 _SHORT = {"--lag": "--max-lag"}
 """Names that everybody tries first."""
 
+_METAVARS = {
+    "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "cpu|cuda",
+    "hidden": "[INT ...]",
+}  # fmt: skip
+"""Name -> what stands for its value in the help, where its type does not say that well."""
+
 OptionsT = TypeVar("OptionsT", bound="EnvOption")
-ConfigT = TypeVar("ConfigT", bound=Algorithm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +51,27 @@ class EnvOption:
     """What every command about an algorithm must be told."""
 
     env: Annotated[str, tyro.conf.arg(metavar="ENV", help_behavior_hint="(required)")] = ""
-    """A registered environment, such as CartPole-v1, or my_module:MyEnv-v0, which imports my_module first."""
+    """A registered environment, such as CartPole-v1; my_module:MyEnv-v0, which imports my_module first; or a class or function
+    of a file, path/to/file.py:MyEnv."""
     env_kwargs: tuple[str, ...] = ()
     """Keyword arguments of the environment: `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are written as in
     JSON or Python; what is neither is text."""
+    action_mask: MaskSource | None = None
+    """Where the environment says which actions are allowed, if not in its observations: in `info["action_mask"]` (`info`), or by
+    `env.action_masks()` (`method`)."""
+
+    vectorization: Vectorization = "auto"
+    """How several environments are stepped: `sync` one after the other, `async` in a process for each, `vector_entry_point` by
+    the id's own vector environment, `envpool` by EnvPool; `auto` is the id's own where that is quicker, else `sync`."""
+    frame_stack: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
+    """Observations are stacks of the last K frames. By default what the environment shows; 4 for Atari's."""
+    reward_clip: Annotated[float | None, tyro.conf.arg(metavar="LIMIT")] = None
+    """Rewards are cut off at plus and minus this before they are learned from. By default never; 1 for Atari's."""
+    life_loss: tyro.conf.FlagCreatePairsOff[bool] = False
+    """An episode ends for the learner with each life that is lost."""
+    config: Annotated[str | None, tyro.conf.arg(metavar="RUN/config.json")] = None
+    """Settings of a run, in place of the defaults: its algorithm, environment, options and fields. What stands beside it on the
+    command line goes before."""
 
     @property
     def task(self) -> Task:
@@ -48,25 +80,10 @@ class EnvOption:
         Raises:
             UsageError: a keyword argument without a value, or given twice.
         """
-        kwargs: dict[str, Any] = {}
-        for word in self.env_kwargs:
-            name, equals, value = word.partition("=")
-            if not (name.isidentifier() and equals):
-                msg = f"--env-kwargs {word}: expected name=value, such as `--env-kwargs repeat_action_probability=0.0`"
-                raise UsageError(msg)
-            if name in kwargs:
-                msg = f"--env-kwargs has {name} twice; keep one"
-                raise UsageError(msg)
-            kwargs[name] = _value(value)
-        return Task(self.env, env_kwargs=kwargs)
-
-
-@dataclass(frozen=True)
-class _Words(Generic[OptionsT, ConfigT]):
-    """The names are the headings of the help."""
-
-    command: OptionsT
-    algorithm: ConfigT
+        return Task(
+            self.env, env_kwargs=env_kwargs_of(self.env_kwargs), vectorization=self.vectorization, frame_stack=self.frame_stack,
+            reward_clip=self.reward_clip, life_loss=self.life_loss, action_mask=self.action_mask,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,8 @@ class Parsed(Generic[OptionsT]):
     """The fields of the algorithm, and where each value is from."""
     given: frozenset[str]
     """Names of the options and fields that stood on the command line."""
+    otherwise: Origin = "default"
+    """Where the other options are from."""
 
 
 def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[OptionsT]:
@@ -87,6 +106,7 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     Raises:
         UsageError, AlgorithmError, ConfigError: what cannot be; and ParserExit after tyro's own message.
     """
+    args, told = with_config(args)
     if not args or args[0].startswith("-"):
         _without_algorithm(verb, options, args)
     cls = find_algorithm(args[0])
@@ -99,30 +119,124 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
         if count > 1:
             msg = f"--{name.replace('_', '-')} is given {count} times; keep one"
             raise UsageError(msg)
-    env = _env(words)
+    env = _env(words) or (told["env"].env if told else None)
     if env is None and "env" not in names and not {"-h", "--help"} & set(words):
         msg = f"--env is missing: `levada {verb} {args[0]} --env CartPole-v1`"
         raise UsageError(msg)
     _check_names(verb, args[0], names, {*_fields(options), *_fields(cls)})
-    start, settings = configure(cls, env or "", {})
+    algorithm = told["algorithm"] if told else cls
+    base = options(**_as_options(told, env, _fields(options))) if told else options()
+    sections = _sections(base, configure(algorithm, env or "", {})[0])
     with parsing():
-        said = tyro.cli(
-            _Words[tyro.conf.DisallowNone[options], cls],  # type: ignore[valid-type]
+        said: Any = tyro.cli(
+            dataclasses.make_dataclass("Words", list(sections.items())),
             args=words,
-            default=_Words(options(), start),
             prog=f"levada {verb} {args[0]}",
             description=_description(cls, env),
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+            config=(tyro.conf.OmitArgPrefixes,),
         )
+    values = {name: value for title in sections for name, value in vars(getattr(said, title)).items()}
     given = frozenset(names) | {name.removeprefix("no_") for name in names}
-    settings |= {name: Setting(getattr(said.algorithm, name), "command line") for name in _fields(cls) if name in given}
-    return Parsed(said.command, said.algorithm, settings, given)
+    fields = {name: values[name] for name in _fields(cls) if name in given}
+    config, settings = configure(algorithm, env or "", fields, origin="command line")
+    if told:
+        settings = {name: s if name in fields else Setting(s.value, "config") for name, s in settings.items()}
+    parsed = options(**{name: values[name] for name in _fields(options)})
+    return Parsed(parsed, config, settings, given, "config" if told else "default")
+
+
+def with_config(args: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:
+    """The words with the algorithm of `--config RUN/config.json` in front, and the settings that it holds; else None.
+
+    Raises:
+        UsageError: another algorithm is given, or no file.
+        RunDirectoryError, LoadError: it cannot be read.
+    """
+    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
+    if "--config" not in words:
+        return list(args), None
+    place = words.index("--config")
+    if place + 1 == len(words):
+        raise UsageError("--config is given without a file: `levada train --config RUN/config.json`")
+    told = read_settings(words[place + 1])
+    own = type(told["algorithm"])
+    if words[0].startswith("-"):
+        words.insert(0, algorithm_home(own))
+    elif find_algorithm(words[0]) is not own:
+        msg = f"--config {words[place + 1]} is of {algorithm_name(own)}, not of {words[0]}; leave the algorithm out"
+        raise UsageError(msg)
+    return words, told
+
+
+def _as_options(told: Mapping[str, Any], env: str | None, names: Collection[str]) -> dict[str, Any]:
+    """Settings as options; those of the environment only where it is the same."""
+    task: Task = told["env"]
+    values = {name: value for name, value in told.items() if name not in ("algorithm", "env")}
+    if env == task.env:
+        values |= {
+            name: getattr(task, name)
+            for name in ("vectorization", "frame_stack", "reward_clip", "life_loss", "action_mask")
+        }
+        kwargs = task.env_kwargs.items()
+        values["env_kwargs"] = tuple(f"{name}={msgspec.json.encode(value).decode()}" for name, value in kwargs)
+    return {name: value for name, value in {**values, "env": env}.items() if name in names}
+
+
+def _sections(options: EnvOption, config: Algorithm) -> dict[str, type[Any]]:
+    """Options and fields as dataclasses, one for each group of the help, with the values of the two as defaults."""
+    shown: dict[str, tuple[str, Any, Any]] = {}
+    for part in (config, options):
+        hints, texts = get_type_hints(type(part), include_extras=True), meanings(type(part))
+        for name in _fields(type(part)):
+            value = getattr(part, name)
+            default = dataclasses.field(default_factory=partial(_same, value))
+            shown[name] = (name, _shown(name, hints[name], value, texts.get(name, ""), part is options), default)
+    own = type(config).__name__.lower()
+    return {
+        own if title == OWN and own not in GROUPS else title: dataclasses.make_dataclass(
+            title,
+            [shown[name] for name in names],
+            namespace={"__doc__": " "},  # of a blank one the parser shows nothing
+            kw_only=True,
+        )
+        for title, names in grouped(shown, _fields(type(options))).items()
+    }
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _shown(name: str, hint: Any, value: Any, text: str, is_option: bool) -> Any:
+    """A type hint with what the help says of it. An option is not set to None by name: leaving it out does that."""
+    about: dict[str, Any] = {"help": text}
+    if metavar := _METAVARS.get(name) or _or_none(hint):
+        about["metavar"] = metavar
+    if value is None or value == ():
+        about["help_behavior_hint"] = "(default: None)" if "None" in text else ""
+    if name == "env":
+        about["help_behavior_hint"] = "(required)"
+    return Annotated[(hint, tyro.conf.arg(**about), *([tyro.conf.DisallowNone] if is_option else []))]
+
+
+def _or_none(hint: Any) -> str | None:
+    """What stands for a value that may be None: the usual first. None: as the parser has it.
+
+    >>> _or_none(int | None), _or_none(Literal["lstm", "gru"] | None), _or_none(int)
+    ('INT|None', '{lstm,gru,None}', None)
+    """
+    if get_origin(hint) not in (Union, UnionType) or len(get_args(hint)) != 2 or type(None) not in get_args(hint):
+        return None
+    (kind,) = set(get_args(hint)) - {type(None)}
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(map(str, get_args(kind)))},None}}"
+    return f"{kind.__name__.upper()}|None" if isinstance(kind, type) else None
 
 
 def origins(parsed: Parsed[Any]) -> Mapping[str, Origin]:
     """Where the values of the options are from."""
     chosen: dict[str, Origin] = {
-        name: "command line" if name in parsed.given else "default" for name in _fields(type(parsed.options))
+        name: "command line" if name in parsed.given else parsed.otherwise for name in _fields(type(parsed.options))
     }
     return {"algorithm_class": "command line", **chosen}
 
@@ -143,19 +257,43 @@ def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> No
 
 
 def _check_names(verb: str, algorithm: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Refuse short forms, with the name that is meant; other unknown names are left to the parser, which knows near ones."""
+    """Refuse names that are not known, with the one that is meant: another library's, short forms, near ones."""
     for name in names:
-        meant = [full for full in known if _is_short_for(name, full)]
-        if name not in known and meant:
-            nearest = " or ".join(_option(full) for full in sorted(meant))
-            msg = f"no option {_option(name)}; did you mean {nearest}? `levada {verb} {algorithm} --help` lists all"
-            raise UsageError(msg)
+        if name in known or name.removeprefix("no_") in known or name == "help":
+            continue
+        near = [full for full in sorted(known) if _is_short_for(name, full)]
+        near = near or difflib.get_close_matches(name, known, n=1)
+        if found := here(name, known):
+            hint = f": here it is {on_the_command_line(found)};"
+        else:
+            hint = f"; did you mean {' or '.join(map(option, near))}?" if near else ";"
+        msg = f"no option {option(name)}{hint} `levada {verb} {algorithm} --help` lists all"
+        raise UsageError(msg)
 
 
 def _is_short_for(name: str, full: str) -> bool:
     """Whether it is the initials of a name, one of its words, or the beginning of the first: lr, epochs, ent."""
     words = full.split("_")
     return name == "".join(word[0] for word in words) or name in words or words[0].startswith(name)
+
+
+def env_kwargs_of(words: Sequence[str]) -> dict[str, Any]:
+    """Keyword arguments from `name=value`.
+
+    Raises:
+        UsageError: one without a value, or given twice.
+    """
+    kwargs: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name.isidentifier() and equals):
+            msg = f"--env-kwargs {word}: expected name=value, such as `--env-kwargs repeat_action_probability=0.0`"
+            raise UsageError(msg)
+        if name in kwargs:
+            msg = f"--env-kwargs has {name} twice; keep one"
+            raise UsageError(msg)
+        kwargs[name] = _value(value)
+    return kwargs
 
 
 def _value(word: str) -> Any:
@@ -174,19 +312,16 @@ def _value(word: str) -> Any:
         return word
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _description(cls: type[Algorithm], env: str | None) -> str:
     text = describe(cls)
     if env is not None and preset(algorithm_name(cls), env):
         text += f" Defaults are those of the preset for {env}."
-    return text
+    # the parser joins lines, but for indented ones
+    return textwrap.fill(text, shutil.get_terminal_size().columns, subsequent_indent="  ")
 
 
 def _fields(cls: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]
+    return [field.name for field in dataclasses.fields(cls) if field.init]
 
 
 def join_until(words: Sequence[str]) -> list[str]:

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import tyro
 
-from levada.algorithms.registry import ALGORITHMS
+from levada.algorithms.names import ALGORITHMS
 from levada.api import resume as resume_run
+from levada.api.foreign import forget_modules_beside
 from levada.api.load import read_setting
 from levada.cli.errors import RunFailedError, parsing
 from levada.cli.parse import join_until
 from levada.cli.train import Shown
 from levada.run.directory import RunDirectory
+from levada.run.interrupt import Interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,12 @@ class ResumeOptions(Shown):
     """When to stop; by default when the run was to stop. See `levada train ppo --help`."""
     on: str | None = None
     """Where to run; by default where it ran. In admission order the result does not depend on it."""
+    trust: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Go on with a run that was made elsewhere: execute code that it names, and unpickle its environments."""
+    fresh_episodes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Begin episodes anew, and replays empty; unpickle nothing."""
+    at: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Directory with modules and files of the run's own, if they are not where they were when it was trained."""
 
 
 def resume(args: list[str], began_s: float) -> int:
@@ -33,15 +41,27 @@ def resume(args: list[str], began_s: float) -> int:
     with parsing():
         options = tyro.cli(ResumeOptions, args=join_until(args), prog="levada resume")
     options.check()
+    keep_to_installed(options.run, trust=options.trust)
     begun: list[RunDirectory] = []
+    is_interrupted = False
     try:
         result = resume_run(
-            options.run, until=options.until, on=options.on, display=options.display, on_directory=begun.append,
-            began_s=began_s,
+            options.run, until=options.until, on=options.on, at=options.at, trust=options.trust,
+            fresh_episodes=options.fresh_episodes, display=options.display, on_directory=begun.append, began_s=began_s,
         )  # fmt: skip
+    except Interrupted as stop:
+        result, is_interrupted = stop.result, True
     except Exception as error:
         if not begun:
             raise
         raise RunFailedError(begun[0]) from error
     name = result.summary.algorithm
-    return options.finish(result, name if name in ALGORITHMS else read_setting(begun[0], "algorithm_class"))
+    return options.finish(
+        result, name if name in ALGORITHMS else read_setting(begun[0], "algorithm_class"), is_interrupted
+    )
+
+
+def keep_to_installed(run: str, *, trust: bool) -> None:
+    """Before a run is opened that was not made here: import nothing that lies beside it."""
+    if not trust and not RunDirectory.open(run).is_ours:
+        forget_modules_beside(run)

@@ -1,4 +1,4 @@
-"""`levada show`, `levada check`, `levada algorithms`: look without running."""
+"""`levada show`, `levada check`: look without running."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import gymnasium
 import tyro
 from gymnasium.utils.env_checker import check_env
 
-from levada.algorithms.registry import ALGORITHMS, describe, find_algorithm
 from levada.api import build
-from levada.cli.errors import UsageError, plain_warning
+from levada.cli.errors import UsageError, plain_warning, say
 from levada.cli.parse import EnvOption, parse
 from levada.flow import FlowError
-from levada.rl._atari import is_atari
-from levada.rl.task import Task, TaskError
+from levada.rl.task import Task, TaskError, single_env
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +52,10 @@ def show(args: list[str], began_s: float) -> int:
             raise UsageError(msg) from error
         print(path)
     elif parsed.options.mermaid:
-        print(flow.mermaid())
+        say(flow.mermaid())
     else:
-        print(flow)
-        print(f"  hash   {flow.hash()}")
+        say(str(flow))
+        say(f"  hash   {flow.hash()}")
     return 0
 
 
@@ -72,9 +70,9 @@ def check(args: list[str], began_s: float) -> int:
     if any(problem.severity == "error" for problem in problems):
         raise FlowError(flow.name, problems)
     for line in [*map(str, problems), *remarks]:
-        print(line)
+        say(line)
     noun = "remark" if len(problems) + len(remarks) == 1 else "remarks"
-    print(f"{flow.name} on {task.name}: checked, {len(problems) + len(remarks) or 'no'} {noun}")
+    say(f"{flow.name} on {task.name}: checked, {len(problems) + len(remarks) or 'no'} {noun}")
     return 0
 
 
@@ -84,8 +82,9 @@ def _env_remarks(task: Task) -> list[str]:
     Raises:
         TaskError: it found that the environment breaks the contract.
     """
-    kwargs = {} if is_atari(str(task.env)) else task.env_kwargs  # those of its vector environment are others
-    env = gymnasium.make(str(task.env), **{"disable_env_checker": True, **kwargs})
+    env = single_env(task)
+    if env is None:
+        return []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -98,19 +97,3 @@ def _env_remarks(task: Task) -> list[str]:
     finally:
         env.close()
     return [f"remark: {plain_warning(warning.message)}" for warning in caught]
-
-
-def algorithms(args: list[str], began_s: float) -> int:
-    """List the algorithms with the first line of their description."""
-    del began_s
-    if {"-h", "--help"} & set(args):
-        print("usage: levada algorithms\n\nList the algorithms.")
-        return 0
-    if args:
-        msg = f"`levada algorithms` takes nothing, got {' '.join(args)!r}"
-        raise UsageError(msg)
-    width = max(map(len, ALGORITHMS))
-    for name in ALGORITHMS:
-        print(f"{name:<{width}} {describe(find_algorithm(name))}")
-    print("\nOne of your own: `levada train path/to/file.py:Class --env ENV`; see docs/tutorial-algorithm.md.")
-    return 0

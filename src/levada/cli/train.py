@@ -7,12 +7,15 @@ from shlex import quote
 
 import tyro
 
+from levada.algorithms.names import ALGORITHMS
+from levada.algorithms.registry import algorithm_home
 from levada.api import Options, Result, deployment, launch
 from levada.cli.errors import INTERRUPTED, RunFailedError, UsageError, silence_warnings, tell
 from levada.cli.parse import EnvOption, origins, parse
-from levada.run import execute
 from levada.run.directory import RunDirectory
 from levada.run.display import Mode
+from levada.run.files import short
+from levada.run.interrupt import Interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +39,11 @@ class Shown:
         if self.quiet:
             silence_warnings()
 
-    def finish(self, result: Result, algorithm: str) -> int:
+    def finish(self, result: Result, algorithm: str, is_interrupted: bool = False) -> int:
         """Say what can be done next; the exit code."""
         if self.display == "auto":
-            tell(_what_next(result, algorithm))
-        return INTERRUPTED if result.summary.stopped_by == execute.INTERRUPTED else 0
+            tell(_what_next(result, algorithm, is_interrupted))
+        return INTERRUPTED if is_interrupted else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,27 +56,35 @@ def train(args: list[str], began_s: float) -> int:
     parsed = parse("train", TrainOptions, args)
     options = parsed.options
     options.check()
+    home = algorithm_home(type(parsed.config))
+    name = next((name for name, own in ALGORITHMS.items() if own == home), home)
     claimed: list[RunDirectory] = []
     try:
         result = launch(
             parsed.config, parsed.settings, options.task, options, deployment(options.on), option_origins=origins(parsed),
             display=options.display, on_directory=claimed.append, began_s=began_s,
         )  # fmt: skip
+    except Interrupted as stop:
+        return options.finish(stop.result, name, is_interrupted=True)
     except Exception as error:
         if not claimed:
             raise
         raise RunFailedError(claimed[0]) from error
-    return options.finish(result, args[0])
+    return options.finish(result, name)
 
 
-def _what_next(result: Result, algorithm: str) -> str:
-    where, above = quote(str(result.path)), quote(str(result.path.parent))
+def _what_next(result: Result, algorithm: str, is_interrupted: bool) -> str:
+    path = short(result.path)
+    where, above = quote(str(path)), quote(str(path.parent))
+    play = {f"levada eval {where} --episodes 20": "play with the trained policy"}
+    go_on = {f"levada resume {where}": "go on where it stopped"}
+    train_on = {f"levada resume {where} --until ...": "train on"}
+    has_events = any(result.path.glob("events.out.tfevents.*"))
     commands = {
-        f"levada eval {where} --episodes 20": "play with the trained policy",
-        f"levada resume {where} --until ...": "train on",
-        f"tensorboard --logdir {above}": "see the curves",
+        **(go_on | play if is_interrupted else play | train_on),
+        **({f"tensorboard --logdir {above}": "see the curves"} if has_events else {}),
         f"levada show {quote(algorithm)} --env {quote(result.summary.env)}": "see the flow",
     }
     width = max(map(len, commands))
     lines = [f"  {command:<{width}}  {what}" for command, what in commands.items()]
-    return "\n".join([f"The run lies in {result.path}. What next:", *lines])
+    return "\n".join([f"The run lies in {path}. What next:", *lines])

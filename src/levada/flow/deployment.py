@@ -30,6 +30,10 @@ class Run(Protocol):
         """Go on, and yield each report."""
         ...
 
+    def is_hung(self, seconds: float) -> bool:
+        """Whether it has waited for so long for one step of an environment, or for its workers. Asked from another thread."""
+        ...
+
     def statistics(self) -> Statistics:
         """The run at this moment, as plain data."""
         ...

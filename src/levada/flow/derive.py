@@ -77,6 +77,8 @@ class Channel:
     """Its sources get only each n-th version of its learner. None: they get none."""
     counted: bool = True
     """Whether each item that is taken serves the next update of the learner, and no later one."""
+    at_once: int = 1
+    """Items that are taken together or not at all, so that no update by what is sampled comes between them."""
 
     @property
     def window(self) -> int:
@@ -240,10 +242,14 @@ def _channel(flow: Flow, consumer: Node, index: int, sharded: frozenset[str]) ->
         policy = policy_read(flow, learners[0], sources)
         every = _publish_every(flow, learners[0], sources)
     name = f"{edge.label}->{consumer.name}"
+    is_counted, at_once = all(items is not None for _, items in reached), 1
+    if not is_counted and edge.queue.on_stale == "drop" and _joins_samples(flow, consumer, consumer):
+        at_once = consumer.size
+        is_counted = edge.queue.capacity is None or edge.queue.capacity >= at_once
     return Channel(
         name, edge.queue, edge, consumer.name, index, sources, sum(flow.nodes[source].shards for source in sources),
         _proportions(flow, edge.node, sources), learners, policy, per_update, every,
-        all(items is not None for _, items in reached),
+        is_counted, at_once if is_counted else 1,
     )  # fmt: skip
 
 
@@ -284,6 +290,19 @@ def _learners(flow: Flow, node: Node, items: int | None) -> Iterator[tuple[str, 
     for following, edge in consumers(flow, node.name):
         if edge.queue is None:
             yield from _learners(flow, following, items)
+
+
+def _joins_samples(flow: Flow, node: Node, consumer: Node) -> bool:
+    """Whether what the consumer makes of items goes to learners as it is, past unions with nothing but samples of replays."""
+    is_batch = node.kind == "batch" and node.size > 1 and node is not consumer
+    if node.kind in ("filter", "flat_map") or is_batch:
+        return False
+    following = [(after, edge) for after, edge in consumers(flow, node.name) if edge.queue is None]
+    for after, edge in following:
+        others = [other for other in after.inputs if other is not edge] if after.kind == "union" else []
+        if any(other.queue is not None or flow.nodes[other.node].kind != "sample" for other in others):
+            return False
+    return node.kind == "learn" or all(_joins_samples(flow, after, consumer) for after, _ in following)
 
 
 def _one_item_per_ticket(flow: Flow, name: str, sharded: frozenset[str]) -> bool:

@@ -148,9 +148,27 @@ class Flow:
         node = self._add(name, "learn", learner, (batch,)).input.node
         return Updates(*(Stream(Input(node, port), self) for port in ("weights", "stats", "priorities")))
 
-    def sample(self, name: str, replay: Replay[T], *, size: int) -> Stream[Sequence[T]]:
-        """Draw batches from a replay, as its balance allows."""
-        return self._add(name, "sample", None, replay=self._mine(replay, Replay), size=_count(size, name, "size"))
+    def sample(
+        self, name: str, replay: Replay[T], *, size: int, minibatch_size: int | None = None
+    ) -> Stream[Sequence[T]]:
+        """Draw batches from a replay, as its balance allows.
+
+        Args:
+            name: of the node.
+            replay: to draw from.
+            size: entries of a batch.
+            minibatch_size: how many of them, in their order, the learner takes for one gradient step; it must divide the size.
+                A prioritised replay draws each minibatch from the whole table.
+                None: the batch is learned from as a whole.
+
+        """
+        if minibatch_size is not None and _count(size, name, "size") % _count(minibatch_size, name, "minibatch_size"):
+            msg = f"{name!r}: minibatch_size={minibatch_size} for a sample of {size}; expected a divisor of it"
+            raise ValueError(msg)
+        return self._add(
+            name, "sample", None, replay=self._mine(replay, Replay), size=_count(size, name, "size"),
+            minibatch_size=minibatch_size,
+        )  # fmt: skip
 
     def report(self, stats: Stream[Mapping[str, float]], *, name: str = "report") -> None:
         """Hand each item to the user's loop: `for report in flow.run(...)`. Due by updates, never by wall-clock."""

@@ -56,6 +56,8 @@ class Node:
     """In which proportion a union takes from its inputs; None: as items come."""
     replay: str | None = None
     """The table that a sample reads."""
+    minibatch_size: int | None = None
+    """How many items of a sample are learned from at a time; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

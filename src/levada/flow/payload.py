@@ -119,6 +119,8 @@ class Draw(Struct, frozen=True):
     table: int
     size: int
     """How many entries."""
+    minibatch_size: int
+    """How many of them are learned from at a time."""
     number: int
     """Counted per replay, from 0."""
     entries: Any = None

@@ -77,8 +77,11 @@ class Table(Protocol):
         """Copy an item in."""
         ...
 
-    def sample(self, size: int) -> tuple[Sequence[Any], Any]:
-        """Draw `size` entries: a batch, and what they are known by."""
+    def sample(self, size: int, minibatch_size: int) -> tuple[Sequence[Any], Any]:
+        """Draw `size` entries: a batch, and what they are known by.
+
+        Each `minibatch_size` of them, in their order, are one gradient step's: a fair sample of the whole table by themselves.
+        """
         ...
 
     def reprioritise(self, entries: Any, priorities: Any) -> None:

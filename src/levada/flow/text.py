@@ -17,7 +17,8 @@ def describe_kind(node: Node) -> str:
     if node.kind == "batch":
         return f"batch of {node.size}" + (" at the shard" if node.at == "shard" else "")
     if node.kind == "sample":
-        return f"sample of {node.size}"
+        minibatches = "" if node.minibatch_size in (None, node.size) else f" in minibatches of {node.minibatch_size}"
+        return f"sample of {node.size}{minibatches}"
     if node.kind == "split":
         return f"split by {', '.join(node.keys)}"
     if node.kind == "union" and node.weights:

@@ -90,6 +90,8 @@ class Failed(Struct, frozen=True):
     source: str
     shard: int
     why: str
+    begins_anew: bool = False
+    """It does not go on where it was: its episodes begin anew, with other random numbers, and the result is another."""
 
 
 class Emptied(Struct, frozen=True):

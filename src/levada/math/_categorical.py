@@ -24,20 +24,23 @@ from ._checks import (
 )
 from ._wide import widened
 
+# Below any logit that is allowed; finite, so that a row of nothing else is uniform.
+_MASKED_LOGIT = -1e38
 # exp() of it is exactly 0, yet sums and differences of it stay finite: no -inf, so no NaN in
 # entropies and ratios.
-_MASKED_LOGIT = -1e9
+_LEAST_LOG_PROB = -1e9
 
 
 @final
 class Categorical:
     """Choose one of A actions; a mask forbids some of them.
 
-    A masked action has probability exactly 0, and a log-probability near -1e9 rather than -inf. Its logit
-    gets no gradient. At least one action of each row must be allowed: with none, all are equally likely.
+    A masked action has probability exactly 0, and a log-probability of -1e9 rather than -inf. Its logit
+    gets no gradient. The same holds where a logit is -inf. At least one action of each row must be allowed:
+    where a mask allows none, all are equally likely.
 
     Args:
-        logits: floating ``[*batch, A]``, unnormalised log-probabilities.
+        logits: floating ``[*batch, A]``, unnormalised log-probabilities; at least one of each row is finite.
         mask: bool ``[*batch, A]``, True where the action is allowed (Gymnasium's ``action_mask`` as bool).
 
     Raises:
@@ -64,7 +67,7 @@ class Categorical:
             check_dtype("Categorical", "mask", mask, TORCH_FLAGS)
             check_shape("Categorical", "mask", mask, logits.shape, "logits")
             logits = logits.masked_fill(mask.logical_not(), _MASKED_LOGIT)
-        self.log_probs = functional.log_softmax(logits, dim=-1)
+        self.log_probs = functional.log_softmax(logits, dim=-1).clamp(min=_LEAST_LOG_PROB)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions, int64 ``[*batch]``.

@@ -19,6 +19,8 @@ function. Nothing here imports torch, for the numpy functions share these checks
 
 from __future__ import annotations
 
+import math
+from numbers import Integral
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -130,6 +132,23 @@ def check_unit(where: str, name: str, value: float) -> None:
     """Raise RangeError unless `value` lies in [0, 1]."""
     if not 0.0 <= value <= 1.0:
         msg = f"{where}: {name} is {value}, expected a number in [0, 1]"
+        raise RangeError(msg)
+
+
+def check_finite(where: str, name: str, value: float) -> None:
+    """Raise RangeError unless `value` is a finite number."""
+    if not math.isfinite(value):
+        msg = f"{where}: {name} is {value}, expected a finite number"
+        raise RangeError(msg)
+
+
+def check_count(where: str, name: str, value: object) -> None:
+    """Raise KindError unless `value` is an integer, RangeError unless it is at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        msg = f"{where}: {name} is {value!r}, expected an integer of at least 1"
+        raise KindError(msg)
+    if value < 1:
+        msg = f"{where}: {name} is {value}, expected at least 1"
         raise RangeError(msg)
 
 

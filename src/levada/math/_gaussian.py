@@ -24,6 +24,12 @@ from ._wide import widened
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
+def _inverse_std(log_std: Tensor) -> Tensor:
+    """One over the standard deviation, finite however small that is: a distance of 0 counts as 0."""
+    largest = math.floor(math.log(torch.finfo(log_std.dtype).max))
+    return (-log_std).clamp(max=largest).exp()
+
+
 @final
 class Gaussian:
     """Choose a vector of N independent normally distributed numbers.
@@ -90,7 +96,7 @@ class Gaussian:
         """
         check_dtype("Gaussian.log_prob", "action", action, TORCH_FLOATS)
         check_shape("Gaussian.log_prob", "action", action, self.mean.shape, "mean")
-        z = (action - self.mean) * (-self.log_std).exp()
+        z = (action - self.mean) * _inverse_std(self.log_std)
         return -(0.5 * z * z + self.log_std + _HALF_LOG_TWO_PI).sum(dim=-1)
 
     def entropy(self) -> Tensor:
@@ -123,5 +129,5 @@ class Gaussian:
         check_same_class("Gaussian.kl", self, other)
         check_shape("Gaussian.kl", "other", other.mean, self.mean.shape, "self")
         log_ratio = self.log_std - other.log_std
-        z = (self.mean - other.mean) * (-other.log_std).exp()
+        z = (self.mean - other.mean) * _inverse_std(other.log_std)
         return (0.5 * ((2.0 * log_ratio).exp() + z * z - 1.0) - log_ratio).sum(dim=-1)

@@ -39,8 +39,10 @@ def signed_hyperbolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
 def signed_parabolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
     """Undo `signed_hyperbolic`: ``h^-1(x) = sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)``.
 
-    Pohlen et al. 2018 (arXiv 1805.11593), proposition A.2 (iii). The fraction is written as ``2 z / (1 + sqrt(1 + 4 eps z))``,
-    with z = |x| + 1 + eps: the same number, also in single precision and for eps = 0.
+    Pohlen et al. 2018 (arXiv 1805.11593), proposition A.2 (iii). With d for the fraction less 1 this is
+    ``sign(x) d (d + 2)``, and d solves ``eps d^2 + (1 + 2 eps) d = |x|``: it is written as
+    ``2 |x| / (b + sqrt(b^2 + 4 eps |x|))`` with b = 1 + 2 eps. So small values keep their digits in single precision, the
+    gradient at 0 is 1 / h'(0), and eps may be 0.
 
     Args:
         x: floating, of any shape.
@@ -55,9 +57,9 @@ def signed_parabolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
 
     """
     _check("signed_parabolic", x, eps)
-    z = x.abs() + (1.0 + eps)
-    root = 2.0 * z / (1.0 + (1.0 + 4.0 * eps * z).sqrt())
-    return x.sign() * (root - 1.0) * (root + 1.0)
+    size, b = x.abs(), 1.0 + 2.0 * eps
+    slope = 2.0 / (b + (b * b + 4.0 * eps * size).sqrt())
+    return x * slope * (size * slope + 2.0)
 
 
 def _check(where: str, x: Tensor, eps: float) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._checks import RangeError, check_discount, check_steps, check_unit
+from ._checks import check_count, check_discount, check_steps, check_unit
 from ._scan import discounted_sum
 
 
@@ -201,9 +201,7 @@ def n_step_returns(
     """
     check_steps("n_step_returns", {"r_t": r_t, "v_t": v_t}, {"terminated": terminated, "truncated": truncated})
     check_discount("n_step_returns", discount, r_t)
-    if n < 1:
-        msg = f"n_step_returns: n is {n}, expected at least 1"
-        raise RangeError(msg)
+    check_count("n_step_returns", "n", n)
 
     continues = _continues(terminated, truncated)
     one_step = r_t + discount * v_t.masked_fill(terminated, 0.0)

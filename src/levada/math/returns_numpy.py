@@ -90,7 +90,14 @@ def _discounted_sum(y_t: Floats, a_t: Floats, scratch: Floats) -> None:
     while span < num_steps:
         earlier = y_t[:-span]
         # The product is whole before the sum begins, so rows that are both read and written do no harm.
-        earlier += np.multiply(a_t, y_t[span:], out=scratch[:-span])
+        earlier += _product(a_t, y_t[span:], scratch[:-span])
         if 2 * span < num_steps:
-            a_t = a_t[:-span] * a_t[span:]
+            a_t = _product(a_t[:-span], a_t[span:], np.empty_like(a_t[span:]))
         span *= 2
+
+
+def _product(a: Floats, b: Floats, out: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):  # 0 times infinity
+        np.multiply(a, b, out=out)
+    np.copyto(out, 0.0, where=(a == 0.0) & np.isnan(out))
+    return out

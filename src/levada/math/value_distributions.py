@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._checks import TORCH_FLOATS, RangeError, ShapeError, check_dtype, check_positive, check_shape
+from ._checks import TORCH_FLOATS, RangeError, ShapeError, check_dtype, check_finite, check_positive, check_shape
 
 
 def categorical_projection(probs: Tensor, r_t: Tensor, discount_t: Tensor, *, v_min: float, v_max: float) -> Tensor:
@@ -44,6 +44,8 @@ def categorical_projection(probs: Tensor, r_t: Tensor, discount_t: Tensor, *, v_
     """
     where = "categorical_projection"
     num_atoms = _check_rows(where, "probs", probs, least=2)
+    for name, end in (("v_min", v_min), ("v_max", v_max)):
+        check_finite(where, name, end)
     check_positive(where, "v_max - v_min", v_max - v_min)
     for name, value in (("r_t", r_t), ("discount_t", discount_t)):
         _check_like(where, name, value, probs)

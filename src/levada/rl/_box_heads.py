@@ -21,6 +21,8 @@ from levada.rl.spaces import Array, SpaceError
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
+_LARGEST_EXPONENT = np.float32(math.floor(math.log(np.finfo(np.float32).max)))
+"""Whose exponential is finite in float32, as in `levada.math.Gaussian`."""
 _LOG_STD_RANGE = (-20.0, 2.0)
 """Of a deviation that a network gives (Haarnoja et al. 2018, arXiv 1801.01290, in the authors' code)."""
 
@@ -76,7 +78,7 @@ class BoxHead(ActionHead):
 
     def _density(self, params: Array, action: Array) -> Array:
         mean, log_std = params[:, : self._size], self._log_std(params)
-        z = (action - mean) * np.exp(-log_std)
+        z = (action - mean) * np.exp(np.minimum(-log_std, _LARGEST_EXPONENT))
         density: Array = -(0.5 * z * z + log_std + np.float32(_HALF_LOG_TWO_PI))
         return density
 

@@ -18,7 +18,8 @@ from levada.math import Bernoulli, Categorical, Distribution, MultiCategorical
 from levada.rl._action_head import ActionHead, refuse_mask, softplus
 from levada.rl.spaces import Array
 
-_MASKED_LOGIT = np.float32(-1e9)
+_MASKED_LOGIT, _LEAST_LOG_PROB = np.float32(-1e38), np.float32(-1e9)
+"""As in `levada.math.Categorical`."""
 
 
 @final
@@ -145,4 +146,4 @@ def _masked(logits: Array, mask: Array) -> Array:
 def _log_softmax(logits: Array) -> Array:
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_probs: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return log_probs
+    return np.maximum(log_probs, _LEAST_LOG_PROB, out=log_probs)

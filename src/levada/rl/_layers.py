@@ -21,7 +21,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from levada.rl.spaces import Array, SpaceError
+from levada.rl.spaces import Array, SpaceError, leaf_spaces
 
 Activation: TypeAlias = Literal["tanh", "relu"]
 
@@ -167,13 +167,22 @@ def is_image(space: Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) in (3, 4, 5) and space.dtype in (np.uint8, np.bool_)
 
 
-def is_large_image(space: Space[Any]) -> bool:
-    """Say whether a space is one of images whose convolutions take most of the time: 36 x 36 or larger.
+def is_large_image(space: Space[Any], side: int = 36) -> bool:
+    """Say whether a space is one of images whose convolutions take most of the time: of so many pixels each side, or more.
 
     >>> is_large_image(spaces.Box(0, 255, (4, 84, 84), np.uint8)), is_large_image(spaces.Box(0, 255, (10, 10, 6), np.uint8))
     (True, False)
     """
-    return is_image(space) and min(image_sides(space)) >= 36
+    return is_image(space) and min(image_sides(space)) >= side
+
+
+def has_large_images(observation_space: Space[Any], side: int = 36) -> bool:
+    """Say whether a large image is among what is observed.
+
+    >>> has_large_images(spaces.Dict({"image": spaces.Box(0, 255, (4, 84, 84), np.uint8)}))
+    True
+    """
+    return any(is_large_image(space, side) for space in leaf_spaces(observation_space).values())
 
 
 def image_sides(space: Space[Any]) -> tuple[int, int]:

@@ -157,6 +157,9 @@ class _LeafReader:
             raise Violation(msg, env_index)
         with np.errstate(over="ignore"):
             cast: Array = array.astype(np.int64 if self._num_values is not None else self._raw_dtype)
+        if cast.dtype.kind in "iu" and not np.array_equal(cast, array):  # 300 as uint8 would be 44
+            msg = f"{self._path} has {_shorten(array[cast != array])}, which {cast.dtype} as declared cannot hold"
+            raise Violation(msg, env_index)
         return cast
 
 

@@ -48,6 +48,10 @@ def read_flags(name: str, flags: Any, none: npt.NDArray[np.bool_]) -> npt.NDArra
         if flags.shape != none.shape:
             msg = f"{name} has shape {flags.shape}, expected {none.shape}: one bool for each environment"
             raise Violation(msg)
+        if (wrong := (flags != 0) & (flags != 1)).any():
+            index = int(np.flatnonzero(wrong)[0])
+            msg = f"{name} is {flags[index]}, expected a bool"
+            raise Violation(msg, index)
         flags = flags.astype(_BOOL)
     copy: npt.NDArray[np.bool_] = flags.copy() if 1 in flags.tobytes() else none
     return copy

@@ -20,11 +20,12 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from levada.flow.errors import LevadaError
+from levada.flow.mistakes import raised_text
 from levada.math import Distribution
 from levada.rl.models import Images, TensorNest
 from levada.rl.normalise import moments_key, normalised_leaves
 from levada.rl.recurrent import Recurrent
-from levada.rl.spaces import ACTION_MASK, OBS, allocate, has_action_mask, map_nest
+from levada.rl.spaces import ACTION_MASK, OBS, allocate, has_action_mask, map_nest, named_leaves
 
 if TYPE_CHECKING:
     from levada.rl.policy import Policy
@@ -62,7 +63,13 @@ def make_network(make: Any, space: Space[Any], num_params: int) -> nn.Module:
         raise ModelError(msg) from None
     except ValueError:  # some built in callables have no signature; the call will tell
         pass
-    network = make(space, num_params)
+    try:
+        network = make(space, num_params)
+    except LevadaError:
+        raise
+    except Exception as error:
+        msg = f"network={_named(make)} cannot be made for {space} and {num_params} action parameters: {raised_text(error)}"
+        raise ModelError(msg) from error
     if not isinstance(network, nn.Module):
         hint = "did you forget `return`?" if network is None else "does it derive from nn.Module?"
         msg = f"network={_named(make)} made {_a(network)}, {expected}; {hint}"
@@ -203,8 +210,11 @@ def dry_run(module: PolicyModule) -> None:
         with torch.no_grad():
             output = network(module.prepared(map_nest(torch.from_numpy, zeros), ""), *state)
     except Exception as error:
-        error.add_note(f"{where}, with {num_rows} observations of {module.policy.inner_space}; {expected}")
-        raise
+        if type(network).__module__.partition(".")[0] == __name__.partition(".")[0]:
+            raise  # our own
+        shapes = {path or "obs": tuple(leaf.shape) for path, leaf in named_leaves(zeros).items()}
+        msg = f"{where} cannot take observations {shapes}: {raised_text(error)}; {expected}; does its first layer take so many?"
+        raise ModelError(msg) from error
     network.train(was_training)
     if not isinstance(output, tuple) or len(output) != 2 + len(state) or not all(isinstance(x, Tensor) for x in output):
         got = f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"

@@ -2,7 +2,9 @@
 
 torch multiplies float32 matrices by MKL, which on other processors than Intel's leaves half of each AVX-512 register empty:
 256 x 256 x 256 takes 320 us there, and 155 us by oneDNN, which torch has for convolutions (one core of an EPYC of family 26).
-Which of them it is depends on the processor and on the shapes, never on a measurement.
+Where MKL is kept from AVX-512 for the sake of equal bits (see `levada.portable`), oneDNN has only the largest products, which
+would lose most; they have the bits of this kind of processor then. Which of them it is depends on the processor and on the
+shapes, never on a measurement.
 
 >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
 >>> torch.equal(_by_onednn().mm(a, b), a @ b) if torch.backends.mkldnn.is_available() else True
@@ -11,16 +13,20 @@ True
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from levada.portable import has_avx512, is_amd, limits_onednn
+
 LARGE = 1 << 22
 """Multiplications of one product from which oneDNN is quicker; for smaller ones its calls cost more than they save."""
+LARGEST = 1 << 24
+"""The same where equal bits on other processors count more. 256 rows through a 256-256 network, SAC's default, have as many."""
 
 _SOURCE = """
 def mm(a: Tensor, b: Tensor):
@@ -46,7 +52,7 @@ def quicker_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if name is None or kwargs:
         return None
     *bias, a, b = args
-    if a.shape[-2] * a.shape[-1] * b.shape[-1] < LARGE or a.dtype != torch.float32 or not _mkl_is_slow():
+    if a.dtype != torch.float32 or a.shape[-2] * a.shape[-1] * b.shape[-1] < _least():
         return None
     is_row = [x.shape[-1] == b.shape[-1] and x.shape[:-1] in ((), (len(a), 1)) for x in bias]
     return getattr(_by_onednn(), name) if all(is_row) else None
@@ -54,7 +60,7 @@ def quicker_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def has_quicker_products(shapes: Iterable[torch.Size], num_rows: int) -> bool:
     """Whether a recording multiplies so many rows by some of these weights sooner than anything else does."""
-    return any(len(shape) > 1 and shape[-1] * shape[-2] * num_rows >= LARGE for shape in shapes) and _mkl_is_slow()
+    return any(len(shape) > 1 and shape[-1] * shape[-2] * num_rows >= _least() for shape in shapes)
 
 
 _NAMES = {
@@ -71,9 +77,10 @@ def _by_onednn() -> Any:
 
 
 @cache
-def _mkl_is_slow() -> bool:
-    """Whether the processor has AVX-512 and is none of Intel's."""
-    if not (torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"):
-        return False
-    info = Path("/proc/cpuinfo")
-    return info.exists() and "AuthenticAMD" in info.read_text()
+def _least() -> float:
+    """Multiplications of the smallest product that oneDNN gets; infinite where MKL uses all that the processor has."""
+    if not (torch.backends.mkldnn.is_available() and has_avx512()) or limits_onednn():
+        return math.inf
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return LARGEST
+    return LARGE if is_amd() else math.inf

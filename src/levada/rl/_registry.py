@@ -17,12 +17,14 @@ import importlib
 import importlib.util
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
 from levada.flow.errors import LevadaError
+from levada.flow.mistakes import syntax_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +39,18 @@ _deprecations_shown: set[str] = set()
 
 class TaskError(LevadaError, ValueError):
     """The task cannot be made: an unknown id, a missing package, a callable that makes something else."""
+
+
+def home_of(spec: EnvSpec) -> str:
+    """The module of the environment."""
+    entry = spec.entry_point
+    return entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
+
+
+def is_installed(spec: EnvSpec) -> bool:
+    """Whether the environment is that of an installed package, and not the user's own."""
+    root = importlib.util.find_spec(home_of(spec).partition(".")[0] or "gymnasium")
+    return root is not None and bool({"site-packages", "dist-packages"} & set(Path(root.origin or "").parts))
 
 
 def has_sound_vector_env(spec: EnvSpec) -> bool:
@@ -60,6 +74,9 @@ def find_spec(env_id: str) -> EnvSpec:
                 f"task {env_id!r}: there is no module {error.name!r} to import; an id is 'Env-v0', or "
                 "'module:Env-v0' with a module that registers it"
             )
+            raise TaskError(msg) from error
+        except SyntaxError as error:
+            msg = f"task {env_id!r}: {syntax_text(error)}"
             raise TaskError(msg) from error
     if name.startswith("ALE/") or "NoFrameskip" in name:
         _register_atari(env_id)
@@ -119,6 +136,11 @@ def translated_errors(env_id: str, spec: EnvSpec) -> Iterator[None]:
         for package, extra in (("Box2D", "box2d"), ("MuJoCo", "mujoco")):
             if where.startswith(f"gymnasium.envs.{extra}"):
                 raise TaskError(_not_installed(env_id, package, extra)) from error
+        if home_of(spec).startswith("gymnasium."):  # such as MuJoCo's of versions 2 and 3
+            newest = find_highest_version(spec.namespace, spec.name)
+            hint = f" Did you mean {get_env_id(spec.namespace, spec.name, newest)!r}?" if newest != spec.version else ""
+            msg = f"task {env_id!r}: {error}{hint}"
+            raise TaskError(msg) from error
         if isinstance(error, ImportError):
             raise
         msg = f"task {env_id!r} needs a package that is not installed: {error}"

@@ -54,6 +54,8 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self.envs = tuple(envs)
         self.num_envs = len(self.envs)
         self.failed: int | None = None
+        self.at: int | None = None
+        """The environment that was stepped or reset last."""
         first = self.envs[0]
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.render_mode = first.render_mode
@@ -92,6 +94,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         final_obs: Array | None = None
         for index, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            self.at = index
             try:
                 result = env.step(action)
             except Exception:
@@ -138,6 +141,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
     def _reset_one(
         self, env: gymnasium.Env[Any, Any], index: int, seed: int | None, options: dict[str, Any] | None
     ) -> Any:
+        self.at = index
         try:
             result = env.reset(seed=seed, options=options)
         except Exception:
@@ -191,9 +195,10 @@ def _number(reward: Any, index: int) -> float:
 
 
 def _flag(name: str, value: Any, index: int) -> bool:
-    if isinstance(value, bool | np.bool_ | int | np.integer) or (
+    is_number = isinstance(value, bool | np.bool_ | int | np.integer) or (
         isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "biu"
-    ):
+    )
+    if is_number and value in (0, 1):
         return bool(value)
     msg = f"{name} is {value!r} ({type(value).__name__}), expected a bool"
     raise Violation(msg, index)

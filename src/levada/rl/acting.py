@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from gymnasium import Space, spaces
 
 from levada.flow.payload import Serve, serve_here
 from levada.rl._encode import make_encoder
@@ -144,7 +145,8 @@ class Actor:
         that is recurrent, ``[1, state_size]``, and changed; None: an episode begins.
 
         Raises:
-            ValueError: the observation is not of the space, has NaN, or its mask allows no action.
+            ValueError: the observation has not the structure, shape, dtype or choices of the space, is not finite, or its mask
+                allows no action. The bounds of a Box are not looked at: environments overstep them.
 
         >>> from gymnasium import spaces
         >>> from levada.rl.policy import Policy
@@ -161,16 +163,58 @@ class Actor:
             if self._check_mask is not None:
                 self._check_mask(batch, np.zeros(1, np.bool_))
         except Violation as violation:
-            msg = f"act: {violation.what} (act takes one observation as the environment shows it, not a batch)"
+            msg = f"act: {violation.what} (act takes one observation as the environment shows it; act_batch takes a batch)"
+            raise ValueError(msg) from None
+        action = self._chosen(batch, 1, rng, deterministic, self.initial_state(1) if state is None else state)
+        return cast("Array", self._encode(action)[0])
+
+    def act_batch(
+        self, obs: Any, rng: np.random.Generator, deterministic: bool = False, state: Array | None = None
+    ) -> Array:
+        """Give the actions ``[B, ...]`` for a batch of observations: arrays ``[B, ...]`` in the structure of the space.
+
+        `state`: of a policy that is recurrent, ``[B, state_size]``, and changed; None: episodes begin.
+
+        Raises:
+            ValueError: as `act`; or the rows of `state` are not as many.
+
+        """
+        num_rows = self.num_rows(obs)
+        try:
+            batch = make_reader(self.policy.env_observation_space, num_rows).read(obs)
+            if self._check_mask is not None:
+                self._check_mask(batch, np.zeros(num_rows, np.bool_))
+        except Violation as violation:
+            msg = f"act_batch: {violation.what} (act_batch takes arrays of observations, one row for each)"
             raise ValueError(msg) from None
         if state is None:
-            state = self.initial_state(1)
+            state = self.initial_state(num_rows)
+        if len(state) != num_rows:
+            msg = f"act_batch: {num_rows} observations, but the state is that of {len(state)}"
+            raise ValueError(msg)
+        action = self._chosen(batch, num_rows, rng, deterministic, state)
+        return make_encoder(self.policy.env_action_space, num_rows)(action)
+
+    def num_rows(self, obs: Any) -> int:
+        """Say how many observations there are in a batch.
+
+        Raises:
+            ValueError: it is no batch.
+
+        """
+        try:
+            return _num_rows(obs, self.policy.env_observation_space)
+        except Violation as violation:
+            msg = f"act_batch: {violation.what} (act_batch takes arrays of observations, one row for each)"
+            raise ValueError(msg) from None
+
+    def _chosen(self, batch: Nest, num_rows: int, rng: np.random.Generator, deterministic: bool, state: Array) -> Array:
+        """The actions ``[B, ...]`` as the policy counts them; the state becomes that after them."""
         row, _, state[...] = self.step(batch, state)
         mask = self.mask(batch)
-        action = (
-            self.head.mode(row, mask) if deterministic else self.head.sample(row, self.head.draw(rng, 1, 1)[0], mask)
-        )
-        return cast("Array", self._encode(action)[0])
+        if deterministic:
+            return self.head.mode(row, mask)
+        return self.head.sample(row, self.head.draw(rng, 1, num_rows)[0], mask)
 
     def mask(self, obs: Nest) -> Array | None:
         """Give the action mask in the observations, if there is one."""
@@ -185,3 +229,24 @@ class Actor:
     def _refuse(self) -> None:
         msg = f"Actor of policy {self.policy.name!r} has no weights; did you forget actor.load(weights)?"
         raise WeightsError(msg)
+
+
+def _num_rows(obs: Any, space: Space[Any]) -> int:
+    """Rows of a batch of observations, by its first leaf."""
+    while isinstance(space, spaces.Dict | spaces.Tuple):
+        key, space = next(iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)))
+        try:
+            obs = obs[key]
+        except (KeyError, IndexError, TypeError):
+            msg = f"observation is a {type(obs).__name__} without {key!r}"
+            raise Violation(msg) from None
+    try:
+        shape = np.shape(obs)
+    except ValueError:  # ragged
+        shape = ()
+    if not shape or not shape[0]:
+        msg = (
+            f"observation has shape {shape}, expected (B, {', '.join(map(str, space.shape or ()))}) with B of 1 or more"
+        )
+        raise Violation(msg)
+    return int(shape[0])

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+from gymnasium import Space
 from torch import Tensor
 
 from levada.flow.errors import LevadaError
+from levada.rl._layers import has_large_images
 from levada.rl.tensors import flatten, rebuild
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,11 @@ def synchronise(device: torch.device) -> None:
     """Wait until a device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def choose_device(observation_space: Space[Any]) -> str:
+    """The device of `auto`: a GPU for large images, where there is one. It follows from sizes; nothing is timed."""
+    return "cuda" if has_gpu() and has_large_images(observation_space) else "cpu"
 
 
 class Sender:

@@ -26,13 +26,17 @@ else `obs`, and there is none where `is_reset`.
 
 from __future__ import annotations
 
+import warnings
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from levada.flow.errors import LevadaError
+from levada.flow.patience import CLOSE_S, OverdueError, limited, note_steps
 from levada.rl._encode import make_encoder
+from levada.rl._masks import idle_mask
 from levada.rl._observations import Violation, make_reader
 from levada.rl._outcomes import MaskCheck, read_flags, read_reward
 from levada.rl._serial import KeepFinalObs, SerialVectorEnv
@@ -120,6 +124,8 @@ class EnvBatch:
         self._seed: int | None = None
         self._env_seeds: list[int] | None = None
         self._closed = False
+        self.stepping_since_s: float | None = None
+        note_steps(self)
         try:
             raw_space, raw_action_space = env.single_observation_space, env.single_action_space
             check_observation_space(raw_space, raw_action_space)
@@ -186,6 +192,11 @@ class EnvBatch:
         if isinstance(self._env.unwrapped, SerialVectorEnv):
             self._env.unwrapped.tell_lives()
 
+    def idle_mask(self) -> str | None:
+        """Where the environments say which actions are allowed, though their observations do not; ends an episode to look."""
+        env = self._env.unwrapped
+        return idle_mask(env.envs[0]) if isinstance(env, SerialVectorEnv) else None
+
     def reset(self, seed: int | None = None) -> Nest:
         """Start every episode anew; returns the first observations, [B, ...].
 
@@ -194,6 +205,7 @@ class EnvBatch:
         """
         self._seed, self._env_seeds, self._num_steps = seed, None, 0
         self._done = self._none
+        self.stepping_since_s = monotonic()
         try:
             result = self._env.reset(seed=self._derived_seeds(seed))
         except Violation as violation:
@@ -201,6 +213,8 @@ class EnvBatch:
         except Exception as error:
             error.add_note(self._where(getattr(self._env, "failed", None)))
             raise
+        finally:
+            self.stepping_since_s = None
         try:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise Violation("reset() did not return a tuple (obs, info)")
@@ -220,6 +234,7 @@ class EnvBatch:
             msg = f"environment {self.name!r}: step() before reset(); call reset(seed) first"
             raise RuntimeError(msg)
         encoded = self._encode(actions)
+        self.stepping_since_s = monotonic()
         try:
             rows, reward, terminated, truncated, info = self._env.step(encoded)
         except Violation as violation:
@@ -227,6 +242,8 @@ class EnvBatch:
         except Exception as error:
             error.add_note(self._where(getattr(self._env, "failed", None)))
             raise
+        finally:
+            self.stepping_since_s = None
         try:
             obs = self._read(rows)
             reward = read_reward(reward, self._shape)
@@ -290,10 +307,25 @@ class EnvBatch:
         self._done = done if done.any() else self._none
 
     def close(self) -> None:
-        """Close the environments; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._env.close()
+        """Close the environments; a second call does nothing. What does not return within `CLOSE_S` is left, with a warning.
+
+        Raises:
+            EnvError: `close()` called sys.exit.
+            Exception: what it raises.
+
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            with limited(CLOSE_S):
+                self._env.close()
+        except OverdueError:
+            text = f"environment {self.name!r}: close() did not return within {CLOSE_S:g} s, and was left"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        except SystemExit as exit_:
+            msg = f"environment {self.name!r}: close() called sys.exit({exit_.code!r})"
+            raise EnvError(msg) from exit_
 
     def __enter__(self) -> Self:
         return self
@@ -388,6 +420,10 @@ class EnvBatch:
             error.add_note(self._where(getattr(self._env, "failed", None)))
             raise
         write(obs, indices, map_nest(lambda leaf: leaf[indices], self._read(fresh)))
+
+    def where(self) -> str:
+        """Which environment, which step, which seed, in words."""
+        return self._where(getattr(self._env, "at", None))
 
     def _where(self, env_index: int | None) -> str:
         which = f"env {env_index} of {self.num_envs}" if env_index is not None else f"{self.num_envs} envs"

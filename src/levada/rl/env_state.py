@@ -10,8 +10,9 @@ True
 An environment is pickled as it is, wrappers and all. Two kinds would come back without their state, and are asked for it
 themselves: MuJoCo's (`MjData`) and those of the Arcade Learning Environment (`cloneState`, with its random numbers).
 
-What is read back is trusted with nothing but the environment's own classes: those that a fresh environment pickles too, or
-that stand in a package that it comes from. Functions are never called by name.
+A state is a pickle, and to restore one is to do what it says. Restore only what was written here, or is trusted: who resumes a
+run asks `levada.run.trust`. That other classes are refused than those of a fresh environment, and of the packages that it comes
+from, finds mistakes; it is no wall, for some of these unpickle more.
 """
 
 from __future__ import annotations

@@ -32,13 +32,19 @@ class TrainedPolicy:
         self.weights = weights
         self.version = version
         self._rng = np.random.default_rng(seed)
-        self._actor = policy.actor()
-        self._actor.load(weights)
+        self._open()
         self._state = self._actor.initial_state(1)
+        self._states = self._actor.initial_state(0)
 
-    def reset(self) -> None:
-        """An episode begins: forget what was seen. Only policies that are recurrent remember anything."""
-        self._state[...] = 0.0
+    def reset(self, is_new: Array | None = None) -> None:
+        """Episodes begin: forget what was seen. Only policies that are recurrent remember anything.
+
+        `is_new`: bool ``[B]``, the rows of `act_batch` whose episodes begin; None: all, and that of `act`.
+        """
+        if is_new is None:
+            self._state[...], self._states = 0.0, self._actor.initial_state(0)
+        else:
+            self._states[np.asarray(is_new, np.bool_)] = 0.0
 
     def act(self, obs: Any, *, deterministic: bool = True) -> Array:
         """The action for one observation; the likeliest one, or drawn as in training.
@@ -48,9 +54,35 @@ class TrainedPolicy:
         seen: call `reset` where an episode begins.
 
         Raises:
-            ValueError: the observation is not of the environment's space, has NaN, or its mask allows no action.
+            ValueError: the observation has not the structure, shape, dtype or choices of the environment's space, is not finite,
+                or its mask allows no action. The bounds of a Box are not looked at: environments overstep them.
         """
         return self._actor.act(obs, self._rng, deterministic, self._state)
+
+    def act_batch(self, obs: Any, *, deterministic: bool = True) -> Array:
+        """The actions ``[B, ...]`` for a batch of observations: arrays ``[B, ...]`` in the structure of the space.
+
+        A vector environment shows such batches. Row by row it is what `act` does. A recurrent policy remembers each row; with
+        another number of rows it begins anew. Call ``reset(is_new)`` where episodes begin.
+
+        Raises:
+            ValueError: as `act`.
+        """
+        num_rows = self._actor.num_rows(obs)
+        if len(self._states) != num_rows:
+            self._states = self._actor.initial_state(num_rows)
+        return self._actor.act_batch(obs, self._rng, deterministic, self._states)
+
+    def _open(self) -> None:
+        self._actor = self.policy.actor()
+        self._actor.load(self.weights)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_actor"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ step (see `levada.rl.step`), and one version more.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,20 +23,25 @@ from levada.flow.rng import rng_array, set_rng
 from levada.rl._products import has_quicker_products
 from levada.rl.device import Sender, find_device
 from levada.rl.frames import Frames
-from levada.rl.normalise import Moments
+from levada.rl.normalise import Moments, StatisticsError, merge_all
 from levada.rl.optimise import Adam, AdamPart, AdamState, adam_init, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
-from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler, num_weights
+from levada.rl.starting import check_fits, weights_in
+from levada.rl.step import Loss, MinibatchStep, Mode, StepState, has_compiler
 from levada.rl.tensors import Stacks
 from levada.rl.threads import use_threads
 from levada.rl.transitions import MASK, Transitions, concatenate
+from levada.rl.unrolled import STATE
 
 Compile = Literal["auto"] | bool
 
 MINIBATCHES_THAT_EARN_COMPILING = 100_000
 """In `auto`: compiling costs 5 to 18 s and saves about 0.1 ms a minibatch against replaying the recorded step. Counted in
 minibatches and not in seconds, so that the same run always switches at the same place."""
+
+_MOMENTS = "moments/"
+_FIELDS = ("count", "mean", "var")
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +102,6 @@ class Learner:
         """The policy whose version each update advances."""
         return self.policy.name
 
-    @property
-    def work(self) -> int:
-        """Rows times weights of a minibatch; 0: its size is not known."""
-        return (self.minibatch_size or 0) * num_weights(self.policy.module(0))
-
     def first_mode(self, device: torch.device) -> Mode:
         """How gradients are computed from the beginning; what `auto` compiles, it compiles later."""
         if self.compile is False:
@@ -129,6 +129,8 @@ class LiveLearner:
         self._target = params.clone() if has_target else None
         self._state = StepState(params, adam_init(params))
         self._buffers = {name: self._put(buffer.detach()) for name, buffer in module.named_buffers()}
+        buffers = {name: buffer.detach().numpy() for name, buffer in module.named_buffers()}
+        self._moments = recipe.policy.moments_of(buffers)  # float64; the normalising buffers are float32 copies
         self._rng = np.random.default_rng(seed)
         self.num_updates = 0
         self.num_minibatches = 0
@@ -171,6 +173,8 @@ class LiveLearner:
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
         mean, square, count = self._state.adam
         counts = np.array([self.num_updates, self.num_minibatches, self.num_env_steps], np.int64)
+        for key, total in self._moments.items():
+            named |= {f"{_MOMENTS}{key}/{name}": np.asarray(getattr(total, name)) for name in _FIELDS}
         if self._target is not None:
             named["target"] = _fetched(self._target).numpy()
         return named | {
@@ -180,7 +184,13 @@ class LiveLearner:
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave."""
-        weights = {name.removeprefix("weights/"): self._put(torch.tensor(array)) for name, array in state.items()}
+        arrays = {name.removeprefix("weights/"): array for name, array in state.items()}
+        self._moments = self.recipe.policy.moments_of(arrays)
+        for key in self._moments:
+            if f"{_MOMENTS}{key}/count" in state:
+                count, mean, var = (state[f"{_MOMENTS}{key}/{name}"] for name in _FIELDS)
+                self._moments[key] = Moments(float(count), mean, var)
+        weights = {name: self._put(torch.tensor(array)) for name, array in arrays.items()}
         self._buffers = {name: weights[name] for name in self._buffers}
         adam = AdamState(*(weights[f"optimizer/{name}"] for name in ("mean", "square", "count")))
         self._state = StepState(self._step.layout.flatten(weights), adam)
@@ -189,6 +199,22 @@ class LiveLearner:
         self.num_updates, self.num_minibatches, self.num_env_steps = (int(count) for count in state["counts"])
         set_rng(self._rng, state["rng"])
 
+    def start_from(self, state: Mapping[str, Array]) -> None:
+        """Take the weights of another run's `state_dict`, normalisation included; optimiser and counts stay new.
+
+        Raises:
+            StartError: names or shapes differ.
+
+        """
+        given = weights_in(state)
+        check_fits(self.weights(), given)
+        weights = {name: self._put(torch.tensor(array)) for name, array in given.items()}
+        self._buffers = {name: weights[name] for name in self._buffers}
+        self._moments = self.recipe.policy.moments_of(given)
+        self._state = StepState(self._step.layout.flatten(weights), self._state.adam)
+        if self._target is not None:
+            self._target = self._state.params.clone()
+
     # ---- inside
 
     def _finish(
@@ -196,20 +222,31 @@ class LiveLearner:
         num_minibatches: int, num_env_steps: int, moments: Mapping[str, Moments],
     ) -> Update[Weights]:  # fmt: skip
         """Accept an update, or refuse it."""
-        self._refuse_non_finite(state, stats)
-        self._state, self._buffers = state, buffers
+        running = merge_all([self._moments, moments])
+        if moments:
+            buffers = buffers | self._normalising(running)
+        self._refuse_non_finite(state, buffers, stats)
+        self._state, self._buffers, self._moments = state, buffers, running
         self.num_updates += 1
         if self._target is not None and self.num_updates % (self.recipe.target_every or 1) == 0:
             self._target = state.params.clone()
         self.num_minibatches += num_minibatches
         self.num_env_steps += num_env_steps
-        if moments:
-            arrays = {name: _fetched(buffer).numpy() for name, buffer in self._buffers.items()}
-            merged = self.recipe.policy.merge(arrays, moments)
-            self._buffers |= {name: self._put(torch.from_numpy(array)) for name, array in merged.items()}
         reported = {f"losses/{name}": value for name, value in stats.items()}
         reported |= {f"charts/{name}": value for name, value in values.items()}
         return Update(self.weights(), reported)
+
+    def _normalising(self, running: Mapping[str, Moments]) -> dict[str, Tensor]:
+        """The buffers that normalise, from the running moments."""
+        try:
+            arrays = self.recipe.policy.buffers_of(running)
+        except StatisticsError as error:
+            msg = (
+                f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} was refused: {error}. Likely: the "
+                "environment gave a value far outside of its usual range; clip or scale it in the environment"
+            )
+            raise NonFiniteError(msg) from error
+        return {name: self._put(torch.from_numpy(array)) for name, array in arrays.items()}
 
     def _minibatches(
         self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int,
@@ -286,12 +323,13 @@ class LiveLearner:
             raise ValueError(msg)
         return size
 
-    def _refuse_non_finite(self, state: StepState, stats: Mapping[str, float]) -> None:
-        # a sum of finite numbers may overflow, but no other is finite; and it is ten times as quick as looking at each
-        if bool(torch.isfinite(state.params.sum())) or bool(torch.isfinite(state.params).all()):
+    def _refuse_non_finite(self, state: StepState, buffers: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
+        mean, square, _ = state.adam
+        if all_finite([state.params, mean, square, *buffers.values()]):
             return
         views = self._step.layout.views(state.params)
-        bad = [name for name, view in views.items() if not bool(torch.isfinite(view).all())]
+        views |= {"the optimizer's mean": mean, "the optimizer's mean square": square, **buffers}
+        bad = [name for name, view in views.items() if not all_finite([view])]
         reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
         msg = (
             f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity in "
@@ -301,12 +339,36 @@ class LiveLearner:
         raise NonFiniteError(msg)
 
 
+_KEPT = (MASK, "obs", "last_obs", STATE)
+"""What the network is given, whoever acted."""
+
+
 def to_tensors(data: Transitions) -> dict[str, Any]:
-    """The columns as tensors, the mask as float32."""
+    """The columns as tensors, the mask as float32. Steps that are masked out hold zeros but for observations and state: they
+    are weighed by 0, and 0 times what overflows would be NaN.
+    """
     columns: dict[str, Any] = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
-    if MASK in columns:
-        columns[MASK] = columns[MASK].to(torch.float32)
+    if MASK not in columns:
+        return columns
+    mask = columns[MASK] = columns[MASK].to(torch.float32)
+    left_out = mask == 0.0
+    if bool(left_out.any()):
+        for name, column in columns.items():
+            if name not in _KEPT and isinstance(column, Tensor) and column.is_floating_point():
+                fits = column.shape[: mask.ndim] == mask.shape
+                assert fits, f"column {name!r} has shape {tuple(column.shape)}, the mask {tuple(mask.shape)}"
+                rows = left_out.view(*mask.shape, *[1] * (column.ndim - mask.ndim))
+                columns[name] = column.masked_fill(rows, 0.0)
     return columns
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no number is NaN or infinite.
+
+    A sum of finite numbers may overflow, but no other sum is finite; and it takes a tenth of the time of looking at each.
+    """
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    return all(bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all()) for t in floating)
 
 
 def _fetched(tensor: Tensor) -> Tensor:

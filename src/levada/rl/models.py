@@ -45,6 +45,7 @@ from levada.rl._layers import (
     is_image,
     is_large_image,
 )
+from levada.rl._size import check_layer
 from levada.rl.spaces import Array, SpaceError, leaf_spaces, named_leaves
 
 __all__ = [
@@ -368,6 +369,7 @@ def _stack(size: int, hidden: Sequence[int], activation: Activation, out: int, g
 
 def linear(size: int, out: int, gain: float) -> nn.Linear:
     """A layer with orthogonal weights of this scale, and biases of 0."""
+    check_layer(size, out)
     return _initialised(nn.Linear(size, out), gain)
 
 

@@ -22,9 +22,19 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from levada.flow.errors import LevadaError
 from levada.rl.spaces import OBS, Array, Nest, has_action_mask, leaf_spaces, named_leaves
 
-__all__ = ["DiscountedReturn", "Moments", "merge", "moments", "normalised_leaves", "observation_moments"]
+__all__ = [
+    "DiscountedReturn", "Moments", "StatisticsError", "check_moments", "merge", "moments", "normalised_leaves",
+    "observation_moments",
+]  # fmt: skip
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class StatisticsError(LevadaError, ArithmeticError):
+    """Running statistics that float32 cannot hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +74,9 @@ def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moment
     rows = x.reshape(-1, *event) if mask is None else x[mask]
     if len(rows) == 0:
         return Moments(0.0, np.zeros(event), np.ones(event))
-    mean = np.asarray(rows.mean(axis=0, dtype=np.float64))
-    return Moments(float(len(rows)), mean, np.asarray(np.square(rows - mean).mean(axis=0)))
+    with np.errstate(over="ignore", invalid="ignore"):  # check_moments refuses what comes of it
+        mean = np.asarray(rows.mean(axis=0, dtype=np.float64))
+        return Moments(float(len(rows)), mean, np.asarray(np.square(rows - mean).mean(axis=0)))
 
 
 def merge(a: Moments, b: Moments) -> Moments:
@@ -80,10 +91,11 @@ def merge(a: Moments, b: Moments) -> Moments:
     if b.count == 0.0 or a.count == 0.0:
         return a if b.count == 0.0 else b
     count = a.count + b.count
-    delta = b.mean - a.mean
-    mean = a.mean + delta * (b.count / count)
-    squares = a.var * a.count + b.var * b.count + np.square(delta) * (a.count * b.count / count)
-    return Moments(count, mean, squares / count)
+    with np.errstate(over="ignore", invalid="ignore"):  # check_moments refuses what comes of it
+        delta = b.mean - a.mean
+        mean = a.mean + delta * (b.count / count)
+        squares = a.var * a.count + b.var * b.count + np.square(delta) * (a.count * b.count / count)
+        return Moments(count, mean, squares / count)
 
 
 def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
@@ -100,6 +112,27 @@ def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
         if leaf.dtype is not None and leaf.dtype.kind == "f" and leaf.shape is not None:
             found[moments_key(path)] = leaf.shape
     return found
+
+
+def check_moments(key: str, running: Moments) -> None:
+    """Refuse running moments that a policy cannot normalise by: NaN, infinite, or too large for float32.
+
+    Raises:
+        StatisticsError: there is one.
+
+    >>> check_moments("obs", Moments(1.0, np.zeros(2), np.array([1.0, 1e50])))
+    Traceback (most recent call last):
+    ...
+    levada.rl.normalise.StatisticsError: running statistics of 'obs': variance 1e+50 at index (1,), expected at most 3.4e+38
+
+    """
+    for name, values in (("mean", running.mean), ("variance", running.var)):
+        fits = np.abs(values) <= _LARGEST  # False for NaN, too
+        if not fits.all():
+            index = tuple(int(i) for i in np.argwhere(~fits)[0])
+            where = f" at index {index}" if index else ""
+            msg = f"running statistics of {key!r}: {name} {values[index]:g}{where}, expected at most {_LARGEST:.2g}"
+            raise StatisticsError(msg)
 
 
 def merge_all(parts: Iterable[Mapping[str, Moments]]) -> dict[str, Moments]:

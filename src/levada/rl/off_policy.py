@@ -7,7 +7,7 @@ one flat vector with one Adam, so a step is one recorded gradient, one pass of A
         policy=policy, loss=loss, targets=("policy",), target_every=500,
         coefficients=lambda num_steps: {"learning_rate": 1e-3},
     )
-    update = flow.learn("learn", learner, flow.sample("sample", replay, size=8 * 64))
+    update = flow.learn("learn", learner, flow.sample("sample", replay, size=8 * 64, minibatch_size=64))
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from torch import Tensor, nn
 from levada.flow import Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl._products import has_quicker_products
+from levada.rl._seeded import seeded
 from levada.rl.frames import as_array
-from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError
+from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError, all_finite
 from levada.rl.net import Net
 from levada.rl.optimise import Adam, AdamPart, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
+from levada.rl.starting import check_fits, weights_in
 from levada.rl.step import Layout, Mode, by_autograd, by_func, has_compiler, in_mode, num_weights
 from levada.rl.tensors import flatten, rebuild
 from levada.rl.threads import use_threads
@@ -120,16 +122,10 @@ class OffPolicyLearner:
         """The policy whose version each update advances."""
         return self.policy.name
 
-    @property
-    def work(self) -> int:
-        """Rows times weights of a gradient step."""
-        return self.batch_size * sum(map(num_weights, self.modules(0).values()))
-
     def modules(self, seed: int) -> dict[str, nn.Module]:
         """All networks by name, freshly initialised."""
         made: dict[str, nn.Module] = {POLICY: self.policy.module(seed)}
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed):
             return made | {name: make() for name, make in self.more.items()}
 
     def open(self, seed: int) -> LiveOffPolicyLearner:
@@ -250,6 +246,19 @@ class LiveOffPolicyLearner:
         set_rng(self._rng, state["rng"])
         self.num_updates, self.num_steps = (int(count) for count in state["counts"])
 
+    def start_from(self, state: Mapping[str, Array]) -> None:
+        """Take all networks of another run's `state_dict`, critics and targets included; optimiser and counts stay new.
+
+        Raises:
+            StartError: names or shapes differ.
+
+        """
+        check_fits(self.weights(), weights_in(state))
+        own = {name: getattr(self._state, name).numpy() for name in ("params", "target")}
+        given = {name: state[f"step/{name}"] for name in own if f"step/{name}" in state}
+        check_fits(own, given)  # of critics there are only the numbers, side by side
+        self._state = self._state._replace(**{name: torch.tensor(array) for name, array in given.items()})
+
     # ---- inside
 
     def _step(
@@ -331,11 +340,18 @@ class LiveOffPolicyLearner:
         return "compiled" if earned and has_compiler() else "recorded"
 
     def _refuse_non_finite(self, state: _State, stats: Mapping[str, float]) -> None:
-        if bool(torch.isfinite(state.params.sum())) or bool(torch.isfinite(state.params).all()):
+        if all_finite([state.params, state.target, state.mean, state.square]):
             return
         reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
+        views = self._layout.views(state.params)
+        views |= {
+            "the optimizer's mean": state.mean,
+            "the optimizer's mean square": state.square,
+            "the targets": state.target,
+        }
+        bad = ", ".join(name for name, view in views.items() if not all_finite([view]))
         msg = (
-            f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity; it was refused. "
+            f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity in {bad}; it was refused. "
             f"Statistics of the update: {reported}. Likely: a learning rate that is too high, or rewards far from 1"
         )
         raise NonFiniteError(msg)

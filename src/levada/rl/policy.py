@@ -31,14 +31,15 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from levada.flow.payload import Serve, serve_here
+from levada.rl._layers import has_large_images
 from levada.rl._policy_module import ModelError, PolicyModule, dry_run, make_network
-from levada.rl._trial import has_large_images
+from levada.rl._seeded import seeded
 from levada.rl._value_head import ValueHead
 from levada.rl.action_values import ValueKind
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.device import find_device
 from levada.rl.models import Activation, default_network
-from levada.rl.normalise import Moments, merge, normalised_leaves
+from levada.rl.normalise import Moments, check_moments, normalised_leaves
 from levada.rl.precision import Precision
 from levada.rl.spaces import (
     OBS,
@@ -174,8 +175,7 @@ class Policy:
                 ``[N]``.
 
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed):
             space, num_params = self.inner_space, self.head.num_params
             if self.network is None:
                 network = default_network(space, num_params, self.hidden, self.activation)
@@ -210,32 +210,46 @@ class Policy:
 
         return Actor(self, serve, num_threads, owner)
 
-    def merge(self, buffers: Weights, batch: Mapping[str, Moments]) -> dict[str, Array]:
-        """Give the buffers that a batch's moments ("obs...", "return") change, as they are after it.
+    def moments_of(self, buffers: Weights) -> dict[str, Moments]:
+        """Read the running moments that the normalising buffers of some weights hold, by their keys ("obs...", "return").
+
+        >>> spaces_ = {"observation_space": spaces.Box(-1.0, 1.0, (4,)), "action_space": spaces.Discrete(2)}
+        >>> policy = Policy(normalise_obs=True, **spaces_)
+        >>> policy.moments_of(policy.weights(policy.module(seed=0)))["obs"].count
+        0.0
+
+        """
+        found = {}
+        for key, prefix in self._normaliser_names().items():
+            count, mean, var = (buffers[f"{prefix}.{field}"].astype(np.float64) for field in ("count", "mean", "var"))
+            found[key] = Moments(float(count), mean, var)
+        return found
+
+    def buffers_of(self, running: Mapping[str, Moments]) -> dict[str, Array]:
+        """Give the normalising buffers, float32, that hold some running moments: the inverse of `moments_of`.
 
         Raises:
             ValueError: the policy does not normalise what the moments are of.
+            StatisticsError: a moment is not finite, or is too large for float32.
 
         >>> from levada.rl.normalise import observation_moments
         >>> spaces_ = {"observation_space": spaces.Box(-1.0, 1.0, (4,)), "action_space": spaces.Discrete(2)}
         >>> policy = Policy(normalise_obs=True, **spaces_)
         >>> batch = observation_moments(policy.observation_space, np.ones((5, 2, 4), np.float32))
-        >>> float(policy.merge(policy.weights(policy.module(seed=0)), batch)["normalisers.0.count"])
+        >>> float(policy.buffers_of(batch)["normalisers.0.count"])
         10.0
 
         """
         prefixes = self._normaliser_names()
-        changed: dict[str, Array] = {}
-        for key, new in batch.items():
+        buffers: dict[str, Array] = {}
+        for key, total in running.items():
             if key not in prefixes:
-                msg = f"merge: got moments of {key!r}, policy {self.name!r} normalises {list(prefixes)}"
+                msg = f"buffers_of: got moments of {key!r}, policy {self.name!r} normalises {list(prefixes)}"
                 raise ValueError(msg)
-            names = [f"{prefixes[key]}.{field}" for field in ("count", "mean", "var")]
-            count, mean, var = (buffers[name].astype(np.float64) for name in names)
-            total = merge(Moments(float(count), mean, var), new)
-            for name, value in zip(names, (total.count, total.mean, total.var), strict=True):
-                changed[name] = np.asarray(value, np.float32)
-        return changed
+            check_moments(key, total)
+            for name, value in (("count", total.count), ("mean", total.mean), ("var", total.var)):
+                buffers[f"{prefixes[key]}.{name}"] = np.asarray(value, np.float32)
+        return buffers
 
     def _normaliser_names(self) -> dict[str, str]:
         leaves = normalised_leaves(self.observation_space) if self.normalise_obs else {}

@@ -81,9 +81,9 @@ class RowTable:
         else:
             self._columns.put(places, columns)
 
-    def sample(self, size: int) -> tuple[tuple[Transitions], Drawn]:
-        """Draw rows, as one batch."""
-        drawn = self._index.draw(size)
+    def sample(self, size: int, minibatch_size: int | None = None) -> tuple[tuple[Transitions], Drawn]:
+        """Draw rows, as one batch, one minibatch of that size after the other; None: it is one."""
+        drawn = self._index.draw(size, minibatch_size)
         columns = self._columns.take(drawn.places)
         for name in self._stacked:
             columns[name] = self._frames.take(cast("Array", columns[name]))

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from levada.flow.patience import taking_long
 from levada.rl.device import as_graph
 from levada.rl.net import Net
 from levada.rl.optimise import AdamState
@@ -254,9 +255,17 @@ def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
 
+    known = set[tuple[torch.Size, ...]]()  # the Inductor makes one for each
+
     def run(*args: Tensor) -> Any:
+        shapes = tuple(arg.shape for arg in args)
         with torch.no_grad():
-            return compiled(*args)
+            if shapes in known:
+                return compiled(*args)
+            with taking_long("compiling the update"):
+                made = compiled(*args)
+        known.add(shapes)
+        return made
 
     return run
 

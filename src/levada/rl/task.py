@@ -14,30 +14,36 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from levada.rl._atari import is_atari, preprocessing
 from levada.rl._envpool import EnvPoolEnv
+from levada.rl._masks import MaskInObs, MaskSource
 from levada.rl._registry import (
     TaskError,
     deprecations_shown_once,
     find_spec,
     has_sound_vector_env,
+    is_installed,
     translated_errors,
 )
 from levada.rl._serial import KeepFinalObs
+from levada.rl._user_files import find_file, loaded, split
 from levada.rl.env_batch import EnvBatch
-from levada.rl.spaces import SpaceError, has_action_mask
+from levada.rl.spaces import SpaceError, has_action_mask, mask_sizes
 
 __all__ = ["EnvFactory", "Task", "TaskError", "Vectorization"]
 
 Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point", "envpool"]
+MakeOne: TypeAlias = Callable[[], "gymnasium.Env[Any, Any]"]
 EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
 
 
@@ -46,8 +52,26 @@ FEW_ENVS = 5
 one, 27 against 31 with four, 47 against 31 with eight."""
 
 
+class _Named:
+    """Refuses fields that a task does not have, and says what is meant."""
+
+    def __new__(cls, *args: Any, **fields: Any) -> Self:
+        known = [name for name in inspect.signature(cls).parameters if name != "_"]
+        for name, value in fields.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"the environment's own go into env_kwargs={{{name!r}: {value!r}}}"
+                )
+                msg = f"Task has no field {name!r}; {hint}"
+                raise TaskError(msg)
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True)
-class Task:
+class Task(_Named):
     """A recipe for environments: `Task("CartPole-v1")` or `Task(make_env, env_kwargs={"size": 5})`.
 
     Whether a callable makes one environment or a whole vector environment is decided by its signature alone:
@@ -61,8 +85,8 @@ class Task:
     """
 
     env: str | EnvFactory
-    """A registered id ("CartPole-v1", "ALE/Pong-v5", or "my_module:MyEnv-v0", which imports my_module first),
-    or a callable."""
+    """A registered id ("CartPole-v1", "ALE/Pong-v5", or "my_module:MyEnv-v0", which imports my_module first), a class or function
+    of a file ("path/to/file.py:MyEnv"), or a callable."""
     _: KW_ONLY
     env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keyword arguments for the environment or the callable."""
@@ -82,6 +106,10 @@ class Task:
     life_loss: bool = False
     """An episode ends for the learner with each life that `info["lives"]` loses, though the game goes on, and its return is
     counted to the end. It teaches sooner to stay alive."""
+    action_mask: MaskSource | None = None
+    """Where the environment says which actions are allowed, if not in its observations: "info": in `info["action_mask"]` of each
+    reset and step; "method": by `env.action_masks()`, as for sb3-contrib. The mask is put beside the observation then. None: only
+    a mask in observations is used."""
 
     def __post_init__(self) -> None:
         if isinstance(self.env, gymnasium.Env | VectorEnv):
@@ -111,6 +139,15 @@ class Task:
             raise TaskError(msg)
         if not isinstance(self.life_loss, bool):
             msg = f"life_loss is {self.life_loss!r}, expected True or False"
+            raise TaskError(msg)
+        if self.action_mask not in (None, *get_args(MaskSource)):
+            msg = f"action_mask is {self.action_mask!r}, expected 'info', 'method' or None"
+            raise TaskError(msg)
+        if self.action_mask is not None and self._is_vector:
+            msg = (
+                f"task {self.name!r}: action_mask={self.action_mask!r} reads the masks of single environments, and this one is "
+                "vectorized by itself; have it show {'obs': ..., 'action_mask': ...}"
+            )
             raise TaskError(msg)
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
@@ -159,9 +196,49 @@ class Task:
         return self._spaces[1]
 
     @property
+    def reward_threshold(self) -> float | None:
+        """The mean return from which the task counts as solved, where its id was registered with one.
+
+        >>> Task("CartPole-v1").reward_threshold
+        475.0
+        """
+        if not isinstance(self.env, str) or self.vectorization == "envpool" or self.env_kwargs:
+            return None  # other settings make it another task
+        if split(self.env) is not None:
+            return None
+        threshold = find_spec(self.env).reward_threshold
+        return None if threshold is None else float(threshold)
+
+    @property
     def has_action_mask(self) -> bool:
         """Whether observations are {"obs": ..., "action_mask": ...}."""
         return has_action_mask(self.observation_space)
+
+    def idle_mask(self) -> str | None:
+        """Where its environments say which actions are allowed, without its being used; None if they do not seem to.
+
+        It makes an environment and resets it. Those that are vectorized by themselves, and Atari's, are not asked.
+        """
+        is_atari_game = isinstance(self.env, str) and is_atari(self.env)
+        if (
+            self.action_mask
+            or self.has_action_mask
+            or is_atari_game
+            or self._is_vector
+            or not mask_sizes(self.action_space)
+        ):
+            return None
+        try:
+            with self._make(1, "sync") as batch:
+                return batch.idle_mask()
+        except (Exception, SystemExit):
+            return None  # the run will meet the same, and say where
+
+    @property
+    def _is_vector(self) -> bool:
+        if isinstance(self.env, str):
+            return self.vectorization in ("vector_entry_point", "envpool")
+        return _takes_num_envs(self.env, self.env_kwargs)
 
     def make(self, num_envs: int, num_threads: int | None = None) -> EnvBatch:
         """Make the environments; the caller closes them. `num_threads`: that step them, where they have threads of their own."""
@@ -195,16 +272,31 @@ class Task:
             if isinstance(error, TypeError) and unknown:
                 msg = f"task {self.name!r}: env_kwargs has {unknown[0]!r}, which the environment does not take: {error}"
                 raise TaskError(msg) from error
+            if self.env_kwargs and isinstance(self.env, str) and is_installed(find_spec(self.env)):
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
+                said = f"{type(error).__name__}: {error} ({where})"
+                msg = f"task {self.name!r} cannot be made with env_kwargs {self.env_kwargs}: {said}"
+                raise TaskError(msg) from error
             error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
             raise
 
     def _make_unstacked(self, num_envs: int, vectorization: Vectorization, num_threads: int | None) -> EnvBatch:
-        if isinstance(self.env, str):
-            return _make_registered(self.env, self.env_kwargs, num_envs, vectorization, num_threads)
-        if _takes_num_envs(self.env, self.env_kwargs):
-            return EnvBatch(self._call_for_many(self.env, num_envs), name=self.name)
-        make_one = partial(_call_for_one, self.env, self.env_kwargs, self.name)
-        return _make_from_single(make_one, num_envs, vectorization, self.name)
+        factory = _of_file(self.env, vectorization) if isinstance(self.env, str) else self.env
+        if isinstance(factory, str):
+            if self.action_mask is not None and vectorization == "auto":
+                vectorization = "sync"  # masks are those of single environments
+            make_one = partial(_make_one_registered, factory, self.env_kwargs)
+            return _make_registered(
+                factory, self.env_kwargs, num_envs, vectorization, num_threads, self._masking(make_one)
+            )
+        if _takes_num_envs(factory, self.env_kwargs):
+            return EnvBatch(self._call_for_many(factory, num_envs), name=self.name)
+        make_one = partial(_call_for_one, factory, self.env_kwargs, self.name)
+        return _make_from_single(self._masking(make_one), num_envs, vectorization, self.name)
+
+    def _masking(self, make_one: MakeOne) -> MakeOne:
+        return make_one if self.action_mask is None else partial(_mask_in_obs, make_one, self.action_mask)
 
     def _call_for_many(self, factory: EnvFactory, num_envs: int) -> VectorEnv[Any, Any, Any]:
         env = factory(num_envs=num_envs, **self.env_kwargs)
@@ -225,8 +317,44 @@ class Task:
         return env
 
 
+def single_env(task: Task) -> gymnasium.Env[Any, Any] | None:
+    """One environment by itself, as Gymnasium's checker takes it; None where a callable makes only many."""
+    factory = _of_file(task.env, "sync") if isinstance(task.env, str) else task.env
+    if isinstance(factory, str):
+        kwargs = {} if is_atari(factory) else task.env_kwargs  # those of its vector environment are others
+        return gymnasium.make(factory, **{"disable_env_checker": True, **kwargs})
+    if _takes_num_envs(factory, task.env_kwargs):
+        return None
+    return _call_for_one(factory, task.env_kwargs, task.name)
+
+
+def _of_file(env: str, vectorization: Vectorization) -> str | EnvFactory:
+    """What makes the environments of `path/to/file.py:Name`; an id as it is."""
+    named = split(env)
+    if named is None:
+        return env
+    path, name = named
+    file = find_file(Path(path))
+    if file is None:
+        msg = f"task {env!r}: there is no file {path!r}, nor one of its name beside the modules that can be imported"
+        raise TaskError(msg)
+    factory = getattr(loaded(file), name, None)
+    if not callable(factory):
+        msg = f"task {env!r}: {file} has no class or function {name!r} that makes an environment"
+        raise TaskError(msg)
+    if vectorization in ("vector_entry_point", "envpool"):
+        msg = f"task {env!r}: only a registered id goes together with vectorization={vectorization!r}"
+        raise TaskError(msg)
+    return cast("EnvFactory", factory)
+
+
 def _make_registered(
-    env_id: str, kwargs: Mapping[str, Any], num_envs: int, how: Vectorization, num_threads: int | None
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    num_envs: int,
+    how: Vectorization,
+    num_threads: int | None,
+    make_one: MakeOne,
 ) -> EnvBatch:
     if how == "envpool":
         threads = {} if num_threads is None else {"num_threads": num_threads}
@@ -244,7 +372,7 @@ def _make_registered(
                 spec.id, num_envs, vectorization_mode="vector_entry_point", **{**threads, **kwargs}
             )
         return EnvBatch(env, name=env_id)
-    return _make_from_single(partial(_make_one_registered, env_id, kwargs), num_envs, how, env_id)
+    return _make_from_single(make_one, num_envs, how, env_id)
 
 
 def _make_one_registered(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -276,6 +404,15 @@ def _make_from_single(
             opened.close()
         raise
     return EnvBatch.serial(envs, name=name)
+
+
+def _mask_in_obs(make_one: MakeOne, source: MaskSource) -> gymnasium.Env[Any, Any]:
+    env = make_one()
+    try:
+        return MaskInObs(env, source)
+    except BaseException:
+        env.close()
+        raise
 
 
 def _keeping_final_obs(make_one: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:

@@ -30,7 +30,7 @@ WEIGHT = "weight"
 PRIORITY = "priority"
 """The column with which a row enters a prioritised replay; without it, with the largest priority that there was."""
 IMPORTANCE = "importance"
-"""The column that corrects a sampled row for how it was drawn: importance weights, float32, the largest of a batch 1."""
+"""The column that corrects a sampled row for how it was drawn: importance weights, float32, the largest of a draw 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,26 +1,33 @@
 """Arrays in a zip of .npy files, which may be larger than what is left of the memory: each is read when it is asked for.
 
 write("replays.zip", {"replay/0/rows/obs": obs})
-archive = Archive.open("replays.zip")       # reads all of it once, and keeps nothing
+archive = Archive.open("replays.zip", most=1 << 30)
 obs = archive["replay/0/rows/obs"]
+
+A few MB may hold thousands of times as much. So the sizes that are written in it are looked at before anything is unpacked.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO, Any
 from urllib.parse import quote, unquote
 
 import numpy as np
 
 _SUFFIX = ".npy"
+_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 _SAFE = "/ "
 """What names keep as it is, beside letters, digits and `_.-~`: a zip cuts a name at a NUL, for example."""
-_PIECE = 1 << 20
-"""Bytes that are read at a time to compare checksums."""
 
 
 class TornError(Exception):
@@ -36,33 +43,50 @@ class Archive(Mapping[str, np.ndarray]):
         self._names = names
 
     @classmethod
-    def open(cls, path: Path) -> Archive:
-        """Compare all checksums.
+    def open(cls, path: Path, *, most: int) -> Archive:
+        """Look at what it holds; nothing is unpacked. `most`: bytes that may come of it.
 
         Raises:
-            TornError: they are others, or there is no such file.
+            TornError: it is no such archive, or holds more.
             OSError: it cannot be read.
 
         """
         try:
             with zipfile.ZipFile(path) as archive:
-                for name in archive.namelist():
-                    with archive.open(name) as member:
-                        while member.read(_PIECE):  # at the end the checksum is compared
-                            pass
-                return cls(path, tuple(unquote(name.removesuffix(_SUFFIX)) for name in archive.namelist()))
+                members = archive.infolist()
         except FileNotFoundError as error:
             msg = f"{path.name} is missing"
             raise TornError(msg) from error
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
+        except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
             msg = f"{path.name} is not whole ({error})"
             raise TornError(msg) from error
+        if (num_bytes := sum(member.file_size for member in members)) > most:
+            msg = f"{path.name} would unpack to {num_bytes:,} bytes, expected at most {most:,}"
+            raise TornError(msg)
+        return cls(path, tuple(unquote(member.filename.removesuffix(_SUFFIX)) for member in members))
 
     def __getitem__(self, name: str) -> np.ndarray:
+        """The array.
+
+        Raises:
+            KeyError: there is none of this name.
+            TornError: it is not whole.
+
+        """
         if self._path is None or name not in self._names:
             raise KeyError(name)
-        with zipfile.ZipFile(self._path) as archive, archive.open(_member(name)) as member:
-            return np.lib.format.read_array(member, allow_pickle=False)
+        try:
+            with zipfile.ZipFile(self._path) as archive, archive.open(_member(name)) as member:
+                shape, dtype, header_bytes = _header(member)
+                num_bytes = math.prod(shape) * dtype.itemsize
+                if header_bytes + num_bytes != archive.getinfo(_member(name)).file_size:
+                    msg = f"{self._path.name}: {name} has another size than it says"
+                    raise TornError(msg)
+                member.seek(0)
+                return np.lib.format.read_array(member, allow_pickle=False)
+        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
+            msg = f"{self._path.name}: {name} is not whole ({error})"
+            raise TornError(msg) from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -74,16 +98,28 @@ class Archive(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def write(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
-    """Compress arrays one after the other; the size of the file, which is on the disk then."""
-    with path.open("xb") as file:
+def write(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[int, str]:
+    """Compress arrays one after the other; size and SHA-256 of the file, which is on the disk then."""
+    with path.open("x+b") as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for name, array in arrays.items():
                 with archive.open(_member(name), "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
-        return file.tell()
+        num_bytes = file.tell()
+        file.seek(0)
+        return num_bytes, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, dtype and length of the header of a .npy file."""
+    version = np.lib.format.read_magic(member)
+    if version not in _HEADERS:
+        msg = f"it has version {version} of .npy"
+        raise ValueError(msg)
+    shape, _, dtype = _HEADERS[version](member)
+    return shape, dtype, member.tell()
 
 
 def _member(name: str) -> str:

@@ -1,14 +1,17 @@
-"""Checkpoints: arrays as safetensors, the rest as JSON. Opening one never executes code.
+"""Checkpoints: arrays as safetensors, the rest as JSON. Opening one never executes code; some arrays are the bytes of pickled
+environments, which nothing here opens (see `levada.run.resume`).
 
     save(run_directory, step, arrays, meta)     # checkpoints/000000300/{arrays.safetensors, replays.zip, meta.json}
     keep_last(run_directory, 3)
     checkpoint = newest(run_directory)          # the newest valid one; a torn one is skipped with a warning
 
 A checkpoint is written under a temporary name and renamed as a whole, so one that has its final name was complete when
-it got it. What a failing disk does to it later is recognised by the size and SHA-256 of the arrays, kept in meta.json.
+it got it. What a failing disk does to it later is recognised: meta.json holds the SHA-256 of the arrays, of the replays and of
+the rest of itself. It also holds the hash of the flow that the checkpoint belongs to, and a keyed hash: see `levada.run.trust`.
+Sizes are compared before anything is read, and no link is followed.
 
 The contents of replays, arrays below `replays/`, may be larger than what is left of the memory. They are compressed one after
-the other, a few MiB at a time, into an archive with checksums of its own, and read when they are asked for.
+the other, a few MiB at a time, into an archive, and read when they are asked for.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import errno
 import hashlib
 import json
 import os
-import shutil
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +34,23 @@ import safetensors
 import safetensors.numpy
 
 from levada.flow.errors import LevadaError
+from levada.memory import machine_memory
 from levada.run import archive
 from levada.run.archive import Archive, TornError
-from levada.run.files import TEMPORARY, sync_directory, temporary_name, write_synced
+from levada.run.files import (
+    TEMPORARY,
+    NotAFileError,
+    file_size,
+    is_directory,
+    read_pieces,
+    read_whole,
+    short,
+    sync_directory,
+    temporary_name,
+    write_synced,
+)
 from levada.run.plain import JSON
+from levada.run.trust import is_ours, sign
 
 FOLDER = "checkpoints"
 ARRAYS = "arrays.safetensors"
@@ -41,8 +58,21 @@ META = "meta.json"
 REPLAYS = "replays/"
 """What the names of arrays begin with that are contents of replays."""
 REPLAYS_ZIP = "replays.zip"
-FORMAT = 3
+FORMAT = 4
 """Raised when the layout changes, so that an older levada says so instead of guessing."""
+META_BYTES = 1 << 28
+"""More than any meta.json has."""
+MAX_COUNT = 1 << 53
+"""More than anything is counted to."""
+SHA256, HMAC = "sha256", "hmac"
+"""What meta.json says of the rest of itself."""
+
+_NAMES = frozenset({ARRAYS, META, REPLAYS_ZIP})
+_LEFTOVER = re.compile(rf"\.\d{{9,}}\.\d+-[0-9a-f]+{re.escape(TEMPORARY)}")
+_FIELDS: dict[str, type] = {
+    "format": int, "step": int, "flow_hash": str, "arrays_bytes": int, "arrays_sha256": str, "replays_bytes": int,
+    "replays_sha256": str, "meta": dict, SHA256: str, HMAC: str,
+}  # fmt: skip
 
 DTYPES = frozenset(
     f"{kind}{bits}"
@@ -77,16 +107,26 @@ class Checkpoint:
     meta: Mapping[str, Any]
     """Whatever was saved beside the arrays, as JSON gives it back: tuples have become lists."""
     path: Path
+    flow_hash: str = ""
+    """Of the flow that it belongs to."""
+    is_ours: bool = False
+    """Whether it was written by this user on this machine, and is as it was then."""
 
 
 def save(
-    directory: str | os.PathLike[str], step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, JSON]
+    directory: str | os.PathLike[str],
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, JSON],
+    *,
+    flow_hash: str = "",
 ) -> Path:
-    """Save a checkpoint of the run in `directory`; returns where it is.
+    """Save a checkpoint of the run in `directory`; returns where it is. `flow_hash`: of the flow that it belongs to.
 
     Raises:
         CheckpointError: an array that safetensors cannot store, something in `meta` that JSON cannot, a negative step,
-            or a valid checkpoint of this step, which is never overwritten (a torn one is).
+            a valid checkpoint of this step, which is never overwritten (a torn one is), or a link or somebody else's files
+            where it should be.
         OSError: the disk is full, or cannot be written. Nothing of the attempt stays; older checkpoints do.
 
     """
@@ -99,9 +139,11 @@ def save(
     record = {
         "format": FORMAT,
         "step": step,
+        "flow_hash": flow_hash,
         "arrays_bytes": len(data),
         "arrays_sha256": hashlib.sha256(data).hexdigest(),
         "replays_bytes": 0,
+        "replays_sha256": "",
         "meta": meta,
     }
     _encode(record)  # before anything is written
@@ -110,22 +152,27 @@ def save(
         raise FileNotFoundError(
             errno.ENOENT, "the run's directory is gone; was it deleted while the run went on?", str(directory)
         )
-    folder.mkdir(exist_ok=True)
-    final = folder / f"{step:09d}"
-    if final.exists():
-        if not _is_torn(final):
-            msg = (
-                f"checkpoint {final} exists, and is not torn: nothing is overwritten; is another run using {directory}?"
-            )
+    if not is_directory(folder):
+        if os.path.lexists(folder):
+            msg = f"{folder} is no directory, or a link to one, which is not followed; put a directory there"
             raise CheckpointError(msg)
-        shutil.rmtree(final)
+        folder.mkdir()
+    final = folder / f"{step:09d}"
+    if os.path.lexists(final):
+        if is_directory(final) and not _is_torn(final):
+            where = short(Path(directory))
+            msg = f"checkpoint {short(final)} exists, and is not torn: nothing is overwritten; is another run using {where}?"
+            raise CheckpointError(msg)
+        if not _remove(final):
+            msg = f"{final} is no checkpoint, and is where one is to be written; move it away"
+            raise CheckpointError(msg)
     temporary = temporary_name(final)
     temporary.mkdir()
     try:
         write_synced(temporary / ARRAYS, data)
         if replays:
-            record["replays_bytes"] = archive.write(temporary / REPLAYS_ZIP, replays)
-        write_synced(temporary / META, _encode(record))
+            record["replays_bytes"], record["replays_sha256"] = archive.write(temporary / REPLAYS_ZIP, replays)
+        write_synced(temporary / META, _encode(sealed(record)))
         sync_directory(temporary)
         temporary.rename(final)
     except BaseException:  # an interrupt, too, must leave nothing behind
@@ -147,28 +194,38 @@ def load(path: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint:
 
     """
     folder = Path(path)
-    record = _record(folder)
-    data = _read(folder, ARRAYS)
-    if len(data) != record["arrays_bytes"]:
-        msg = f"checkpoint {folder} is torn: {ARRAYS} has {len(data)} bytes, expected {record['arrays_bytes']}"
+    record, ours = _record(folder)
+    num_bytes = record["arrays_bytes"]
+    if (found := _size(folder, ARRAYS)) != num_bytes:
+        msg = f"checkpoint {short(folder)} is torn: {ARRAYS} has {found} bytes, expected {num_bytes}"
         raise CheckpointError(msg)
+    if num_bytes > (most := machine_memory().total_nbytes):
+        msg = f"checkpoint {short(folder)}: {ARRAYS} has {num_bytes:,} bytes, and this machine a memory of {most:,}"
+        raise UnreadableError(msg)
+    data = _read(folder, ARRAYS, num_bytes)
     if hashlib.sha256(data).hexdigest() != record["arrays_sha256"]:
-        msg = f"checkpoint {folder} is torn: {ARRAYS} does not have the SHA-256 that {META} says"
+        msg = f"checkpoint {short(folder)} is torn: {ARRAYS} does not have the SHA-256 that {META} says"
         raise CheckpointError(msg)
     try:
-        arrays = safetensors.numpy.load(data)
-    except safetensors.SafetensorError as error:
-        msg = f"checkpoint {folder}: {ARRAYS} is not in the safetensors format ({error})"
+        arrays = {name: array.copy() for name, array in safetensors.numpy.load(data).items()}
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+        msg = f"checkpoint {short(folder)}: {ARRAYS} is not in the safetensors format, or not of numbers that numpy has ({error})"
         raise CheckpointError(msg) from error
-    arrays = {name: array.copy() for name, array in arrays.items()}
-    contents = _open_archive(folder) if replays and record["replays_bytes"] else Archive()
-    return Checkpoint(record["step"], arrays, contents, record["meta"], folder)
+    contents = _open_archive(folder, record) if replays and record["replays_bytes"] else Archive()
+    return Checkpoint(record["step"], arrays, contents, record["meta"], folder, record["flow_hash"], ours)
 
 
-def newest(directory: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint | None:
+def newest(
+    directory: str | os.PathLike[str],
+    *,
+    replays: bool = True,
+    check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+) -> Checkpoint | None:
     """The newest valid checkpoint of the run in `directory`, or None if there is none; `replays`: with their contents.
 
-    Warns with CheckpointWarning about each torn one that it skips.
+    `check` raises CheckpointError about one that is whole and will not do: it is skipped as a torn one is.
+
+    Warns with CheckpointWarning about each that it skips.
 
     Raises:
         UnreadableError: one that is newer than the first valid one may be whole, but cannot be read here.
@@ -176,7 +233,9 @@ def newest(directory: str | os.PathLike[str], *, replays: bool = True) -> Checkp
     """
     for path in reversed(list_checkpoints(directory)):
         try:
-            return load(path, replays=replays)
+            found = load(path, replays=replays)
+            check(found)
+            return found
         except UnreadableError:
             raise
         except CheckpointError as error:
@@ -185,18 +244,19 @@ def newest(directory: str | os.PathLike[str], *, replays: bool = True) -> Checkp
 
 
 def list_checkpoints(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Every checkpoint of a run, torn ones too, oldest first."""
+    """Every checkpoint of a run, torn ones too, oldest first. Links are none, and what is not named like one."""
     folder = Path(directory) / FOLDER
-    if not folder.is_dir():
+    if not is_directory(folder):
         return ()
-    found = (path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+    found = (path for path in folder.iterdir() if _is_named_like_one(path.name) and is_directory(path))
     return tuple(sorted(found, key=lambda path: int(path.name)))
 
 
 def keep_last(directory: str | os.PathLike[str], num: int) -> None:
     """Delete all but the newest `num` checkpoints, and what a killed process left half-written.
 
-    Torn ones do not count, so a valid one is never deleted in favour of a torn one.
+    Torn ones do not count, so a valid one is never deleted in favour of a torn one. A directory that holds anything else than
+    a checkpoint does is somebody else's, and stays.
     """
     if isinstance(num, bool) or not isinstance(num, int) or num < 1:
         msg = f"keep_last: num={num!r}, expected an integer >= 1; the newest checkpoint is always kept"
@@ -204,67 +264,142 @@ def keep_last(directory: str | os.PathLike[str], num: int) -> None:
     num_valid = 0
     for path in reversed(list_checkpoints(directory)):
         if num_valid >= num:
-            shutil.rmtree(path)
+            _remove(path)
         elif not _is_torn(path):
             num_valid += 1
-    for path in _leftovers(Path(directory) / FOLDER):
-        shutil.rmtree(path)
+    folder = Path(directory) / FOLDER
+    if is_directory(folder):
+        for path in [p for p in folder.iterdir() if _LEFTOVER.fullmatch(p.name)]:
+            _remove(path)
 
 
-def _leftovers(folder: Path) -> Iterator[Path]:
-    if folder.is_dir():
-        yield from [p for p in folder.iterdir() if p.name.startswith(".") and p.name.endswith(TEMPORARY)]
+def set_aside(directory: str | os.PathLike[str], step: int) -> None:
+    """Rename the checkpoints after `step`, which a run that goes on from there could not go on from: others take their place."""
+    for path in list_checkpoints(directory):
+        if int(path.name) > step:
+            names = (path.with_name(f"{path.name}.skipped{number or ''}") for number in count())
+            path.rename(next(name for name in names if not os.path.lexists(name)))
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What meta.json holds, with the hash of the rest, and the keyed one."""
+    rest = {name: value for name, value in record.items() if name not in (SHA256, HMAC)}
+    plain = json.loads(_encode(rest))
+    signature = {HMAC: sign("checkpoint", _canonical(plain))}
+    return rest | signature | {SHA256: hashlib.sha256(_canonical(plain | signature)).hexdigest()}
+
+
+def _is_named_like_one(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and name == f"{int(name):09d}"
+
+
+def _remove(folder: Path) -> bool:
+    """Delete a checkpoint, or what there is of it, if it is one; whether it is gone."""
+    if not is_directory(folder):
+        return False
+    names = os.listdir(folder)
+    if not _NAMES.issuperset(names) or any(is_directory(folder / name) for name in names):
+        return False
+    for name in names:
+        (folder / name).unlink()
+    folder.rmdir()
+    return True
 
 
 def _is_torn(folder: Path) -> bool:
     """By what can be seen without reading its arrays; one that cannot be read here may be whole."""
     try:
-        record = _record(folder)
-        if record["replays_bytes"] and (folder / REPLAYS_ZIP).stat().st_size != record["replays_bytes"]:
+        record, _ = _record(folder)
+        if record["replays_bytes"] and _size(folder, REPLAYS_ZIP) != record["replays_bytes"]:
             return True
-        return bool((folder / ARRAYS).stat().st_size != record["arrays_bytes"])
+        return bool(_size(folder, ARRAYS) != record["arrays_bytes"])
     except UnreadableError:
         return False
-    except (CheckpointError, OSError):
+    except CheckpointError:
         return True
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _record(folder: Path) -> tuple[dict[str, Any], bool]:
+    """What meta.json says, and whether it was written here."""
     try:
-        record = json.loads(_read(folder, META))
+        record = json.loads(_read(folder, META, META_BYTES), parse_constant=_no_number)
     except CheckpointError:
         raise
-    except ValueError as error:
-        msg = f"checkpoint {folder} is torn: {META} is not whole JSON ({error})"
+    except (ValueError, RecursionError) as error:
+        msg = f"checkpoint {short(folder)} is torn: {META} is not whole JSON ({error})"
         raise CheckpointError(msg) from error
-    if not isinstance(record, dict) or not {"format", "step", "arrays_bytes", "arrays_sha256", "meta"} <= set(record):
-        msg = f"checkpoint {folder}: {META} was not written by levada, or was edited"
-        raise CheckpointError(msg)
+    strange = f"checkpoint {short(folder)}: {META} was not written by levada, or was edited"
+    if not isinstance(record, dict) or type(record.get("format")) is not int:
+        raise CheckpointError(strange)
     if record["format"] != FORMAT:
-        msg = f"checkpoint {folder} has format {record['format']}, this levada reads {FORMAT}: use the one that made it"
+        msg = f"checkpoint {short(folder)} has format {record['format']}, this levada reads {FORMAT}: use the one that made it"
         raise UnreadableError(msg)
-    return record
-
-
-def _read(folder: Path, name: str) -> bytes:
+    if any(type(record.get(name)) is not kind for name, kind in _FIELDS.items()):
+        raise CheckpointError(strange)
     try:
-        return (folder / name).read_bytes()
+        data = _canonical({name: value for name, value in record.items() if name != SHA256})
+        signed = _canonical({name: value for name, value in record.items() if name not in (SHA256, HMAC)})
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(strange) from error
+    if hashlib.sha256(data).hexdigest() != record[SHA256]:
+        msg = f"checkpoint {short(folder)} is torn: {META} does not have the SHA-256 that it says, or was edited"
+        raise CheckpointError(msg)
+    if not 0 <= record["step"] <= MAX_COUNT or min(record["arrays_bytes"], record["replays_bytes"]) < 0:
+        raise CheckpointError(strange)
+    return record, is_ours("checkpoint", signed, record[HMAC])
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _no_number(text: str) -> float:
+    msg = f"{text} is no number of JSON"
+    raise ValueError(msg)
+
+
+def _read(folder: Path, name: str, most: int) -> bytes:
+    with _said(folder, name):
+        return read_whole(folder / name, most)
+
+
+def _size(folder: Path, name: str) -> int:
+    with _said(folder, name):
+        return file_size(folder / name)
+
+
+@contextlib.contextmanager
+def _said(folder: Path, name: str) -> Iterator[None]:
+    """Say of what cannot be read which checkpoint it is of, and whether that is torn."""
+    try:
+        yield
     except OSError as error:
         hint = "" if folder.is_dir() else "; there is no such directory"
-        msg = f"checkpoint {folder}: {name} cannot be read ({error.strerror}){hint}"
-        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
-        raise (CheckpointError if is_missing else UnreadableError)(msg) from error
+        is_torn = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | NotAFileError)
+        msg = (
+            f"checkpoint {short(folder)}{' is torn' if is_torn else ''}: {name} cannot be read ({error.strerror}){hint}"
+        )
+        raise (CheckpointError if is_torn else UnreadableError)(msg) from error
 
 
-def _open_archive(folder: Path) -> Archive:
+def _open_archive(folder: Path, record: Mapping[str, Any]) -> Archive:
+    found, expected = _size(folder, REPLAYS_ZIP), record["replays_bytes"]
+    if found != expected:
+        msg = f"checkpoint {short(folder)} is torn: {REPLAYS_ZIP} has {found} bytes, expected {expected}"
+        raise CheckpointError(msg)
+    digest = hashlib.sha256()
+    with _said(folder, REPLAYS_ZIP):
+        for piece in read_pieces(folder / REPLAYS_ZIP, expected):
+            digest.update(piece)
+    if digest.hexdigest() != record["replays_sha256"]:
+        msg = f"checkpoint {short(folder)} is torn: {REPLAYS_ZIP} does not have the SHA-256 that {META} says"
+        raise CheckpointError(msg)
     try:
-        return Archive.open(folder / REPLAYS_ZIP)
+        with _said(folder, REPLAYS_ZIP):
+            return Archive.open(folder / REPLAYS_ZIP, most=machine_memory().total_nbytes)
     except TornError as error:
-        msg = f"checkpoint {folder} is torn: {error}"
+        msg = f"checkpoint {short(folder)} is torn: {error}"
         raise CheckpointError(msg) from error
-    except OSError as error:
-        msg = f"checkpoint {folder}: {REPLAYS_ZIP} cannot be read ({error.strerror})"
-        raise UnreadableError(msg) from error
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:

@@ -11,6 +11,9 @@
     directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
 
 A directory that holds anything is never written into by a new run.
+
+A directory may come from anywhere. Only regular files are read, no link inside of it is followed, and sizes are looked at
+before anything is read. Whether its settings were written on this machine, says a keyed hash: see `levada.run.trust`.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
@@ -32,10 +36,12 @@ import msgspec
 
 from levada.flow.errors import LevadaError
 from levada.run.checkpoint import FOLDER as CHECKPOINTS
-from levada.run.files import sync_directory, write_atomic
+from levada.run.checkpoint import set_aside
+from levada.run.files import is_directory, open_file, read_whole, short, sync_directory, temporary_name, write_atomic
 from levada.run.identity import Identity, Setting, versions
 from levada.run.plain import plain
 from levada.run.summary import Summary
+from levada.run.trust import is_ours, sign
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,10 @@ CONFIG = "config.json"
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
 ERROR = "error.txt"
+CONFIG_BYTES = 1 << 24
+"""More than config.json and summary.json have."""
+LINE_BYTES = 1 << 20
+"""More than a line of metrics.jsonl has."""
 
 
 class RunDirectoryError(LevadaError, ValueError):
@@ -56,15 +66,35 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Setting]
     versions: dict[str, str | None]
     """Of Python, levada, and the packages that decide what is computed; None for what was not installed."""
+    hmac: str = ""
+    """Keyed hash of identity and settings: whether they were written by this user on this machine."""
+
+    def sealed(self) -> RunConfig:
+        """The same, with the keyed hash."""
+        return msgspec.structs.replace(self, hmac=sign("config", self._signed()))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was written here, and is as it was."""
+        return is_ours("config", self._signed(), self.hmac)
+
+    def _signed(self) -> bytes:
+        known = msgspec.to_builtins({"identity": self.identity, "settings": self.settings})
+        return json.dumps(known, sort_keys=True, separators=(",", ":")).encode()
 
 
 class RunDirectory:
     """A directory that holds one run. Make it by `create` or `open`."""
 
-    def __init__(self, path: Path, config: RunConfig) -> None:
+    def __init__(self, path: Path, config: RunConfig, *, trust: bool = False) -> None:
         self.path = path
         self.config = config
+        self.trust = trust
+        """Whether the user vouches for everything in it."""
+        self.is_ours = config.is_ours
+        """Whether its settings were written by this user on this machine."""
         self._is_locked = False
+        self._written_error: BaseException | None = None
 
     @classmethod
     def create(
@@ -93,12 +123,12 @@ class RunDirectory:
             identity=identity,
             settings={name: Setting(plain(s.value), s.origin) for name, s in settings.items()},
             versions=versions(),
-        )
+        ).sealed()
         if path is not None:
-            return cls._claim(_expanded(path), config)
+            return cls._claim(absolute(path), config)
         name = _default_name(identity, now or datetime.now().astimezone())
         for number in count(1):
-            candidate = _expanded(root) / (name if number == 1 else f"{name}-{number}")
+            candidate = absolute(root) / (name if number == 1 else f"{name}-{number}")
             if not os.path.lexists(candidate):
                 try:
                     return cls._claim(candidate, config)
@@ -107,27 +137,35 @@ class RunDirectory:
         raise AssertionError  # `count` does not end
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
-        """Read a finished or interrupted run.
+    def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> RunDirectory:
+        """Read a finished or interrupted run; `trust`: the user vouches for it, wherever it comes from.
 
         Raises:
             RunDirectoryError: there is no run, or its config.json is missing or torn.
 
         """
-        where = _expanded(path)
+        where = absolute(path)
         try:
-            data = (where / CONFIG).read_bytes()
+            data = read_whole(where / CONFIG, CONFIG_BYTES)
         except (OSError, ValueError) as error:
             raise RunDirectoryError(_not_a_run(where, error)) from error
+        if os.path.islink(where / CHECKPOINTS):
+            msg = f"{short(where / CHECKPOINTS)} is a symbolic link, and none is followed inside of a run directory"
+            raise RunDirectoryError(msg)
         try:
             config = msgspec.json.decode(data, type=RunConfig)
         except msgspec.ValidationError as error:
-            msg = f"{where / CONFIG} is not the config of a levada run: {error}"
+            msg = f"{short(where / CONFIG)} is not the config of a levada run: {error}"
             raise RunDirectoryError(msg) from error
-        except msgspec.DecodeError as error:
-            msg = f"{where / CONFIG} is torn or was edited: {error}. The settings are lost; checkpoints may be whole"
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            msg = f"{short(where / CONFIG)} is torn or was edited: {error}. The settings are lost; checkpoints may be whole"
             raise RunDirectoryError(msg) from error
-        return cls(where, config)
+        return cls(where, config, trust=trust)
+
+    @property
+    def shown(self) -> Path:
+        """Its path in messages."""
+        return short(self.path)
 
     @property
     def metrics_path(self) -> Path:
@@ -138,17 +176,19 @@ class RunDirectory:
         """What came of the run, or None if it has not ended properly.
 
         Raises:
-            RunDirectoryError: summary.json is torn or was edited.
+            RunDirectoryError: summary.json is torn or was edited, or cannot be read.
 
         """
         try:
-            data = (self.path / SUMMARY).read_bytes()
+            data = read_whole(self.path / SUMMARY, CONFIG_BYTES)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise RunDirectoryError(_unreadable(self.path / SUMMARY, error)) from error
         try:
             return Summary.from_json(data)
-        except msgspec.DecodeError as error:
-            msg = f"{self.path / SUMMARY} is torn or was edited: {error}"
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            msg = f"{short(self.path / SUMMARY)} is torn or was edited: {error}"
             raise RunDirectoryError(msg) from error
 
     def write_summary(self, summary: Summary) -> None:
@@ -171,7 +211,7 @@ class RunDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
-            msg = f"{self.path} is being run by another process; wait until that has ended, or end it"
+            msg = f"{short(self.path)} is being run by another process; wait until that has ended, or end it"
             raise RunDirectoryError(msg) from error
         except OSError as error:
             log.info("%s cannot be locked (%s); see that no two processes run it", self.path, error.strerror)
@@ -180,6 +220,8 @@ class RunDirectory:
             yield
         finally:
             self._is_locked = False
+            with contextlib.suppress(OSError):  # where it could not be locked
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave it to what an environment has forked
             os.close(descriptor)
 
     @property
@@ -191,37 +233,91 @@ class RunDirectory:
         """Write the traceback of what ended the run; if that cannot be written, the error gets a note that says so."""
         text = "".join(traceback.format_exception(error))
         try:
-            self.error_path.write_text(text, encoding="utf-8")
+            write_atomic(self.error_path, text.encode("utf-8", "backslashreplace"))
         except OSError as second:  # also a full disk, which may be what failed
-            error.add_note(f"{self.error_path} could not be written: {second.strerror or second}{disk_hint(second)}")
+            error.add_note(
+                f"{short(self.error_path)} could not be written: {second.strerror or second}{disk_hint(second)}"
+            )
+        else:
+            self._written_error = error
+
+    def has_error(self, error: BaseException) -> bool:
+        """Whether error.txt holds the traceback of this error, not of an older one or a part of it."""
+        return self._written_error is error
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics that were written; a last line that was cut off is left out.
 
         Raises:
-            RunDirectoryError: some other line is not JSON.
+            RunDirectoryError: some other line is not JSON, or the file cannot be read.
 
         """
-        try:
-            lines = self.metrics_path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        whole = lines[:-1]  # a line that does not end was being written when the run was killed
-        found = []
-        for number, line in enumerate(whole, start=1):
-            try:
-                found.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except msgspec.DecodeError as error:
-                msg = f"{self.metrics_path}, line {number} is torn or was edited: {error}"
-                raise RunDirectoryError(msg) from error
-        return found
+        return [values for values, _ in self._metrics()]
 
-    def rewind(self, env_steps: int) -> None:
-        """Forget metrics after a checkpoint, summary and error, so that a resumed run says everything once."""
-        kept = [line for line in self.metrics() if line["step"] <= env_steps]
-        write_atomic(self.metrics_path, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+    def check_files(self) -> None:
+        """Whether a run can go on here: metrics can be read, and no directory is in the way of a file.
+
+        Raises:
+            RunDirectoryError: it cannot.
+
+        """
+        for name in (SUMMARY, ERROR):
+            if is_directory(self.path / name):
+                msg = f"{short(self.path / name)} is a directory, expected a file; move it away"
+                raise RunDirectoryError(msg)
+        for _ in self._metrics():
+            pass
+
+    def rewind(self, updates: int) -> None:
+        """Forget metrics after a checkpoint, summary and error, so that a resumed run says everything once.
+
+        Later checkpoints, which were skipped, are set aside.
+
+        Args:
+            updates: of the checkpoint. Env steps would not do: several updates can follow one item of a replay.
+
+        Raises:
+            RunDirectoryError: metrics.jsonl cannot be read; nothing is changed.
+
+        """
+        temporary = temporary_name(self.metrics_path)
+        try:
+            with temporary.open("xb") as kept:
+                for values, line in self._metrics():
+                    counted = values.get("charts/updates")
+                    if isinstance(counted, int | float) and counted <= updates:
+                        kept.write(line)
+                kept.flush()
+                os.fsync(kept.fileno())
+            temporary.replace(self.metrics_path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_directory(self.path)
         for name in (SUMMARY, ERROR):
             (self.path / name).unlink(missing_ok=True)
+        set_aside(self.path, updates)
+
+    def _metrics(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Line by line, decoded and as it is."""
+        try:
+            descriptor = open_file(self.metrics_path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunDirectoryError(_unreadable(self.metrics_path, error)) from error
+        with os.fdopen(descriptor, "rb") as file:
+            for number in count(1):
+                line = file.readline(LINE_BYTES)
+                if not line.endswith(b"\n") and len(line) < LINE_BYTES:
+                    return  # a line that does not end was being written when the run was killed
+                try:
+                    values = msgspec.json.decode(line, type=dict[str, Any])
+                    if type(values.get("step")) is not int:
+                        raise msgspec.DecodeError("it has no 'step'")
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    msg = f"{short(self.metrics_path)}, line {number} is torn or was edited: {error}"
+                    raise RunDirectoryError(msg) from error
+                yield values, line
 
     @classmethod
     def _claim(cls, path: Path, config: RunConfig) -> RunDirectory:
@@ -257,9 +353,15 @@ class _TakenError(RunDirectoryError):
     """The directory holds something, or another run took it at the same moment."""
 
 
-def _expanded(path: str | os.PathLike[str]) -> Path:
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """The path of a directory from the root on, with `~` expanded: an environment may change the working directory.
+
+    Raises:
+        RunDirectoryError: `~name` names no user.
+
+    """
     try:
-        return Path(path).expanduser()
+        return Path(path).expanduser().absolute()
     except RuntimeError as error:
         msg = f"cannot use the run directory {str(path)!r}: there is no such user"
         raise RunDirectoryError(msg) from error
@@ -271,7 +373,7 @@ def _make_empty(path: Path) -> bool:
         path.mkdir(parents=True)
     except FileExistsError:
         if not path.is_dir():
-            msg = f"{path} is a file, expected a new or an empty directory"
+            msg = f"{short(path)} is a file, expected a new or an empty directory"
             raise RunDirectoryError(msg) from None
         if any(path.iterdir()):
             raise _TakenError(_taken(path)) from None
@@ -285,15 +387,15 @@ def _taken(path: Path) -> str:
         what = "already holds a run"
     else:
         what = f"holds other files ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-    return f"{path} {what}: nothing is overwritten; give a new directory, or none to have one named for you"
+    return f"{short(path)} {what}: nothing is overwritten; give a new directory, or none to have one named for you"
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, NotADirectoryError):
         file = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), path.parent)
-        return f"cannot make the run directory {path}: {file} is a file, not a directory"
+        return f"cannot make the run directory {short(path)}: {short(file)} is a file, not a directory"
     if isinstance(error, OSError):
-        return f"cannot write the run directory {path}: {error.strerror}{disk_hint(error)}"
+        return f"cannot write the run directory {short(path)}: {error.strerror}{disk_hint(error)}"
     return f"cannot make the run directory {str(path)!r}: {error}"
 
 
@@ -307,16 +409,20 @@ def disk_hint(error: OSError) -> str:
     }.get(error.errno or 0, "")
 
 
+def _unreadable(path: Path, error: OSError) -> str:
+    return f"{short(path)} cannot be read: {error.strerror}"
+
+
 def _not_a_run(path: Path, error: OSError | ValueError) -> str:
     if not os.path.exists(path):  # unlike Path.exists this answers for impossible names as well
-        return f"there is no run at {str(path)!r}: no such directory"
+        return f"there is no run at {str(short(path))!r}: no such directory"
     if not path.is_dir():
-        return f"{path} is a file, expected the directory of a run"
+        return f"{short(path)} is a file, expected the directory of a run"
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        return f"{path / CONFIG} cannot be read: {error.strerror}"
+        return f"{short(path / CONFIG)} cannot be read: {error.strerror}"
     inside = sorted(entry.parent.name for entry in path.glob(f"*/{CONFIG}"))
-    hint = f"; did you mean {path / inside[-1]}?" if inside else ""
-    return f"{path} is not a run: it has no {CONFIG}{hint}"
+    hint = f"; did you mean {short(path / inside[-1])}?" if inside else ""
+    return f"{short(path)} is not a run: it has no {CONFIG}{hint}"
 
 
 def _default_name(identity: Identity, now: datetime) -> str:

@@ -6,6 +6,9 @@
         display.update(monitor, run.statistics)         # reads the clock; does nothing until the next refresh is due
     display.finish(summary)                             # None if the run failed: only gives the terminal back
 
+While the run's loop is busy, for instance with a long update, a thread moves the clock of what was shown last; see
+`levada.run.beat`.
+
 Displays go to stderr, so that stdout stays the user's; `JsonDisplay` is the exception that is made for programs.
 """
 
@@ -13,37 +16,55 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Literal, Protocol, TextIO
 
 import msgspec
 
 from levada.flow.watch import Statistics
+from levada.run.beat import DRAWING, Beat
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.plain import finite
-from levada.run.streams import CLOSED
+from levada.run.printable import printable
+from levada.run.stdout import reserved_stdout
+from levada.run.streams import CLOSED, FULL
 from levada.run.summary import Summary, lags
 from levada.run.until import Until
-from levada.run.view import View, Viewer
+from levada.run.view import View, Viewer, bottleneck_text, goal_text
 from levada.run.words import lag_text, rate_text, return_text, reuse_text, summary_text
 
 Mode = Literal["auto", "live", "plain", "quiet", "json"]
+
+GRACE_S = 1.0
+"""By this much a line may be late before it is written without news from the run."""
 
 
 class Display(Protocol):
     """Shows a run."""
 
     def start(self, identity: Identity, until: Until) -> None:
-        """Called once, before the first update."""
+        """Called once, before anything is opened."""
         ...
 
     def note(self, text: str) -> None:
         """Called with what the user should know before the run begins."""
         ...
 
+    def notice(self, text: str) -> bool:
+        """Called from a signal handler, with what the user should know at once: keep it, to show it with what is drawn next.
+
+        Returns whether it will be; False: whoever calls writes it to stderr.
+        """
+        ...
+
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Called after each report; must be cheap when nothing is due, so it asks for `statistics` only then."""
+        """Called after each report, and often before the first one; must be cheap when nothing is due, so it asks for
+        `statistics` only then.
+        """
         ...
 
     def finish(self, summary: Summary | None) -> None:
@@ -57,14 +78,21 @@ class UntilClosed:
     def __init__(self, display: Display) -> None:
         self._display = display
         self._is_closed = False
+        self._has_begun = False
 
     def start(self, identity: Identity, until: Until) -> None:
-        """Show that the run begins."""
-        self._show(lambda: self._display.start(identity, until))
+        """Show that the run begins; once, though whoever opens it and whoever runs it both say so."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._show(lambda: self._display.start(identity, until))
 
     def note(self, text: str) -> None:
         """Show a line."""
         self._show(lambda: self._display.note(text))
+
+    def notice(self, text: str) -> bool:
+        """Show it soon, if somebody sees it."""
+        return not self._is_closed and self._display.notice(text)
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Show the run as it is."""
@@ -83,7 +111,11 @@ class UntilClosed:
         try:
             show()
         except OSError as error:
-            if error.errno not in CLOSED:
+            if error.errno in FULL:
+                warnings.warn(
+                    f"nothing more is shown, for it cannot be written: {error.strerror}", UserWarning, stacklevel=2
+                )
+            elif error.errno not in CLOSED:
                 raise
             self._is_closed = True
 
@@ -96,6 +128,10 @@ class QuietDisplay:
 
     def note(self, text: str) -> None:
         """Show nothing."""
+
+    def notice(self, text: str) -> bool:
+        """Leave it to the caller."""
+        return False
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Show nothing."""
@@ -114,32 +150,58 @@ class _Lines:
         first_s: float = 1.0,
         every_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        ticks: bool = False,
     ) -> None:
+        """`ticks`: also while the loop does not come by, from a thread."""
         self._given_stream = stream
         self._first_s = first_s
         self._every_s = every_s
         self._clock = clock
-        self._due_s = 0.0
+        self._due_s = self._began_s = self._looked_s = 0.0
         self._viewer = Viewer()
+        self._view: View | None = None
+        self._until: Until | None = None
+        self._beat = Beat(self.tick) if ticks else None
 
     def start(self, identity: Identity, until: Until) -> None:
         """Say which run begins."""
-        self._due_s = self._clock() + self._first_s
+        self._until = until
+        self._began_s = self._clock()
+        self._due_s = self._began_s + self._first_s
         self._print(self._head(identity, until))
+        if self._beat is not None:
+            self._beat.start()
 
     def note(self, text: str) -> None:
         """Write it."""
         self._print(self._noted(text))
 
+    def notice(self, text: str) -> bool:
+        """Leave it to the caller: it is a line of its own."""
+        return False
+
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Write a line if one is due."""
         now_s = self._clock()
         if now_s >= self._due_s:
-            self._due_s = now_s + self._every_s
-            self._print(self._line(self._viewer.look(monitor, statistics())))
+            view = self._viewer.look(monitor, statistics())
+            with DRAWING:
+                self._due_s = now_s + self._every_s
+                self._view, self._looked_s = view, now_s
+                self._print(self._line(view))
+
+    def tick(self) -> None:
+        """Write a line with what was seen last, if one is due and the loop has not come by to write it."""
+        with DRAWING:
+            now_s = self._clock()
+            if now_s >= self._due_s + GRACE_S:
+                self._due_s = now_s + self._every_s
+                self._print(self._still(now_s))
 
     def finish(self, summary: Summary | None) -> None:
         """Write what came of the run."""
+        if self._beat is not None:
+            self._beat.stop()
         if summary is not None:
             self._print(self._tail(summary))
 
@@ -159,12 +221,20 @@ class _Lines:
     def _line(self, view: View) -> str:
         raise NotImplementedError
 
+    def _still(self, now_s: float) -> str:
+        """The last view, some time later."""
+        assert self._view is not None
+        return self._line(replace(self._view, elapsed_s=self._view.elapsed_s + now_s - self._looked_s))
+
     def _tail(self, summary: Summary) -> str:
         raise NotImplementedError
 
 
 class PlainDisplay(_Lines):
     """A line on stderr every five seconds, for logs."""
+
+    def _print(self, line: str) -> None:
+        super()._print(printable(line))
 
     @property
     def _stream(self) -> TextIO:
@@ -176,16 +246,21 @@ class PlainDisplay(_Lines):
     def _line(self, view: View) -> str:
         channels = view.statistics.channels
         lag = [f"{key} {lag_text(s.max, s.bound)}" for name, c in channels.items() for key, s in lags(name, c)]
+        goal = None if self._until is None else goal_text(self._until, view)
         parts = [
             f"{view.elapsed_s:7.1f} s",
+            *([goal] if goal else []),
             f"return {return_text(view.return_mean_100)} ({view.episodes:,} episodes)",
             f"{view.env_steps:,} env steps, {view.steps_per_s:,.0f}/s",
             f"{view.updates:,} updates, {rate_text(view.updates_per_s)}/s",
             *([f"lag {', '.join(lag)}"] if lag else []),
             *(f"reuse {name} {reuse_text(r.reuse, r.asked)}" for name, r in view.statistics.replays.items()),
-            view.statistics.bottleneck(),
+            bottleneck_text(view),
         ]
         return " | ".join(parts)
+
+    def _still(self, now_s: float) -> str:
+        return super()._still(now_s) if self._view is not None else f"{now_s - self._began_s:7.1f} s | starting"
 
     def _tail(self, summary: Summary) -> str:
         return summary_text(summary)
@@ -218,12 +293,20 @@ class JsonDisplay(_Lines):
                 "return_mean_100": finite(view.return_mean_100),
                 "steps_per_s": view.steps_per_s,
                 "updates_per_s": view.updates_per_s,
+                "reported": dict(view.reported),
                 "statistics": msgspec.to_builtins(view.statistics),
             }
         )
 
     def _tail(self, summary: Summary) -> str:
         return _json({"type": "summary", **msgspec.to_builtins(summary)})
+
+
+@contextmanager
+def displayed(mode: Mode = "auto") -> Iterator[Display]:
+    """Make the display that `mode` names. With "json" standard output is its own until the end of the block."""
+    with reserved_stdout() if mode == "json" else nullcontext() as stdout:
+        yield make_display(mode) if stdout is None else JsonDisplay(stdout)
 
 
 def make_display(mode: Mode = "auto") -> Display:
@@ -233,9 +316,9 @@ def make_display(mode: Mode = "auto") -> Display:
     if mode == "live":
         from levada.run.live import LiveDisplay  # rich is loaded only where it is used
 
-        return LiveDisplay()
+        return LiveDisplay(ticks=True)
     if mode == "plain":
-        return PlainDisplay()
+        return PlainDisplay(ticks=True)
     if mode == "json":
         return JsonDisplay()
     if mode == "quiet":

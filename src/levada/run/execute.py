@@ -20,6 +20,7 @@ checkpoints, except for the times in them. Only with `checkpoint_every_s` the cl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -27,19 +28,22 @@ from typing import Protocol
 
 import numpy as np
 
+from levada.flow.patience import listening, telling_of_hangs
 from levada.flow.watch import Report, Statistics
 from levada.run import checkpoint
 from levada.run.directory import RunDirectory, disk_hint
 from levada.run.display import Display, UntilClosed
 from levada.run.hashing import params_sha256
 from levada.run.identity import Identity
-from levada.run.interrupt import ENDING, Interrupt, Terminated
+from levada.run.interrupt import ENDING, Interrupt, Interrupted, Terminated
 from levada.run.metrics import collect
 from levada.run.monitor import Monitor
 from levada.run.plain import JSON
 from levada.run.sinks import MetricSink
 from levada.run.summary import Summary, summarise
 from levada.run.until import Until
+
+log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -49,6 +53,8 @@ FAILED = "failed"
 """What a checkpoint says that was saved because the run failed; such a run has no summary."""
 SOURCES_ENDED = "sources ended"
 """`Summary.stopped_by` when there was nothing left to do."""
+FULL_METRICS = 10_000
+"""Updates whose metrics are all written; of later ones fewer and fewer, by their number alone."""
 SAVING_SHARE = 0.05
 """With `checkpoint_every_s`: of the time, at most this much goes into checkpoints, however large they are."""
 
@@ -63,8 +69,24 @@ class Running(Protocol):
         """Go on until the next report."""
         ...
 
+    def is_hung(self, seconds: float) -> bool:
+        """Whether it has waited for so long for one step of an environment, or for its workers. Asked from another thread."""
+        ...
+
     def statistics(self) -> Statistics:
         """The run at this moment."""
+        ...
+
+
+class Watcher(Protocol):
+    """What has something to say about a run, now and then."""
+
+    def before(self) -> str | None:
+        """Before it starts."""
+        ...
+
+    def look(self, monitor: Monitor) -> str | None:
+        """After a report."""
         ...
 
 
@@ -80,6 +102,7 @@ def execute(
     arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]],
     params_of: Callable[[], Arrays] | None = None,
     is_whole: Callable[[], bool] = lambda: True,
+    watch: Watcher | None = None,
     checkpoint_every_updates: int | None = None,
     checkpoint_every_s: float = 0.0,
     metrics_every_updates: int = 1,
@@ -100,15 +123,18 @@ def execute(
             shown, and the run goes on.
         arrays_of: everything that a checkpoint holds: arrays, and what is not an array.
         params_of: the learned parameters, for the fingerprint in the summary; None takes the arrays of `arrays_of`.
+        watch: what it says is shown, and goes into the summary.
         is_whole: whether each update was applied in full or not at all; asked when the run has failed.
         checkpoint_every_updates: a checkpoint after each so many updates; None saves at the end only.
         checkpoint_every_s: above 0, those are left out that would follow the one before sooner than this, or so soon that
             saving takes more than `SAVING_SHARE` of the time.
-        metrics_every_updates: metrics after each so many updates; raising it costs resolution and saves time.
+        metrics_every_updates: metrics after each so many updates; raising it costs resolution and saves time. After
+            `FULL_METRICS` updates they become rarer by themselves.
         keep_checkpoints: how many are kept; older ones are deleted.
 
     Raises:
         ValueError: a number that must be positive is not.
+        Interrupted: Ctrl-C came, before or while the end was saved; everything is saved, and `result` is the summary.
         Terminated: SIGTERM or SIGHUP came; the run has ended as after Ctrl-C, and the process should.
         Exception: whatever the run raises; what was written until then stays, and there is no summary.json. A note says
             whether what was learned could be saved.
@@ -122,24 +148,37 @@ def execute(
         if value is not None and value < 1:
             msg = f"execute: {name}={value}, expected at least 1"
             raise ValueError(msg)
-    metrics = _Metrics(run, monitor, directory, sinks, _Every(metrics_every_updates, monitor.updates))
-    saver = _Saver(directory, monitor, arrays_of, keep_checkpoints, checkpoint_every_s)
+    metrics = _Metrics(run, monitor, directory, sinks, _Thinned(metrics_every_updates, monitor.updates))
+    saver = _Saver(directory, monitor, arrays_of, keep_checkpoints, checkpoint_every_s, identity.flow_hash)
     due = _Every(checkpoint_every_updates, monitor.updates)
-    shown = UntilClosed(display)
+    shown = display if isinstance(display, UntilClosed) else UntilClosed(display)
+
+    def tell(text: str | None) -> None:
+        if text is not None and text not in monitor.notes:
+            monitor.notes.append(text)
+            shown.note(text)
+
     summary: Summary | None = None
-    with Interrupt() as interrupt, ExitStack() as closing:
+    was_cut_off = False
+    with Interrupt(show=shown.notice, is_hung=run.is_hung) as interrupt, ExitStack() as closing:
+        closing.enter_context(telling_of_hangs(log.warning))
+        closing.enter_context(listening(lambda what: shown.note(f"{what} ...") if what else None))
         closing.push(_noting(lambda: shown.finish(summary)))
         for sink in sinks:
             closing.push(_noting(sink.close))
         try:
+            tell(None if watch is None else watch.before())
             shown.start(identity, until)
+            monitor.ends_with(until)
             stopped_by, between_updates = until.met(monitor), True  # a resumed run may have nothing left to do
             first = monitor.updates
 
             def stop_before_the_first_update() -> None:
                 """A replay may be filled for hours, in which nothing is reported, and nothing was learned that could be lost."""
-                if monitor.updates == first and (interrupt.requested or until.met(monitor)):
-                    raise _NothingLearned
+                if monitor.updates == first:
+                    shown.update(monitor, run.statistics)
+                    if interrupt.requested or until.met(monitor):
+                        raise _NothingLearned
 
             run.on_turn = stop_before_the_first_update
             try:
@@ -147,6 +186,7 @@ def execute(
                     _check_counted(report, monitor)
                     metrics.take(report)
                     shown.update(monitor, run.statistics)
+                    tell(None if watch is None else watch.look(monitor))
                     stopped_by = until.met(monitor) or (INTERRUPTED if interrupt.requested else None)
                     if stopped_by is not None:
                         break
@@ -155,7 +195,7 @@ def execute(
             except _NothingLearned:
                 stopped_by, between_updates = until.met(monitor) or INTERRUPTED, False
             except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
-                stopped_by, between_updates = INTERRUPTED, False
+                stopped_by, between_updates, was_cut_off = INTERRUPTED, False, True
             interrupt.saving()
             stopped_by = stopped_by or SOURCES_ENDED
             statistics = run.statistics()
@@ -172,6 +212,8 @@ def execute(
         summary = ended  # only now: a display that shows it may say that everything is saved
     if interrupt.number is not None and interrupt.number in ENDING:  # also one that came while the end was being saved
         raise Terminated(interrupt.number)
+    if interrupt.requested or was_cut_off:
+        raise Interrupted(summary)
     return summary
 
 
@@ -216,11 +258,34 @@ class _Every:
         return True
 
 
+class _Thinned:
+    """As `_Every`, but more and more rarely: a run of days writes megabytes of metrics, not gigabytes.
+
+    Of the first `FULL_METRICS` updates each `num`-th counts, of as many that follow each second of those, then each fourth of
+    twice as many, and so on.
+    """
+
+    def __init__(self, num: int, count: int) -> None:
+        self._num = num
+        self._last = self._place(count)
+
+    def crossed(self, count: int) -> bool:
+        place = self._place(count)
+        if place == self._last:
+            return False
+        self._last = place
+        return True
+
+    def _place(self, count: int) -> tuple[int, int]:
+        num = self._num << (count // FULL_METRICS).bit_length()
+        return num, count // num
+
+
 class _Metrics:
     """Joins the reports of all nodes until metrics are due."""
 
     def __init__(
-        self, run: Running, monitor: Monitor, directory: RunDirectory | None, sinks: Sequence[MetricSink], due: _Every
+        self, run: Running, monitor: Monitor, directory: RunDirectory | None, sinks: Sequence[MetricSink], due: _Thinned
     ) -> None:
         self._run = run
         self._monitor = monitor
@@ -244,7 +309,7 @@ class _Metrics:
             try:
                 sink.write(self._monitor.env_steps, values)
             except OSError as error:
-                where = "a run" if self._directory is None else f"the run in {self._directory.path}"
+                where = "a run" if self._directory is None else f"the run in {self._directory.shown}"
                 error.add_note(f"{type(sink).__name__} could not write the metrics of {where}{disk_hint(error)}")
                 raise
         self._reported, self._pending = {}, False
@@ -260,12 +325,14 @@ class _Saver:
         arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]],
         num_kept: int,
         every_s: float,
+        flow_hash: str,
     ) -> None:
         self._directory = directory
         self._monitor = monitor
         self._arrays_of = arrays_of
         self._num_kept = num_kept
         self._every_s = every_s
+        self._flow_hash = flow_hash
         self._due_s = monitor.elapsed_s + every_s
         is_resumed = directory is not None and bool(checkpoint.list_checkpoints(directory.path))
         self._saved_at = monitor.updates if is_resumed else -1
@@ -293,12 +360,12 @@ class _Saver:
             "between_updates": between_updates,
         }
         try:
-            checkpoint.save(self._directory.path, step, arrays, record)
+            checkpoint.save(self._directory.path, step, arrays, record, flow_hash=self._flow_hash)
             checkpoint.keep_last(self._directory.path, self._num_kept)
         except OSError as error:
             self._failed_at = step
             older = checkpoint.list_checkpoints(self._directory.path)
-            whole = f"; older ones in {self._directory.path} are whole" if older else ""
+            whole = f"; older ones in {self._directory.shown} are whole" if older else ""
             error.add_note(f"saving the checkpoint after update {step}{whole}")
             raise
         self._saved_at = step
@@ -318,4 +385,4 @@ class _Saver:
         except Exception as second:
             error.add_note(f"saving what was learned until then failed too: {type(second).__name__}: {second}")
         else:
-            error.add_note(f"what was learned in {step} updates is saved in {self._directory.path}")
+            error.add_note(f"what was learned in {step} updates is saved in {self._directory.shown}")

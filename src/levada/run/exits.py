@@ -1,4 +1,5 @@
-"""A `sys.exit` of the user's code is an error: a run that it ended would otherwise look like one that is done.
+"""A `sys.exit` of the user's code is an error: a run that it ended would otherwise look like one that is done. So is any other
+BaseException of theirs.
 
 >>> try:
 ...     with sys_exit_is_an_error():
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from levada.flow.errors import LevadaError
+from levada.flow.strays import StrayError, is_stray
 
 
 class OwnExit(SystemExit):
@@ -26,7 +28,7 @@ class ExitError(LevadaError, RuntimeError):
 
 @contextmanager
 def sys_exit_is_an_error() -> Iterator[None]:
-    """Turn a SystemExit into an ExitError with the same notes. An OwnExit passes as it is."""
+    """Turn a SystemExit into an ExitError with the same notes, another stray into a StrayError. An OwnExit passes as it is."""
     try:
         yield
     except OwnExit:
@@ -41,3 +43,7 @@ def sys_exit_is_an_error() -> Iterator[None]:
         for note in getattr(exit_, "__notes__", ()):
             error.add_note(note)
         raise error from exit_
+    except BaseException as stray:
+        if is_stray(stray):
+            raise StrayError.of(stray) from stray
+        raise

@@ -1,19 +1,42 @@
-"""Files that are either whole or not there, whatever happens while they are written.
+"""Files that are either whole or not there, whatever happens while they are written; and that are files when they are read.
 
     write_atomic(path / "summary.json", data)       # temporary name, fsync, rename, fsync of the directory
+    read_whole(path / "summary.json", most=1 << 20)
 
 A process killed half-way leaves the old file; a full disk leaves the old file and no temporary one.
+
+A run directory may come from anywhere. What stands in it is only opened if it is a regular file: a named pipe would be waited
+for, a device may have no end, and a symbolic link leads to a file that is somebody else's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link, and none is followed inside of a run directory",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_PIECE = 1 << 20
 
 TEMPORARY = ".tmp"
 """How temporary names end; they also begin with a dot, and are never read."""
+
+
+def short(path: Path) -> Path:
+    """A path as the user would type it: from the working directory on, if it lies below that."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def temporary_name(path: Path) -> Path:
@@ -21,7 +44,7 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a new file and wait until it is on the disk.
 
     Raises:
@@ -29,7 +52,7 @@ def write_synced(path: Path, data: bytes) -> None:
         OSError: the disk is full, or cannot be written; what was begun is left to the caller to remove.
 
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         rest = memoryview(data)
         while rest:  # a single write takes at most 2 GiB, and may take less than it is given
@@ -65,3 +88,78 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
             temporary.unlink()
         raise
     sync_directory(target.parent)
+
+
+class NotAFileError(OSError):
+    """There is something else than a regular file, or it is larger than anything that levada writes there."""
+
+
+def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, and nothing else; the descriptor.
+
+    Raises:
+        NotAFileError: it is a link, a pipe, a device or a directory.
+        OSError: it cannot be opened.
+
+    """
+    with contextlib.suppress(FileNotFoundError):  # which `os.open` makes, or says
+        _check_kind(os.lstat(path), path)  # before it is opened, which alone may do something to a device
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        _check_kind(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
+    """Everything that a regular file of at most `most` bytes holds.
+
+    Raises:
+        NotAFileError: it is something else, or larger.
+        OSError: it cannot be read.
+
+    """
+    return b"".join(read_pieces(path, most))
+
+
+def read_pieces(path: str | os.PathLike[str], most: int) -> Iterator[bytes]:
+    """The same, a MiB at a time."""
+    descriptor = open_file(path)
+    try:
+        rest = os.fstat(descriptor).st_size
+        if rest > most:
+            raise NotAFileError(errno.EFBIG, f"has {rest:,} bytes, expected at most {most:,}", os.fspath(path))
+        while rest and (piece := os.read(descriptor, min(rest, _PIECE))):
+            rest -= len(piece)
+            yield piece
+    finally:
+        os.close(descriptor)
+
+
+def file_size(path: str | os.PathLike[str]) -> int:
+    """Bytes of a regular file.
+
+    Raises:
+        NotAFileError: it is something else.
+        OSError: it cannot be looked at.
+
+    """
+    found = os.lstat(path)
+    _check_kind(found, path)
+    return found.st_size
+
+
+def is_directory(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a directory, not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _check_kind(found: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+        raise NotAFileError(errno.EINVAL, f"it is {kind}", os.fspath(path))

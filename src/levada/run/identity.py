@@ -10,7 +10,7 @@ import msgspec
 
 from levada._version import __version__
 
-Origin = Literal["default", "preset", "argument", "command line", "measured"]
+Origin = Literal["default", "preset", "argument", "command line", "config", "machine", "measured"]
 """Who chose a setting."""
 
 PACKAGES = ("torch", "numpy", "gymnasium")
@@ -34,6 +34,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers that networks compute in."""
     device: str = "cpu"
     """On what they compute."""
+    machine: dict[str, str] = {}
+    """The processor, and the instructions that numpy, its BLAS, torch, MKL and oneDNN take; see `levada.portable`."""
     flow_hash: str
     """SHA-256 of the flow: equal for the same algorithm and settings under every deployment."""
 
@@ -44,8 +46,9 @@ class Setting(msgspec.Struct, frozen=True):
     value: Any
     """Plain data; what JSON has no number for (inf) is text."""
     origin: Origin = msgspec.field(name="from")
-    """`default`: the algorithm's own; `preset`: tuned for the env; `argument`: given in Python; `command line`; or
-    `measured` when the run began."""
+    """`default`: the algorithm's own; `preset`: tuned for the env; `argument`: given in Python; `command line`;
+    `config`: of the run that `--config` names; `machine`: it follows from the processor; `measured`: a run of an older version
+    measured it when it began."""
 
 
 def versions() -> dict[str, str | None]:

@@ -5,7 +5,8 @@
     display.update(monitor, run.statistics)     # draws at most four times a second
     display.finish(summary)
 
-There is no thread: the panel is drawn in the run's loop, so it costs nothing between refreshes.
+The panel is drawn in the run's loop, so it costs nothing between refreshes; where the loop does not come by for a second, a
+thread draws what was seen last with the time of now.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 from rich.console import Console, Group, RenderableType
@@ -23,27 +25,39 @@ from rich.table import Table
 from rich.text import Text
 
 from levada.flow.watch import LagStatistics, NodeStatistics, Statistics
+from levada.run.beat import DRAWING, EVERY_S, Beat
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
+from levada.run.printable import printable
 from levada.run.summary import Summary
 from levada.run.until import RETURN_WINDOW, Until
-from levada.run.view import History, View, Viewer, clock_time, fate, percentages, sparkline
-from levada.run.words import rate_text, return_text, summary_text
+from levada.run.view import History, View, Viewer, bottleneck_text, clock_time, fate, goal_text, percentages, sparkline
+from levada.run.words import number_text, rate_text, return_text, summary_text
 
 REFRESH_S = 0.25
 """Least time between two drawings."""
 WIDE = 72
 """Columns from which there is room for bars."""
+LOSSES = "losses/"
+"""What the names of losses begin with."""
 STYLES = {"busy": "green", "idle": "bright_black", "blocked": "yellow"}
 
 
 class LiveDisplay:
     """A panel that is drawn anew a few times a second."""
 
-    def __init__(self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic, ticks: bool = False
+    ) -> None:
+        """`ticks`: the clock moves also while the loop does not come by, by a thread."""
         self._console = console or _Console(stderr=True)
         self._clock = clock
-        self._due_s = 0.0
+        self._due_s = self._began_s = self._drawn_s = self._looked_s = 0.0
+        self._view: View | None = None
+        self._notice: str | None = None
+        self._noticed: str | None = None
+        """The notice that has been drawn."""
+        self._beat = Beat(self.tick) if ticks else None
         self._viewer = Viewer()
         self._returns = History()
         self._live: Live | None = None
@@ -53,19 +67,27 @@ class LiveDisplay:
 
     def note(self, text: str) -> None:
         """Write it above what is drawn."""
-        self._console.print(text, style="dim")
+        self._console.print(Text(printable(text)), style="dim")
+
+    def notice(self, text: str) -> bool:
+        """Show it below the panel from the next drawing on; a thread draws soon."""
+        self._notice = text
+        return self._live is not None and self._beat is not None
 
     def start(self, identity: Identity, until: Until) -> None:
         """Say that the run begins, until there is something to draw."""
         self._identity, self._until = identity, until
+        self._began_s = self._drawn_s = self._clock()
         self._live = Live(
-            Text(f"{_title(identity)}: starting"),
+            self._starting(),
             console=self._console,
             auto_refresh=False,
             # what is piped to a program must not end up on the terminal
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
+        if self._beat is not None:
+            self._beat.start()
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Draw if a drawing is due."""
@@ -75,8 +97,23 @@ class LiveDisplay:
             self._draw(monitor, statistics)
         self._seen = (monitor, statistics)
 
+    def tick(self) -> None:
+        """Draw what was seen last with the time of now, if it is a second old or there is a notice."""
+        with DRAWING:
+            now_s = self._clock()
+            if self._live is None or (now_s - self._drawn_s < EVERY_S and self._notice == self._noticed):
+                return
+            self._drawn_s, self._noticed = now_s, self._notice
+            if self._view is None:
+                self._live.update(self._starting(), refresh=True)
+            else:
+                self._show(replace(self._view, elapsed_s=self._view.elapsed_s + now_s - self._looked_s))
+
     def finish(self, summary: Summary | None) -> None:
         """Draw the end as it is, give the terminal back, and say what came of the run."""
+        if self._beat is not None:
+            self._beat.stop()
+        self._notice = None  # what it says is over
         if self._live is None:
             return
         try:
@@ -86,19 +123,37 @@ class LiveDisplay:
             self._live.stop()
             self._live = None
         if summary is not None:
-            self._console.print(summary_text(summary), highlight=False, markup=False)
+            self._console.print(printable(summary_text(summary)), highlight=False, markup=False)
+
+    def _starting(self) -> RenderableType:
+        assert self._identity is not None
+        return self._with_notice(
+            Text(f"{_title(self._identity)}: starting  {clock_time(self._clock() - self._began_s)}")
+        )
+
+    def _with_notice(self, drawn: RenderableType) -> RenderableType:
+        return drawn if self._notice is None else Group(drawn, Text(self._notice, style="bold yellow"))
 
     def _draw(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        if self._live is None or self._identity is None or self._until is None:
+        if self._live is None:
             return
         view = self._viewer.look(monitor, statistics())
         if view.return_mean_100 is not None and math.isfinite(view.return_mean_100):
             self._returns.add(view.return_mean_100)
+        with DRAWING:
+            self._drawn_s = self._looked_s = self._clock()
+            self._view = view
+            self._show(view)
+
+    def _show(self, view: View) -> None:
+        assert self._live is not None
+        assert self._identity is not None
+        assert self._until is not None
         options = self._console.options
         drawn = panel(
             self._identity, self._until, view, self._returns, width=options.max_width, ascii_only=options.ascii_only
         )
-        self._live.update(drawn, refresh=True)
+        self._live.update(self._with_notice(drawn), refresh=True)
 
 
 class _Console(Console):
@@ -119,7 +174,7 @@ def panel(
         parts += [Text(), _channels(view.statistics, wide=width >= WIDE)]
     if view.statistics.replays:
         parts += [Text(), _replays(view.statistics)]
-    parts += [Text(), Text(view.statistics.bottleneck(), style="italic")]
+    parts += [Text(), Text(bottleneck_text(view), style="italic")]
     return Panel(
         Group(*parts),
         title=Text(_title(identity), style="bold"),
@@ -132,13 +187,13 @@ def panel(
 
 
 def _title(identity: Identity) -> str:
-    return f"{identity.algorithm} on {identity.env}, seed {identity.seed}, {identity.deployment}"
+    return printable(f"{identity.algorithm} on {identity.env}, seed {identity.seed}, {identity.deployment}")
 
 
 def _learning(view: View, until: Until, returns: History, width: int, ascii_only: bool) -> Group:
     """The curve and the rates."""
-    goal = "" if until.return_mean is None else f" of {return_text(until.return_mean)}"
-    left = f"return    {return_text(view.return_mean_100)}{goal}  "
+    goal = "" if until.return_mean is None else f" of {until.return_mean:,g}"
+    left = f"return     {return_text(view.return_mean_100)}{goal}  "
     last = f"last {min(view.episodes, RETURN_WINDOW)} of " if width >= WIDE - 4 else ""
     right = f"  {last}{view.episodes:,} episodes"
     marks = "_.-=+*#" if ascii_only else "▁▂▃▄▅▆▇█"
@@ -148,7 +203,26 @@ def _learning(view: View, until: Until, returns: History, width: int, ascii_only
     rates.add_row("env steps", f"{view.env_steps:,}", Text(f"{view.steps_per_s:,.0f}/s", style="bold"))
     rates.add_row("updates", f"{view.updates:,}", Text(f"{rate_text(view.updates_per_s)}/s", style="bold"))
     rates.columns[1].justify = rates.columns[2].justify = "right"
-    return Group(first, rates)
+    lines: list[RenderableType] = [first, rates]
+    if (done := goal_text(until, view)) is not None:
+        lines.append(Text(f"done       {done}", no_wrap=True, overflow="ellipsis"))
+    return Group(*lines, *_losses(view, width))
+
+
+def _losses(view: View, width: int) -> list[Text]:
+    """Names and values side by side, in as many columns as there is room for."""
+    named = {name.removeprefix(LOSSES): x for name, x in view.reported.items() if name.startswith(LOSSES)}
+    if not named:
+        return []
+    most = max(map(len, named))
+    cells = [f"{name:<{most}} {number_text(x):>8}" for name, x in named.items()]
+    per_line = max(1, (width - 9) // (most + 11))
+    rows = [cells[start : start + per_line] for start in range(0, len(cells), per_line)]
+    heads = ["losses", *[""] * (len(rows) - 1)]
+    return [
+        Text(f"{head:<11}{'  '.join(row)}", no_wrap=True, overflow="ellipsis")
+        for head, row in zip(heads, rows, strict=True)
+    ]
 
 
 def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
@@ -162,9 +236,9 @@ def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
         table.add_column("waits for", no_wrap=True, overflow="ellipsis", max_width=18)
     for name, node in statistics.nodes.items():
         shares = _shares(node)
-        row: list[str | Text] = [name, *(f"{share}%" for share in shares)]
+        row: list[str | Text] = [Text(printable(name)), *(f"{share}%" for share in shares)]
         if wide:
-            row += [_bar(shares, ascii_only), (node.blocked_by or "") if shares[2] else ""]
+            row += [_bar(shares, ascii_only), Text(printable(node.blocked_by or "") if shares[2] else "")]
         table.add_row(*row)
     return table
 
@@ -181,9 +255,9 @@ def _channels(statistics: Statistics, *, wide: bool) -> Table:
         fill = f"{channel.fill}/{channel.capacity}"
         if len(channel.lag) == 1:
             (lag,) = channel.lag.values()
-            table.add_row(name, fill, *_lag(lag), fate(channel))
+            table.add_row(Text(printable(name)), fill, *_lag(lag), fate(channel))
             continue
-        table.add_row(name, fill, "", "", "", fate(channel))
+        table.add_row(Text(printable(name)), fill, "", "", "", fate(channel))
         for policy, lag in channel.lag.items():
             table.add_row(f"  {policy}", "", *_lag(lag), "")
     return table
@@ -198,7 +272,11 @@ def _replays(statistics: Statistics) -> Table:
     for name, replay in statistics.replays.items():
         asked = "free" if replay.asked is None else f"{replay.asked:g}"
         table.add_row(
-            name, f"{replay.fill:,}/{replay.capacity:,}", f"{replay.inserted:,}", f"{replay.reuse:.2f}", asked
+            Text(printable(name)),
+            f"{replay.fill:,}/{replay.capacity:,}",
+            f"{replay.inserted:,}",
+            f"{replay.reuse:.2f}",
+            asked,
         )
     return table
 

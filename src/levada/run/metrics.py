@@ -1,29 +1,45 @@
 """The metrics of a run, under the names that users of CleanRL know.
 
+Where results do not depend on timing, neither do these, at any update: they tell of what was learned from until then. Those
+marked with * are measured (times, rates, and how full a queue is at the moment); `is_measured` knows them by name.
+
 | name | meaning |
 |---|---|
 | `charts/episodic_return` | mean return of the last 100 finished episodes |
 | `charts/episodic_length` | mean length of the same episodes, in env steps |
-| `charts/SPS` | env steps per second since the start-up |
+| `charts/SPS` * | env steps per second since the start-up |
 | `charts/updates` | updates of the policy |
-| `charts/wall_s` | seconds since the run began |
+| `charts/wall_s` * | seconds since the run began |
 | `losses/...` | whatever the learner reports, by its own names |
-| `lag/<channel>/mean`, `lag/<channel>/max` | updates between making and using an item, over the whole run |
-| `queue/<channel>/fill` | items that wait in the channel, as a share of its tickets |
-| `replay/<name>/fill` | entries held, as a share of the capacity |
-| `replay/<name>/reuse` | samples per insert, over the whole run |
-| `node/<name>/busy` | share of the wall time in which a node works |
+| `lag/<channel>/mean`, `lag/<channel>/max` | updates between making an item and learning from it, over the whole run |
+| `queue/<channel>/fill` * | items that wait in the channel, as a share of its tickets |
+| `replay/<name>/fill` | entries held at the last draw, as a share of the capacity |
+| `replay/<name>/reuse` | samples per insert at the last draw, over the whole run |
+| `node/<name>/busy` * | share of the wall time in which a node works |
 
 The step of every metric is the number of env steps.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from levada.flow.watch import Statistics
 from levada.run.monitor import Monitor
 from levada.run.summary import lags
+
+_MEASURED: Final = re.compile(r"charts/(SPS|wall_s)|queue/.+/fill|node/.+/busy")
+
+
+def is_measured(name: str) -> bool:
+    """Whether a metric may differ between two runs that learn the same.
+
+    >>> is_measured("charts/SPS"), is_measured("charts/episodic_return")
+    (True, False)
+    """
+    return _MEASURED.fullmatch(name) is not None
 
 
 def collect(monitor: Monitor, statistics: Statistics, reported: Mapping[str, float]) -> dict[str, float]:

@@ -5,7 +5,9 @@
         if until.met(monitor):
             break
 
-An item that two consumers receive counts once. Nothing here depends on the clock but the times that it tells.
+An item that two consumers receive counts once. What is drawn from a replay counts from the update on whose draw could see it,
+and what comes from a queue from the update on that learned from it; so counts at an update do not depend on how far anything
+else has got. Nothing here depends on the clock but the times that it tells.
 """
 
 from __future__ import annotations
@@ -13,31 +15,42 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from levada.flow.payload import Episode, Header
-from levada.flow.watch import Dropped, Event, Fired, Reported, Used
-from levada.run.until import RETURN_WINDOW
+from levada.flow.watch import Dropped, Event, Failed, Fired, Reported, Used
+from levada.run.returns import ReturnHistory
+from levada.run.until import RETURN_WINDOW, Until
 
 _REMEMBERED: Final = 1 << 13
 """Tickets remembered at least, so that the same item is known again: far more than queues hold at once."""
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+
+
 class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
     """What a resumed run goes on from."""
 
-    env_steps: int
-    updates: int
-    episodes: int
-    elapsed_s: float
-    startup_s: float
-    solved_at_s: float | None
-    solved_at_steps: int | None
-    last_episodes: list[tuple[float | None, int]]
+    env_steps: _Count
+    updates: _Count
+    episodes: _Count
+    elapsed_s: _Seconds
+    startup_s: _Seconds
+    solved_at_s: _Seconds | None
+    solved_at_steps: _Count | None
+    last_episodes: Annotated[list[tuple[float | None, _Count]], msgspec.Meta(max_length=RETURN_WINDOW)]
     """Return (None: not a number) and length of the last episodes, oldest first."""
+    returns: list[tuple[int, float, float, int]] = []
+    """Of all episodes; see `ReturnHistory`."""
+    notes: list[str] = []
+    num_begun_anew: int = 0
+    beyond: list[tuple[int, list[tuple[float | None, int]]]] = []
+    """Env steps and episodes of each item that came after the end of a run that ended before its first update."""
 
 
 class Monitor:
@@ -63,8 +76,16 @@ class Monitor:
         self.env_steps = 0
         self.updates = 0
         self.episodes = 0
+        self.num_begun_anew = 0
+        """How often a shard had to begin anew: then the result is not that of an undisturbed run."""
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
+        self.reported: dict[str, float] = {}
+        """What learners reported last, by name; a value that was no number then is that of the report before."""
+        self.returns = ReturnHistory()
+        """Of all episodes."""
+        self.notes: list[str] = []
+        """What the user was told about the run, each text once."""
         self._target_return = target_return
         self._learners = frozenset(learners)
         self._clock = clock
@@ -72,10 +93,22 @@ class Monitor:
         self._elapsed_before_s = 0.0
         self._startup_before_s = 0.0
         self._startup_s: float | None = None
+        self._until: Until | None = None
+        self._begun_with = -1  # updates when `ends_with` was called
+        self._is_over = False
+        self._beyond: list[Header] = []
         self._last_episodes: deque[Episode] = deque(maxlen=RETURN_WINDOW)
         self._return_mean: float | None = None  # of `_last_episodes`; None until somebody asks
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
+
+    def ends_with(self, until: Until) -> None:
+        """The run ends where `until` holds, also before its next update, while a replay is filled: what comes after that is not
+        counted, however much of it there is already.
+        """
+        self._until, self._begun_with = until, self.updates
+        self._is_over = until.met(self) is not None
+        self._count_again()
 
     def on_event(self, event: Event) -> None:
         """See one event."""
@@ -83,15 +116,19 @@ class Monitor:
             self._startup_s = self._since_beginning(event)
         if isinstance(event, Fired):  # the most frequent one
             if event.node in self._learners:
-                self.updates = max(self.updates, event.firing)
+                self._update(event.firing)
         elif isinstance(event, Used):
             for header in event.headers:
-                self._count_steps(event.node, header)
-                self._count_episodes(event.node, header)
-        elif isinstance(event, Dropped):
-            self._count_steps(event.channel, event.header)  # it was sampled, though nobody learns from it
+                are_steps_new = self._steps_counted.is_new(event.node, header)
+                are_episodes_new = bool(header.episodes) and self._episodes_counted.is_new(event.node, header)
+                self._count(header, are_steps_new, are_episodes_new)
+        elif isinstance(event, Dropped):  # it was sampled, though nobody learns from it
+            self._count(event.header, self._steps_counted.is_new(event.channel, event.header), are_episodes_new=False)
+        elif isinstance(event, Failed):
+            self.num_begun_anew += event.begins_anew
         elif isinstance(event, Reported):
-            self.updates = max(self.updates, *event.report.versions.values(), 0)
+            self.reported.update((name, x) for name, x in event.report.values.items() if math.isfinite(x))
+            self._update(max(event.report.versions.values(), default=0))
 
     @property
     def elapsed_s(self) -> float:
@@ -134,7 +171,11 @@ class Monitor:
             startup_s=self.startup_s,
             solved_at_s=self.solved_at_s,
             solved_at_steps=self.solved_at_steps,
-            last_episodes=[(_number(e.episode_return), e.length) for e in self._last_episodes],
+            returns=self.returns.state(),
+            notes=list(self.notes),
+            last_episodes=_numbers(self._last_episodes),
+            num_begun_anew=self.num_begun_anew,
+            beyond=[(header.num_env_steps, _numbers(header.episodes)) for header in self._beyond],
         )
         plain: dict[str, Any] = msgspec.to_builtins(state)
         return plain
@@ -154,26 +195,47 @@ class Monitor:
         self.env_steps, self.updates, self.episodes = was.env_steps, was.updates, was.episodes
         self.solved_at_s, self.solved_at_steps = was.solved_at_s, was.solved_at_steps
         self._elapsed_before_s, self._startup_before_s = was.elapsed_s, was.startup_s
+        self.notes = list(was.notes)
+        self.returns.restore(was.returns)
+        self.num_begun_anew = was.num_begun_anew
         self._return_mean = None
         self._last_episodes.clear()
-        self._last_episodes.extend(
-            Episode(math.nan if mean is None else mean, length) for mean, length in was.last_episodes
-        )
+        self._last_episodes.extend(_episodes(was.last_episodes))
+        self._beyond = [Header({}, "", 0, 0, steps, _episodes(episodes)) for steps, episodes in was.beyond]
 
     def _since_beginning(self, event: Event) -> float:
         """Start-up ends when the first firing begins, which is only heard of when it has ended."""
         firing_s = event.end_s - event.start_s if isinstance(event, Fired) else 0.0
         return max(0.0, self._clock() - self._began_s - firing_s)
 
-    def _count_steps(self, consumer: str, header: Header) -> None:
-        if self._steps_counted.is_new(consumer, header):
-            self.env_steps += header.num_env_steps
+    def _update(self, updates: int) -> None:
+        if updates > self.updates:
+            self.updates = updates
+            if self._is_over:  # the run cannot stop between updates, as where the learner has a process of its own
+                self._is_over = False
+                self._count_again()
 
-    def _count_episodes(self, consumer: str, header: Header) -> None:
-        if not header.episodes or not self._episodes_counted.is_new(consumer, header):
+    def _count_again(self) -> None:
+        beyond, self._beyond = self._beyond, []
+        for header in beyond:
+            self._count(header, are_steps_new=True, are_episodes_new=True)
+
+    def _count(self, header: Header, are_steps_new: bool, are_episodes_new: bool) -> None:
+        if self._is_over:
+            steps, episodes = header.num_env_steps * are_steps_new, header.episodes * are_episodes_new
+            self._beyond.append(msgspec.structs.replace(header, num_env_steps=steps, episodes=episodes))
             return
-        self.episodes += len(header.episodes)
-        self._last_episodes.extend(header.episodes)
+        if are_steps_new:
+            self.env_steps += header.num_env_steps
+        if are_episodes_new:
+            self._count_episodes(header.episodes)
+        if self.updates == self._begun_with and self._until is not None:
+            self._is_over = self._until.met(self) is not None
+
+    def _count_episodes(self, episodes: Sequence[Episode]) -> None:
+        self.episodes += len(episodes)
+        self._last_episodes.extend(episodes)
+        self.returns.add((episode.episode_return for episode in episodes), self.env_steps)
         self._return_mean = None
         if self._target_return is not None and self.solved_at_s is None and self.episodes >= RETURN_WINDOW:
             mean = self.return_mean_100
@@ -206,6 +268,14 @@ class _Recent:
             return False
         here.append(header)
         return len(here) > max((len(there) for name, there in seen.items() if name != consumer), default=0)
+
+
+def _numbers(episodes: Iterable[Episode]) -> list[tuple[float | None, int]]:
+    return [(_number(episode.episode_return), episode.length) for episode in episodes]
+
+
+def _episodes(numbers: Iterable[tuple[float | None, int]]) -> tuple[Episode, ...]:
+    return tuple(Episode(math.nan if mean is None else mean, length) for mean, length in numbers)
 
 
 def _number(value: float) -> float | None:

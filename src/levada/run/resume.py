@@ -4,52 +4,123 @@ directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
 monitor = Monitor(...)
 point = resume(directory, monitor)          # the monitor counts on
 learner.load(point.arrays, point.meta)      # what `arrays_of` gave when it was saved
-directory.rewind(monitor.env_steps)         # now that all could be restored: metrics after the checkpoint are forgotten
+directory.rewind(monitor.updates)           # now that all could be restored: metrics after the checkpoint are forgotten
+
+The states of environments that a checkpoint holds are pickles: to open one is to execute what it says. So a checkpoint that was
+not written by this user on this machine is not gone on from, unless the user vouches for it, or wants none of these states.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from levada.run.checkpoint import Checkpoint, CheckpointWarning, list_checkpoints, newest
+from levada.run.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, list_checkpoints, newest
 from levada.run.directory import RunDirectory, RunDirectoryError
+from levada.run.files import short
 from levada.run.monitor import Monitor
+from levada.run.trust import UntrustedError, why_no_key
 
 
-def resume(directory: RunDirectory, monitor: Monitor) -> Checkpoint | None:
+def resume(
+    directory: RunDirectory,
+    monitor: Monitor,
+    *,
+    fresh: bool = False,
+    check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+) -> Checkpoint | None:
     """Take up a run where its newest valid checkpoint left it; `meta` is what `arrays_of` gave to `execute`.
 
     None if there is none: the run ended before the first was due, and begins anew. Nothing in the directory is changed.
 
-    Warns with CheckpointWarning about torn checkpoints, and about one that was saved in the middle of an update or of a failure.
+    Args:
+        directory: of the run.
+        monitor: counts on.
+        fresh: the states of environments will not be opened, nor the contents of replays.
+        check: raises CheckpointError about a checkpoint that will not do; an older one is taken then.
+
+    Warns with CheckpointWarning about checkpoints that are skipped, and about one that was saved in the middle of an update or
+    of a failure.
 
     Raises:
-        RunDirectoryError: the checkpoint was not written by `execute`, or all that there are are torn.
+        UntrustedError: the checkpoint was not written here, and neither `fresh` nor `directory.trust` is set.
+        RunDirectoryError: all checkpoints that there are are torn, or will not do.
         UnreadableError: a checkpoint has another format, or cannot be read.
 
     """
-    found = newest(directory.path)
+    found = newest_checkpoint(directory, replays=not fresh, check=check)
     if found is None and (torn := list_checkpoints(directory.path)):
         msg = (
-            f"{directory.path} has {len(torn)} checkpoint(s), and none is whole; to begin anew, delete {torn[0].parent}: "
+            f"{directory.shown} has {len(torn)} checkpoint(s), and none is whole; to begin anew, delete {short(torn[0].parent)}: "
             "what was learned is lost"
         )
         raise RunDirectoryError(msg)
     if found is None:
-        text = f"{directory.path} has no checkpoint: it ended before the first one was due, and begins anew"
+        text = f"{directory.shown} has no checkpoint: it ended before the first one was due, and begins anew"
         warnings.warn(text, CheckpointWarning, stacklevel=2)
         return None
-    flow, counts = found.meta.get("flow"), found.meta.get("monitor")
-    if not isinstance(flow, Mapping) or not isinstance(counts, Mapping):
-        msg = f"checkpoint {found.path} was not saved by a run: its meta lacks 'flow' or 'monitor'"
-        raise RunDirectoryError(msg)
+    if not (found.is_ours or directory.trust or fresh):
+        raise UntrustedError(_foreign(found))
     if not found.meta.get("between_updates", True):
         text = (
-            f"checkpoint {found.path} was saved when the run was cut off or failed: "
+            f"checkpoint {short(found.path)} was saved when the run was cut off or failed: "
             "training goes on, but is not bit for bit what it would have been"
         )
         warnings.warn(text, CheckpointWarning, stacklevel=2)
-    monitor.restore(counts)
-    return replace(found, meta=flow)
+    monitor.restore(found.meta["monitor"])
+    return replace(found, meta=found.meta["flow"])
+
+
+def newest_checkpoint(
+    directory: RunDirectory, *, replays: bool = True, check: Callable[[Checkpoint], None] = lambda checkpoint: None
+) -> Checkpoint | None:
+    """The newest valid checkpoint that belongs to a run; see `levada.run.checkpoint.newest`."""
+
+    def check_all(found: Checkpoint) -> None:
+        check_belongs(directory, found)
+        check(found)
+
+    return newest(directory.path, replays=replays, check=check_all)
+
+
+def check_belongs(directory: RunDirectory, found: Checkpoint) -> None:
+    """Whether a checkpoint is one of this run.
+
+    Raises:
+        CheckpointError: it is that of another flow, or was not saved by a run.
+
+    """
+    own = directory.config.identity.flow_hash
+    if found.flow_hash != own:
+        msg = (
+            f"checkpoint {short(found.path)} belongs to another flow ({found.flow_hash[:12]}) than the run ({own[:12]})"
+        )
+        raise CheckpointError(msg)
+    flow, counts = found.meta.get("flow"), found.meta.get("monitor")
+    if flow is None or counts is None:
+        msg = (
+            f"checkpoint {short(found.path)} lacks {'flow' if flow is None else 'monitor'!r}: it was not saved by a run"
+        )
+        raise CheckpointError(msg)
+    monitor = Monitor(clock=lambda: 0.0)
+    try:
+        monitor.restore(counts)
+    except (TypeError, ValueError) as error:
+        msg = f"checkpoint {short(found.path)} has another 'monitor' than a run saves ({error})"
+        raise CheckpointError(msg) from error
+    if not isinstance(flow, Mapping):
+        msg = f"checkpoint {short(found.path)} has another 'flow' than a run saves"
+        raise CheckpointError(msg)
+    if not found.step == monitor.updates == int(found.path.name):
+        msg = f"checkpoint {short(found.path)} is that of update {found.step}, and its monitor has counted {monitor.updates}"
+        raise CheckpointError(msg)
+
+
+def _foreign(found: Checkpoint) -> str:
+    why = why_no_key() or "from another machine or user, from before the key here was replaced, or edited"
+    return (
+        f"checkpoint {short(found.path)} was not written by you on this machine ({why}); the states of environments in it are "
+        "pickles, which may execute any code.\nIf you trust whoever made the run: --trust (trust=True). Else --fresh-episodes "
+        "(fresh_episodes=True) goes on with what was learned, and begins episodes and replays anew."
+    )

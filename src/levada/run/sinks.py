@@ -19,7 +19,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from levada.run.files import open_file
 from levada.run.plain import finite
+
+_PIECE = 1 << 16
 
 
 class MetricSink(Protocol):
@@ -38,11 +41,19 @@ class JsonLines:
     """One JSON object per line: ``{"step": 2048, "charts/SPS": 9500.0, ...}``; NaN and infinities are null."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Append to `path`; a last line that a killed process left unfinished is removed first."""
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        data = Path(path).read_bytes()
-        if data and not data.endswith(b"\n"):
-            os.ftruncate(self._descriptor, data.rfind(b"\n") + 1)
+        """Append to `path`, which must be a regular file; a last line that a killed process left unfinished is removed first."""
+        self._descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        end = os.fstat(self._descriptor).st_size
+        whole = end  # where the last whole line ends
+        while whole:
+            start = max(0, whole - _PIECE)
+            newline = os.pread(self._descriptor, whole - start, start).rfind(b"\n")
+            if newline >= 0:
+                whole = start + newline + 1
+                break
+            whole = start
+        if whole < end:
+            os.ftruncate(self._descriptor, whole)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, in one call to the system."""

@@ -9,5 +9,7 @@ from __future__ import annotations
 
 import errno
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""`OSError.errno` of a file on a disk that is full."""
 CLOSED = frozenset({errno.EPIPE, errno.EIO, errno.EBADF})
 """`OSError.errno` of a pipe, a terminal, a descriptor that was closed."""

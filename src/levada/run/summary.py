@@ -64,6 +64,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers that networks computed in."""
     device: str = "cpu"
     """On what they computed."""
+    machine: dict[str, str] = {}
+    """The processor, and the instructions that numpy, its BLAS, torch, MKL and oneDNN took."""
     flow_hash: str
     stopped_by: str
     """The condition that held, such as ``return=475``; or ``interrupted``, or ``sources ended``."""
@@ -84,6 +86,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     solved_at_steps: int | None
     """The same in env steps."""
 
+    num_begun_anew: int = 0
+    """How often a shard could not go on where it was after a failure, so that its episodes began anew, with other random numbers:
+    above 0, the result is not that of an undisturbed run."""
+
     lag: dict[str, LagSummary]
     """By channel; by ``channel:policy`` where a channel's items carry versions of several policies."""
     ledger: dict[str, LedgerSummary]
@@ -94,6 +100,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
     """What the others waited for, in words."""
+    notes: list[str] = []
+    """What the user was told about learning: schedules that end before the run, a return that does not rise."""
     params_sha256: str | None
     """Fingerprint of the learned parameters: equal if two runs learned the same, bit for bit."""
 
@@ -124,6 +132,7 @@ def summarise(
         threads=identity.threads,
         precision=identity.precision,
         device=identity.device,
+        machine=identity.machine,
         flow_hash=identity.flow_hash,
         stopped_by=stopped_by,
         env_steps=monitor.env_steps,
@@ -135,6 +144,7 @@ def summarise(
         return_mean_100=finite(monitor.return_mean_100),
         solved_at_s=monitor.solved_at_s,
         solved_at_steps=monitor.solved_at_steps,
+        num_begun_anew=monitor.num_begun_anew,
         lag={
             key: LagSummary(max=lag.max, mean=finite(lag.mean) if lag.count else None, bound=lag.bound)
             for name, channel in statistics.channels.items()
@@ -148,6 +158,7 @@ def summarise(
         },
         efficiency=finite(statistics.efficiency),
         bottleneck=statistics.bottleneck(),
+        notes=list(monitor.notes),
         params_sha256=params_sha256,
     )
 

@@ -27,6 +27,9 @@ from levada.flow.errors import LevadaError
 RETURN_WINDOW: Final = 100
 """How many finished episodes the mean return is taken over, everywhere."""
 
+DEFAULT_STEPS: Final = 1_000_000
+"""Env steps of a run that is not told when to stop, and for which nothing else gives a number."""
+
 NAMES: Final = ("return", "steps", "updates", "episodes", "minutes")
 """The conditions, in the order in which they are looked at."""
 
@@ -137,6 +140,23 @@ class Until:
             if so_far is not None and so_far >= value:
                 return f"{name}={_show(value)}"
         return None
+
+    def share(self, progress: Progress) -> float:
+        """How much of the budget is used up: the largest share of a limit. Without a limit the budget is `DEFAULT_STEPS`.
+
+        >>> class Now:
+        ...     env_steps, updates, episodes, elapsed_s = 500, 30, 7, 1.0
+        >>> Until.parse("return=475 steps=1_000 updates=40").share(Now()), Until.parse("return=475").share(Now())
+        (0.75, 0.0005)
+        """
+        used = {
+            "steps": progress.env_steps,
+            "updates": progress.updates,
+            "episodes": progress.episodes,
+            "minutes": progress.elapsed_s / 60.0,
+        }
+        limits = {name: value for name, value in self if name in used} or {"steps": DEFAULT_STEPS}
+        return max(used[name] / value for name, value in limits.items())
 
     def __iter__(self) -> Iterator[tuple[str, float]]:
         values = (self.return_mean, self.steps, self.updates, self.episodes, self.minutes)

@@ -3,18 +3,22 @@
     viewer = Viewer()
     view = viewer.look(monitor, run.statistics())
 
-Its rates are those of the last seconds, not since the beginning.
+Its rates are those of the last seconds, not since the beginning, and are taken from one change of the counts to another: where
+updates take longer than that, of the last update.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from levada.flow.watch import ChannelStatistics, Statistics
 from levada.run.monitor import Monitor
+from levada.run.until import Until
+from levada.run.words import left_text
 
 RATE_WINDOW_S = 5.0
 """Rates are taken over about this long: long enough to be steady, short enough to show a change."""
@@ -32,34 +36,98 @@ class View:
     steps_per_s: float
     updates_per_s: float
     statistics: Statistics
+    episodes_per_s: float = 0.0
+    counted_s: float | None = None
+    """`elapsed_s` when the counts changed last; None if they have not."""
+    reported: Mapping[str, float] = field(default_factory=dict)
+    """What learners reported last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Of a moment in which they had changed."""
+
+    at_s: float
+    env_steps: int
+    updates: int
+    episodes: int
 
 
 class Viewer:
-    """Takes views, and remembers the last ones for the rates."""
+    """Takes views, and remembers the last changes for the rates."""
 
     def __init__(self) -> None:
-        self._seen: deque[View] = deque()
+        self._seen: deque[_Counts] = deque()
 
     def look(self, monitor: Monitor, statistics: Statistics) -> View:
         """Take a view."""
         elapsed_s = monitor.elapsed_s
-        while len(self._seen) > 1 and elapsed_s - self._seen[1].elapsed_s >= RATE_WINDOW_S:
+        if not self._seen:
+            self._seen.append(_Counts(monitor.startup_s, 0, 0, 0))
+        last = self._seen[-1]
+        if (monitor.env_steps, monitor.updates, monitor.episodes) != (last.env_steps, last.updates, last.episodes):
+            last = _Counts(elapsed_s, monitor.env_steps, monitor.updates, monitor.episodes)
+            self._seen.append(last)
+        while len(self._seen) > 2 and last.at_s - self._seen[1].at_s >= RATE_WINDOW_S:
             self._seen.popleft()
-        since = self._seen[0] if self._seen else None
-        start_s = since.elapsed_s if since else monitor.startup_s
-        seconds = elapsed_s - start_s
-        view = View(
+        since = self._seen[0]
+        # nothing for longer than the window and than it took to count what is there: the rate falls
+        waits_s = elapsed_s - last.at_s
+        seconds = last.at_s - since.at_s + (waits_s if waits_s > max(RATE_WINDOW_S, last.at_s - since.at_s) else 0.0)
+        scale = 1.0 / seconds if seconds > 0 else 0.0
+        return View(
             elapsed_s=elapsed_s,
             env_steps=monitor.env_steps,
             updates=monitor.updates,
             episodes=monitor.episodes,
             return_mean_100=monitor.return_mean_100,
-            steps_per_s=(monitor.env_steps - (since.env_steps if since else 0)) / seconds if seconds > 0 else 0.0,
-            updates_per_s=(monitor.updates - (since.updates if since else 0)) / seconds if seconds > 0 else 0.0,
+            steps_per_s=(last.env_steps - since.env_steps) * scale,
+            updates_per_s=(last.updates - since.updates) * scale,
+            episodes_per_s=(last.episodes - since.episodes) * scale,
             statistics=statistics,
+            counted_s=last.at_s if len(self._seen) > 1 else None,
+            reported=dict(monitor.reported),
         )
-        self._seen.append(view)
-        return view
+
+
+def goal_text(until: Until, view: View) -> str | None:
+    """How much of the run is done, and how long the rest will take, by the condition that will end it first.
+
+    None where only a return ends it, for nobody knows when that comes.
+
+    >>> view = View(10.0, 20_400, 30, 200, None, 3300.0, 3.0, Statistics(0.0, {}, {}, {}))
+    >>> goal_text(Until.parse("return=475 steps=60_000"), view)
+    '34% of 60,000 steps, 12 s left'
+    >>> goal_text(Until.parse("minutes=2 updates=1e6"), view)
+    '8.3% of 2 minutes, 2 min left'
+    """
+    done: dict[str, tuple[float, float]] = {
+        "steps": (view.env_steps, view.steps_per_s),
+        "updates": (view.updates, view.updates_per_s),
+        "episodes": (view.episodes, view.episodes_per_s),
+        "minutes": (view.elapsed_s / 60.0, 1.0 / 60.0),
+    }
+    found = []
+    for name, goal in until:
+        if name == "return":
+            continue
+        count, rate = done[name]
+        since_s = 0.0 if name == "minutes" or view.counted_s is None else view.elapsed_s - view.counted_s
+        left_s = max(0.0, (goal - count) / rate - since_s) if rate > 0 else None
+        found.append((math.inf if left_s is None else left_s, 1.0 - count / goal, name, goal))
+    if not found:
+        return None
+    left_s, rest, name, goal = min(found)
+    share = 1.0 - max(0.0, rest)
+    percent = f"{math.floor(share * 100)}%" if share >= 0.1 else f"{share:.1%}"
+    return f"{percent} of {goal:,} {name}" + ("" if math.isinf(left_s) or share == 1.0 else f", {left_text(left_s)}")
+
+
+def bottleneck_text(view: View) -> str:
+    """Which node the others wait for, as soon as there is something to tell it by."""
+    if view.updates:
+        return view.statistics.bottleneck()
+    return f"no update yet; {view.statistics.bottleneck()}" if view.env_steps else "no update yet"
 
 
 class History:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+
 from levada.run.summary import Summary
 
 
@@ -25,14 +27,45 @@ def summary_text(summary: Summary) -> str:
         parts.append(f"{summary.steps_per_s:,.0f} steps/s")
     if summary.efficiency is not None:
         parts.append(f"efficiency {summary.efficiency:.2f}")
+    if summary.num_begun_anew:
+        parts.append(f"{summary.num_begun_anew:,} x a shard began anew: not the result of an undisturbed run")
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
     parts += [f"reuse {name} {reuse_text(replay.reuse, replay.asked)}" for name, replay in summary.replays.items()]
     return " | ".join(parts)
 
 
 def return_text(value: float | None) -> str:
-    """A mean return, or a dash while there is none."""
-    return "-" if value is None else f"{value:,.1f}"
+    """A mean return with three significant digits or more, or a dash while there is none.
+
+    >>> return_text(0.96), return_text(-3.1415), return_text(475), return_text(12345.67), return_text(0.0)
+    ('0.960', '-3.14', '475.0', '12,345.7', '0.0')
+    """
+    return "-" if value is None else number_text(value)
+
+
+def number_text(value: float) -> str:
+    """A number with three significant digits or more, in a width that changes little.
+
+    >>> number_text(0.0123), number_text(1.5e-7), number_text(float("nan"))
+    ('0.0123', '1.5e-07', 'nan')
+    """
+    if not math.isfinite(value) or value == 0.0:
+        return f"{value:.1f}"
+    if abs(value) < 1e-3 or abs(value) >= 1e9:
+        return f"{value:.3g}"
+    return f"{value:,.{max(1, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def left_text(seconds: float) -> str:
+    """A time that is left, in the unit that suits it.
+
+    >>> left_text(12.4), left_text(754.0), left_text(9000.0), left_text(400_000.0)
+    ('12 s left', '13 min left', '2.5 h left', '4.6 days left')
+    """
+    for unit, size, below in (("s", 1.0, 100.0), ("min", 60.0, 6000.0), ("h", 3600.0, 172_800.0)):
+        if seconds < below:
+            return f"{seconds / size:.{int(unit == 'h' and seconds < 36_000.0)}f} {unit} left"
+    return f"{seconds / 86_400.0:.1f} days left"
 
 
 def rate_text(value: float) -> str:

@@ -90,9 +90,9 @@ class Trial:
     learning_s: float
 
     @classmethod
-    def of(cls, flow: Flow, seed: int, num_threads: int = 1) -> Trial:
-        """Run a flow for a moment; `num_threads`: that shards compute with."""
-        spent, num_updates = _measure(flow, seed, num_threads)
+    def of(cls, flow: Flow, seed: int) -> Trial:
+        """Run a flow for a moment."""
+        spent, num_updates = _measure(flow, seed)
         at_shards = derive(flow).sharded
         sampling_s = sum(s for node, s in spent.items() if node in at_shards) / num_updates
         return cls(sampling_s, sum(s for node, s in spent.items() if node not in at_shards) / num_updates)
@@ -108,10 +108,10 @@ def num_shards(flow: Flow) -> int:
     return sum(node.shards for node in flow.nodes.values() if node.kind == "source")
 
 
-def _measure(flow: Flow, seed: int, num_threads: int) -> tuple[Counter[str], int]:
+def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
     """Seconds of each node in some reports' time, and how many reports those were."""
     spent, num_reports, start_s = _Spent(), 0, perf_counter()
-    with closing(Inline(threads=num_threads).open(flow, seed=seed, instruments=[spent])) as run:
+    with closing(Inline().open(flow, seed=seed, instruments=[spent])) as run:
         for number, _ in enumerate(run):
             if number == 0 and perf_counter() - start_s < TRIAL_S * 10:  # the first is not like the others
                 spent.seconds.clear()
@@ -123,9 +123,7 @@ def _measure(flow: Flow, seed: int, num_threads: int) -> tuple[Counter[str], int
     return spent.seconds, max(1, num_reports)
 
 
-def predict_s(
-    trial: Trial, num_shards: int, num_workers: int, runs_ahead: bool, threads: tuple[int, int] = (1, 1)
-) -> float:
+def predict_s(trial: Trial, num_shards: int, num_workers: int, runs_ahead: bool) -> float:
     """Seconds of an update with so many workers, given what it takes inline.
 
     Args:
@@ -133,18 +131,16 @@ def predict_s(
         num_shards: that the workers share.
         num_workers: 0: all is inline.
         runs_ahead: whether sampling and learning overlap.
-        threads: that a worker samples with, and that learning has; the trial had the same.
 
     """
     if not num_workers:
         return trial.sampling_s + trial.learning_s
     longest = -(-num_shards // num_workers) / num_shards
     parallel_s = trial.sampling_s * longest + MESSAGE_S * longest * num_shards
-    sampling_core_s, learning_core_s = trial.sampling_s * threads[0], trial.learning_s * threads[1]
-    parallel_s = max(parallel_s, sampling_core_s / num_cores())
+    parallel_s = max(parallel_s, trial.sampling_s / num_cores())
     if not runs_ahead:
         return parallel_s + trial.learning_s
-    return max(parallel_s, trial.learning_s, (sampling_core_s + learning_core_s) / num_cores())
+    return max(parallel_s, trial.learning_s, (trial.sampling_s + trial.learning_s) / num_cores())
 
 
 def _ms(seconds: float) -> str:

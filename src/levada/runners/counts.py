@@ -3,13 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
+from levada.memory import machine_memory
 from levada.runners.accounts import num_cores
+
+THREADS_PER_CORE = 4
+"""More threads than that only wait for each other."""
+WORKER_BYTES = 1 << 26
+"""Memory that a worker process takes at least, with torch loaded."""
+MAX_WORKER_THREADS = 1024
+MAX_SECONDS = 1e6
+"""Longer than anybody waits, and short enough for every call of the system that waits."""
+
+
+def check_threads(kind: str, threads: int) -> None:
+    """Refuse more threads than a machine has use for: far too many are a segmentation fault in torch.
+
+    Raises:
+        DeploymentError: there are too many.
+
+    """
+    cores = os.cpu_count() or 1
+    if threads > THREADS_PER_CORE * cores:
+        msg = (
+            f"{kind}threads={threads}: expected at most {THREADS_PER_CORE * cores}, {THREADS_PER_CORE} for each of the {cores} "
+            f"cores of this machine; more than {cores} seldom help"
+        )
+        raise DeploymentError(msg)
+
+
+def check_workers(kind: str, workers: int | None, most: int, why: str) -> None:
+    """Refuse more workers than there is room for.
+
+    Raises:
+        DeploymentError: there are too many.
+
+    """
+    if workers is not None and workers > most:
+        msg = f"{kind}: workers is {workers}, expected at most {most}: {why}"
+        raise DeploymentError(msg)
+
+
+def check_worker_processes(kind: str, workers: int | None) -> None:
+    """Refuse more worker processes than fit into the memory of this machine."""
+    most = max(1, machine_memory().total_nbytes // WORKER_BYTES)
+    why = f"each takes at least {WORKER_BYTES >> 20} MiB of the {machine_memory().total_nbytes >> 20:,} MiB that this machine has"
+    check_workers(kind, workers, most, why)
+
+
+def check_seconds(kind: str, name: str, value: object) -> None:
+    """Refuse what is no time to wait for; None is no limit.
+
+    Raises:
+        DeploymentError: it is no number, not above 0, or longer than a system call can wait.
+
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and math.isfinite(value) and 0 < value <= MAX_SECONDS):  # type: ignore[arg-type, operator]
+        msg = f"{kind}: {name} is {value!r}, expected seconds above 0, at most {MAX_SECONDS:,.0f}, or None for no limit"
+        raise DeploymentError(msg)
 
 
 def check_counts(kind: str, counts: Mapping[str, tuple[int | None, int]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,7 +17,7 @@ from levada.flow.state import Arrays
 from levada.runners.saving import ShardKey, open_shard, renewed
 from levada.runners.snapshots import Snapshots
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, Spent, TicketDone
-from levada.runners.work import explain, perform, read_weights
+from levada.runners.work import explain, leave_if_forked, perform, read_weights
 from levada.schedule import Closed, Finished, Firing, ShardMachine, Start, Ticket
 from levada.schedule.shards import readers
 
@@ -105,15 +104,19 @@ class ShardHost:
                 weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
                 shard.reads = {read.register: versions[self._plan.policies[read.register]] for read in firing.reads}
             outputs = perform(node, shard.work if node.kind == "source" else node.work, firing, weights)
-            self._leave_if_forked(None)
+            leave_if_forked(self._process, None)
         except (Exception, SystemExit) as error:  # sys.exit in an environment is an error like any other
-            self._leave_if_forked(error)
+            leave_if_forked(self._process, error)
             explain(error, self._plan.flow, firing, versions)
             yield from self._begin_anew(shard, error)
             return
         shard.spent.append(Spent(firing.node, firing.number, start_s, perf_counter(), self._cpu_clock() - start_cpu_s))
         for closed in self._follow(shard, shard.machine.finished(Finished(firing, outputs, versions))):
+            could_be_saved = not shard.snapshots.why_not
             yield self._done(shard, closed)
+            if could_be_saved and shard.snapshots.why_not:
+                known = shard.shard
+                yield ShardOpened(known.node, known.index, known.generation, shard.snapshots.why_not)
 
     def take_back_room(self, key: ShardKey) -> Room | None:
         """The room that a shard's last ticket, or what became of it, was made in."""
@@ -137,20 +140,11 @@ class ShardHost:
             shard.shard, shard.work = open_shard(node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed)
             shard.snapshots = Snapshots(shard.work)
             shard.snapshots.take()  # only to know whether it can be done
-            self._leave_if_forked(None)
+            leave_if_forked(self._process, None)
         except (Exception, SystemExit) as error:
-            self._leave_if_forked(error)
+            leave_if_forked(self._process, error)
             return ShardFailed(name, index, True, error)
         return ShardOpened(name, index, shard.shard.generation, shard.snapshots.why_not)
-
-    def _leave_if_forked(self, error: BaseException | None) -> None:
-        """End what an environment has forked and let go of: it is no second carrier of the same shards."""
-        if os.getpid() == self._process:
-            return
-        code: Any = error.code if isinstance(error, SystemExit) else error and 1
-        if isinstance(error, Exception):
-            traceback.print_exception(error)
-        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
     def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
         """Lose what the shard was working on, and go on with fresh work."""

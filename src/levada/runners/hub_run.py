@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter, process_time
@@ -18,6 +18,7 @@ from levada.flow.derive import Topology, derive
 from levada.flow.errors import FlowWarning, LevadaError
 from levada.flow.graph import Flow
 from levada.flow.nodes import Node
+from levada.flow.patience import HANG_S, tell
 from levada.flow.payload import Shard, derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
@@ -36,7 +37,18 @@ from levada.runners.saving import (
 )
 from levada.runners.snapshots import History
 from levada.runners.tables import TableLostError, TablePlace, TableRecipe, Tables, TablesHere
-from levada.runners.transport import Carrier, CarrierEnded, Plan, Said, ShardFailed, ShardOpened, TicketDone, Transport
+from levada.runners.transport import (
+    Carrier,
+    CarrierBegan,
+    CarrierBusy,
+    CarrierEnded,
+    Plan,
+    Said,
+    ShardFailed,
+    ShardOpened,
+    TicketDone,
+    Transport,
+)
 from levada.runners.work import explain, perform
 from levada.schedule import (
     Deal,
@@ -118,6 +130,8 @@ class HubRun:
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
         self._num_failures: Counter[tuple[str, int]] = Counter()
+        self._num_blamed: Counter[tuple[str, int]] = Counter()
+        """Those of the failures in a row that the state of the shard may have led to."""
         self._waiting: deque[Firing] = deque()
         self._reports: deque[Report] = deque()
         self._learners: dict[str, Any] = {}
@@ -129,6 +143,9 @@ class HubRun:
         """Where the tables of replays are, for those who watch it."""
         self.on_turn: Callable[[], None] = lambda: None
         """Called before each thing that the run does: a sign of life."""
+        self._silent_since_s: float | None = None
+        """Since when it has waited for carriers that say nothing; None: it does not wait."""
+        self._has_told = False
         self._places: list[_Place] = []
         self._place_of: dict[ShardKey, _Place] = {}
         try:
@@ -154,6 +171,10 @@ class HubRun:
                 self._execute(self._waiting[0])
             else:
                 self._listen()
+
+    def is_hung(self, seconds: float) -> bool:
+        """Whether it has waited for its carriers for so long, and none has said anything."""
+        return self._silent_since_s is not None and perf_counter() - self._silent_since_s >= seconds
 
     def statistics(self) -> Statistics:
         """The run at this moment, as plain data."""
@@ -183,7 +204,7 @@ class HubRun:
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """The processes that carry shards, for those who watch them."""
-        return tuple(place.carrier.pid for place in self._places)
+        return tuple(place.carrier.pid for place in self._places if place.carrier.pid is not None)
 
     def close(self) -> None:
         """End the carriers, all of them, and close what was opened here."""
@@ -232,7 +253,15 @@ class HubRun:
 
     def _listen(self) -> None:
         """Take what carriers have to say; sleeps until one has, or has been silent for too long."""
-        for carrier, what in self.transport.wait(self._patience_s()):
+        if self._silent_since_s is None:
+            self._silent_since_s, self._has_told = perf_counter(), False
+        heard = self.transport.wait(self._patience_s())
+        if heard:
+            self._silent_since_s = None
+        elif not self._has_told and self.is_hung(HANG_S):
+            self._has_told = True
+            self._tell_silence()
+        for carrier, what in heard:
             place = next((place for place in self._places if place.carrier is carrier), None)
             if place is not None:  # else it was replaced
                 place.heard_s = perf_counter()
@@ -241,13 +270,23 @@ class HubRun:
             self._kill_the_silent(perf_counter() - self._hang_timeout_s)
 
     def _patience_s(self) -> float | None:
-        """How long to wait for the carrier that has been silent the longest; None: as long as it takes."""
+        """How long to wait for the carrier that has been silent the longest, or until a silence is told of."""
         if self._hang_timeout_s is None:
-            return None
+            return None if self._has_told else HANG_S
         owing = [place.heard_s for place in self._places if self._owes(place)]
-        return max(0.0, min(owing) + self._hang_timeout_s - perf_counter()) if owing else None
+        longest_s = self._hang_timeout_s  # for who watches this run from outside
+        return max(0.0, min(owing) + longest_s - perf_counter()) if owing else longest_s
+
+    def _tell_silence(self) -> None:
+        """Say whom it waits for. Which step that is, the worker says itself, if its environment lets it."""
+        for place in self._places:
+            if self._owes(place):
+                names = ", ".join(f"{shard.node} {shard.index}" for shard in place.carrier.shards)
+                log.warning("nothing was heard of %s (process %s) for %g s", names, place.carrier.pid, HANG_S)
 
     def _owes(self, place: _Place) -> bool:
+        if place.is_patient:
+            return False
         shards = place.carrier.shards
         return bool(place.unopened) or any(self._hub.tickets(shard.node, shard.index) for shard in shards)
 
@@ -258,13 +297,19 @@ class HubRun:
                 self.transport.kill(place.carrier, f"after {self._hang_timeout_s:g} s without a sign of life")
 
     def _take(self, place: _Place, said: Said) -> None:
-        if isinstance(said, TicketDone):
+        if isinstance(said, CarrierBusy):
+            place.is_patient = bool(said.what)
+            tell(said.what)
+        elif isinstance(said, TicketDone):
             ticket = said.closed.ticket
-            self._num_failures.pop((ticket.source, ticket.shard), None)
+            for count in (self._num_failures, self._num_blamed):
+                count.pop((ticket.source, ticket.shard), None)
             for spent in said.spent:
                 self._accounts.fired(spent.node, ticket.shard, spent.number, spent.start_s, spent.end_s, spent.cpu_s)
             self._shards[ticket.source, ticket.shard].did(ticket.number, said.state)
             self._follow(self._hub.closed(said.closed))
+        elif isinstance(said, CarrierBegan):
+            place.has_begun = True
         elif isinstance(said, ShardOpened):
             place.unopened.discard((said.source, said.shard))
             shard = self._shards[said.source, said.shard]
@@ -274,9 +319,10 @@ class HubRun:
         elif isinstance(said, ShardFailed):
             if said.is_final or self._has_failed_too_often(said.source, said.shard):
                 raise said.error
-            self._shards[said.source, said.shard].renew(self._plan.seed)  # as the carrier did
-            self._tell_failure([(said.source, said.shard)], f"{type(said.error).__name__}: {said.error}")
-            self._follow(self._hub.lost([(said.source, said.shard)]))
+            key = (said.source, said.shard)
+            self._shards[key].renew(self._plan.seed)  # as the carrier did
+            self._tell_failure([key], f"{type(said.error).__name__}: {said.error}", {key: "its environment failed"})
+            self._follow(self._hub.lost([key]))
         else:
             self._replace(place, said)
 
@@ -284,12 +330,19 @@ class HubRun:
         self._num_failures[source, shard] += 1
         return self._num_failures[source, shard] > self._max_restarts
 
-    def _tell_failure(self, shards: Sequence[ShardKey], why: str) -> None:
-        names = ", ".join(f"{source} {index}" for source, index in shards)
-        count = max(self._num_failures[key] for key in shards)
-        log.warning("%s: %s; it is made again (failure %d of %d in a row)", names, why, count, self._max_restarts)
+    def _tell_failure(self, shards: Sequence[ShardKey], why: str, anew: Mapping[ShardKey, str]) -> None:
+        """`anew`: of the shards that do not go on where they were, the reason."""
+        for reason in dict.fromkeys(anew.get(key, "") for key in shards):
+            some = [key for key in shards if anew.get(key, "") == reason]
+            names = ", ".join(f"{source} {index}" for source, index in some)
+            count = max(self._num_failures[key] for key in some)
+            anew_text = (
+                "episodes begin anew, with other random numbers, and the result is not that of an undisturbed run"
+            )
+            what = f"{reason}: {anew_text}" if reason else "it is made again"
+            log.warning("%s: %s; %s (failure %d of %d in a row)", names, why, what, count, self._max_restarts)
         for source, index in shards:
-            self._accounts.show(Failed(source, index, why))
+            self._accounts.show(Failed(source, index, why, (source, index) in anew))
 
     def _replace(self, dead: _Place, ended: CarrierEnded) -> None:
         """A carrier has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
@@ -298,31 +351,41 @@ class HubRun:
         if len(dead.unopened) == len(shards) and ended.by_error:
             raise WorkerError.before_it_began("a worker", ended.how)
         failed = [self._has_failed_too_often(shard.node, shard.index) for shard in shards]
+        if dead.has_begun:
+            self._num_blamed.update((shard.node, shard.index) for shard in shards)
         if any(failed):
             names = ", ".join(f"{shard.node} {shard.index}" for shard in shards)
             msg = f"the worker of the shards {names} ended {self._max_restarts + 1} times in a row, now {ended.how}"
             raise WorkerError(msg)
-        self._tell_failure([(shard.node, shard.index) for shard in shards], f"the worker ended {ended.how}")
-        fresh = self._start([self._going_on(shard) for shard in shards])
         keys = [(shard.node, shard.index) for shard in shards]
+        anew = {key: reason for key in keys if (reason := self._why_anew(key))}
+        self._tell_failure(keys, f"the worker ended {ended.how}", anew)
+        fresh = self._start([self._going_on(shard, (shard.node, shard.index) in anew) for shard in shards])
         self._follow(self._hub.lost([key for key in keys if self._hub.tickets(*key)]))
         fresh.carrier.forget_tickets()
         for shard in shards:
             fresh.carrier.give(self._hub.tickets(shard.node, shard.index))
 
-    def _going_on(self, shard: Shard) -> tuple[Shard, Arrays | None]:
-        """A shard of a worker that is gone, with the state after its last ticket.
+    def _why_anew(self, key: ShardKey) -> str:
+        """Why a shard of a worker that is gone cannot go on from its last state; empty if it can, or has done nothing yet."""
+        known = self._shards[key]
+        if known.last_ticket is None:
+            return ""
+        if known.history.after(known.last_ticket) is None:
+            return f"its state was not saved ({known.why_not or 'saving it takes too long'})"
+        num_tried = self._num_blamed[key] - 1  # what was killed while it started has not tried
+        if num_tried >= (self._max_restarts + 1) // 2:
+            return f"it did not get on from its last state in {num_tried} attempts"
+        return ""
 
-        It begins anew if that was not saved, and after some attempts that led to nothing.
-        """
+    def _going_on(self, shard: Shard, anew: bool) -> tuple[Shard, Arrays | None]:
+        """A shard of a worker that is gone, with the state after its last ticket, if there is one."""
         known = self._shards[shard.node, shard.index]
-        if known.last_ticket is None:  # it has done nothing yet
-            return known.shard, None
-        state = known.history.after(known.last_ticket)
-        if state is None or self._num_failures[shard.node, shard.index] > (self._max_restarts + 1) // 2:
+        if anew:
             known.renew(self._plan.seed)
+        if known.last_ticket is None:
             return known.shard, None
-        return replace(known.shard, num_items=known.num_items), state
+        return replace(known.shard, num_items=known.num_items), known.history.after(known.last_ticket)
 
     def _execute(self, firing: Firing) -> None:
         node = self.flow.nodes[firing.node]
@@ -381,6 +444,10 @@ class _Place:
     def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
         self.unopened = {(shard.node, shard.index) for shard in carrier.shards}
+        self.is_patient = False
+        """Whether it takes long at something that is no hang."""
+        self.has_begun = False
+        """Whether it has come as far as to open its shards."""
         self.heard_s = perf_counter()
         """When it last said something, or got something to do."""
 

@@ -16,6 +16,7 @@ thread too, but delays what has been made as long as the schedule allows, at ran
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,12 +29,13 @@ from typing import Any, Self
 
 from levada.flow.errors import FlowWarning, LevadaError
 from levada.flow.graph import Flow
+from levada.flow.patience import hung_s
 from levada.flow.payload import Item, Shard, derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Instrument, Report, Reported, Statistics
 from levada.runners.accounts import Accounts
-from levada.runners.counts import check_counts, parse_place, place_text
+from levada.runners.counts import check_counts, check_threads, parse_place, place_text
 from levada.runners.saving import (
     ShardKey,
     collect,
@@ -47,7 +49,7 @@ from levada.runners.saving import (
 )
 from levada.runners.snapshots import History, SaveRule, Snapshots
 from levada.runners.tables import Tables
-from levada.runners.work import explain, perform, read_weights
+from levada.runners.work import explain, leave_if_forked, perform, read_weights
 from levada.schedule import (
     Begin,
     Finished,
@@ -106,6 +108,7 @@ class Inline:
 
     def __post_init__(self) -> None:
         check_counts("Inline", {"threads": (self.threads, 1), "adversary": (self.adversary, 0)})
+        check_threads("Inline: ", self.threads)
 
     def __str__(self) -> str:
         return place_text("inline", self)
@@ -133,11 +136,13 @@ class InlineRun:
         self._breakpoints: dict[str, list[Callable[[Firing], bool]]] = defaultdict(list)
         self._waiting: list[tuple[tuple[int, int], int, Firing]] = []  # a heap: the most urgent first
         self._num_started = 0
+        self._is_at_source = False
         self.on_turn: Callable[[], None] = lambda: None
         """Called before each firing of a loop over reports."""
         self._reports: deque[Report] = deque()
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
         self._shards: dict[ShardKey, _Shard] = {}
+        self._process = os.getpid()
         self._policies = {name: register.policy for name, register in flow.registers.items()}
         self._work: dict[tuple[str, int | None], Any] = {}
         self._tables = Tables(flow, seed, state)
@@ -190,6 +195,10 @@ class InlineRun:
         self._known(node)
         shards = [work for (name, shard), work in self._work.items() if name == node and shard is not None]
         return shards or self._work[node, None]
+
+    def is_hung(self, seconds: float) -> bool:
+        """Whether it has been at one step of an environment for so long."""
+        return self._is_at_source and hung_s() >= seconds
 
     def statistics(self) -> Statistics:
         """The run at this moment, as plain data."""
@@ -293,14 +302,19 @@ class InlineRun:
             start_s, start_cpu_s = perf_counter(), process_time()
             weights, versions = read_weights(firing, self._policies, self._find_weights)
         work = self._work.get((node.name, firing.shard), node.work)
+        self._is_at_source = node.kind == "source"
         try:
             outputs = perform(node, work, firing, weights)
+            leave_if_forked(self._process, None)
         except BaseException as error:
+            leave_if_forked(self._process, error)
             made_with = versions or {
                 p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()
             }
             explain(error, self.flow.name, firing, made_with)
             raise  # the firing is still waiting: a next step tries it again
+        finally:
+            self._is_at_source = False
         cpu_s = process_time() - start_cpu_s
         self._accounts.fired(firing.node, firing.shard, firing.number, start_s, perf_counter(), cpu_s)
         return Finished(firing, outputs, versions)

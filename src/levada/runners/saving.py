@@ -16,8 +16,9 @@ from levada.flow.nodes import Node
 from levada.flow.payload import Shard, derive_seed
 from levada.flow.protocols import Stateful, close
 from levada.flow.state import Arrays, RunState
+from levada.flow.strays import StrayError, is_stray
 from levada.runners.snapshots import History, SaveRule, last_ticket
-from levada.schedule import Cut, Hub
+from levada.schedule import Cut, Hub, Schedule
 
 ShardKey: TypeAlias = tuple[str, int]
 """Source and number of a shard."""
@@ -72,6 +73,14 @@ def collect(
         schedule=msgspec.to_builtins(cut), unsaved=unsaved, replays=tables[0], unsaved_replays=tables[1],
         is_exact=cut.is_exact and not unsaved and has_old_weights and len(saved) == len(learners) and not tables[1],
     )  # fmt: skip
+
+
+def begun_with(flow: Flow, learners: Mapping[str, Arrays]) -> RunState:
+    """The state of a run that has done nothing yet, but whose learners are given."""
+    cut = Schedule(flow).hub.cut(())
+    return RunState(
+        learners=learners, shards={}, generations={}, registers={}, schedule=msgspec.to_builtins(cut), is_exact=True
+    )
 
 
 def restore_hub(hub: Hub, state: RunState) -> Cut:
@@ -153,6 +162,8 @@ def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, see
             work = node.work(shard)
     except BaseException as error:
         error.add_note(f"while opening node {node.name!r} of flow {flow!r}, shard {shard.index}")
+        if is_stray(error):
+            raise StrayError.of(error) from error
         raise
     return shard, work
 

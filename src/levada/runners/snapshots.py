@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,12 @@ CHEAP_S = 5e-4
 """States that take less are taken after every ticket."""
 SHARE = 0.05
 """Others are taken as often as this share of the shard's working time allows."""
+
+
+LARGEST = 1 << 28
+"""Bytes of a state. Each is copied several times, most of them in the main process."""
+
+log = logging.getLogger(__name__)
 
 
 class Snapshots:
@@ -34,10 +41,18 @@ class Snapshots:
         if self.why_not:
             return None
         try:
-            return self._work.state_dict()  # type: ignore[no-any-return]
+            state: Arrays = self._work.state_dict()
         except NotSavedError as error:
             self.why_not = str(error)
             return None
+        num_bytes = sum(array.nbytes for array in state.values())
+        if num_bytes <= LARGEST:
+            return state
+        self.why_not = (
+            f"its state takes {num_bytes >> 20:,} MiB, more than {LARGEST >> 20}; does the environment leak memory?"
+        )
+        log.warning("a shard is not saved any more: %s", self.why_not)
+        return None
 
     def take_if_cheap(self, worked_s: float, *, must: bool) -> Arrays | None:
         """The state, if not too much time was spent on states; `worked_s`: what was worked since the last call.

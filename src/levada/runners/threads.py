@@ -8,13 +8,14 @@ something. The work may be anything, also a lambda or what a notebook defines.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from time import thread_time
+from time import monotonic, thread_time
 from typing import Any
 
 from levada.flow.errors import LevadaInternalError
@@ -22,7 +23,14 @@ from levada.flow.graph import Flow
 from levada.flow.payload import Shard
 from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Instrument
-from levada.runners.counts import check_counts, parse_place, place_text, useful_workers
+from levada.runners.counts import (
+    MAX_WORKER_THREADS,
+    check_counts,
+    check_workers,
+    parse_place,
+    place_text,
+    useful_workers,
+)
 from levada.runners.host import ShardHost
 from levada.runners.hub_run import HubRun
 from levada.runners.transport import CarrierEnded, Plan, Said
@@ -40,6 +48,7 @@ class Threads:
 
     def __post_init__(self) -> None:
         check_counts("Threads", {"workers": (self.workers, 1), "max_restarts": (self.max_restarts, 0)})
+        check_workers("Threads", self.workers, MAX_WORKER_THREADS, "more threads only wait for each other")
 
     def open(
         self,
@@ -63,6 +72,12 @@ class Threads:
 
     def __str__(self) -> str:
         return place_text("threads", self)
+
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
+"""How long threads may take to end."""
 
 
 class ThreadTransport:
@@ -109,11 +124,12 @@ class ThreadTransport:
         raise LevadaInternalError(msg)
 
     def close(self) -> None:
-        """End the threads, and wait for them: each finishes what it is doing."""
+        """End the threads, and wait for them: each finishes what it is doing, unless it hangs; that one is left."""
         for worker in self._workers:
             worker.stop()
+        deadline_s = monotonic() + PATIENCE_S
         for worker in self._workers:
-            worker.join()
+            worker.join(max(0.0, deadline_s - monotonic()))
         self._workers, self._weights = [], {}
 
 
@@ -161,9 +177,12 @@ class WorkerThread:
         """Ask it to end."""
         self._given.put(None)
 
-    def join(self) -> None:
-        """Wait until it has ended."""
-        self._thread.join()
+    def join(self, patience_s: float) -> None:
+        """Wait until it has ended, or for so long; then it ends with the process."""
+        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            names = ", ".join(f"{shard.node} {shard.index}" for shard in self.shards)
+            log.warning("the thread of the shards %s does not end, and is left", names)
 
     def _work(self) -> None:
         try:

@@ -9,7 +9,7 @@ what they have made is a transport: threads of this process (`runners.threads`),
     transport.publish("weights", 1, weights)
     carrier.give([ticket])
     transport.flush()
-    for carrier, said in transport.wait(timeout_s=None):     # ShardOpened, TicketDone, ShardFailed, CarrierEnded
+    for carrier, said in transport.wait(timeout_s=None):     # CarrierBegan, ShardOpened, TicketDone, ShardFailed, CarrierEnded
         ...
 """
 
@@ -59,6 +59,16 @@ class Spent(Struct, frozen=True):
     cpu_s: float
 
 
+class CarrierBegan(Struct, frozen=True):
+    """The carrier is about to open its shards. What ends it before that has nothing to do with their states."""
+
+
+class CarrierBusy(Struct, frozen=True):
+    """The carrier begins something that takes long and is no hang; it has ended with it if the text is empty."""
+
+    what: str
+
+
 class ShardOpened(Struct, frozen=True):
     """A shard is ready to work."""
 
@@ -98,7 +108,7 @@ class CarrierEnded(Struct, frozen=True):
     """Whether Python ended with an error that nobody caught."""
 
 
-Said: TypeAlias = ShardOpened | TicketDone | ShardFailed | CarrierEnded
+Said: TypeAlias = CarrierBegan | CarrierBusy | ShardOpened | TicketDone | ShardFailed | CarrierEnded
 
 
 class Carrier(Protocol):
@@ -110,8 +120,8 @@ class Carrier(Protocol):
         ...
 
     @property
-    def pid(self) -> int:
-        """The process that it is in."""
+    def pid(self) -> int | None:
+        """The process that it is in; None: it could not be started."""
         ...
 
     def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from levada.flow.errors import LevadaError
 from levada.flow.nodes import Node
 from levada.flow.protocols import LearnerState
+from levada.flow.strays import StrayError, is_stray
 from levada.schedule import Firing, Output
 
 
@@ -29,7 +32,8 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
         weights: for sources.
 
     Raises:
-        Exception: whatever the work raises; IteratorEndedError in place of StopIteration.
+        Exception: whatever the work raises; IteratorEndedError in place of StopIteration, StrayError in place of a
+            BaseException of the user's own.
 
     """
     try:
@@ -37,6 +41,10 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
     except StopIteration as error:
         msg = f"the work of node {node.name!r} raised StopIteration; likely next(...) of an iterator that has ended"
         raise IteratorEndedError(msg) from error
+    except BaseException as error:
+        if is_stray(error):
+            raise StrayError.of(error) from error
+        raise
 
 
 def _perform(node: Node, work: Any, firing: Firing, weights: Any) -> tuple[Output, ...]:
@@ -44,7 +52,7 @@ def _perform(node: Node, work: Any, firing: Firing, weights: Any) -> tuple[Outpu
         value = work(weights)
         return (_made(value),)
     if firing.draw is not None:
-        batch, entries = work[firing.draw.table].sample(firing.draw.size)
+        batch, entries = work[firing.draw.table].sample(firing.draw.size, firing.draw.minibatch_size)
         return (Output(batch, entries=entries),)
     values = [item.value for item in firing.inputs]
     if node.kind == "batch":
@@ -66,7 +74,23 @@ def _perform(node: Node, work: Any, firing: Firing, weights: Any) -> tuple[Outpu
         got = f"{type(values[0]).__name__} from {node.inputs[0].label}"
         msg = f"node {node.name!r} reports mappings of numbers by name, got {got}"
         raise WorkError(msg)
+    for name in values[0]:
+        _check_metric(node, name)
     return ()
+
+
+def _check_metric(node: Node, name: object) -> None:
+    if not isinstance(name, str):
+        msg = (
+            f"node {node.name!r} reports numbers by name, got the name {name!r} ({type(name).__name__}), expected text"
+        )
+        raise WorkError(msg)
+    if name == "step":
+        msg = f"node {node.name!r} reports a metric {name!r}, which is the number of env steps in each line; call it otherwise"
+        raise WorkError(msg)
+    if not name.isascii() and any(0xD800 <= ord(letter) <= 0xDFFF for letter in name):
+        msg = f"node {node.name!r} reports a metric {name!r}, which is no valid Unicode (a lone surrogate); call it otherwise"
+        raise WorkError(msg)
 
 
 def _made(value: Any) -> Output:
@@ -115,6 +139,22 @@ def read_weights(
         version, weights[read.key] = find(read.register, read.version)
         versions[policies[read.register]] = version
     return (weights.get(None) if None in weights or not weights else weights), versions
+
+
+def leave_if_forked(process: int, error: BaseException | None) -> None:
+    """End a process that user code has forked and let go of: it would go on as a second carrier of the same run.
+
+    Args:
+        process: the process that the run belongs to.
+        error: what the forked process raised, if it did.
+
+    """
+    if os.getpid() == process:
+        return
+    code: Any = error.code if isinstance(error, SystemExit) else error and 1
+    if isinstance(error, Exception):
+        traceback.print_exception(error)
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 def explain(error: BaseException, flow: str, firing: Firing, versions: Mapping[str, int]) -> None:

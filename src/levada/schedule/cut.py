@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from levada.flow.payload import Header
+
 
 class QueueAccount(Struct, frozen=True):
     """What became of the items of a queue before the cut."""
@@ -20,6 +22,14 @@ class QueueAccount(Struct, frozen=True):
     lag_max: int
     lag_sum: int
     lag_count: int
+
+
+class Uncounted(Struct, frozen=True):
+    """An item that a replay has, and that no draw has followed yet: it counts with the next one."""
+
+    header: Header
+    reason: str | None = None
+    """Why it was dropped; None: it was inserted."""
 
 
 class ReplayAccount(Struct, frozen=True):
@@ -42,6 +52,10 @@ class ReplayAccount(Struct, frozen=True):
     lost_entries: int = 0
     given: tuple[int, ...] = ()
     """The same as `held`, what was lost with the table included: the next item goes to the one that was given least."""
+    uncounted: tuple[Uncounted, ...] = ()
+    """Items since the last draw that was learned from."""
+    seen: tuple[int, int, int] | None = None
+    """Entries inserted, sampled and held when that was drawn."""
 
 
 class Cut(Struct, frozen=True):

@@ -20,7 +20,7 @@ import msgspec
 from levada.flow.derive import Channel, ShardStage, Storage, Topology, ancestors
 from levada.flow.nodes import Node
 from levada.flow.payload import Draw, Header, Item
-from levada.flow.watch import ChannelStatistics, Consumed, Published, ReplayStatistics, Report, Reported, Stored, Used
+from levada.flow.watch import ChannelStatistics, Consumed, Dropped, Published, ReplayStatistics, Report, Reported, Used
 from levada.schedule.cut import Cut
 from levada.schedule.events import (
     Closed,
@@ -118,6 +118,10 @@ class Hub:
         stage.busy = None
         instructions: list[HubInstruction] = []
         if node.kind == "learn":
+            on_the_way = _headers(self._on_the_way(stage))
+            for queue in self._queues.values():
+                if node.name in queue.channel.learners:
+                    queue.learned(on_the_way)
             instructions.append(Tell(Used(node.name, headers_of(firing))))
             instructions += self._updated(node, event.outputs)
             instructions += self._learned(node, firing, event.outputs)
@@ -128,7 +132,7 @@ class Hub:
             self._replays[firing.draw.replay].drawn(firing.draw)
             draws = (msgspec.structs.replace(firing.draw, entries=event.outputs[0].entries),)
         elif not event.outputs:
-            self._release(draws)
+            instructions += self._release(draws)
         for output in event.outputs:
             item = Item(output.value, headers_of(firing), draws)
             for replay in self._stores.get((node.name, output.port), ()):
@@ -145,14 +149,15 @@ class Hub:
         """A cut between two updates; `unfinished`: the firings behind the queues that were started, and not reported."""
         unfinished = [firing for firing in unfinished if firing.node in self._before_learners]
         started = Counter(firing.node for firing in unfinished)
-        held = [item for stage in self._stages for name in stage.machines if name in self._before_learners
-                for item in stage.held(name)] + [item for firing in unfinished for item in firing.inputs]  # fmt: skip
+        held = [item for stage in self._stages for item in self._on_the_way(stage)]
+        held += [item for firing in unfinished for item in firing.inputs]
         left = {name: source.left() for name, source in self._sources.items()}
         waiting = [item for channel in self._channels() for item in channel.waiting()]
         undone = {
             name: [f.draw for f in unfinished if f.draw is not None and f.draw.replay == name] for name in self._replays
         }
-        for header in _headers(held + waiting):
+        filtered = [header for replay in self._replays.values() for header in replay.filtered()]
+        for header in _headers(held + waiting) + filtered:
             left[header.source].add(header.ticket)
         tickets = {name: min(left[name], default=source.issued) for name, source in self._sources.items()}
         is_exact = (
@@ -166,7 +171,7 @@ class Hub:
         queues = {}
         for name, queue in self._queues.items():
             taken = [header for header in _headers(held) if header.source in queue.channel.sources]
-            queues[name] = queue.account(taken, self.versions.get(queue.channel.policy or ""), are_made_again=is_exact)
+            queues[name] = queue.account(taken, are_made_again=is_exact)
         return Cut(
             versions=dict(self.versions),
             registers={name: self._versions_at_cut(name) for name in self.registers},
@@ -316,11 +321,28 @@ class Hub:
                 part = priorities if priorities is None or len(draws) == 1 else priorities[start : start + draw.size]
                 yield Reprioritise(draw, part)
             start += draw.size
-        self._release(draws)
+        yield from self._release(draws)
 
-    def _release(self, draws: Iterable[Draw]) -> None:
+    def _on_the_way(self, stage: StageMachine) -> list[Item]:
+        """What a stage has taken, and no learner of it has learned from."""
+        if not stage.num_held:
+            return []
+        return [item for name in stage.machines if name in self._before_learners for item in stage.held(name)]
+
+    def _release(self, draws: Iterable[Draw]) -> Iterator[Tell]:
+        """What was drawn has been learned from, or never will be: what it was drawn from counts."""
         for draw in draws:
-            self._replays[draw.replay].learned(draw)
+            replay = self._replays[draw.replay]
+            replay.learned(draw)
+            yield from self._count(replay)
+
+    def _count(self, replay: ReplayMachine) -> Iterator[Tell]:
+        for event in replay.counted:
+            if isinstance(event, Dropped):
+                yield Tell(event)
+            elif self._counted_at[event.header.source] == replay.name:
+                yield Tell(Used(replay.name, (event.header,)))
+        replay.counted.clear()
 
     def _report(self, node: Node, firing: Firing) -> Tell:
         origin = node.inputs[0].node
@@ -344,6 +366,7 @@ class Hub:
             if queue.told:
                 instructions += [Tell(told) for told in queue.told]
                 if not queue.channel.learners:
+                    queue.learned()
                     name = queue.channel.consumer
                     instructions += [Tell(Used(name, (t.header,))) for t in queue.told if isinstance(t, Consumed)]
                 queue.told.clear()
@@ -353,11 +376,9 @@ class Hub:
         """Insert into the replays what may be inserted now."""
         for replay in self._replays.values():
             yield from replay.inserts()
-            for told in replay.told:
-                yield Tell(told)
-                if isinstance(told, Stored) and self._counted_at[told.header.source] == replay.name:
-                    yield Tell(Used(replay.name, (told.header,)))
+            yield from map(Tell, replay.told)
             replay.told.clear()
+            yield from self._count(replay)
 
     def _draw(self, stage: StageMachine) -> Iterator[Start]:
         """Draw from a replay what an idle stage can use."""
@@ -365,7 +386,7 @@ class Hub:
             if machine.node.replay is not None and stage.wants_from(name):
                 replay = self._replays[machine.node.replay]
                 if replay.may_draw():
-                    yield stage.start(machine, draw=replay.draw(machine.node.size))
+                    yield stage.start(machine, draw=replay.draw(machine.node.size, machine.node.minibatch_size))
                     return
 
     def _deal(self) -> Iterator[Deal]:
@@ -391,6 +412,8 @@ class Hub:
                 version = self.versions.get(policy) if policy else None
                 if version is not None:
                     queue.discard_stale(version)
+                if queue.num_waiting < queue.channel.at_once - len(machine.buffers[queue.channel.input_index]):
+                    continue
                 while queue.ready and stage.wants(name, queue.channel.input_index):
                     stage.put(name, queue.channel.input_index, queue.take(version))
 

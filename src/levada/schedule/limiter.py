@@ -37,20 +37,24 @@ class ReplayLimiter:
         """Samples that are owed (positive), or taken in advance (negative)."""
         return (self.inserted - self.filling) * (self.samples_per_insert or 0.0) - self.sampled
 
+    def reuse_of(self, inserted: int, sampled: int) -> float:
+        """Samples per insert, without those that ask for none."""
+        return sampled / max(1, inserted - self.filling)
+
     @property
-    def reuse(self) -> float:
-        """Samples per insert so far, without those that ask for none."""
-        return self.sampled / max(1, self.inserted - self.filling)
+    def is_full(self) -> bool:
+        """Whether there is enough to sample from."""
+        return self.inserted >= self.full_at
 
     @property
     def may_insert(self) -> bool:
         """Whether another item may be inserted now."""
-        return self.samples_per_insert is None or self.inserted < self.full_at or self.error <= self.tolerance
+        return self.samples_per_insert is None or not self.is_full or self.error <= self.tolerance
 
     @property
     def may_sample(self) -> bool:
         """Whether a batch may be sampled now."""
-        if self.inserted < self.full_at:
+        if not self.is_full:
             return False
         return self.samples_per_insert is None or self.error > -self.tolerance
 

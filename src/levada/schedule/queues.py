@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 
 from msgspec import Struct
@@ -72,7 +72,8 @@ class QueueMachine:
         """Items that are made and not consumed."""
         self._produced = self._consumed = self._lost = 0
         self._dropped: Counter[str] = Counter()
-        self._lag_max = self._lag_sum = self._lag_count = 0
+        self._lag_max = self._lag_sum = self._lag_count = 0  # of what was learned from
+        self._measured: list[tuple[Header, int]] = []  # the lag of what was consumed, and not learned from yet
         self.told: list[Consumed | Dropped] = []
         """What happened since the caller last emptied it."""
 
@@ -147,6 +148,16 @@ class QueueMachine:
             self._measure(header, version)
         return item
 
+    def learned(self, held: Collection[Header] = ()) -> None:
+        """An update has learned from what was taken, but for what still lies on the way to it: those lags count."""
+        left = {id(header) for header in held}
+        for header, lag in self._measured:
+            if id(header) not in left:
+                self._lag_max = max(self._lag_max, lag)
+                self._lag_sum += lag
+                self._lag_count += 1
+        self._measured = [(header, lag) for header, lag in self._measured if id(header) in left]
+
     def discard_stale(self, version: int) -> None:
         """Drop what lags more than allowed behind `version` (only with `on_stale="drop"`)."""
         if self.channel.queue.on_stale != "drop" or self.channel.policy is None:
@@ -169,26 +180,20 @@ class QueueMachine:
         """Whether each ticket says with which version its item is to be made."""
         return self._names_versions
 
-    def account(self, taken: Sequence[Header], version: int | None, *, are_made_again: bool) -> QueueAccount:
+    def account(self, taken: Sequence[Header], *, are_made_again: bool) -> QueueAccount:
         """What became of the items before a cut.
 
         Args:
             taken: of items that were consumed, but not learned from yet.
-            version: of the channel's policy.
             are_made_again: what is under way and what was taken; else the one is lost, the other consumed.
 
         """
-        if not are_made_again:
-            lost = self._lost + len(self._making) + self.num_waiting
-            return self._account(self._consumed, lost, self._lag_sum, self._lag_count)
-        lags = [self._lag(header, version) for header in taken if version is not None and self._is_measured(header)]
-        num_taken = len({header.ticket for header in taken})
-        return self._account(
-            self._consumed - num_taken, self._lost, self._lag_sum - sum(lags), self._lag_count - len(lags)
-        )
-
-    def _account(self, consumed: int, lost: int, lag_sum: int, lag_count: int) -> QueueAccount:
-        return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, lag_sum, lag_count)
+        consumed, lost = self._consumed, self._lost
+        if are_made_again:
+            consumed -= len({header.ticket for header in taken})
+        else:
+            lost += len(self._making) + self.num_waiting
+        return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, self._lag_sum, self._lag_count)
 
     def restore(self, account: QueueAccount, version: int | None) -> None:
         """Go on after a cut, with nothing under way; `version`: of the channel's policy."""
@@ -213,7 +218,7 @@ class QueueMachine:
         return self._next - self._returned
 
     def statistics(self) -> ChannelStatistics:
-        """The queue at this moment."""
+        """The queue at this moment; lags are those of what was learned from."""
         policy = self.channel.policy
         mean = self._lag_sum / self._lag_count if self._lag_count else 0.0
         lag = LagStatistics(self._lag_max, mean, self.channel.lag_bound, self._lag_count)
@@ -252,9 +257,7 @@ class QueueMachine:
             assert self.channel.policy is not None
             measured = self._lag(header, version)
             lag[self.channel.policy] = measured
-            self._lag_max = max(self._lag_max, measured)
-            self._lag_sum += measured
-            self._lag_count += 1
+            self._measured.append((header, measured))
         self.told.append(Consumed(self.channel.name, header, lag))
 
     def _is_measured(self, header: Header) -> bool:

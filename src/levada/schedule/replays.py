@@ -30,7 +30,7 @@ from levada.flow.channels import Replay
 from levada.flow.derive import Storage
 from levada.flow.payload import Draw, Header, Item
 from levada.flow.watch import Dropped, Emptied, Ledger, ReplayStatistics, Stored
-from levada.schedule.cut import ReplayAccount
+from levada.schedule.cut import ReplayAccount, Uncounted
 from levada.schedule.events import Insert
 from levada.schedule.limiter import ReplayLimiter
 from levada.schedule.queues import Grant
@@ -63,6 +63,7 @@ class ReplayMachine:
         self._lost_numbers: dict[str, list[int]] = {source: [] for source in storage.sources}
         self._making: dict[int, str] = {}
         self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
+        self._filtered: dict[int, Header | None] = {}  # tickets among these that yielded nothing
         self._oldest = 0  # smallest number that is not settled; only where items are inserted in order
         self._settled: set[int] = set()  # numbers above it that are
         self._published = 0
@@ -78,8 +79,14 @@ class ReplayMachine:
         self._open: set[int] = set()  # draws before which nothing may be inserted
         self._produced = self._lost = 0
         self._dropped: Counter[str] = Counter()
-        self.told: list[Stored | Dropped] = []
+        self._uncounted: deque[tuple[int, Stored | Dropped]] = deque()  # each with the first draw that can see it
+        self._at_draw: dict[int, tuple[int, int, int]] = {}  # entries inserted, sampled and held, for each open draw
+        self._seen: tuple[int, int, int] | None = None  # the same for the last that was learned from
+        self.told: list[Stored] = []
         """What happened since the caller last emptied it."""
+        self.counted: list[Stored | Dropped] = []
+        """What counts since the caller last emptied it: all that was there when what was learned from was drawn, and nothing
+        that came later, so that counts do not depend on timing. While the replay is filled, everything counts at once."""
 
     # ---- tickets
 
@@ -109,16 +116,12 @@ class ReplayMachine:
         heapq.heappush(self._lost_numbers[source], number)
 
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
-        """What was made with a ticket."""
+        """What was made with a ticket. If that is nothing, it waits for its turn all the same, for then the ticket comes back."""
         del self._making[number]
-        if items:
-            self._produced += len(items) - 1
-            self._waiting[number] = deque(items)
-            return
-        self._dropped["filtered"] += 1
-        if header is not None:
-            self.told.append(Dropped(self.name, header, "filtered"))
-        self._settle(number)
+        self._produced += max(0, len(items) - 1)
+        self._waiting[number] = deque(items)
+        if not items:
+            self._filtered[number] = header
 
     def published(self, version: int) -> None:
         """A version of the policy can be read."""
@@ -130,25 +133,30 @@ class ReplayMachine:
         """Insert what may be inserted now."""
         while (number := self._next_to_insert()) is not None:
             items = self._waiting[number]
-            item = items.popleft()
-            self._limiter.insert(_num_entries(item))
+            item = items.popleft() if items else None
             if not items:
                 del self._waiting[number]
                 self._settle(number)
-            yield self._insert(item)
+            if item is None:
+                self._drop(self._filtered.pop(number))
+            else:
+                is_filling = not self._limiter.is_full
+                self._limiter.insert(_num_entries(item))
+                yield self._insert(item, is_filling)
 
     def insert_at_once(self, item: Item) -> Insert:
         """Insert what was made behind a queue or from samples, without a ticket; it counts in the balance all the same."""
         self._produced += 1
+        is_filling = not self._limiter.is_full
         self._limiter.inserted += _num_entries(item)
-        return self._insert(item)
+        return self._insert(item, is_filling)
 
     def may_draw(self) -> bool:
         """Whether a batch may be drawn now."""
         return self._limiter.may_sample and self._can_be_read_after(self._num_draws + 1)
 
-    def draw(self, size: int) -> Draw:
-        """Draw a batch."""
+    def draw(self, size: int, minibatch_size: int | None = None) -> Draw:
+        """Draw a batch; see `Draw`. None: it is one minibatch."""
         assert self.may_draw(), f"{self.name}: drawn while it has to be filled, or read"
         self._limiter.sample(size)
         number, some = self._next_draw, [table for table, num in enumerate(self._entries) if num]
@@ -157,7 +165,8 @@ class ReplayMachine:
         self._next_draw += 1
         self._num_draws += 1
         self._open.add(number)
-        return Draw(self.name, table, size, number)
+        self._at_draw[number] = (self._limiter.inserted, self._limiter.sampled, self.num_entries)
+        return Draw(self.name, table, size, minibatch_size or size, number)
 
     def drawn(self, draw: Draw) -> None:
         """A batch is there."""
@@ -165,8 +174,11 @@ class ReplayMachine:
             self._open.discard(draw.number)
 
     def learned(self, draw: Draw) -> None:
-        """An update has learned from a draw, or never will; its priorities are on their way."""
+        """An update has learned from a draw, or never will: what could be drawn counts. Its priorities are on their way."""
         self._open.discard(draw.number)
+        self._seen = self._at_draw.pop(draw.number, self._seen)
+        while self._uncounted and self._uncounted[0][0] <= draw.number:
+            self.counted.append(self._uncounted.popleft()[1])
 
     # ---- losing
 
@@ -176,6 +188,8 @@ class ReplayMachine:
         self._entries[table] = 0
         self._refilling.add(table)
         self._lost_entries += num_lost
+        self._seen = None
+        self._at_draw.clear()
         missing = self.replay.min_size - self.num_entries
         if missing > 0:
             self._limiter.refill(missing)
@@ -186,6 +200,7 @@ class ReplayMachine:
         self._limiter.sampled -= draw.size
         self._num_draws -= 1
         self._open.discard(draw.number)
+        self._at_draw.pop(draw.number, None)
         # no ticket may wait for the version that this draw would have led to, which may need that ticket first
         self._room = deque(min(draws, self._num_draws) for draws in self._room)
         self._draws_of = {number: min(draws, self._num_draws) for number, draws in self._draws_of.items()}
@@ -196,6 +211,10 @@ class ReplayMachine:
     def next_insert(self) -> int:
         """The first ticket whose items are not inserted, in admission order."""
         return self._oldest
+
+    def filtered(self) -> list[Header]:
+        """Of the tickets that yielded nothing, and wait for their turn."""
+        return [header for header in self._filtered.values() if header is not None]
 
     def is_between_draws(self, undone: Sequence[Draw]) -> bool:
         """Whether no draw is open but those that were not carried out, and no ticket is half inserted."""
@@ -210,11 +229,13 @@ class ReplayMachine:
 
         """
         again = [self._draws_of[number] for number in sorted(self._draws_of)]
-        lost = 0 if are_made_again else len(self._making) + sum(map(len, self._waiting.values()))
+        lost = 0 if are_made_again else self._num_in_flight
+        uncounted = tuple(Uncounted(told.header, getattr(told, "reason", None)) for _, told in self._uncounted)
         return ReplayAccount(
             self._limiter.inserted, self._limiter.sampled - sum(draw.size for draw in undone), self._num_inserts,
             self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
             tuple(self._entries), self._limiter.filling - self.replay.min_size, self._lost_entries, tuple(self._given),
+            uncounted, self._seen,
         )  # fmt: skip
 
     def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
@@ -232,11 +253,16 @@ class ReplayMachine:
             self._entries, self._given = list(account.held), list(account.given)
             self._limiter.filling += account.refilled
             self._limiter.full_at = account.inserted + max(0, self.replay.min_size - self.num_entries)
+            self._seen = account.seen
         self._num_inserts, self._num_draws = account.num_inserts, account.num_draws
         self._next_draw, self._lost_entries = account.num_draws, account.lost_entries
         self._room = deque(account.room)
         self._dropped, self._lost = Counter(account.dropped), account.lost
         self._produced = account.num_inserts + sum(account.dropped.values()) + account.lost
+        self._uncounted = deque(
+            (account.num_draws, Stored(self.name, each.header) if each.reason is None
+             else Dropped(self.name, each.header, each.reason)) for each in account.uncounted
+        )  # fmt: skip
         self._next = self._oldest = tickets
         self._published = published
 
@@ -255,13 +281,14 @@ class ReplayMachine:
         return min(sum(min(num, self.replay.capacity_per_table) for num in self._entries), self.replay.capacity)
 
     def statistics(self) -> ReplayStatistics:
-        """The replay at this moment."""
-        in_flight = len(self._making) + sum(map(len, self._waiting.values()))
-        ledger = Ledger(self._produced, self._num_inserts, dict(self._dropped), self._lost, in_flight)
+        """The replay at the last draw that was learned from; before the first, and in the ledger: at this moment."""
         limiter = self._limiter
+        ledger = Ledger(self._produced, self._num_inserts, dict(self._dropped), self._lost, self._num_in_flight)
+        now = (limiter.inserted, limiter.sampled, self.num_entries)
+        inserted, sampled, held = now if self._seen is None else self._seen
         return ReplayStatistics(
-            self.num_entries, self.replay.capacity, limiter.inserted, limiter.sampled, limiter.samples_per_insert,
-            limiter.reuse, ledger, self._lost_entries,
+            held, self.replay.capacity, inserted, sampled, limiter.samples_per_insert, limiter.reuse_of(inserted, sampled),
+            ledger, self._lost_entries,
         )  # fmt: skip
 
     def waiting(self) -> list[Item]:
@@ -270,8 +297,15 @@ class ReplayMachine:
 
     # ---- inside
 
-    def _insert(self, item: Item) -> Insert:
-        self.told += [Stored(self.name, header) for header in item.headers]
+    @property
+    def _num_in_flight(self) -> int:
+        return len(self._making) + sum(map(len, self._waiting.values())) + len(self._filtered)
+
+    def _insert(self, item: Item, is_filling: bool) -> Insert:
+        for header in item.headers:
+            stored = Stored(self.name, header)
+            self.told.append(stored)
+            self._count(stored, is_filling)
         table = self._given.index(min(self._given))  # items may differ in size, and tables should not
         self._num_inserts += 1
         self._given[table] += _num_entries(item)
@@ -279,6 +313,17 @@ class ReplayMachine:
         if self._entries[table] * self.replay.tables >= self.replay.min_size:
             self._refilling.discard(table)
         return Insert(self.name, table, item)
+
+    def _drop(self, header: Header | None) -> None:
+        self._dropped["filtered"] += 1
+        if header is not None:
+            self._count(Dropped(self.name, header, "filtered"), not self._limiter.is_full)
+
+    def _count(self, what: Stored | Dropped, is_filling: bool) -> None:
+        if is_filling:
+            self.counted.append(what)
+        else:
+            self._uncounted.append((self._next_draw, what))
 
     def _next_to_insert(self) -> int | None:
         if self._open or not self._limiter.may_insert:

@@ -4,10 +4,13 @@
 >>> index = Index(replay, capacity=4, seed=0)
 >>> index.add(3).tolist(), index.add(2).tolist(), index.num_entries    # the fifth takes the place of the first
 ([0, 1, 2], [3, 0], 4)
->>> drawn = index.draw(4); drawn.places.tolist(), drawn.weights.tolist()
+>>> drawn = index.draw(4); sorted(drawn.places.tolist()), drawn.weights.tolist()
 ([0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
->>> index.reprioritise(drawn, np.array([1.0, 1.0, 1.0, 5.0])); index.draw(4).places.tolist()
-[1, 3, 3, 3]
+>>> index.reprioritise(drawn, np.where(drawn.places == 3, 5.0, 1.0))
+>>> sorted(index.draw(8).places.tolist())
+[0, 1, 2, 3, 3, 3, 3, 3]
+>>> [sorted(minibatch) for minibatch in index.draw(16, minibatch_size=8).places.reshape(2, 8).tolist()]
+[[0, 1, 2, 3, 3, 3, 3, 3], [0, 1, 2, 3, 3, 3, 3, 3]]
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Drawn(NamedTuple):
     keys: Array
     """``[N]``, int64: what lay there, by the number of its insert; something else may take the place."""
     weights: Array | None
-    """``[N]``, float32: importance weights, the largest of them 1; None: they are all 1."""
+    """``[N]``, float32: importance weights, the largest of each minibatch 1; None: they are all 1."""
 
 
 class Index:
@@ -84,15 +87,30 @@ class Index:
             self._put(self._tree, places[kept], values[kept])
         return places
 
-    def draw(self, size: int) -> Drawn:
-        """Draw `size` entries, with replacement; by priorities from as many equal shares of their sum, one from each."""
+    def draw(self, size: int, minibatch_size: int | None = None) -> Drawn:
+        """Draw entries, with replacement, one minibatch after the other.
+
+        By priorities each minibatch has one entry from each of `minibatch_size` equal shares of their sum, in random order, so
+        that it, and any part of it, is drawn from the whole table. Weights are divided by the largest of the draw (arXiv
+        1511.05952, algorithm 1 and section 3.4).
+
+        Args:
+            size: how many entries.
+            minibatch_size: how many of them are learned from at a time, a divisor of the size; None: all.
+
+        """
         if self._tree is None or self._prioritised is None:
             places = self._rng.integers(0, self.num_entries, size)
             return Drawn(places, self._keys[places], None)
-        places = self._tree.find((np.arange(size) + self._rng.random(size)) / size)
-        probabilities = self._tree.get(places) / self._tree.total
-        weights = (self.num_entries * probabilities) ** -self.beta
-        return Drawn(places, self._keys[places], (weights / weights.max()).astype(np.float32))
+        num = size if minibatch_size is None else minibatch_size
+        fractions = (np.arange(num) + self._rng.random((size // num, num))) / num
+        places = self._tree.find(fractions.reshape(-1)).reshape(fractions.shape)
+        places = self._rng.permuted(places, axis=1)
+        values = self._tree.get(places)
+        # (N P(i))^-beta, divided by the largest: what all have in common cancels
+        weights = (values.min() / values) ** self.beta
+        places = places.reshape(-1)
+        return Drawn(places, self._keys[places], weights.astype(np.float32).reshape(-1))
 
     @property
     def beta(self) -> float:

@@ -43,9 +43,9 @@ class ItemTable:
         if place >= 0:
             self._items[int(place)] = deepcopy(item)  # what it was made in is used again
 
-    def sample(self, size: int) -> tuple[tuple[Any, ...], Drawn]:
-        """Draw items."""
-        drawn = self._index.draw(size)
+    def sample(self, size: int, minibatch_size: int | None = None) -> tuple[tuple[Any, ...], Drawn]:
+        """Draw items, in minibatches of that size; None: in one."""
+        drawn = self._index.draw(size, minibatch_size)
         return tuple(self._items[place] for place in drawn.places.tolist()), drawn
 
     def reprioritise(self, drawn: Drawn, priorities: Array) -> None:

@@ -2,5 +2,6 @@
 
 from levada.runners.processes.deployment import Processes
 from levada.runners.processes.errors import RemoteError
+from levada.runners.processes.guard import check_start
 
-__all__ = ["Processes", "RemoteError"]
+__all__ = ["Processes", "RemoteError", "check_start"]

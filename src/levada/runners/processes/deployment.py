@@ -10,8 +10,17 @@ from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
 from levada.flow.watch import Instrument
-from levada.runners.counts import check_counts, parse_place, place_text, useful_workers
+from levada.runners.counts import (
+    check_counts,
+    check_seconds,
+    check_threads,
+    check_worker_processes,
+    parse_place,
+    place_text,
+    useful_workers,
+)
 from levada.runners.hub_run import HubRun
+from levada.runners.processes.guard import check_start
 from levada.runners.processes.inference.place import Inference
 from levada.runners.processes.remote.run import RemoteRun
 from levada.runners.processes.tables.place import TableProcesses
@@ -54,9 +63,9 @@ class Processes:
             if value not in get_args(places):
                 msg = f"Processes: {name} is {value!r}, expected one of {', '.join(map(repr, get_args(places)))}"
                 raise DeploymentError(msg)
-        if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
-            msg = f"Processes: hang_timeout_s is {self.hang_timeout_s!r}, expected seconds above 0, or None"
-            raise DeploymentError(msg)
+        check_seconds("Processes", "hang_timeout_s", self.hang_timeout_s)
+        check_threads("Processes: ", self.threads)
+        check_worker_processes("Processes", self.workers)
 
     def open(
         self,
@@ -68,6 +77,7 @@ class Processes:
         save_every: int | None = None,
     ) -> HubRun | RemoteRun:
         """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
+        check_start(flow)
         if self.learner == "worker":
             return RemoteRun(
                 flow, replace(self, learner="main"), seed=seed, instruments=instruments, state=state, save_every=save_every,

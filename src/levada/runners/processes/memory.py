@@ -55,6 +55,11 @@ class Segment:
         assert self._descriptor >= 0, "the descriptor is gone"
         return os.dup(self._descriptor)
 
+    @property
+    def descriptor(self) -> int:
+        """The segment's own; -1 once it is closed."""
+        return self._descriptor
+
     def seal(self) -> None:
         """Nobody else will map this memory."""
         if self._descriptor >= 0:

@@ -1,7 +1,7 @@
 """What the main process and a worker say to each other.
 
 main -> worker      Begin, Give, Free, Stop
-worker -> main      Opened, Made, Raised
+worker -> main      Began, Busy, Opened, Made, Raised
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ class Stop(Struct, frozen=True, tag=True):
 
 
 ToWorker: TypeAlias = Begin | Give | Free | Stop
+
+
+class Began(Struct, frozen=True, tag=True):
+    """The worker has what it needs, and is about to open its shards."""
+
+
+class Busy(Struct, frozen=True, tag=True):
+    """The worker begins something that takes long and is no hang; it has ended with it if the text is empty."""
+
+    what: str
 
 
 class Opened(Struct, frozen=True, tag=True):
@@ -89,4 +99,4 @@ class Raised(Struct, frozen=True, tag=True):
     """Pickled, with its traceback."""
 
 
-FromWorker: TypeAlias = Opened | Made | Raised
+FromWorker: TypeAlias = Began | Busy | Opened | Made | Raised

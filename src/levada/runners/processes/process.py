@@ -15,21 +15,17 @@ import numpy as np
 
 from levada.flow.payload import Item, Shard
 from levada.flow.state import Arrays
+from levada.runners.processes.child import PATIENCE_S, Child
 from levada.runners.processes.errors import unpack_error
-from levada.runners.processes.forkserver import CONTEXT
-from levada.runners.processes.messages import Begin, Free, FromWorker, Give, MadeItem, Opened, Raised, Stop
+from levada.runners.processes.messages import Began, Begin, Busy, Free, FromWorker, Give, MadeItem, Opened, Raised, Stop
 from levada.runners.processes.packet import unpack
 from levada.runners.processes.pool import Slots, take_all
 from levada.runners.processes.ring import Ring
-from levada.runners.processes.signals import how_it_ended
 from levada.runners.processes.tables.forwarded import Forwarded, Origin
 from levada.runners.processes.wire import Wire
 from levada.runners.processes.worker import work
-from levada.runners.transport import Plan, Said, ShardFailed, ShardOpened, TicketDone
+from levada.runners.transport import CarrierBegan, CarrierBusy, Plan, Said, ShardFailed, ShardOpened, TicketDone
 from levada.schedule import Closed, Ticket
-
-PATIENCE_S = 5.0
-"""How long workers may take to close their environments, before they are killed."""
 
 
 class WorkerProcess:
@@ -63,17 +59,13 @@ class WorkerProcess:
         self._origin = Origin()
         self._freed: list[int] = []
         self._tickets: list[tuple[Ticket, bool]] = []
-        self.exitcode: int | None = None
-        """Once it has ended."""
-        self._why_killed = ""
-        args = (there, inference, plan, num_threads, shards)
-        # not a daemon: environments may have processes of their own
-        self._process = CONTEXT.Process(target=work, args=args, name="levada worker", daemon=False)
         self._at_exit = util.Finalize(
             self, self.wire.close, exitpriority=1
         )  # else this process would wait for the worker
-        with there, inference or nullcontext():
-            self._process.start()
+        with there, inference or nullcontext():  # not a daemon: environments may have processes of their own
+            self._child = Child(work, (there, inference), (plan, num_threads, shards), name="worker")
+        if not self._child.has_started:
+            here.shutdown(socket.SHUT_RDWR)
         places = {register: ring.place for register, ring in rings.items()}
         with suppress(ConnectionError):  # it could not even start: its end will be noticed
             self.wire.post(Begin(places), [ring.share() for ring in rings.values()])
@@ -116,6 +108,10 @@ class WorkerProcess:
         return said
 
     def _understand(self, message: FromWorker) -> Said:
+        if isinstance(message, Began):
+            return CarrierBegan()
+        if isinstance(message, Busy):
+            return CarrierBusy(message.what)
         if isinstance(message, Opened):
             return ShardOpened(message.source, message.shard, message.generation, message.why_not_saved)
         if isinstance(message, Raised):
@@ -144,35 +140,33 @@ class WorkerProcess:
 
     def kill(self, why: str) -> None:
         """End it at once; its end will be noticed as that of any worker."""
-        self._why_killed = why
-        self._process.kill()
+        self._child.kill(why)
 
     def join(self, patience_s: float = PATIENCE_S) -> None:
         """Wait until it has ended; kill it if that takes too long."""
-        self._process.join(patience_s)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-        self.exitcode = self._process.exitcode
-        self._process.close()
+        self._child.end(patience_s)
         self._slots.close()
         self._at_exit()  # closes the wire
 
     @property
     def sentinel(self) -> int:
         """For selectors: readable once the process has ended, also if something that it has forked goes on."""
-        return self._process.sentinel
+        return self._child.sentinel
 
     @property
     def how_it_ended(self) -> str:
         """In words."""
-        return self._why_killed or how_it_ended(self.exitcode)
+        return self._child.how_it_ended
 
     @property
-    def pid(self) -> int:
-        """The number of the process."""
-        assert self._process.pid is not None
-        return self._process.pid
+    def exitcode(self) -> int | None:
+        """Once it has ended, if that is known."""
+        return self._child.exitcode
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process; None: it could not be started."""
+        return self._child.pid
 
     def _free(self, number: int) -> None:
         self._freed.append(number)

@@ -7,6 +7,9 @@ import select
 import signal
 from types import FrameType
 
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Those that go to a whole group of processes."""
+
 
 def leave_signals_to_main() -> None:
     """Ctrl-C, a closed terminal and a SIGTERM go to a whole group of processes: the main process will say what to do.
@@ -20,7 +23,7 @@ def leave_signals_to_main() -> None:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in GROUP_SIGNALS:
         signal.signal(number, ignore)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from levada.flow.payload import Shard
 from levada.flow.state import Arrays
+from levada.runners.processes.child import PATIENCE_S
 from levada.runners.processes.forkserver import prepare
 from levada.runners.processes.inference.place import Inference, InferencePlace
-from levada.runners.processes.process import PATIENCE_S, WorkerProcess
+from levada.runners.processes.process import WorkerProcess
 from levada.runners.processes.ring import Ring
 from levada.runners.transport import CarrierEnded, Plan, Said
 

@@ -5,28 +5,45 @@ It sleeps in the kernel while it has no ticket, and ends by itself when the main
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any, cast
 
 from threadpoolctl import threadpool_limits
 
+from levada.flow.patience import listening, telling_of_hangs
 from levada.flow.payload import Shard, serve_here
 from levada.flow.state import Arrays
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.host import ShardHost
 from levada.runners.processes.errors import pack_error
 from levada.runners.processes.inference.client import InferenceClient
-from levada.runners.processes.messages import Begin, Free, Give, Made, MadeItem, Opened, Raised, Stop, ToWorker
+from levada.runners.processes.messages import (
+    Began,
+    Begin,
+    Busy,
+    Free,
+    Give,
+    Made,
+    MadeItem,
+    Opened,
+    Raised,
+    Stop,
+    ToWorker,
+)
 from levada.runners.processes.pool import Pool, Slot
 from levada.runners.processes.ring import RingReader
-from levada.runners.processes.signals import end_with, leave_signals_to_main
 from levada.runners.processes.wire import Wire
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone
 
+log = logging.getLogger(__name__)
+
+OOM_SCORE = 500
+"""Of 1,000: how readily the kernel ends a worker."""
 GIVE_WAY = 10
 """By how much workers are nicer than the learner: all wait for that, so where there are fewer cores than processes it goes first.
 Two workers beside a learner on two cores, sampling and learning equally dear: a sixth more updates per second."""
@@ -40,12 +57,24 @@ def work(
     shards: Sequence[tuple[Shard, Arrays | None]],
 ) -> None:
     """The life of a worker. `inference`: where that is, if not here; `num_threads`: for linear algebra."""
-    leave_signals_to_main()
     os.nice(GIVE_WAY)
     keep_freed_memory()
-    threading.Thread(target=end_with, args=(end.fileno(),), daemon=True).start()
-    with threadpool_limits(num_threads):
-        _Worker(Wire(end, ToWorker), inference, plan, num_threads, shards).run()
+    _end_before_main()
+    wire = Wire(end, ToWorker)
+    with (
+        threadpool_limits(num_threads),
+        listening(lambda what: wire.send(Busy(what))),
+        telling_of_hangs(log.warning),
+    ):
+        _Worker(wire, inference, plan, num_threads, shards).run()
+
+
+def _end_before_main() -> None:
+    """Where memory runs out, the kernel is to end a worker, which is replaced, and not the main process."""
+    score = Path("/proc/self/oom_score_adj")
+    with suppress(OSError, ValueError):  # no Linux, or one that forbids it
+        if int(score.read_text()) < OOM_SCORE:
+            score.write_text(str(OOM_SCORE))
 
 
 class _Worker:
@@ -95,6 +124,7 @@ class _Worker:
             elif isinstance(message, Begin):
                 for register, place in message.rings.items():
                     self._rings[register] = RingReader(place, descriptors.pop(0))
+                self._wire.send(Began())
                 for said in self._host.open():
                     self._say(said)
             else:

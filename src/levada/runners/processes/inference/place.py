@@ -12,12 +12,10 @@ from typing import Any, Literal, TypeAlias
 
 from threadpoolctl import threadpool_limits
 
-from levada.runners.processes.forkserver import CONTEXT
+from levada.runners.processes.child import PATIENCE_S, Child
 from levada.runners.processes.inference.messages import Connect, End, Ping, Pong, Rings
 from levada.runners.processes.inference.server import InferenceServer
-from levada.runners.processes.process import PATIENCE_S
 from levada.runners.processes.ring import Ring
-from levada.runners.processes.signals import end_with, leave_signals_to_main
 from levada.runners.processes.wire import Wire
 
 Inference: TypeAlias = Literal["sampler", "learner", "worker"]
@@ -38,12 +36,8 @@ class InferencePlace:
         self.control = Wire(here, Pong)
         self._place: Any
         if where == "worker":
-            args = (there, is_batched, num_threads)
-            self._place = CONTEXT.Process(
-                target=serve, args=args, name="levada inference", daemon=True
-            )  # forks nothing
-            with there:
-                self._place.start()
+            with there:  # a daemon: it forks nothing
+                self._place = Child(serve, (there,), (is_batched, num_threads), name="inference", daemon=True)
         else:
             server = InferenceServer(there, is_batched=is_batched)
             self._place = threading.Thread(target=server.run, name="levada inference", daemon=True)
@@ -88,20 +82,14 @@ class InferencePlace:
         """End the server."""
         with suppress(ConnectionError):
             self.control.send(End())
-        self._place.join(PATIENCE_S)
         if isinstance(self._place, threading.Thread):
-            self.control.close()
-            return
-        if self._place.exitcode is None:
-            self._place.kill()
-            self._place.join()
-        self._place.close()
+            self._place.join(PATIENCE_S)
+        else:
+            self._place.end()
         self.control.close()
 
 
 def serve(control: socket.socket, is_batched: bool, num_threads: int) -> None:
     """The life of an inference process."""
-    leave_signals_to_main()
-    threading.Thread(target=end_with, args=(control.fileno(),), daemon=True).start()
     with threadpool_limits(num_threads):
         InferenceServer(control, is_batched=is_batched).run()

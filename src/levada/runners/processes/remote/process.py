@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
 from types import FrameType
@@ -15,19 +16,26 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import ThreadpoolController
 
 from levada.flow.errors import FlowWarning
+from levada.flow.patience import listening
 from levada.flow.state import RunState
+from levada.flow.strays import Leaving
 from levada.flow.watch import Event
 from levada.runners.allocation import keep_freed_memory
 from levada.runners.hub_run import HubRun
 from levada.runners.processes.errors import pack_error
 from levada.runners.processes.remote.line import GoneError, Line
-from levada.runners.processes.signals import end_with, leave_signals_to_main
 
 if TYPE_CHECKING:
     from levada.flow.deployment import Run
 
+BEATS = 10
+"""Signs of life within `hang_timeout_s`."""
 INTERRUPT = signal.SIGUSR1
 """Asks the process to leave what it is at, as Ctrl-C would if it were the main one."""
+LEAVE_HUNG = signal.SIGUSR2
+"""Asks it to leave what it is at if that is waiting for workers that hang."""
+HUNG_S = 5.0
+"""How long workers may say nothing, once the run was asked to stop."""
 
 
 class _Collector:
@@ -59,16 +67,37 @@ class _Pulse:
             self._line.send("alive")
 
 
-class _Interrupted(BaseException):
+@contextmanager
+def _beating(line: Line, hang_timeout_s: float | None) -> Iterator[None]:
+    """Say now and then that this process is there, while it is at something that may take its time."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while hang_timeout_s is not None and not done.wait(hang_timeout_s / BEATS):
+            with suppress(GoneError):
+                line.send("alive")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+class _Interrupted(Leaving):
     """Raised where the process is, by a signal."""
 
 
 class _Interruption:
     """Turns a signal into an exception, while that is wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: HubRun) -> None:
+        self._run = run
         self._is_wanted = False
-        signal.signal(INTERRUPT, self._handle)
+        for number in (INTERRUPT, LEAVE_HUNG):
+            signal.signal(number, self._handle)
 
     def __enter__(self) -> None:
         self._is_wanted = True
@@ -77,7 +106,7 @@ class _Interruption:
         self._is_wanted = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_wanted:
+        if self._is_wanted and (number == INTERRUPT or self._run.is_hung(HUNG_S)):
             self._is_wanted = False
             raise _Interrupted
 
@@ -105,29 +134,31 @@ def execute(
         hang_timeout_s: signs of life are to come more often.
 
     """
-    leave_signals_to_main()
     _set_num_threads(threads)
-    threading.Thread(target=end_with, args=(connection.fileno(),), daemon=True).start()
     keep_freed_memory()
     line, collector = Line(connection), _Collector()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlowWarning)  # the main process has shown them
         try:
-            with open_run(instruments=[collector], state=state) as run:
+            with _beating(line, hang_timeout_s):
+                run = open_run(instruments=[collector], state=state)
+            with run:
                 assert isinstance(run, HubRun)
                 if hang_timeout_s is not None:
-                    run.on_turn = _Pulse(line, hang_timeout_s / 10)
+                    run.on_turn = _Pulse(line, hang_timeout_s / BEATS)
+                interruption = _Interruption(run)
                 line.send("open")
-                _obey(line, run, collector)
+                with listening(lambda what: line.send("busy", what)):
+                    _obey(line, run, collector, interruption)
         except GoneError:
             os._exit(1)  # the main process is
         except BaseException as error:
             line.send("error", pack_error(error))
 
 
-def _obey(line: Line, run: Run, collector: _Collector) -> None:
+def _obey(line: Line, run: Run, collector: _Collector, interruption: _Interruption) -> None:
     """Do what is asked for, until `close`. An error is an answer: what was learned until then can still be asked for."""
-    reports, interruption = iter(run), _Interruption()
+    reports = iter(run)
     while True:
         what, *args = line.receive()
         if what == "close":

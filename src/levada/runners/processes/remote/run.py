@@ -24,21 +24,22 @@ from threadpoolctl import threadpool_info
 
 from levada.flow.errors import DeploymentError, FlowWarning
 from levada.flow.graph import Flow
+from levada.flow.patience import tell
 from levada.flow.state import RunState
 from levada.flow.watch import Event, Instrument, Report, Statistics
 from levada.runners.hub_run import WorkerError
+from levada.runners.processes.child import PATIENCE_S, Child
 from levada.runners.processes.errors import unpack_error
-from levada.runners.processes.forkserver import CONTEXT, prepare
-from levada.runners.processes.process import PATIENCE_S
 from levada.runners.processes.remote.line import GoneError, Line
-from levada.runners.processes.remote.process import INTERRUPT, execute
-from levada.runners.processes.signals import how_it_ended
+from levada.runners.processes.remote.process import INTERRUPT, LEAVE_HUNG, execute
 
 if TYPE_CHECKING:
     from levada.flow.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
+START_S = 60.0
+"""How long the process may load, with `hang_timeout_s`, before its first sign of life."""
 PATIENCE = 1.5
 """Times `hang_timeout_s` that the process may be silent: first it has to notice itself that a worker of its own hangs."""
 
@@ -81,7 +82,7 @@ class RemoteRun:
         try:
             self._start()
         except GoneError:
-            raise WorkerError.before_it_began("the process of the learner", self._end()) from None
+            self._restart()
 
     # ---- running
 
@@ -99,6 +100,13 @@ class RemoteRun:
                 for instrument in self._instruments:
                     instrument.on_event(event)
             yield report
+
+    def is_hung(self, seconds: float) -> bool:
+        """False: that the process can only find out itself. It is asked to, and if it is, whoever waits for it is interrupted."""
+        if self._has_opened and self._is_busy:
+            with suppress(ProcessLookupError):
+                os.kill(self.learner_pid, LEAVE_HUNG)
+        return False
 
     def statistics(self) -> Statistics:
         """The run at this moment, as plain data."""
@@ -130,15 +138,15 @@ class RemoteRun:
     @property
     def learner_pid(self) -> int:
         """The process that learns."""
-        assert self._process.pid is not None
-        return self._process.pid
+        assert self._child.pid is not None
+        return self._child.pid
 
     def close(self) -> None:
         """End the run, with its workers."""
         if self._line.is_closed:
             return
         if not self._is_whole:
-            self._process.kill()
+            self._child.kill()
         with suppress(GoneError):
             self._line.send("close")
         self._end()
@@ -159,23 +167,23 @@ class RemoteRun:
             Exception: what opening raises.
 
         """
-        self._why_killed, self._is_busy = "", False
-        prepare()
+        self._is_busy = self._has_opened = False
         here, there = multiprocessing.Pipe()
         self._line = Line(here)
         # else this process would wait for the other one when it ends
         self._at_exit = util.Finalize(self, self._line.close, exitpriority=1)
-        # not a daemon: those may have no children
-        args = (there, self._open, self._state, _num_threads(), self._hang_timeout_s)
-        self._process = CONTEXT.Process(target=execute, args=args, name="levada learner", daemon=False)
-        self._process.start()
-        there.close()
+        args = (self._open, self._state, _num_threads(), self._hang_timeout_s)
+        with there:  # not a daemon: those may have no children
+            self._child = Child(execute, (there,), args, name="learner")
+        if not self._child.has_started:
+            raise GoneError
         try:
-            self._take(self._line.receive())  # it is open
+            self._take(self._receive(None if self._patience_s is None else START_S + self._patience_s))  # it is open
+            self._has_opened = True
         except GoneError:
             raise
         except BaseException:
-            self._process.kill()
+            self._child.kill()
             self._end()
             raise
 
@@ -184,6 +192,8 @@ class RemoteRun:
         num_given, self._is_whole = self._num_since, False
         while True:
             how = self._end()
+            if not self._has_opened and self._child.exitcode == 1:
+                raise WorkerError.before_it_began("the process of the learner", how)
             self._num_failures += 1
             if self._num_failures > self._max_restarts:
                 msg = f"the process of the learner ended {self._num_failures} times in a row, now {how}"
@@ -203,19 +213,17 @@ class RemoteRun:
 
     def _end(self) -> str:
         """Wait until the process has ended; how it did."""
-        self._process.join(2 * PATIENCE_S)  # it waits for its workers itself
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-        exitcode = self._process.exitcode
-        self._process.close()
+        self._child.end(2 * PATIENCE_S)  # it waits for its workers itself
         self._at_exit()  # closes the line; only now, for the process would take that for the end of this one
-        return self._why_killed or how_it_ended(exitcode)
+        return self._child.how_it_ended
 
     def _next(self) -> None:
         self._line.send("next")
         self._is_busy = True
-        self._take(self._receive(self._patience_s))
+        message = self._receive(self._patience_s)
+        self._take(message)
+        if message[0] == "interrupted":
+            raise KeyboardInterrupt
 
     def _ask(self, what: str, *args: Any) -> Any:
         if self._is_whole and self._is_busy:  # whoever waited for a report was interrupted
@@ -238,10 +246,9 @@ class RemoteRun:
 
     def _interrupt(self) -> None:
         """Have the process leave what it is at, as Ctrl-C would if it were here."""
-        assert self._process.pid is not None
         try:
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, INTERRUPT)
+                os.kill(self.learner_pid, INTERRUPT)
             while self._is_busy:
                 self._take(self._receive(PATIENCE_S))
         except GoneError:
@@ -258,15 +265,18 @@ class RemoteRun:
             GoneError: it has ended, or was killed because there were none.
 
         """
-        either: list[Any] = [self._line, self._process.sentinel]
-        while ready := wait(either, patience_s):
-            if self._process.sentinel in ready and not self._line.poll():
+        either: list[Any] = [self._line, self._child.sentinel]
+        is_patient = False
+        while ready := wait(either, None if is_patient else patience_s):
+            if self._child.sentinel in ready and not self._line.poll():
                 raise GoneError
             message = self._line.receive()
-            if message[0] != "alive":
+            if message[0] == "busy":
+                is_patient = bool(message[1])
+                tell(message[1])
+            elif message[0] != "alive":
                 return message
-        self._why_killed = f"after {patience_s:g} s without a sign of life"
-        self._process.kill()
+        self._child.kill(f"after {patience_s:g} s without a sign of life")
         raise GoneError
 
     def _take(self, message: tuple[Any, ...]) -> None:

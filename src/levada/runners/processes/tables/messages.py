@@ -34,7 +34,7 @@ class Put(Struct, frozen=True, tag=True):
 
 
 class Draw(Struct, frozen=True, tag=True):
-    """Draw entries; the parcel says how many."""
+    """Draw entries; the parcel says how many, and how many of them make a minibatch."""
 
     parcel: Parcel
 

@@ -16,14 +16,13 @@ import numpy as np
 from levada.flow.protocols import Table
 from levada.flow.state import Arrays
 from levada.runners.hub_run import WorkerError
+from levada.runners.processes.child import Child
 from levada.runners.processes.errors import unpack_error
-from levada.runners.processes.forkserver import CONTEXT, prepare
+from levada.runners.processes.forkserver import prepare
 from levada.runners.processes.inference.messages import Exchange
 from levada.runners.processes.memory import Arena, Segment
 from levada.runners.processes.packet import NoRoomError, Packet, pack
 from levada.runners.processes.pool import take_all
-from levada.runners.processes.process import PATIENCE_S
-from levada.runners.processes.signals import how_it_ended
 from levada.runners.processes.tables.forwarded import Forwarded
 from levada.runners.processes.tables.memory import ShownMemory
 from levada.runners.processes.tables.messages import (
@@ -84,7 +83,7 @@ class TableProcesses:
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes, for those who watch them."""
-        return tuple(table.pid for table in self._tables)
+        return tuple(table.pid for table in self._tables if table.pid is not None)
 
     def close(self) -> None:
         """End them."""
@@ -117,15 +116,15 @@ class RemoteTable:
         self._refused: BaseException | None = None
         here, there = socket.socketpair()
         self._wire = Wire(here, FromTable)
-        self._process = CONTEXT.Process(target=keep, args=(there, self.recipe), name="levada table", daemon=True)
         with there:
-            self._process.start()
+            self._child = Child(keep, (there,), (self.recipe,), name="table", daemon=True)
+        if not self._child.has_started:
+            self._end()
 
     @property
-    def pid(self) -> int:
-        """The number of the process."""
-        assert self._process.pid is not None
-        return self._process.pid
+    def pid(self) -> int | None:
+        """The number of the process; None: it could not be started."""
+        return self._child.pid
 
     def insert(self, item: Any) -> None:
         """Copy an item in: from where a worker has made it, or from here."""
@@ -145,14 +144,14 @@ class RemoteTable:
             parcel, descriptors = self._exchange.pack(item)
             self._tell(Put(parcel), descriptors)
 
-    def sample(self, size: int) -> tuple[Sequence[Any], Any]:
+    def sample(self, size: int, minibatch_size: int) -> tuple[Sequence[Any], Any]:
         """Draw entries; waits for them.
 
         Raises:
             TableLostError: the process has ended.
 
         """
-        parcel, descriptors = self._exchange.pack(size)
+        parcel, descriptors = self._exchange.pack((size, minibatch_size))
         self._tell(Draw(parcel), descriptors)
         drawn, descriptors = self._answer(Drawn)
         batch, entries = self._exchange.unpack(drawn.parcel, descriptors)
@@ -280,13 +279,9 @@ class RemoteTable:
         with suppress(ConnectionError):
             self._wire.close()
         if why:
-            self._process.kill()
-        self._process.join(PATIENCE_S)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-        self.how_it_ended = why or how_it_ended(self._process.exitcode)
-        self._process.close()
+            self._child.kill(why)
+        self._child.end()
+        self.how_it_ended = self._child.how_it_ended
         self._unstored.clear()
 
 

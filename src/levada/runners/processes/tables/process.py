@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +16,6 @@ from levada.runners.processes.inference.messages import Exchange
 from levada.runners.processes.memory import Segment
 from levada.runners.processes.packet import unpack
 from levada.runners.processes.pool import Slots
-from levada.runners.processes.signals import end_with, leave_signals_to_main
 from levada.runners.processes.tables.memory import TableMemory
 from levada.runners.processes.tables.messages import (
     Draw,
@@ -40,9 +38,7 @@ from levada.runners.tables import TableRecipe
 
 def keep(end: socket.socket, recipe: TableRecipe) -> None:
     """Be a table until the run is gone."""
-    leave_signals_to_main()
     keep_freed_memory()
-    threading.Thread(target=end_with, args=(end.fileno(),), daemon=True).start()
     with threadpool_limits(1):
         wire = Wire(end, ToTable)
         try:
@@ -100,7 +96,7 @@ class _TableServer:
         elif isinstance(message, Put):
             self._store(self._exchange.unpack(message.parcel, descriptors))
         elif isinstance(message, Draw):
-            batch, entries = self._table.sample(self._exchange.unpack(message.parcel, descriptors))
+            batch, entries = self._table.sample(*self._exchange.unpack(message.parcel, descriptors))
             parcel, new = self._exchange.pack((batch, entries))
             self._wire.send(Drawn(parcel), new)
         elif isinstance(message, Reprioritise):

@@ -1,0 +1,56 @@
+"""Whether an algorithm can learn a task, by its spaces; a refusal says which algorithms can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gymnasium import Space, spaces
+
+from levada.algorithms.algorithm import Algorithm
+from levada.rl._layers import is_image
+from levada.rl.spaces import SpaceError
+from levada.rl.task import Task
+
+SUITED: Mapping[type[Space[Any]], tuple[str, ...]] = {
+    spaces.Discrete: ("ppo", "dqn", "impala", "sac"),
+    spaces.Box: ("ppo", "sac", "td3"),
+    spaces.MultiDiscrete: ("ppo", "impala", "a2c"),
+    spaces.MultiBinary: ("ppo", "impala", "a2c"),
+}
+"""Kind of an action space -> algorithms to try first."""
+
+
+def require_actions(config: Algorithm, task: Task, *kinds: type[Space[Any]]) -> None:
+    """The action space is of one of these kinds.
+
+    Raises:
+        SpaceError: it is of another; says which algorithms take it.
+    """
+    space = task.action_space
+    if not isinstance(space, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        instead = next((names for kind, names in SUITED.items() if isinstance(space, kind)), ())
+        hint = f"; for these there are {', '.join(instead)}" if instead else ""
+        msg = f"{type(config).__name__} needs {expected} actions, but {task.name!r} has {space}{hint}"
+        raise SpaceError(msg)
+
+
+def require_vectors(config: Algorithm, task: Task) -> None:
+    """Observations are vectors or numbers of a choice: a critic of observations and actions flattens whatever it is given.
+
+    Raises:
+        SpaceError: they are images, a Dict or a Tuple; says what to do.
+    """
+    space = task.observation_space
+    if is_image(space):
+        kind, wrapper = "images", "an ObservationWrapper that makes a vector of them"
+    elif isinstance(space, spaces.Dict | spaces.Tuple):
+        kind, wrapper = f"a {type(space).__name__}", "gymnasium.wrappers.FlattenObservation"
+    else:
+        return
+    msg = (
+        f"{type(config).__name__} with Box actions takes vectors as observations, but {task.name!r} shows {kind}: {space}; put "
+        f"{wrapper} around it, or take ppo, a2c or impala, which take images, Dict and Tuple"
+    )
+    raise SpaceError(msg)

@@ -1,0 +1,106 @@
+"""What a run that was made elsewhere may name: code that is installed as a part of levada or Gymnasium, and nothing else.
+
+config.json names an algorithm, environments and perhaps a network by module or file, and whoever loads the run executes that.
+What the user names in the call is not looked at, nor what a run names that was made by this user on this machine, unless it
+stands in the run's own directory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from levada.run.directory import RunDirectory
+from levada.run.printable import printable
+from levada.run.trust import UntrustedError, why_no_key
+
+KNOWN = {"algorithm_class": ("levada",), "env": ("gymnasium", "ale_py"), "network": ("levada",)}
+"""Setting -> packages that a foreign run may name there."""
+
+
+def check_code(directory: RunDirectory, setting: str, name: object) -> None:
+    """Refuse code that a run names and nobody vouches for; `name`: `module:Name`, `path/to/file.py:Name` or `module.Name`.
+
+    Raises:
+        UntrustedError: it may be anything.
+
+    """
+    if directory.trust or not isinstance(name, str):
+        return
+    where = name.rpartition(":" if ":" in name or setting == "env" else ".")[0]
+    if not where:  # an id that is registered
+        return
+    inside = _is_inside(where, directory.path)
+    is_known = where.partition(".")[0] in KNOWN.get(setting, ()) and not any(
+        part.startswith("_") for part in where.split(".")
+    )
+    if inside or not (directory.is_ours or (is_known and not where.endswith(".py"))):
+        what = (
+            "which stands in the run itself"
+            if inside
+            else f"which is not a part of {' or '.join(KNOWN.get(setting, ()))}"
+        )
+        why = "" if directory.is_ours else f"; the run was not made by you on this machine{_because()}"
+        msg = (
+            f"{directory.shown} names code of its own: {setting} is {printable(name)!r}, {what}{why}.\n"
+            "Loading it executes that code. If you trust whoever made the run: --trust (trust=True)."
+        )
+        raise UntrustedError(msg)
+
+
+def check_env_kwargs(directory: RunDirectory, kwargs: object) -> None:
+    """Refuse paths and names of modules in a foreign run: an environment may open them.
+
+    Raises:
+        UntrustedError: there is one.
+
+    """
+    if directory.trust or directory.is_ours:
+        return
+    for text in _texts(kwargs):
+        if any(mark in text for mark in "/\\:~") or text.startswith(".") or text.endswith(".py"):
+            msg = (
+                f"{directory.shown} was not made by you on this machine{_because()}, and env_kwargs name a file or a module: "
+                f"{printable(text)!r}.\nIf you trust whoever made the run: --trust (trust=True)."
+            )
+            raise UntrustedError(msg)
+
+
+def forget_modules_beside(path: str) -> None:
+    """Take away from where modules are imported what holds the run, or lies in it: no `mujoco.py` beside a foreign run is taken
+    for MuJoCo. For the command line, whose process does nothing else.
+    """
+    run = Path(path).resolve()
+    sys.path[:] = [entry for entry in sys.path if not _touches(Path(entry).resolve(), run)]
+
+
+def _touches(entry: Path, run: Path) -> bool:
+    return entry.is_relative_to(run) or (run.is_relative_to(entry) and entry != Path(entry.anchor))
+
+
+def _is_inside(where: str, run: Path) -> bool:
+    """Whether code stands below the run's directory."""
+    run = run.resolve()
+    if where.endswith(".py"):
+        return Path(where).resolve().is_relative_to(run)
+    try:
+        found = importlib.util.find_spec(where.partition(".")[0])
+    except (ValueError, ImportError):
+        return False
+    places = [] if found is None else [found.origin or "", *(found.submodule_search_locations or ())]
+    return any(place and Path(place).resolve().is_relative_to(run) for place in places)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for pair in value.items() for part in pair for text in _texts(part)]
+    return [text for entry in value for text in _texts(entry)] if isinstance(value, list | tuple) else []
+
+
+def _because() -> str:
+    why = why_no_key()
+    return f" ({why})" if why else ""

@@ -1,0 +1,187 @@
+"""How much memory a run will need, estimated from sizes before anything starts, beside what the machine has.
+
+    needs = estimate(flow, Processes(workers=2))
+    check_memory(needs, machine_memory())
+
+The estimate counts what grows with a setting: replays, items that are under way, environments, default networks, worker
+processes. What an environment allocates as it goes is not in it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+
+from levada.algorithms.checks import ConfigError
+from levada.flow import Flow
+from levada.flow.deployment import Deployment
+from levada.flow.derive import derive
+from levada.flow.nodes import Node
+from levada.memory import Memory, lines_of, nbytes_text
+from levada.rl.models import default_network
+from levada.rl.policy import Policy
+from levada.rl.sequences import Sequences
+from levada.rl.spaces import canonical_action_space, canonical_observation_space, leaf_spaces
+from levada.rl.step import num_weights
+from levada.rl.step_sampler import NStep
+from levada.rl.task import Task
+from levada.runners.counts import useful_workers
+from levada.runners.processes import Processes
+
+WORKER_NBYTES = 60 << 20
+"""A worker process beside its environments: what it does not share with the process that it was forked from."""
+STEP_NBYTES = 20
+"""Of a step of an item beside observation and action: reward, flags, what the policy adds."""
+ROW_NBYTES = 8
+"""Of a transition in a replay beside observations and action: reward and discount."""
+PRIORITY_NBYTES = 16
+"""Of an entry of a prioritised replay: its place in the tree of sums."""
+WEIGHT_NBYTES = 32
+"""Of a weight that is learned: itself, its gradient, two means of that, copies for an update and for those who act."""
+MANY_ENVS = 1_000
+"""From so many environments on, some are made for a trial, to see what one takes."""
+TRIAL_ENVS = 16
+TOLD_FROM = 0.5
+"""Share of the free memory from which the estimate is told."""
+
+
+def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
+    """Bytes by what needs them, such as `replay 'replay'`; what is not known is left out."""
+    needs: dict[str, int] = {}
+    topology = derive(flow)
+    for node in flow.nodes.values():
+        if node.kind == "source" and (item := _item_nbytes(node.work)) is not None:
+            queues = [channel for channel in topology.channels if node.name in channel.sources]
+            stores = [storage for storage in topology.storages if node.name in storage.sources]
+            num_items = max([node.shards, *(c.tickets or 0 for c in queues), *(s.tickets for s in stores)])
+            needs[f"{num_items:,} items of {node.name!r}"] = num_items * item
+            needs |= _environments(node)
+    for storage in topology.storages:
+        replay = storage.replay
+        entries = [_entry_nbytes(flow, flow.nodes[source]) for source in storage.sources]
+        entry = max((nbytes for nbytes in entries if nbytes is not None), default=0)
+        if entry:
+            priority = 0 if replay.sampler == "uniform" else PRIORITY_NBYTES
+            needs[f"{replay.capacity:,} entries of {replay.name!r}"] = replay.capacity * (entry + priority)
+    for name, recipe in flow.learners().items():
+        policy = getattr(recipe, "policy", None)
+        if isinstance(policy, Policy) and policy.network is None:  # others were built, and so tried, with the flow
+            needs[f"the network of {name!r}"] = WEIGHT_NBYTES * _num_weights(policy)
+    if isinstance(place, Processes):
+        num_workers = useful_workers(flow, place.workers)
+        needs[f"{num_workers:,} worker processes"] = num_workers * WORKER_NBYTES
+    return needs
+
+
+def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
+    """What to tell the user of an estimate; None: there is enough by far.
+
+    Raises:
+        ConfigError: it is more than the machine has.
+
+    """
+    total = sum(needs.values())
+    parts = ", ".join(
+        f"{nbytes_text(n)} for {what}" for what, n in sorted(needs.items(), key=lambda need: -need[1]) if n
+    )
+    if total > has.total_nbytes:
+        msg = (
+            f"the run would need about {nbytes_text(total)} of memory, and this machine has {nbytes_text(has.total_nbytes)}: "
+            f"{parts}. Lower what makes the first of them so large"
+        )
+        raise ConfigError(msg)
+    if total > TOLD_FROM * has.free_nbytes:
+        free = nbytes_text(has.free_nbytes)
+        return f"memory: the run will need about {nbytes_text(total)} of the {free} that are free: {parts}"
+    return None
+
+
+def observation_nbytes(task: Task) -> int:
+    """Bytes of one observation as it is kept; of stacked frames only the newest, for each is kept once."""
+    return _nbytes(canonical_observation_space(task.observation_space)) // (task.frame_stack or 1)
+
+
+def action_nbytes(task: Task) -> int:
+    """Bytes of one action as it is kept."""
+    return _nbytes(canonical_action_space(task.action_space))
+
+
+def _nbytes(space: Space[Any]) -> int:
+    return sum(math.prod(leaf.shape or ()) * np.dtype(leaf.dtype).itemsize for leaf in leaf_spaces(space).values())
+
+
+def _samplers(work: Any) -> Iterator[Any]:
+    """A source's work, and what it wraps."""
+    while work is not None:
+        yield work
+        work = getattr(work, "sampler", None)
+
+
+def _sampler(work: Any) -> Any:
+    """The part of a source's work that has environments; None: it is something else."""
+    names = ("task", "num_envs", "num_steps")
+    return next((part for part in _samplers(work) if all(hasattr(part, name) for name in names)), None)
+
+
+def _item_nbytes(work: Any) -> int | None:
+    """Bytes of one item of a source."""
+    sampler = _sampler(work)
+    if sampler is None:
+        return None
+    step = observation_nbytes(sampler.task) + action_nbytes(sampler.task) + STEP_NBYTES
+    return int(sampler.num_envs * (sampler.num_steps + 1) * step)
+
+
+def _entry_nbytes(flow: Flow, source: Node) -> int | None:
+    """Bytes of one entry that a replay keeps of what a source makes."""
+    sampler, item = _sampler(source.work), _item_nbytes(source.work)
+    if sampler is None or item is None:
+        return None
+    observation, action = observation_nbytes(sampler.task), action_nbytes(sampler.task)
+    for node in flow.nodes.values():
+        if node.kind == "map" and any(edge.node == source.name for edge in node.inputs):
+            if isinstance(node.work, NStep):  # the observations before and after it; of frames both share nearly all
+                return (1 if sampler.task.frame_stack else 2) * observation + action + ROW_NBYTES
+            if isinstance(node.work, Sequences):
+                cut = node.work
+                return (cut.burn_in + cut.length + cut.num_steps) * (observation + action + ROW_NBYTES)
+    return item // int(sampler.num_envs)  # a rollout of one environment
+
+
+def _num_weights(policy: Policy) -> int:
+    """Weights of a default network, counted without memory for them.
+
+    Raises:
+        SizeError: a layer alone is too large for the machine.
+
+    """
+    with torch.device("meta"):
+        network = default_network(policy.inner_space, policy.head.num_params, policy.hidden, policy.activation)
+    return num_weights(network)
+
+
+def _environments(node: Node) -> dict[str, int]:
+    """What the environments of a source take, by a trial where there are many."""
+    sampler = _sampler(node.work)
+    num_envs = node.shards * sampler.num_envs
+    if num_envs < MANY_ENVS:
+        return {}
+    with sampler.task.make(1):
+        before = _resident_nbytes()
+        with sampler.task.make(TRIAL_ENVS) as envs:
+            envs.reset([0] * TRIAL_ENVS)
+            each = max(0, _resident_nbytes() - before) / TRIAL_ENVS
+    return {f"{num_envs:,} environments": round(num_envs * each)}
+
+
+def _resident_nbytes() -> int:
+    for line in lines_of(Path("/proc/self/statm")):
+        return int(line.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

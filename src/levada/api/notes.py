@@ -1,0 +1,106 @@
+"""What the user is told about learning: schedules that end before the run does, and what to try where nothing is learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from gymnasium import spaces
+
+from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.dqn import DQN
+from levada.algorithms.presets import PRESETS
+from levada.algorithms.registry import algorithm_name
+from levada.algorithms.replayed import Replayed
+from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.sac import SAC
+from levada.algorithms.td3 import TD3
+from levada.rl.task import Task
+from levada.run.monitor import Monitor
+from levada.run.stagnation import Stagnation
+from levada.run.until import DEFAULT_STEPS, Until
+
+ENOUGH_LOOKAHEAD: Final = 3
+
+
+def default_until(config: Algorithm) -> str:
+    """When a run ends that is not told: where the last of its schedules does, or after `DEFAULT_STEPS` env steps."""
+    return f"steps={max(config.horizons.values(), default=DEFAULT_STEPS)}"
+
+
+class Watch:
+    """Tells what a user should know of a run, before it and while it goes on."""
+
+    def __init__(self, config: Algorithm, task: Task, until: Until) -> None:
+        self._falls = config.horizons
+        self._until = until
+        self._has_ended = False
+        num_envs = config.num_envs * config.shards if isinstance(config, FromRollouts | Replayed) else 1
+        self._stagnation = Stagnation(
+            until, goal=task.reward_threshold, num_envs=num_envs, advice=advice(config, task)
+        )  # fmt: skip
+
+    def before(self) -> str | None:
+        """A warning where the run is to go on after its schedules have ended. Where that is open, `look` says it then."""
+        return self._ended(self._until.steps or 0)
+
+    def look(self, monitor: Monitor) -> str | None:
+        """What to say after an update; nearly always nothing."""
+        return self._ended(monitor.env_steps) or self._stagnation.look(monitor)
+
+    def _ended(self, num_env_steps: int) -> str | None:
+        """What to say, once, of a run that takes so many."""
+        last = max(self._falls.values(), default=math.inf)
+        if self._has_ended or num_env_steps <= last:
+            return None
+        self._has_ended = True
+        return (
+            f"{' and '.join(self._falls)} {'falls' if len(self._falls) == 1 else 'fall'} to zero at {last:,} env steps: from "
+            f"there on nothing is learned. For a longer run set anneal_steps to its length; until='steps={last}' ends it there"
+        )
+
+
+def advice(config: Algorithm, task: Task) -> str:
+    """What to try where nothing is learned, most promising first.
+
+    >>> from levada.algorithms.ppo import PPO
+    >>> print(advice(PPO(), Task("Acrobot-v1")).partition(", ")[0])
+    the preset of ppo for Acrobot-v1 (leave out fields of your own)
+    """
+    return ", ".join(_ideas(config, task))
+
+
+def _ideas(config: Algorithm, task: Task) -> Iterator[str]:
+    name = algorithm_name(type(config))
+    presets = {algorithm: fields[task.name] for algorithm, fields in PRESETS.items() if task.name in fields}
+    own = presets.pop(name, {})
+    if any(_differs(getattr(config, field), value) for field, value in own.items()):
+        yield f"the preset of {name} for {task.name} (leave out fields of your own)"
+    if presets and not own:
+        yield f"an algorithm with a preset for {task.name} ({', '.join(presets)})"
+    is_discrete = isinstance(task.action_space, spaces.Discrete)
+    if isinstance(config, DQN):
+        yield f"more exploration (epsilon_steps={config.epsilon_steps * 5}, or noisy=True)"
+    elif isinstance(config, SAC):
+        yield f"more exploration ({'entropy_share=0.9' if is_discrete else 'log_alpha_init=2'})"
+    elif isinstance(config, TD3):
+        yield f"more exploration (noise={max(0.3, 3 * config.noise):g})"
+    elif isinstance(config, FromRollouts) and isinstance(task.action_space, spaces.Box):
+        yield f"more exploration (log_std_init={config.log_std_init + 1:g})"
+    elif isinstance(config, FromRollouts):
+        yield f"more exploration (entropy_coef={max(0.01, 3 * config.entropy_coef):g})"
+    if isinstance(config, Replayed):
+        if config.lookahead < ENOUGH_LOOKAHEAD:
+            yield f"targets over more steps (lookahead={ENOUGH_LOOKAHEAD})"
+    elif isinstance(config, FromRollouts):
+        if not config.normalise_obs and isinstance(task.observation_space, spaces.Box):
+            yield "normalise_obs=True"
+        if not config.normalise_reward:
+            yield "normalise_reward=True"
+        yield f"longer rollouts (num_steps={4 * config.num_steps})"
+        yield f"an algorithm that keeps rare rewards in a replay ({'dqn' if is_discrete else 'sac'})"
+
+
+def _differs(given: object, preset: object) -> bool:
+    return tuple(given) != tuple(preset) if isinstance(preset, tuple) and isinstance(given, list) else given != preset

@@ -1,0 +1,102 @@
+"""Start a run from the weights of another, or with its settings.
+
+lv.train("ppo", "CartPole-v1", init_from="runs/first")                 # its weights, a new optimiser
+lv.train(**{**lv.settings("runs/first"), "seed": 2})                   # its settings, another seed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from levada.api.load import LoadError, look_in, read_checkpoint, read_config, read_task
+from levada.api.options import Options
+from levada.flow import Flow, RunState
+from levada.flow.payload import derive_seed
+from levada.flow.protocols import close
+from levada.flow.state import Below
+from levada.rl.starting import Startable, StartError
+from levada.run.checkpoint import Checkpoint, CheckpointError
+from levada.run.directory import CONFIG, RunDirectory
+from levada.run.files import short
+from levada.run.state import check_numbers, learner_prefix
+from levada.runners.saving import begun_with
+
+
+def start_from(flow: Flow, path: str | os.PathLike[str], seed: int) -> RunState:
+    """The state of a run that has done nothing yet, and whose networks are those of another run's newest checkpoint.
+
+    Optimiser, counts and random generators are new. What decides whether weights fit are names and shapes.
+
+    Raises:
+        RunDirectoryError, LoadError: there is no run, or nothing was saved.
+        StartError: the weights are those of other networks.
+    """
+    directory = RunDirectory.open(path)
+    saved = read_checkpoint(directory, None, check=_check_finite)
+    learners = {}
+    for name, recipe in flow.learners().items():
+        live = recipe.open(derive_seed(seed, name))
+        try:
+            if not isinstance(live, Startable):
+                msg = f"init_from={os.fspath(path)!r}: {type(live).__name__} has no start_from, and cannot take weights"
+                raise StartError(msg)
+            try:
+                live.start_from(Below(saved.arrays, learner_prefix(name)))
+            except StartError as error:
+                was = directory.config.identity
+                msg = (
+                    f"init_from={os.fspath(path)!r}: the networks of {was.algorithm} on {was.env} do not fit learner {name!r} of "
+                    f"{flow.name!r}: {error}; the same algorithm, spaces, hidden and network are needed"
+                )
+                raise StartError(msg) from error
+            learners[name] = live.state_dict()  # type: ignore[attr-defined]
+        finally:
+            close(live)
+    return begun_with(flow, learners)
+
+
+def _check_finite(saved: Checkpoint) -> None:
+    """Whether its arrays hold numbers.
+
+    Raises:
+        CheckpointError: some are not finite.
+
+    """
+    try:
+        check_numbers("the weights", saved.arrays)
+    except ValueError as error:
+        msg = f"checkpoint {short(saved.path)}: {error}"
+        raise CheckpointError(msg) from error
+
+
+def settings(
+    path: str | os.PathLike[str], *, at: str | os.PathLike[str] | None = None, trust: bool = False
+) -> dict[str, Any]:
+    """What `levada.train` is to be called with to do again what a run did: its arguments, but for `out`.
+
+    Args:
+        path: directory of the run, or its config.json.
+        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
+        trust: execute code that the run names, wherever it comes from; see docs/security.md.
+
+    Raises:
+        UntrustedError: it names code, and was not made by this user on this machine.
+        RunDirectoryError, LoadError: there is no run, or its settings cannot be read back.
+    """
+    where = Path(path)
+    directory = RunDirectory.open(where.parent if where.name == CONFIG else where, trust=trust)
+    look_in(at)
+    told = {
+        field.name: directory.config.settings[field.name].value
+        for field in dataclasses.fields(Options)
+        if field.name != "out" and field.name in directory.config.settings
+    }
+    try:
+        Options(**told)
+    except (TypeError, ValueError) as error:
+        msg = f"the settings of {directory.shown} cannot be used again: {error}"
+        raise LoadError(msg) from error
+    return {"algorithm": read_config(directory, None), "env": read_task(directory), **told}

@@ -1,0 +1,52 @@
+r"""Words for mistakes in the user's own code: where a file cannot be read as Python, and where something was raised.
+
+>>> try:
+...     compile("def f(:\n    pass\n", "mine.py", "exec")
+... except SyntaxError as error:
+...     print(syntax_text(error))
+mine.py, line 1: SyntaxError: invalid syntax
+    def f(:
+          ^
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+_OWN = Path(__file__).parent.parent
+
+
+def syntax_text(error: SyntaxError) -> str:
+    """File, line and what is wrong; below it the line and a caret."""
+    where = f"{error.filename or '<unknown>'}, line {error.lineno or 1}: {type(error).__name__}: {error.msg}"
+    line = (error.text or "").rstrip("\n")
+    if not line.strip():
+        return where
+    indent = len(line) - len(line.lstrip())
+    begin = max((error.offset or 1) - 1 - indent, 0)
+    is_on_one_line = error.end_lineno in (None, error.lineno) and error.end_offset is not None
+    width = max(error.end_offset - (error.offset or 1), 1) if is_on_one_line and error.end_offset else 1
+    return f"{where}\n    {line.strip()}\n    {' ' * begin}{'^' * width}"
+
+
+def raised_text(error: BaseException) -> str:
+    """What was raised, and the innermost line of the user's code that it came through, if there is one."""
+    said = f"{type(error).__name__}: {error}"
+    place = place_of(error)
+    return (
+        said if place is None else f"{said} (at {place.filename}, line {place.lineno}, in {place.name}: {place.line})"
+    )
+
+
+def place_of(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of the user's code: neither levada's nor an installed package's nor Python's own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame for frame in reversed(frames) if _is_users(frame.filename)), None)
+
+
+def _is_users(filename: str) -> bool:
+    path = Path(filename)
+    is_installed = bool({"site-packages", "dist-packages"} & set(path.parts))
+    is_pythons = filename.startswith("<frozen") or path.is_relative_to(Path(traceback.__file__).parent)
+    return not (path.is_relative_to(_OWN) or is_installed or is_pythons)

@@ -1,0 +1,172 @@
+"""One level of instructions on every x86-64 processor, so that the same run gives the same bits on more than one machine.
+
+numpy, its BLAS, torch and MKL each choose code for the processor they find, and code for AVX-512 adds up in another order than
+code for AVX2. Each reads an environment variable when it is loaded. `fix` sets these to AVX2, which is what processors without
+AVX-512 choose anyway, and `import levada` and the command line call it first. Three modes:
+
+- `auto`: numpy, its BLAS, torch and MKL. Convolutions, products in bfloat16 and large products in recordings
+  (`levada.rl._products`) use all that the processor has, for they lose much by AVX2.
+- `on`: oneDNN too, so these as well.
+- `off`: nothing is set.
+
+In Python the mode is the environment variable LEVADA_PORTABLE, or `auto`. What was loaded before levada stays as it is; `machine`
+says what is in force. MKL has other code for AMD's processors than for Intel's, so bits differ between the two in any mode.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal, TypeAlias, cast, get_args
+
+Mode: TypeAlias = Literal["auto", "on", "off"]
+
+VARIABLE = "LEVADA_PORTABLE"
+"""Environment variable of the mode."""
+_LIBRARIES = {
+    "OPENBLAS_CORETYPE": "numpy",
+    "NPY_DISABLE_CPU_FEATURES": "numpy",
+    "ATEN_CPU_CAPABILITY": "torch",
+    "MKL_CBWR": "torch",
+    "ONEDNN_MAX_CPU_ISA": "torch",
+}
+"""Variable -> the package that reads it, once, when it is loaded or first computes."""
+
+_BEFORE = "LEVADA_PORTABLE_BEFORE_"
+"""Begins the names of variables that keep what `fix` has changed, for processes that are started from this one."""
+_DECIDED = "LEVADA_PORTABLE_DECIDED"
+"""Environment variable of processes that are started from one that has called `fix`: they compute as that one does."""
+
+
+def fix_once() -> None:
+    """Set the variables for the mode that the environment asks for, unless a process above this one has."""
+    if _DECIDED not in os.environ:
+        mode = os.environ.get(VARIABLE, "auto")
+        fix(cast("Mode", mode) if is_mode(mode) else "auto")
+
+
+def is_mode(word: object) -> bool:
+    """Whether it names a mode."""
+    return word in get_args(Mode)
+
+
+def fix(mode: Mode) -> None:
+    """Set the variables for a mode, and take back what another mode had set; packages that are loaded already keep theirs."""
+    values = {} if mode == "off" or not _has("avx2", "fma") else _values(mode)
+    os.environ[_DECIDED] = mode
+    for name, package in _LIBRARIES.items():
+        kept = _BEFORE + name
+        if package in sys.modules:
+            continue
+        if name in values:
+            os.environ.setdefault(kept, os.environ.get(name, ""))
+            os.environ[name] = values[name]
+            if not values[name]:
+                del os.environ[name]
+        elif kept in os.environ:
+            os.environ[name] = os.environ.pop(kept)
+            if not os.environ[name]:
+                del os.environ[name]
+
+
+def is_fixed() -> bool:
+    """Whether a library was kept from AVX-512 that the processor has."""
+    return has_avx512() and any(_BEFORE + name in os.environ for name in _LIBRARIES)
+
+
+def limits_onednn() -> bool:
+    """Whether oneDNN may use AVX2 at most, and so computes no bfloat16 itself."""
+    return os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() == "AVX2"
+
+
+def has_avx512() -> bool:
+    """Whether the processor has AVX-512, whatever is made of it."""
+    return _has("avx512f")
+
+
+def is_amd() -> bool:
+    """Whether it is a processor of AMD's, or one that is made like them."""
+    return _processor().get("vendor_id") in ("AuthenticAMD", "HygonGenuine")
+
+
+def machine() -> dict[str, str]:
+    """What this process computes with: the processor, and the level that each library was given; loads numpy and torch."""
+    import torch
+    from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
+    from threadpoolctl import threadpool_info
+
+    features = _multiarray_umath.__cpu_features__
+    blas = [info for info in threadpool_info() if info["user_api"] == "blas" and "numpy" in info["filepath"]]
+    best = "AVX512" if has_avx512() else "AVX2" if _has("avx2", "fma") else "unknown"
+    return {
+        "processor": f"{_processor().get('vendor_id', 'unknown')} {_processor().get('model name', '')}".strip(),
+        "numpy": next((level for name, level in _LEVELS.items() if features.get(name)), "baseline"),
+        "blas": ", ".join(f"{info['internal_api']} {info.get('architecture')}" for info in blas) or "unknown",
+        "torch": torch.backends.cpu.get_cpu_capability(),
+        "mkl": "AVX2" if os.environ.get("MKL_CBWR") == "AVX2" or is_amd() else best,
+        "onednn": "AVX2" if limits_onednn() else best,
+    }
+
+
+def problems(found: Mapping[str, str]) -> list[str]:
+    """In words: what of a `machine` is not as the mode `on` wants it."""
+    wanted = {"numpy": "AVX2", "blas": "openblas Haswell", "torch": "AVX2", "mkl": "AVX2", "onednn": "AVX2"}
+    return [f"{name} is {found[name]}, expected {level}" for name, level in wanted.items() if found[name] != level]
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """In words: by what a `machine` may compute other bits than another; models of processors of one maker do not count."""
+    makers = {"maker": (then.get("processor", "").split(" ")[0], now["processor"].split(" ")[0])}
+    levels = {name: (then.get(name, ""), level) for name, level in now.items() if name != "processor"}
+    return [f"{name} {old}, now {new}" for name, (old, new) in (makers | levels).items() if old != new]
+
+
+_LEVELS = {
+    "AVX512_SPR": "AVX512", "AVX512_ICL": "AVX512", "X86_V4": "AVX512", "AVX512_SKX": "AVX512", "AVX512F": "AVX512",
+    "X86_V3": "AVX2", "AVX2": "AVX2",
+}  # fmt: skip
+"""Features of numpy, the largest first."""
+
+
+def _values(mode: Mode) -> dict[str, str]:
+    values = {
+        "OPENBLAS_CORETYPE": "Haswell",  # the same code as for Zen
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_CBWR": "" if is_amd() else "AVX2",  # on AMD's it never uses AVX-512, and this would make other bits
+    }
+    if "NPY_ENABLE_CPU_FEATURES" not in os.environ:  # numpy takes one of the two
+        values["NPY_DISABLE_CPU_FEATURES"] = _numpy_avx512()
+    return values | ({"ONEDNN_MAX_CPU_ISA": "AVX2"} if mode == "on" else {})
+
+
+def _numpy_avx512() -> str:
+    """The features of AVX-512 by the names of the numpy that is installed, which warns of others; numpy is not loaded for it."""
+    found = importlib.util.find_spec("numpy")
+    if found is not None and found.submodule_search_locations:
+        with open(os.path.join(found.submodule_search_locations[0], "version.py"), encoding="utf-8") as file:
+            version = re.search(r"^version = \"(\d+)\.(\d+)", file.read(), re.MULTILINE)
+        if version is not None and tuple(map(int, version.groups())) < (2, 4):
+            return "AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL"
+    return "X86_V4 AVX512_ICL AVX512_SPR"
+
+
+def _has(*flags: str) -> bool:
+    return set(flags) <= set(_processor().get("flags", "").split())
+
+
+@cache
+def _processor() -> Mapping[str, str]:
+    """What Linux says of the first processor; empty elsewhere, and where it is no x86-64."""
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        return {}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            text = file.read(1 << 14).partition("\n\n")[0]  # of the others it says the same, which takes time
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}

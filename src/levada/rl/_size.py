@@ -1,0 +1,36 @@
+"""Refuses layers that no machine of this size could learn, before memory is taken for them."""
+
+from __future__ import annotations
+
+from levada.flow.errors import LevadaError
+from levada.memory import machine_memory
+
+_COPIES = 4
+"""Of each weight, while it is learned: itself, its gradient, and Adam's two moments."""
+_BYTES = 4
+
+
+class SizeError(LevadaError, ValueError):
+    """Something is larger than the memory of this machine."""
+
+
+def check_layer(num_inputs: int, num_outputs: int) -> None:
+    """Refuse a layer that would not fit.
+
+    Raises:
+        SizeError: it would not; says what it would take.
+
+    >>> check_layer(64, 64)
+    >>> try:
+    ...     check_layer(1_000_000, 1_000_000)
+    ... except SizeError as error:
+    ...     print(str(error).partition(";")[0])
+    a layer of 1,000,000 x 1,000,000 weights takes 14,901 GiB while it is learned
+    """
+    needed, there_is = _COPIES * _BYTES * num_inputs * num_outputs, machine_memory().total_nbytes
+    if needed > there_is:
+        msg = (
+            f"a layer of {num_inputs:,} x {num_outputs:,} weights takes {needed / 2**30:,.0f} GiB while it is learned; this "
+            f"machine has {there_is / 2**30:,.0f} GiB; expected fewer hidden units, such as hidden=(256, 256)"
+        )
+        raise SizeError(msg)

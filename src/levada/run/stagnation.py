@@ -1,0 +1,87 @@
+"""Tells a run that learns nothing: its mean return has not risen for half of its budget.
+
+    stagnation = Stagnation(until, goal=475.0, num_envs=8, advice="try ...")
+    for report in run:
+        if (text := stagnation.look(monitor)) is not None:
+            display.note(text)
+
+It counts and compares, and changes nothing. What is compared is in `levada.run.returns`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from levada.run.monitor import Monitor
+from levada.run.returns import Stretch
+from levada.run.until import RETURN_WINDOW, Until
+from levada.run.words import return_text
+
+LOOKS: Final = 16
+"""It looks so many times in a budget, from the half on."""
+MIN_UPDATES: Final = 20
+"""A run with fewer is a trial, of which nothing is said."""
+MIN_STEPS: Final = 5_000
+"""Of each environment, until which an episode may be expected to end."""
+ENOUGH: Final = 0.9
+"""Who has come so far on the way from the first returns to the goal has learned."""
+
+
+class Stagnation:
+    """Looks at a run after each update, and says once what is wrong.
+
+    Args:
+        until: when the run ends; its limits are the budget.
+        goal: a return that would be good, if one is known. With it, a run that stops rising below it is told of as well;
+            without it, only one that has never risen.
+        num_envs: environments of the run.
+        advice: what to try, in words.
+
+    """
+
+    def __init__(self, until: Until, *, goal: float | None, num_envs: int, advice: str) -> None:
+        self._until = until
+        self._goal = goal if until.return_mean is None else until.return_mean
+        self._num_envs = num_envs
+        self._advice = advice
+        self._looks = LOOKS // 2 - 1
+        self._is_over = False
+
+    def look(self, monitor: Monitor) -> str | None:
+        """What to tell the user now; nearly always nothing."""
+        if self._is_over:
+            return None
+        share = self._until.share(monitor)
+        if int(share * LOOKS) <= self._looks:
+            return None
+        is_first = self._looks < LOOKS // 2
+        self._looks = int(share * LOOKS)
+        if monitor.updates < MIN_UPDATES or any(_BEGINNING in note for note in monitor.notes):
+            return None
+        half = 0 if is_first else round(monitor.env_steps * (1.0 - 0.5 / share))
+        found = monitor.returns.since(half)
+        if found is None or found.num < RETURN_WINDOW:
+            has_none = monitor.episodes == 0 and monitor.env_steps >= MIN_STEPS * self._num_envs
+            return self._tell("no episode has ended", "a time limit for episodes, ") if has_none else None
+        if found.has_risen or (not is_first and self._goal is None) or self._has_learned(monitor):
+            return None
+        return self._tell(f"the mean return has not risen{_figures(found, self._goal)}")
+
+    def _has_learned(self, monitor: Monitor) -> bool:
+        """Whether most of the way to the goal is behind it."""
+        first, now = monitor.returns.first_mean, monitor.return_mean_100
+        if self._goal is None or first is None or now is None:
+            return False
+        return now >= first + ENOUGH * (self._goal - first)
+
+    def _tell(self, what: str, first_of_all: str = "") -> str:
+        self._is_over = True
+        return f"{_BEGINNING} {what}; try {first_of_all}{self._advice}"
+
+
+_BEGINNING: Final = "for half of the budget"
+
+
+def _figures(found: Stretch, goal: float | None) -> str:
+    aim = "" if goal is None else f", the goal is {return_text(goal)}"
+    return f" ({return_text(found.first.mean)} at first, {return_text(found.later[-1].mean)} now{aim})"

@@ -1,0 +1,50 @@
+"""Standard output reserved for one writer: whatever else prints goes to standard error.
+
+with reserved_stdout() as stdout:
+print("{}", file=stdout)     # the only text on standard output
+env.step(action)             # what it prints, from Python or from C++, is on standard error
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TextIO
+
+_STDOUT, _STDERR = 1, 2
+
+
+@contextmanager
+def reserved_stdout() -> Iterator[TextIO]:
+    """Give the present standard output, and send everything else that is printed meanwhile to standard error.
+
+    Also what processes print that are started meanwhile. In a notebook or under another replacement of `sys.stdout` only what
+    Python prints is sent elsewhere.
+    """
+    stdout = sys.stdout
+    if not _is_descriptor_of(stdout, _STDOUT):
+        with redirect_stdout(sys.stderr):
+            yield stdout
+        return
+    stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    stream = open(kept, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    try:
+        with redirect_stdout(sys.stderr):
+            yield stream
+    finally:
+        with suppress(OSError):  # what it could not write was an error where it was written
+            stream.close()
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+
+
+def _is_descriptor_of(stream: TextIO, number: int) -> bool:
+    try:
+        return stream.fileno() == number
+    except (AttributeError, OSError, io.UnsupportedOperation):
+        return False

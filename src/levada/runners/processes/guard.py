@@ -1,0 +1,123 @@
+"""Before workers start: can they import the user's script? Each begins by that, under another name than ``__main__``.
+
+A script that starts a run outside of `if __name__ == "__main__":` would start it in every worker, and a class that is defined
+below that line does not exist there. Both are found by reading the script, and refused before anything starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from levada.flow.errors import DeploymentError
+from levada.flow.graph import Flow
+from levada.runners.processes.forkserver import check_temporary_directory
+
+_GUARD = 'if __name__ == "__main__":'
+
+
+def check_start(flow: Flow) -> None:
+    """Refuse what keeps workers from starting: a script that they cannot import, work that is not in it, a TMPDIR too long.
+
+    Raises:
+        DeploymentError: the run is started outside of the guard, what a node does is defined below it, or TMPDIR is too long.
+    """
+    check_temporary_directory()
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if str(getattr(getattr(main, "__spec__", None), "name", "")).endswith(
+        "__main__"
+    ):  # `python -m package`: not imported again
+        return
+    if file is not None and not Path(file).exists():
+        msg = (
+            f"the script is {file}, which is no file that workers could import; put it into one, with what starts the run below "
+            f"`{_GUARD}`, or give on='inline' or on='threads'"
+        )
+        raise DeploymentError(msg)
+    if file is None or not Path(file).is_file() or Path(file).suffix != ".py":  # typed in, or an installed command
+        return
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):  # another file than the one that runs
+        return
+    line = _running_line(vars(main))
+    if line is not None and not _is_guarded(tree, line):
+        msg = (
+            f"{Path(file).name}, line {line}, starts a run with workers outside of `{_GUARD}`: every worker imports the script "
+            "and would start a run, too. Put what starts the run below that line, and leave classes and functions above it"
+        )
+        raise DeploymentError(msg)
+    if not any(_is_guard(statement) for statement in tree.body):
+        return
+    known = set(_defined(tree.body))
+    for name in sorted(set().union(*(_from_main(node.work) for node in flow.nodes.values()))):
+        if name not in known and name in vars(main):
+            msg = (
+                f"{name} is defined below `{_GUARD}` of {Path(file).name}, so workers, which import the script, do not have it: "
+                "define it above that line"
+            )
+            raise DeploymentError(msg)
+
+
+def _running_line(namespace: dict[str, Any]) -> int | None:
+    """The line of the script that is being executed; None if another one, such as pytest, is."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is namespace and frame.f_code.co_name == "<module>":
+            return frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _is_guarded(tree: ast.Module, line: int) -> bool:
+    """Whether a condition stands before a line; which one, is the user's affair."""
+    if any(_is_guard(statement) and statement.lineno < line for statement in tree.body):
+        return True
+    found = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return bool(found)
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
+
+
+def _defined(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that a script has once it is imported: those that its statements bind, but for the guarded ones."""
+    for statement in body:
+        if _is_guard(statement):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.alias):
+                yield (node.asname or node.name).partition(".")[0]
+
+
+def _from_main(sent: object) -> set[str]:
+    """Names of `__main__` that something is pickled by."""
+    found: set[str] = set()
+
+    class Looking(pickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            if getattr(value, "__module__", None) == "__main__" and isinstance(value, type | FunctionType):
+                found.add(value.__qualname__.partition(".")[0])
+            return NotImplemented
+
+    try:
+        Looking(io.BytesIO()).dump(sent)
+    except Exception:  # what cannot be pickled is refused elsewhere, in words
+        return set()
+    return found

@@ -1,0 +1,97 @@
+"""Fields of configurations: each has a meaning and a group; names of other libraries are answered."""
+
+import dataclasses
+
+import pytest
+
+import levada
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.fields import GROUPS, meanings
+from levada.algorithms.foreign import ALGORITHMS as FOREIGN_ALGORITHMS
+from levada.algorithms.foreign import FOREIGN, RUN, here
+from levada.algorithms.names import ALGORITHMS
+from levada.algorithms.registry import AlgorithmError, find_algorithm
+from levada.cli.train import TrainOptions
+
+FIELDS = {name: {field.name for field in dataclasses.fields(find_algorithm(name))} for name in ALGORITHMS}
+EVERY_FIELD = set().union(*FIELDS.values())
+OPTIONS = {field.name for field in dataclasses.fields(TrainOptions)}
+
+# what people type who come from Stable-Baselines3, CleanRL and RLlib: algorithm, name, what it is here
+TYPED = [
+    ("ppo", "gamma", "discount"), ("ppo", "lr", "learning_rate"), ("ppo", "n_envs", "num_envs"), ("ppo", "n_steps", "num_steps"),
+    ("ppo", "vf_coef", "value_coef"), ("ppo", "ent_coef", "entropy_coef"), ("ppo", "clip_range", "clip"),
+    ("ppo", "batch_size", "minibatch_size"), ("ppo", "n_epochs", "num_epochs"), ("ppo", "num_sgd_iter", "num_epochs"),
+    ("ppo", "rollout_fragment_length", "num_steps"), ("ppo", "total_timesteps", "until"), ("ppo", "num_workers", "on"),
+    ("ppo", "net_arch", "hidden"), ("ppo", "policy_kwargs", "hidden"), ("ppo", "train_batch_size", "num_envs"),
+    ("ppo", "update_epochs", "num_epochs"), ("ppo", "clip_coef", "clip"), ("ppo", "anneal_lr", "anneal_steps"),
+    ("dqn", "buffer_size", "capacity"), ("dqn", "learning_starts", "min_size"), ("dqn", "train_batch_size", "batch_size"),
+    ("dqn", "target_update_interval", "target_every"), ("dqn", "exploration_fraction", "epsilon_steps"),
+    ("dqn", "target_network_frequency", "target_every"), ("dqn", "start_e", "epsilon_start"),
+    ("sac", "ent_coef", "log_alpha_init"), ("sac", "gradient_steps", "num_gradient_steps"),
+    ("td3", "policy_delay", "actor_every"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_field_has_a_meaning_and_a_group(name):
+    assert set(meanings(find_algorithm(name))) == FIELDS[name]
+    assert not FIELDS[name] - {field for group in GROUPS.values() for field in group}
+
+
+def test_groups_and_answers_name_only_what_there_is():
+    known = EVERY_FIELD | OPTIONS
+    grouped = [name for group in GROUPS.values() for name in group]
+    assert len(set(grouped)) == len(grouped)
+    assert set(grouped) <= known
+    assert RUN <= OPTIONS
+    targets = {
+        word.partition("=")[0] for answers in FOREIGN.values() for answer in answers for word in answer.split(" ")
+    }
+    assert targets <= EVERY_FIELD | RUN
+    for ours, with_field in FOREIGN_ALGORITHMS.values():
+        assert with_field.partition("=")[0] in {"", *FIELDS[ours]}
+
+
+def test_no_answer_is_hidden_by_a_field_of_every_algorithm():
+    assert not set.intersection(*FIELDS.values()) & FOREIGN.keys()
+
+
+@pytest.mark.parametrize(("algorithm", "typed", "ours"), TYPED)
+def test_names_of_other_libraries_are_answered(algorithm, typed, ours):
+    assert ours in [target.partition("=")[0] for target in here(typed, FIELDS[algorithm] | RUN)]
+    cls = find_algorithm(algorithm)
+    said = f"{cls.__name__} has no field {typed!r}: here it is "
+    for call in (lambda: cls(**{typed: 1}), lambda: levada.train(algorithm, "CartPole-v1", **{typed: 1})):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert str(caught.value).startswith(said)
+        assert ours in str(caught.value).removeprefix(said)
+
+
+def test_fields_are_given_by_name():
+    with pytest.raises(ConfigError, match=r"PPO\(0.9\): fields are given by name"):
+        levada.PPO(0.9)
+    with pytest.raises(ConfigError, match="PPO has no field 'learning_rat'; did you mean 'learning_rate'\\?"):
+        levada.PPO(learning_rat=1)
+
+
+def test_algorithms_are_found_whatever_the_case():
+    assert find_algorithm("PPO") is find_algorithm("ppo") is levada.PPO
+    assert find_algorithm("Apex-DQN") is find_algorithm("apex_dqn")
+    with pytest.raises(AlgorithmError, match=r"no algorithm 'C51': here it is 'dqn', with distribution='categorical'"):
+        find_algorithm("C51")
+
+
+def test_what_a_constructor_takes_beside_fields_is_no_mistake():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Scaled(levada.PPO):
+        scale: dataclasses.InitVar[float] = 1.0
+
+        def __post_init__(self, scale):
+            super().__post_init__()
+            assert scale == 2.0
+
+    assert Scaled(scale=2.0).num_envs == levada.PPO().num_envs
+    with pytest.raises(ConfigError, match="Scaled has no field 'gamma'"):
+        Scaled(gamma=0.9)

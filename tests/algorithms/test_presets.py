@@ -1,0 +1,54 @@
+"""Each preset for Gymnasium's classic control and toy text is found, is one of its algorithm, and learns."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import levada
+from levada.algorithms.presets import PRESETS
+from levada.api.options import configure
+from levada.rl.task import Task
+
+QUICK_KINDS = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")
+
+
+def is_quick(env):
+    spec = gymnasium.registry.get(env)
+    return spec is not None and str(spec.entry_point).startswith(QUICK_KINDS)
+
+
+PAIRS = [(algorithm, env) for algorithm, presets in PRESETS.items() for env in presets if is_quick(env)]
+
+
+@pytest.mark.parametrize(("algorithm", "env"), PAIRS)
+def test_a_preset_is_found_builds_and_updates_twice(algorithm, env, tmp_path):
+    chosen, settings = configure(algorithm, env, {})
+    for name, value in PRESETS[algorithm][env].items():
+        assert settings[name].value == getattr(chosen, name) == value
+        assert settings[name].origin == "preset"
+    run = levada.train(
+        algorithm,
+        env,
+        until="updates=2",
+        seed=1,
+        compile=False,
+        tensorboard=False,
+        display="quiet",
+        out=tmp_path / "run",
+    )
+    assert run.summary.updates >= 2
+    assert all(np.isfinite(array).all() for array in run.policy.weights.values())
+    observation, _ = gymnasium.make(env).reset(seed=1)
+    assert Task(env).action_space.contains(run.policy.act(observation))
+
+
+def test_a_preset_learns_in_seconds(tmp_path):
+    """FrozenLake without its slippery ice, from about 0.01 by random actions."""
+    task = Task("FrozenLake-v1", env_kwargs={"is_slippery": False})
+    run = levada.train(
+        "ppo", task, until="return=0.95 steps=40_000", seed=1, compile=False, tensorboard=False, display="quiet",
+        out=tmp_path / "run",
+    )  # fmt: skip
+    assert run.summary.stopped_by == "return=0.95"
+    assert run.summary.notes == []
+    assert levada.evaluate(run, num_episodes=5).mean == 1.0

@@ -1,0 +1,101 @@
+"""The estimate of memory before a run starts: told, refused, and right about what it says."""
+
+import pytest
+
+import levada as lv
+from levada.algorithms.checks import ConfigError
+from levada.api.memory import check_memory, estimate, observation_nbytes
+from levada.api.options import configure, deployment
+from levada.api.run import build
+from levada.memory import Memory, machine_memory, nbytes_text
+from levada.rl._size import SizeError
+
+GIB = 1 << 30
+
+
+def needs(algorithm: str, task: lv.Task | str, on: str = "inline", **fields) -> dict[str, int]:
+    config, _ = configure(algorithm, task, fields)
+    return estimate(build(config, task if isinstance(task, lv.Task) else lv.Task(task)), deployment(on))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "what"),
+    [
+        ("ppo", {"num_envs": 100_000_000}, "items of 'rollout'"),
+        ("dqn", {"capacity": 100_000_000_000}, "100,000,000,000 entries of 'replay'"),
+        ("dqn", {"capacity": 10**9}, "1,000,000,000 entries of 'replay'"),
+        ("r2d2", {"capacity": 10**9}, "1,000,000,000 entries of 'replay'"),
+        ("ppo", {"hidden": (20_000, 20_000, 20_000, 20_000)}, "the network of 'learn'"),
+    ],
+)
+def test_sizes_that_eat_the_machine_are_refused_before_a_directory_is_made(
+    algorithm, fields, what, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"the run would need about .* of memory, and this machine has .*{what}"):
+        lv.train(algorithm, "CartPole-v1", until="updates=1", display="quiet", **fields)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fits_is_told_only_where_it_is_a_large_part_of_what_is_free():
+    assert check_memory({"a replay": 1 * GIB}, Memory(8 * GIB, 4 * GIB)) is None
+    said = check_memory({"small": 1 << 20, "a replay": 3 * GIB}, Memory(8 * GIB, 4 * GIB))
+    assert (
+        said
+        == "memory: the run will need about 3.0 GiB of the 4.0 GiB that are free: 3.0 GiB for a replay, 1.0 MiB for small"
+    )
+    with pytest.raises(
+        ConfigError, match=r"about 9.0 GiB of memory, and this machine has 8.0 GiB: 9.0 GiB for a replay"
+    ):
+        check_memory({"a replay": 9 * GIB}, Memory(8 * GIB, 4 * GIB))
+
+
+def test_an_entry_takes_what_is_estimated():
+    """What the table of a short run holds, by its own arrays, against the estimate: within a fifth."""
+    task = lv.Task("Pendulum-v1")
+    config, _ = configure("sac", task, {"num_steps": 8, "capacity": 1_000, "min_size": 64})
+    flow = build(config, task)
+    [estimated] = [n for what, n in estimate(flow, deployment("inline")).items() if "replay" in what]
+    with lv.Inline().open(flow, seed=1) as run:
+        next(iter(run))
+        [table] = run.save(True).replays["replay"]
+    rows = {name: array for name, array in table.items() if name.startswith("rows/") and "nesting" not in name}
+    assert sum(array.nbytes / len(array) for array in rows.values()) == pytest.approx(estimated / 1_000, rel=0.2)
+
+
+def test_frames_count_once():
+    pixels = lv.Task("ALE/Pong-v5")
+    assert observation_nbytes(pixels) == 84 * 84
+
+
+def test_many_environments_are_measured_by_a_trial():
+    found = needs("ppo", "CartPole-v1", num_envs=1_000)
+    assert 0 <= found["1,000 environments"] < GIB
+    assert "8 environments" not in needs("ppo", "CartPole-v1")
+
+
+def test_a_layer_that_no_machine_has_room_for_is_refused_before_a_directory_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SizeError, match="a layer of 1,000,000 x 1,000,000 weights"):
+        lv.train("ppo", "CartPole-v1", until="updates=1", display="quiet", hidden=(1_000_000, 1_000_000))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_network_counts():
+    assert needs("ppo", "CartPole-v1", hidden=(64, 64))["the network of 'learn'"] == 32 * (
+        2 * (4 * 64 + 64 + 64 * 64 + 64) + 3 * 65
+    )
+
+
+def test_workers_count():
+    assert needs("ppo", "CartPole-v1", "processes:2", shards=2)["2 worker processes"] > 0
+
+
+def test_the_machine_has_memory():
+    has = machine_memory()
+    assert 0 < has.free_nbytes <= has.total_nbytes < 1 << 50
+
+
+@pytest.mark.parametrize(("nbytes", "text"), [(0, "0 bytes"), (1536, "1.5 KiB"), (10 * GIB, "10.0 GiB")])
+def test_bytes_in_words(nbytes, text):
+    assert nbytes_text(nbytes) == text
