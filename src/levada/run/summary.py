@@ -95,7 +95,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ledger: dict[str, LedgerSummary]
     """By channel, and by replay."""
     replays: dict[str, ReplaySummary] = {}
-    """By replay."""
+    """By replay; empty before the first update, when nothing was learned from any."""
     efficiency: float | None = None
     """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
@@ -155,6 +155,7 @@ def summarise(
         replays={
             name: ReplaySummary(inserted=r.inserted, sampled=r.sampled, reuse=r.reuse, asked=r.asked, lost=r.lost)
             for name, r in statistics.replays.items()
+            if monitor.updates  # how far samplers had got beyond the end is a matter of timing
         },
         efficiency=finite(statistics.efficiency),
         bottleneck=statistics.bottleneck(),
