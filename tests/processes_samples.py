@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from levada.algorithms.ppo import PPO
-from levada.flow import Flow, Queue, Shard, Update
+from levada.flow import Flow, NotSavedError, Queue, Shard, Update
 from levada.flow.patience import taking_long
 from levada.rl.task import Task
 from levada.runners.processes.wire import Wire
@@ -217,6 +218,18 @@ class LiveRemembered(LiveNumbers):
         self.num_firings = int(state["num_firings"])
 
 
+class Forgetful(Remembered):
+    """The same, but where it stands cannot be restored."""
+
+    def __call__(self, shard: Shard) -> "LiveForgetful":
+        return LiveForgetful(self, shard)
+
+
+class LiveForgetful(LiveRemembered):
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        raise NotSavedError("it has forgotten")
+
+
 def die_where_it_stands(shard: Shard, firing: int) -> None:
     """End the worker of shard 1 at its third firing, however often it comes there, unless it has begun anew."""
     if (shard.index, firing, shard.generation) == (1, 3, 0):
@@ -289,6 +302,18 @@ class Once:
         except FileExistsError:
             return
         do_harm(self.what)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Raises as soon as a file is there, once."""
+
+    path: str
+
+    def __call__(self, shard: Shard, firing: int) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+            do_harm("raise")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from copy import deepcopy
+from fractions import Fraction
 from pathlib import Path
 
 import gymnasium
@@ -114,6 +115,10 @@ class Fatal(Plain):
     def __init__(self, folder):
         super().__init__()
         self.folder, self.age = folder, 0
+
+    def reset(self, **options):
+        self.share = Fraction(1, 3)  # of a class that an environment that was never reset has nothing of
+        return super().reset(**options)
 
     def step(self, action):
         self.age += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,6 @@ import levada as lv
 from levada.rl.task import Task
 from levada.run.directory import RunDirectory
 from levada.run.metrics import is_measured
-from levada.runners import snapshots
 
 REPLAYED: dict[str, Any] = {
     "shards": 3, "num_envs": 2, "num_steps": 4, "min_size": 40, "batch_size": 8, "num_gradient_steps": 2,
@@ -82,11 +80,8 @@ def test_whatever_ends_them(tmp_path: Path, inline: Any, until: str, place: str)
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "r2d2", "ppo"])
-def test_a_run_that_goes_on_tells_what_the_whole_one_does(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inline: Any, algorithm: str
-) -> None:
+def test_a_run_that_goes_on_tells_what_the_whole_one_does(tmp_path: Path, inline: Any, algorithm: str) -> None:
     """Its checkpoint has what was stored and not drawn from; and its lines end at an update, not at an env step."""
-    monkeypatch.setattr(snapshots, "CHEAP_S", math.inf)  # states are taken however slow the machine is
     half = train(tmp_path / "run", algorithm, "updates=7", "inline", save_replays=True)
     assert told(lv.resume(half.path, until="steps=200", on="processes:2", display="quiet")) == inline(
         algorithm, "steps=200"
@@ -106,4 +101,5 @@ def test_a_killed_worker_changes_no_line(tmp_path: Path) -> None:
     (tmp_path / "killed").mkdir()
     expected = run("whole", "inline")
     assert run("killed", "processes:2") == expected
+    assert RunDirectory.open(tmp_path / "run killed").summary().num_begun_anew == 0
     assert len(list((tmp_path / "killed").iterdir())) == NUM_DEATHS

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import time
 from contextlib import suppress
 
 import processes_samples as samples
 import pytest
 from main_processes import MainProcess, is_alive
+from replay_samples import end, replay_flow
 
 import levada
 from levada.flow import DeploymentError
@@ -63,6 +65,44 @@ def test_a_killed_learner_is_replaced_and_changes_no_bit():
     here = Monitor()
     learned(flow, Inline(), 9, instruments=[here])
     assert (monitor.env_steps, monitor.episodes) == (here.env_steps, here.episodes)
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_what_was_not_saved_when_a_learner_is_killed_is_told(replays, caplog):
+    flow, monitor = replay_flow(), Monitor()
+    with THERE.open(flow, seed=1, instruments=[monitor]) as run:
+        for report in run:
+            if report.firing == 4:
+                run.save(replays)
+            if report.firing in (5, 6):
+                os.kill(run.learner_pid, signal.SIGKILL)
+            if report.firing == 9:
+                break
+    text = "the replay replay is filled anew (contents of replays are not saved unless that is asked for)"
+    told = [message for message in caplog.messages if message.startswith(text)]
+    if replays:
+        assert report.values["w"] == end(flow, Inline(), 9)[0]
+        assert (monitor.num_begun_anew, told) == (0, [])
+    else:
+        assert monitor.num_begun_anew == 1
+        assert told == [f"{text}: the result is not that of an undisturbed run"]
+
+
+def test_what_goes_wrong_while_another_learner_catches_up_counts(tmp_path):
+    flow, monitor = samples.counting_flow(samples.Remembered(misbehave=samples.Asked(f"{tmp_path}/asked"))), Monitor()
+    with THERE.open(flow, seed=1, instruments=[monitor]) as run:
+        for report in run:
+            if report.firing == 2:
+                run.save()
+            if report.firing == 6:
+                pids = (run.learner_pid, *run.worker_pids)
+                os.kill(run.learner_pid, signal.SIGKILL)
+                while any(map(is_alive, pids)):
+                    time.sleep(0.01)
+                (tmp_path / "asked").touch()
+            if report.firing == 8:
+                break
+    assert monitor.num_begun_anew == 1
 
 
 def test_a_learner_that_is_killed_again_and_again_ends_the_run():

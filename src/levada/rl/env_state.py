@@ -11,8 +11,7 @@ An environment is pickled as it is, wrappers and all. Two kinds would come back 
 themselves: MuJoCo's (`MjData`) and those of the Arcade Learning Environment (`cloneState`, with its random numbers).
 
 A state is a pickle, and to restore one is to do what it says. Restore only what was written here, or is trusted: who resumes a
-run asks `levada.run.trust`. That other classes are refused than those of a fresh environment, and of the packages that it comes
-from, finds mistakes; it is no wall, for some of these unpickle more.
+run asks `levada.run.trust`.
 """
 
 from __future__ import annotations
@@ -32,20 +31,6 @@ from levada.flow import NotSavedError
 from levada.rl._serial import SerialVectorEnv
 
 __all__ = ["EnvStates"]
-
-_REBUILD = frozenset({
-    ("builtins", name) for name in ("complex", "set", "frozenset", "bytearray", "range", "slice", "object", "int", "float")
-} | {
-    ("collections", "deque"), ("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter"),
-    ("copyreg", "_reconstructor"), ("copyreg", "__newobj__"), ("_codecs", "encode"), ("random", "Random"),
-    ("numpy", "dtype"), ("numpy", "ndarray"), ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "scalar"), ("numpy._core.numeric", "_frombuffer"),
-    ("numpy.random._pickle", "__generator_ctor"), ("numpy.random._pickle", "__bit_generator_ctor"),
-    ("numpy.random._pickle", "__randomstate_ctor"), ("numpy.random._pcg64", "PCG64"), ("numpy.random._pcg64", "PCG64DXSM"),
-    ("numpy.random._mt19937", "MT19937"), ("numpy.random._philox", "Philox"), ("numpy.random._sfc64", "SFC64"),
-    ("numpy.random.bit_generator", "SeedSequence"), ("numpy.random.bit_generator", "__pyx_unpickle_SeedSequence"),
-})  # fmt: skip
-"""What any state may name: containers, arrays, generators of random numbers."""
 
 
 class EnvStates:
@@ -71,12 +56,8 @@ class EnvStates:
             NotSavedError: the state is not that of such an environment.
 
         """
-        known = _Reader(io.BytesIO(self.save()), self._layers, None)
-        known.load()
         try:
-            restored = _Reader(io.BytesIO(state), self._layers, known.found).load()
-        except NotSavedError:
-            raise
+            restored = _Reader(io.BytesIO(state), self._layers).load()
         except Exception as error:  # a class may raise anything while its state is put back
             msg = f"the state of {self._env} could not be put back ({type(error).__name__}: {error})"
             raise NotSavedError(msg) from error
@@ -181,33 +162,21 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Puts objects together, of the classes that are allowed; None: of any, which are noted."""
+    """Puts objects together; what never changes is taken from the environment that is there."""
 
-    def __init__(self, file: io.BytesIO, layers: _Layers, allowed: set[tuple[str, str]] | None) -> None:
+    def __init__(self, file: io.BytesIO, layers: _Layers) -> None:
         super().__init__(file)
         self._layers = layers
-        self._allowed = allowed
-        self._packages = {type(layer).__module__.partition(".")[0] for layer in layers.objects}
-        self.found: set[tuple[str, str]] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == __name__:
-            ours: dict[str, Callable[..., Any]] = {
-                "_constant": lambda number, key: vars(self._layers.objects[number])[key],
-                "_layer": self._layers.objects.__getitem__,
-                "_set_state": _set_state,
-            }
-            return ours[name]
-        if self._allowed is None:
-            self.found.add((module, name))
+        if module != __name__:
             return super().find_class(module, name)
-        if (module, name) in self._allowed or (module, name) in _REBUILD:
-            return super().find_class(module, name)
-        found = super().find_class(module, name) if module.partition(".")[0] in self._packages else None
-        if isinstance(found, type) and found.__module__.partition(".")[0] in self._packages:
-            return found
-        msg = f"the saved state names {module}.{name}, which the environment itself does not use: it was not restored"
-        raise NotSavedError(msg)
+        ours: dict[str, Callable[..., Any]] = {
+            "_constant": lambda number, key: vars(self._layers.objects[number])[key],
+            "_layer": self._layers.objects.__getitem__,
+            "_set_state": _set_state,
+        }
+        return ours[name]
 
 
 # ---- simulators that have a state of their own

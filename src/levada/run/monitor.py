@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from levada.flow.payload import Episode, Header
-from levada.flow.watch import Dropped, Event, Failed, Fired, Reported, Used
+from levada.flow.watch import Dropped, Emptied, Event, Failed, Fired, Reported, Used
 from levada.run.returns import ReturnHistory
 from levada.run.until import RETURN_WINDOW, Until
 
@@ -77,7 +77,7 @@ class Monitor:
         self.updates = 0
         self.episodes = 0
         self.num_begun_anew = 0
-        """How often a shard had to begin anew: then the result is not that of an undisturbed run."""
+        """How often a shard, or a table of a replay, had to begin anew: then the result is not that of an undisturbed run."""
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
         self.reported: dict[str, float] = {}
@@ -126,6 +126,8 @@ class Monitor:
             self._count(event.header, self._steps_counted.is_new(event.channel, event.header), are_episodes_new=False)
         elif isinstance(event, Failed):
             self.num_begun_anew += event.begins_anew
+        elif isinstance(event, Emptied):
+            self.num_begun_anew += event.num_entries > 0
         elif isinstance(event, Reported):
             self.reported.update((name, x) for name, x in event.report.values.items() if math.isfinite(x))
             self._update(max(event.report.versions.values(), default=0))

@@ -87,8 +87,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The same in env steps."""
 
     num_begun_anew: int = 0
-    """How often a shard could not go on where it was after a failure, so that its episodes began anew, with other random numbers:
-    above 0, the result is not that of an undisturbed run."""
+    """How often a shard could not go on where it was after a failure, so that its episodes began anew, with other random numbers,
+    or a table of a replay lost what it held: above 0, the result is not that of an undisturbed run."""
 
     lag: dict[str, LagSummary]
     """By channel; by ``channel:policy`` where a channel's items carry versions of several policies."""

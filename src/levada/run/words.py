@@ -28,7 +28,9 @@ def summary_text(summary: Summary) -> str:
     if summary.efficiency is not None:
         parts.append(f"efficiency {summary.efficiency:.2f}")
     if summary.num_begun_anew:
-        parts.append(f"{summary.num_begun_anew:,} x a shard began anew: not the result of an undisturbed run")
+        parts.append(
+            f"{summary.num_begun_anew:,} x a shard or a table began anew: not the result of an undisturbed run"
+        )
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
     parts += [f"reuse {name} {reuse_text(replay.reuse, replay.asked)}" for name, replay in summary.replays.items()]
     return " | ".join(parts)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Sequence
 from time import perf_counter
 
 from levada.flow.graph import Flow
-from levada.flow.watch import Event, Fired, Instrument, NodeStatistics, Statistics
+from levada.flow.watch import Event, Failed, Fired, Instrument, NodeStatistics, Statistics
 from levada.schedule import Hub
+
+log = logging.getLogger(__name__)
 
 
 def num_cores() -> int:
@@ -42,6 +45,14 @@ class Accounts:
         self._num_firings[node] += 1
         self.note_blocked(end_s)
         self.show(Fired(node, shard, number, start_s, end_s))
+
+    def begins_anew(self, source: str, shard: int, why: str) -> None:
+        """A shard could not be set to where it stood."""
+        log.warning(
+            "%s %d: %s: episodes begin anew, with other random numbers, and the result is not that of an undisturbed run",
+            source, shard, why,
+        )  # fmt: skip
+        self.show(Failed(source, shard, why, True))
 
     def note_blocked(self, now_s: float) -> None:
         """Sources that are held back have been so since the last event."""

@@ -116,7 +116,7 @@ class ShardHost:
             yield self._done(shard, closed)
             if could_be_saved and shard.snapshots.why_not:
                 known = shard.shard
-                yield ShardOpened(known.node, known.index, known.generation, shard.snapshots.why_not)
+                yield ShardOpened(known.node, known.index, shard.snapshots.why_not)
 
     def take_back_room(self, key: ShardKey) -> Room | None:
         """The room that a shard's last ticket, or what became of it, was made in."""
@@ -137,14 +137,16 @@ class ShardHost:
         saved, shard.saved = shard.saved, None
         try:
             node = self._plan.nodes[name]
-            shard.shard, shard.work = open_shard(node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed)
+            shard.shard, shard.work, why_anew = open_shard(
+                node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed
+            )
             shard.snapshots = Snapshots(shard.work)
             shard.snapshots.take()  # only to know whether it can be done
             leave_if_forked(self._process, None)
         except (Exception, SystemExit) as error:
             leave_if_forked(self._process, error)
             return ShardFailed(name, index, True, error)
-        return ShardOpened(name, index, shard.shard.generation, shard.snapshots.why_not)
+        return ShardOpened(name, index, shard.snapshots.why_not, why_anew)
 
     def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
         """Lose what the shard was working on, and go on with fresh work."""

@@ -314,8 +314,9 @@ class HubRun:
             place.unopened.discard((said.source, said.shard))
             shard = self._shards[said.source, said.shard]
             shard.why_not = said.why_not_saved
-            if said.generation != shard.shard.generation:  # its saved state could not be restored
-                shard.renew(self._plan.seed)
+            if said.why_anew:
+                shard.renew(self._plan.seed)  # as the carrier did
+                self._accounts.begins_anew(said.source, said.shard, said.why_anew)
         elif isinstance(said, ShardFailed):
             if said.is_final or self._has_failed_too_often(said.source, said.shard):
                 raise said.error

@@ -252,7 +252,9 @@ class InlineRun:
         for shard, saved in plan_shards(self.flow, seed, state):
             node = self.flow.nodes[shard.node]
             shard = replace(shard, num_threads=num_threads)
-            opened, work = open_shard(node, shard, saved, flow=self.flow.name, seed=seed)
+            opened, work, why_anew = open_shard(node, shard, saved, flow=self.flow.name, seed=seed)
+            if why_anew:
+                self._accounts.begins_anew(node.name, shard.index, why_anew)
             self._work[node.name, shard.index] = work
             history = first_history(hub, shard, cut, saved if opened.generation == shard.generation else None)
             rule = save_rule(hub, node.name, save_every)

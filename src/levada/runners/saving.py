@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -10,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from levada.flow.errors import FlowWarning, NotSavedError
+from levada.flow.errors import NotSavedError
 from levada.flow.graph import Flow
 from levada.flow.nodes import Node
 from levada.flow.payload import Shard, derive_seed
@@ -141,23 +140,23 @@ def renewed(shard: Shard, seed: int, num_items: int) -> Shard:
     return replace(shard, seed=own, generation=generation, num_items=num_items)
 
 
-def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, seed: int) -> tuple[Shard, Any]:
-    """Open the work of a source, and set it to where it stood. Where that cannot be, it begins anew, with a warning.
+def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, seed: int) -> tuple[Shard, Any, str]:
+    """Open the work of a source, and set it to where it stood. Where that cannot be, it begins anew.
 
     Returns:
-        The shard that was opened, which is of another generation if it began anew, and its work.
+        The shard that was opened, which is of another generation if it began anew; its work; why it began anew, or nothing.
 
     """
+    why_anew = ""
     try:
         work = node.work(shard)
         if state is None or not isinstance(work, Stateful):
-            return shard, work
+            return shard, work, why_anew
         try:
             work.load_state_dict(state)
         except NotSavedError as error:
             close(work)
-            text = f"shard {shard.index} of {node.name!r} begins anew: {error}"
-            warnings.warn(text, FlowWarning, stacklevel=2)
+            why_anew = str(error)
             shard = renewed(shard, seed, shard.num_items)
             work = node.work(shard)
     except BaseException as error:
@@ -165,7 +164,7 @@ def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, see
         if is_stray(error):
             raise StrayError.of(error) from error
         raise
-    return shard, work
+    return shard, work, why_anew
 
 
 def _shards(flow: Flow) -> list[ShardKey]:

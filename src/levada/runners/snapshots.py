@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 from msgspec import Struct
@@ -13,12 +13,12 @@ from levada.flow.errors import NotSavedError
 from levada.flow.protocols import Stateful
 from levada.flow.state import Arrays
 
+CHEAP_BYTES = 1 << 16
+"""States that are no larger are taken after every ticket, so that where a shard goes on does not depend on a clock."""
 CHEAP_S = 5e-4
-"""States that take less are taken after every ticket."""
+"""So are larger ones that take less processor time."""
 SHARE = 0.05
 """Others are taken as often as this share of the shard's working time allows."""
-
-
 LARGEST = 1 << 28
 """Bytes of a state. Each is copied several times, most of them in the main process."""
 
@@ -32,6 +32,7 @@ class Snapshots:
         self._work = work
         self.why_not = "" if isinstance(work, Stateful) else f"{type(work).__name__} has no state_dict"
         """Why it cannot be saved; empty if it can."""
+        self._num_bytes = 0  # of the last state
         self._costs_s: deque[float] = deque(maxlen=8)
         self._spent_s = 0.0
         self._worked_s = 0.0
@@ -45,12 +46,11 @@ class Snapshots:
         except NotSavedError as error:
             self.why_not = str(error)
             return None
-        num_bytes = sum(array.nbytes for array in state.values())
-        if num_bytes <= LARGEST:
+        self._num_bytes = sum(array.nbytes for array in state.values())
+        if self._num_bytes <= LARGEST:
             return state
-        self.why_not = (
-            f"its state takes {num_bytes >> 20:,} MiB, more than {LARGEST >> 20}; does the environment leak memory?"
-        )
+        size_text = f"{self._num_bytes >> 20:,} MiB, more than {LARGEST >> 20}"
+        self.why_not = f"its state takes {size_text}; does the environment leak memory?"
         log.warning("a shard is not saved any more: %s", self.why_not)
         return None
 
@@ -62,16 +62,16 @@ class Snapshots:
         self._worked_s += worked_s
         if self.why_not or not (must or self._is_cheap or self._spent_s <= SHARE * self._worked_s):
             return None
-        start_s = perf_counter()
+        start_s = thread_time()
         state = self.take()
-        self._costs_s.append(perf_counter() - start_s)
+        self._costs_s.append(thread_time() - start_s)
         self._spent_s += self._costs_s[-1]
         return state
 
     @property
     def _is_cheap(self) -> bool:
-        """By what a state costs when nothing else disturbs; the first few have to show it."""
-        return len(self._costs_s) < 3 or min(self._costs_s) < CHEAP_S
+        """By its size, or by what it costs when nothing else disturbs; the first few have to show it."""
+        return self._num_bytes <= CHEAP_BYTES or len(self._costs_s) < 3 or min(self._costs_s) < CHEAP_S
 
 
 class SaveRule(Struct, frozen=True):

@@ -74,10 +74,10 @@ class ShardOpened(Struct, frozen=True):
 
     source: str
     shard: int
-    generation: int
-    """Another one than was asked for, if the saved state could not be restored: it began anew."""
     why_not_saved: str
     """Why it has no state that can be saved; empty if it has."""
+    why_anew: str = ""
+    """Why the saved state could not be restored; empty if it was, or there was none."""
 
 
 class TicketDone(Struct, frozen=True):

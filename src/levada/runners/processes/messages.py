@@ -59,9 +59,10 @@ class Opened(Struct, frozen=True, tag=True):
 
     source: str
     shard: int
-    generation: int
     why_not_saved: str
     """Why it has no state that can be saved; empty if it has."""
+    why_anew: str
+    """Why the saved state could not be restored; empty if it was, or there was none."""
 
 
 class MadeItem(Struct, frozen=True):

@@ -113,7 +113,7 @@ class WorkerProcess:
         if isinstance(message, Busy):
             return CarrierBusy(message.what)
         if isinstance(message, Opened):
-            return ShardOpened(message.source, message.shard, message.generation, message.why_not_saved)
+            return ShardOpened(message.source, message.shard, message.why_not_saved, message.why_anew)
         if isinstance(message, Raised):
             return ShardFailed(message.source, message.shard, message.is_final, unpack_error(message.error))
         anchor = self._slots.anchor(message.slot, message.segment)

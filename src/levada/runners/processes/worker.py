@@ -145,7 +145,7 @@ class _Worker:
             else:
                 self._wire.send(made, descriptors)
         elif isinstance(said, ShardOpened):
-            self._wire.send(Opened(said.source, said.shard, said.generation, said.why_not_saved))
+            self._wire.send(Opened(said.source, said.shard, said.why_not_saved, said.why_anew))
         else:
             slot = cast("Slot | None", self._host.take_back_room((said.source, said.shard)))
             if slot is not None:

@@ -13,7 +13,7 @@ import os
 import pickle
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import util
@@ -26,7 +26,7 @@ from levada.flow.errors import DeploymentError, FlowWarning
 from levada.flow.graph import Flow
 from levada.flow.patience import tell
 from levada.flow.state import RunState
-from levada.flow.watch import Event, Instrument, Report, Statistics
+from levada.flow.watch import Emptied, Event, Failed, Instrument, Report, Statistics
 from levada.runners.hub_run import WorkerError
 from levada.runners.processes.child import PATIENCE_S, Child
 from levada.runners.processes.errors import unpack_error
@@ -72,6 +72,8 @@ class RemoteRun:
         """Called before each report."""
         self._open = partial(place.open, flow, seed=seed, save_every=save_every)
         self._state = state
+        self._is_told = True
+        """Whether it was said what of that state is missing; what a run begins with is told by whoever opens it."""
         self._num_since = 0
         """Reports that it has given since that state."""
         self._is_busy = False
@@ -96,9 +98,7 @@ class RemoteRun:
                     self._restart()
             self._num_failures = 0
             events, report = self._reports.popleft()
-            for event in events:
-                for instrument in self._instruments:
-                    instrument.on_event(event)
+            self._show(events)
             yield report
 
     def is_hung(self, seconds: float) -> bool:
@@ -119,7 +119,7 @@ class RemoteRun:
         `replays`: with their contents, or else they will be filled anew.
         """
         state: RunState = self._ask("save", replays)
-        self._state, self._num_since = state, 0
+        self._state, self._num_since, self._is_told = state, 0, False
         return state
 
     def node_state(self, node: str) -> Any:
@@ -202,14 +202,41 @@ class RemoteRun:
                 "the process of the learner ended %s; another goes on (failure %d of %d in a row)",
                 how, self._num_failures, self._max_restarts,
             )  # fmt: skip
+            self._tell_what_is_missing()
             with suppress(GoneError):
                 self._start()
                 self._num_since = 0
                 while self._num_since < num_given:
                     self._next()
-                    self._reports.pop()  # given already
+                    events, _ = self._reports.pop()  # given already, but for what went wrong now
+                    self._show(event for event in events if isinstance(event, Failed | Emptied))
                 self._is_whole = True
                 return
+
+    def _tell_what_is_missing(self) -> None:
+        """Say what the process that goes on cannot go on from, for it was not saved."""
+        if self._state is None or self._is_told:
+            return
+        self._is_told = True
+        lost: list[Failed | Emptied] = [
+            Failed(source, index, why, begins_anew=True) for (source, index), why in self._state.unsaved.items()
+        ]
+        for replay in self._state.unsaved_replays:
+            held, most = self._state.schedule["replays"][replay]["held"], self.flow.replays[replay].capacity_per_table
+            lost += [Emptied(replay, table, min(num, most)) for table, num in enumerate(held) if num]
+        if not lost:
+            return
+        parts = [
+            f"episodes begin anew in {source} {index} ({why})" for (source, index), why in self._state.unsaved.items()
+        ]
+        parts += [f"the replay {replay} is filled anew ({why})" for replay, why in self._state.unsaved_replays.items()]
+        log.warning("%s: the result is not that of an undisturbed run", ", ".join(parts))
+        self._show(lost)
+
+    def _show(self, events: Iterable[Event]) -> None:
+        for event in events:
+            for instrument in self._instruments:
+                instrument.on_event(event)
 
     def _end(self) -> str:
         """Wait until the process has ended; how it did."""
