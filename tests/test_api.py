@@ -220,6 +220,14 @@ def test_a_result_is_not_its_directory():
         levada.load(train())
 
 
+@pytest.mark.parametrize("read", [levada.load, levada.resume])
+def test_what_is_no_path_is_refused(read):
+    with pytest.raises(
+        LoadError, match=f"levada.{read.__name__}: path is a int, expected the directory of a run as str or Path"
+    ):
+        read(3)
+
+
 def test_the_version_is_that_of_the_policy_and_not_the_step_of_the_checkpoint():
     """Of several policies the one with most updates gives the step its number."""
     run = train()

@@ -12,10 +12,13 @@ from pathlib import Path
 import cli_harness
 import pytest
 import small_envs
+import torch
 from cli_harness import TINY, TINY_FIELDS, Shell
 
 import levada as lv
+from levada.algorithms.checks import ConfigError
 from levada.flow import DeploymentError, Flow, Queue
+from levada.run.directory import RunDirectoryError
 from levada.run.stdout import reserved_stdout
 from levada.runners import Inline
 from levada.runners.work import WorkError
@@ -115,6 +118,32 @@ def test_an_environment_that_changes_the_directory_does_not_move_the_run(when, c
     assert done.code == 0, done.err
     os.chdir(Path(small_envs.Wandering.began_in))
     assert json.loads(Path("run/summary.json").read_text())["updates"] == 2
+
+
+def test_a_run_goes_where_it_is_told_although_the_working_directory_is_gone(tmp_path):
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    options = {"until": "updates=1", "display": "quiet", "tensorboard": False, **TINY_FIELDS}
+    assert lv.train("ppo", "CartPole-v1", out=tmp_path / "run", **options).summary.updates == 1
+    with pytest.raises(RunDirectoryError, match="the working directory was removed; change to another one"):
+        lv.train("ppo", "CartPole-v1", **options)
+
+
+@pytest.mark.parametrize(("switch", "back", "said"), [
+    (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32), "dtype is torch.float64"),
+    (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None), "default device is meta"),
+])  # fmt: skip
+def test_what_torch_was_switched_to_is_refused_with_the_way_back(switch, back, said):
+    switch()
+    try:
+        with pytest.raises(ConfigError, match=said):
+            lv.train("ppo", "CartPole-v1", until="updates=1", out="run")
+    finally:
+        back()
+    with torch.inference_mode(), pytest.raises(ConfigError, match=r"inference_mode\(\) is on"):
+        lv.train("ppo", "CartPole-v1", until="updates=1", out="run")
+    assert not Path("run").exists()
 
 
 def test_a_script_from_standard_input_is_told_to_be_a_file():

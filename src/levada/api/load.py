@@ -65,10 +65,7 @@ def load(
 
     Warns with CheckpointWarning about what is torn and was left aside: a checkpoint, or summary.json.
     """
-    if not isinstance(path, str | os.PathLike):
-        hint = "; the directory of a Result is its `path`" if isinstance(path, Result) else ""
-        msg = f"levada.load: path is a {type(path).__name__}, expected the directory of a run as str or Path{hint}"
-        raise LoadError(msg)
+    check_path("load", path)
     directory = RunDirectory.open(path, trust=trust)
     look_in(at)
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
@@ -145,6 +142,16 @@ def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
     return task
 
 
+def check_path(function: str, path: object) -> None:
+    """Refuse what is no path of a run directory."""
+    if not isinstance(path, str | os.PathLike):
+        hint = "; the directory of a Result is its `path`" if isinstance(path, Result) else ""
+        msg = (
+            f"levada.{function}: path is a {type(path).__name__}, expected the directory of a run as str or Path{hint}"
+        )
+        raise LoadError(msg)
+
+
 def look_in(at: str | os.PathLike[str] | None) -> None:
     """Find modules and files in this directory too, after all others; workers do the same.
 
@@ -154,6 +161,9 @@ def look_in(at: str | os.PathLike[str] | None) -> None:
     """
     if at is None:
         return
+    if not isinstance(at, str | os.PathLike):
+        msg = f"at is a {type(at).__name__}, expected a directory as str or Path"
+        raise LoadError(msg)
     place = Path(at).expanduser()
     if not place.is_dir():
         msg = (

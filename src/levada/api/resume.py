@@ -13,6 +13,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.api.load import (
     LoadError,
     build_again,
+    check_path,
     look_in,
     read_config,
     read_setting,
@@ -83,6 +84,7 @@ def resume(
         KeyboardInterrupt: Ctrl-C came; everything is saved. Its `result` is the Result until then.
     """
     began_s = time.perf_counter() if began_s is None else began_s
+    check_path("resume", path)
     check_instruments(instruments)
     with displayed(display) as shown:
         directory = RunDirectory.open(path, trust=trust)

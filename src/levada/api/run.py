@@ -16,6 +16,7 @@ from levada.api.notes import Watch
 from levada.flow import Flow, Instrument, LevadaError, RunState
 from levada.flow.deployment import Deployment, Run
 from levada.portable import VARIABLE, Mode, is_fixed, is_mode, machine, problems
+from levada.rl import torch_modes
 from levada.rl.evaluate import TrainedPolicy
 from levada.rl.learner import Learner
 from levada.rl.task import Task
@@ -156,9 +157,12 @@ def build(config: Algorithm, task: Task) -> Flow:
     """The flow of a configuration.
 
     Raises:
-        ConfigError: a policy, learner or sampler refused what the configuration gives it, or there is no flow.
+        ConfigError: a policy, learner or sampler refused what the configuration gives it, there is no flow, or torch is in a mode
+            in which nothing can be learned.
         Exception: whatever the environment raises when its spaces are looked at.
     """
+    if (why_not := torch_modes.problem()) is not None:
+        raise ConfigError(why_not)
     try:
         flow = config.flow(task)
     except ValueError as error:

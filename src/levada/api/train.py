@@ -127,8 +127,8 @@ def _launch(
     on_directory: Callable[[RunDirectory], None],
     began_s: float,
 ) -> Result:
-    root = absolute("runs")  # now: user code may change directory
-    out = None if options.out is None else absolute(options.out)
+    # now: user code may change directory
+    root, out = (absolute("runs"), None) if options.out is None else ("", absolute(options.out))
     task = env if isinstance(env, Task) else Task(env)
     machine = require_level(options.portable)
     with sys_exit_is_an_error():

@@ -21,6 +21,7 @@ from levada.rl.task import Task
 
 MAX_ENVS = 8
 """Environments that are evaluated together."""
+_ENDLESS = np.iinfo(np.int64).max
 
 
 class TrainedPolicy:
@@ -130,7 +131,7 @@ def evaluate(
         msg = f"evaluate: num_episodes={num_episodes}; expected an integer >= 1"
         raise ValueError(msg)
     num_envs = min(num_episodes, MAX_ENVS)
-    quota = np.array([len(range(b, num_episodes, num_envs)) for b in range(num_envs)])
+    quota = np.array([min((num_episodes - b - 1) // num_envs + 1, _ENDLESS) for b in range(num_envs)])
     played = np.zeros(num_envs, np.int64)
     counter, episodes = EpisodeCounter(num_envs), list[Episode]()
     actor, rng = policy.policy.actor(), np.random.default_rng(seed)

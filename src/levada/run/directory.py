@@ -357,11 +357,14 @@ def absolute(path: str | os.PathLike[str]) -> Path:
     """The path of a directory from the root on, with `~` expanded: an environment may change the working directory.
 
     Raises:
-        RunDirectoryError: `~name` names no user.
+        RunDirectoryError: `~name` names no user, or there is no working directory any more.
 
     """
     try:
         return Path(path).expanduser().absolute()
+    except FileNotFoundError as error:
+        msg = f"cannot use the run directory {str(path)!r}: the working directory was removed; change to another one"
+        raise RunDirectoryError(msg) from error
     except RuntimeError as error:
         msg = f"cannot use the run directory {str(path)!r}: there is no such user"
         raise RunDirectoryError(msg) from error

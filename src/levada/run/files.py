@@ -35,7 +35,10 @@ TEMPORARY = ".tmp"
 
 def short(path: Path) -> Path:
     """A path as the user would type it: from the working directory on, if it lies below that."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return path
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
