@@ -113,7 +113,7 @@ class EpisodeCounter:
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave."""
-        self._return, self._length = state["return"].copy(), state["length"].copy()
+        self._return[...], self._length[...] = state["return"], state["length"]
 
     def count(self, reward: Array, ended: Array, mask: Array) -> tuple[Episode, ...]:
         """The episodes that ended, given raw rewards, ends and mask ``[T, B]``."""

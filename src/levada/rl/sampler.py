@@ -148,7 +148,7 @@ class LiveSampler:
 
         """
         self._loop.load_state_dict(state)
-        self._returns.returns = state["returns"].copy()
+        self._returns.returns[...] = state["returns"]
 
     def close(self) -> None:
         """Close the environments."""
