@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 import torch
+from safetensors import SafetensorError
 
 import levada
 import levada.cli
@@ -194,7 +195,13 @@ def _harm(dice: random.Random, run: Path, marker: Path) -> str:
     harm = dice.choices([harm for _, harm in kinds], [weight for weight, _ in kinds])[0]
     try:
         return harm()
-    except (OSError, ValueError, KeyError, checkpoint.CheckpointError) as error:  # it was harmed beyond that already
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        checkpoint.CheckpointError,
+        SafetensorError,
+    ) as error:  # it was harmed beyond that already
         return f"nothing ({type(error).__name__})"
 
 

@@ -8,9 +8,11 @@ import pytest
 import small_envs
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
-from levada.rl.evaluate import TrainedPolicy
+from levada.rl.acting import WeightsError
+from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.policy import Policy
 from levada.rl.recurrent import RecurrentNet
+from levada.rl.task import Task
 
 THREE = Discrete(3)
 IMAGE = Box(0, 255, (4, 4, 3), np.uint8)
@@ -120,3 +122,17 @@ def test_a_pickled_policy_goes_on_as_the_original_does(more):
         np.testing.assert_array_equal(again.act(obs[1], deterministic=False), policy.act(obs[1], deterministic=False))
         np.testing.assert_array_equal(again.act_batch(obs), policy.act_batch(obs))
     assert again.version == policy.version
+
+
+def test_weights_that_give_no_numbers_are_not_acted_by():
+    """They are finite, each of them."""
+    policy = trained(Box(-1.0, 1.0, (4,)))
+    weights = {name: np.full_like(array, 3e38) for name, array in policy.weights.items()}
+    huge = TrainedPolicy(policy.policy, weights, version=0)
+    obs = np.array([1.0, -1.0, 1.0, -1.0], np.float32)
+    for act in (huge.act, lambda obs: huge.act_batch(obs[None]), lambda obs: evaluate(Task("CartPole-v1"), huge)):
+        with (
+            np.errstate(all="ignore"),
+            pytest.raises(WeightsError, match="the network gives NaN or infinity: its weights"),
+        ):
+            act(obs)

@@ -247,6 +247,16 @@ def test_a_broken_line_among_the_metrics_is_said(tmp_path):
         made.metrics()
 
 
+def test_more_lines_of_metrics_than_any_run_writes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("levada.run.directory.MAX_LINES", 3)
+    made = create(tmp_path / "run")
+    made.metrics_path.write_bytes(b'{"step":1}\n' * 3)
+    assert len(made.metrics()) == 3
+    made.metrics_path.write_bytes(b'{"step":1}\n' * 4)
+    with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl has more than 3 lines, which no run writes"):
+        made.check_files()
+
+
 def test_rewinding_forgets_what_came_later(tmp_path):
     made = create(tmp_path / "run")
     lines = [b'{"step":8,"charts/updates":%d}\n' % update for update in (1, 2, 3)]  # after one item of a replay

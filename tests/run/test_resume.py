@@ -156,6 +156,16 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
         resume(directory, Monitor())
 
 
+def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
+    directory, begin = start(tmp_path / "run", "updates=10")
+    begin()
+    save(directory.path, 11, {}, {"seed": IDENTITY.seed + 1, "flow": {}, "monitor": {}}, flow_hash=IDENTITY.flow_hash)
+    with pytest.warns(
+        CheckpointWarning, match=f"000000011 belongs to a run with seed {IDENTITY.seed + 1}, and this one has"
+    ):
+        assert resume(directory, Monitor()).step == 10
+
+
 def test_a_checkpoint_of_another_flow_is_refused(tmp_path):
     directory, begin = start(tmp_path / "run", "updates=10")
     begin()

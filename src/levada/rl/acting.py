@@ -211,6 +211,7 @@ class Actor:
     def _chosen(self, batch: Nest, num_rows: int, rng: np.random.Generator, deterministic: bool, state: Array) -> Array:
         """The actions ``[B, ...]`` as the policy counts them; the state becomes that after them."""
         row, _, state[...] = self.step(batch, state)
+        check_row(row)
         mask = self.mask(batch)
         if deterministic:
             return self.head.mode(row, mask)
@@ -228,6 +229,21 @@ class Actor:
 
     def _refuse(self) -> None:
         msg = f"Actor of policy {self.policy.name!r} has no weights; did you forget actor.load(weights)?"
+        raise WeightsError(msg)
+
+
+def check_row(row: Array) -> None:
+    """Refuse what a network gives, ``[B, N]``, that says nothing of what to do; minus infinity may forbid some of it.
+
+    Raises:
+        WeightsError: there is a NaN or infinity.
+
+    """
+    if not np.isfinite(row.max(axis=-1)).all():
+        msg = (
+            "the network gives NaN or infinity: its weights, or the statistics of its normalisation, are finite but not those of "
+            "a policy that has learned from such observations"
+        )
         raise WeightsError(msg)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from levada.flow import Episode
+from levada.rl.acting import check_row
 from levada.rl.policy import Policy, Weights
 from levada.rl.rollout import EpisodeCounter
 from levada.rl.spaces import Array
@@ -140,6 +141,7 @@ def evaluate(
         obs, state, head = envs.reset(seed), actor.initial_state(num_envs), actor.head
         while (played < quota).any():
             row, _, state[...] = actor.step(obs, state)
+            check_row(row)
             mask = actor.mask(obs)
             action = head.mode(row, mask) if deterministic else head.sample(row, head.draw(rng, 1, num_envs)[0], mask)
             step = envs.step(action)

@@ -23,4 +23,6 @@ def problem() -> str | None:
         )
     if torch.is_inference_mode_enabled():
         return "torch.inference_mode() is on, in which nothing can be learned; leave its block before"
+    if torch.is_autocast_enabled("cpu"):
+        return "torch.autocast is on; leave its block before, and give the algorithm's field `precision`"
     return None

@@ -53,6 +53,8 @@ CONFIG_BYTES = 1 << 24
 """More than config.json and summary.json have."""
 LINE_BYTES = 1 << 20
 """More than a line of metrics.jsonl has."""
+MAX_LINES = 1_000_000
+"""More than metrics.jsonl has: they become rarer, see `levada.run.execute.FULL_METRICS`."""
 
 
 class RunDirectoryError(LevadaError, ValueError):
@@ -307,6 +309,9 @@ class RunDirectory:
             raise RunDirectoryError(_unreadable(self.metrics_path, error)) from error
         with os.fdopen(descriptor, "rb") as file:
             for number in count(1):
+                if number > MAX_LINES:
+                    msg = f"{short(self.metrics_path)} has more than {MAX_LINES:,} lines, which no run writes: it was edited"
+                    raise RunDirectoryError(msg)
                 line = file.readline(LINE_BYTES)
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
                     return  # a line that does not end was being written when the run was killed

@@ -149,7 +149,7 @@ def execute(
             msg = f"execute: {name}={value}, expected at least 1"
             raise ValueError(msg)
     metrics = _Metrics(run, monitor, directory, sinks, _Thinned(metrics_every_updates, monitor.updates))
-    saver = _Saver(directory, monitor, arrays_of, keep_checkpoints, checkpoint_every_s, identity.flow_hash)
+    saver = _Saver(directory, monitor, arrays_of, keep_checkpoints, checkpoint_every_s, identity)
     due = _Every(checkpoint_every_updates, monitor.updates)
     shown = display if isinstance(display, UntilClosed) else UntilClosed(display)
 
@@ -325,14 +325,14 @@ class _Saver:
         arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]],
         num_kept: int,
         every_s: float,
-        flow_hash: str,
+        identity: Identity,
     ) -> None:
         self._directory = directory
         self._monitor = monitor
         self._arrays_of = arrays_of
         self._num_kept = num_kept
         self._every_s = every_s
-        self._flow_hash = flow_hash
+        self._identity = identity
         self._due_s = monitor.elapsed_s + every_s
         is_resumed = directory is not None and bool(checkpoint.list_checkpoints(directory.path))
         self._saved_at = monitor.updates if is_resumed else -1
@@ -354,13 +354,14 @@ class _Saver:
         began_s = self._monitor.elapsed_s
         arrays, meta = self._arrays_of()
         record: dict[str, JSON] = {
+            "seed": self._identity.seed,
             "flow": meta,
             "monitor": self._monitor.state(),
             "stopped_by": stopped_by,
             "between_updates": between_updates,
         }
         try:
-            checkpoint.save(self._directory.path, step, arrays, record, flow_hash=self._flow_hash)
+            checkpoint.save(self._directory.path, step, arrays, record, flow_hash=self._identity.flow_hash)
             checkpoint.keep_last(self._directory.path, self._num_kept)
         except OSError as error:
             self._failed_at = step

@@ -88,13 +88,19 @@ def check_belongs(directory: RunDirectory, found: Checkpoint) -> None:
     """Whether a checkpoint is one of this run.
 
     Raises:
-        CheckpointError: it is that of another flow, or was not saved by a run.
+        CheckpointError: it is that of another flow or seed, or was not saved by a run.
 
     """
     own = directory.config.identity.flow_hash
     if found.flow_hash != own:
         msg = (
             f"checkpoint {short(found.path)} belongs to another flow ({found.flow_hash[:12]}) than the run ({own[:12]})"
+        )
+        raise CheckpointError(msg)
+    seed = directory.config.identity.seed
+    if found.meta.get("seed", seed) != seed:
+        msg = (
+            f"checkpoint {short(found.path)} belongs to a run with seed {found.meta['seed']!r}, and this one has {seed}"
         )
         raise CheckpointError(msg)
     flow, counts = found.meta.get("flow"), found.meta.get("monitor")
