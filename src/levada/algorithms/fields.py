@@ -29,11 +29,14 @@ OWN = "own"
 """Title of the group of fields that `GROUPS` does not name."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "common": ("env", "until", "seed", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs"),
+    "common": (
+        "env", "until", "seed", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs", "config", "init_from",
+    ),
     OWN: (),
     "sampling": (
-        "action_mask", "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
-        "replay_capacity", "normalise_obs", "normalise_reward",
+        "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
+        "replay_capacity", "normalise_obs", "normalise_reward", "frame_stack", "reward_clip", "life_loss", "action_mask",
+        "vectorization",
     ),
     "exploration": (
         "epsilon_start", "epsilon_end", "epsilon_steps", "ladder", "noisy", "noisy_std", "noise", "entropy_per_action",
@@ -51,7 +54,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "target_noise_clip", "max_grad_norm", "adam_eps",
     ),
     "network": ("hidden", "activation", "cell", "num_units", "log_std_init", "network"),
-    "machine": ("threads", "device", "precision", "compile"),
+    "machine": ("threads", "device", "precision", "compile", "portable"),
     "output": ("quiet", "json", "tensorboard", "checkpoint_every_updates", "save_replays"),
 }  # fmt: skip
 
