@@ -110,3 +110,10 @@ def test_no_public_name_is_hidden_by_a_module(package):
 
 def test_spaces_need_no_torch():
     assert "torch" not in loaded_by("import levada.rl; from levada.rl import SpaceError")
+
+
+def test_an_algorithm_that_is_not_at_the_top_is_said_to_be_elsewhere():
+    with pytest.raises(AttributeError, match=r"has no attribute 'DQN': it is in levada\.algorithms\.dqn$"):
+        _ = levada.DQN
+    with pytest.raises(AttributeError, match=r"has no attribute 'trian'$"):
+        _ = levada.trian

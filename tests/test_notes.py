@@ -84,6 +84,12 @@ def test_the_end_that_was_chosen_is_written_down_and_nothing_is_warned_of(shell)
     assert shell("resume run").code == 0
 
 
+def test_a_last_update_that_takes_more_steps_than_asked_is_not_warned_of(shell):
+    done = shell(f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 300 --out run --no-tensorboard")
+    assert levada.load("run").summary.env_steps > 300
+    assert ENDED not in done.err
+
+
 def test_a_run_that_goes_on_after_its_schedules_says_so_before_it_starts(shell):
     command = f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 320 --no-tensorboard"
     done = shell(f"{command} --until steps=640 --out run")

@@ -76,7 +76,16 @@ _HOME = {
 
 __all__ = ["__version__", *_HOME]
 
+
+def _whereabouts(name: str) -> str:
+    """Which module has an algorithm that is not here."""
+    from levada.algorithms.names import ALGORITHMS
+
+    homes = [home.partition(":") for home in ALGORITHMS.values()]
+    return next((f": it is in {module}" for module, _, own in homes if own == name), "")
+
+
 _fix_once()  # before numpy and torch are loaded, where they are not yet
 
 if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
-    __getattr__, __dir__ = lazy(__name__, _HOME)
+    __getattr__, __dir__ = lazy(__name__, _HOME, _whereabouts)

@@ -8,19 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(
+    package: str, home: Mapping[str, str], whereabouts: Callable[[str], str] = lambda name: ""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose public names live in other modules.
 
         __getattr__, __dir__ = lazy(__name__, {"Task": "levada.rl.task"})
 
-    A name that does not exist raises AttributeError, as in any module.
+    A name that does not exist raises AttributeError, as in any module; `whereabouts` may add where it is.
     """
     namespace = vars(sys.modules[package])
 
     def getattr_(name: str) -> Any:
         if name not in home:
-            msg = f"module {package!r} has no attribute {name!r}"
-            raise AttributeError(msg)
+            msg = f"module {package!r} has no attribute {name!r}{'' if name.startswith('_') else whereabouts(name)}"
+            raise AttributeError(msg, name=name, obj=sys.modules[package])
         namespace[name] = value = getattr(importlib.import_module(home[name]), name)
         return value
 

@@ -44,11 +44,11 @@ def test_groups_and_answers_name_only_what_there_is():
     grouped = [name for group in GROUPS.values() for name in group]
     assert len(set(grouped)) == len(grouped)
     assert set(grouped) <= known
-    assert RUN <= OPTIONS
+    assert not RUN - OPTIONS - {"display"}  # which is --quiet on the command line
     targets = {
         word.partition("=")[0] for answers in FOREIGN.values() for answer in answers for word in answer.split(" ")
     }
-    assert targets <= EVERY_FIELD | RUN
+    assert targets <= EVERY_FIELD | RUN | {"quiet"}
     for ours, with_field in FOREIGN_ALGORITHMS.values():
         assert with_field.partition("=")[0] in {"", *FIELDS[ours]}
 
@@ -67,6 +67,24 @@ def test_names_of_other_libraries_are_answered(algorithm, typed, ours):
             call()
         assert str(caught.value).startswith(said)
         assert ours in str(caught.value).removeprefix(said)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "typed", "answer"),
+    [
+        ("ppo", "buffer_size", "here it is 'capacity', which dqn, sac, td3 and others have"),
+        ("ppo", "learning_starts", "here it is 'min_size', which dqn, sac, td3 and others have"),
+        ("ppo", "tau", "dqn, sac, td3 and others have it"),
+        ("dqn", "clip_range", "here it is 'clip', which ppo and appo have"),
+        ("sac", "network", "ppo, dqn, a2c and others have it"),
+        ("ppo", "verbose", "here it is display='quiet'"),
+    ],
+)
+def test_fields_of_other_algorithms_are_answered_with_who_has_them(algorithm, typed, answer):
+    cls = find_algorithm(algorithm)
+    with pytest.raises(ConfigError) as caught:
+        cls(**{typed: 1})
+    assert str(caught.value) == f"{cls.__name__} has no field {typed!r}: {answer}"
 
 
 def test_fields_are_given_by_name():

@@ -70,6 +70,9 @@ def test_help_of_train_is_in_groups_with_the_most_important_first(shell):
     assert [flag for flag in flags if flag in common] == common
     assert f"(default: {PRESETS['ppo']['CartPole-v1']['learning_rate']})" in out
     assert "(default: 0.0003)" in shell("train ppo --help").out
+    places = {flag: place for place, flag in enumerate(flags)}
+    assert places["--config"] < places["--init-from"] < places["--num-steps"] < places["--frame-stack"]
+    assert places["--vectorization"] < places["--minibatch-size"] < places["--portable"] < places["--quiet"]
 
 
 def _groups(out):

@@ -177,7 +177,7 @@ def test_a_changed_algorithm_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("command", "said"), [
-    ("resume", "required"),
+    ("resume", "which run? `levada resume RUN`"),
     ("resume nowhere", "no run at 'nowhere'"),
     ("resume run --until nonsense", "nonsense"),
     ("resume run --on mars", "on='mars'"),

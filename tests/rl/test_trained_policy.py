@@ -74,6 +74,8 @@ def test_a_recurrent_policy_remembers_each_row_until_its_episode_begins():
     ("space", "obs", "said"),
     [
         (Box(-1.0, 1.0, (4,)), np.zeros((2, 4), np.float32), r"shape \(2, 4\), expected \(4,\).*act_batch"),
+        (Box(-1.0, 1.0, (4,)), (np.zeros(4, np.float32), {}), "a tuple of 2, expected an array of float32 .*: give the first"),
+        (Box(-1.0, 1.0, (4,)), np.zeros(3, np.float32), r"shape \(3,\), expected \(4,\) \(act takes one"),
         (Box(-1.0, 1.0, (4,)), np.full(4, np.nan, np.float32), "NaN"), (Box(-1.0, 1.0, (4,)), None, "None"),
         (Box(-1.0, 1.0, (4,)), np.full(4, 1e300), "NaN or infinity"), (Discrete(3), 3, "outside the declared space"),
         (Discrete(3), 1.0, "dtype float64"), (IMAGE, np.zeros((4, 4, 3)), "dtype float64"),
@@ -89,7 +91,9 @@ def test_what_is_no_observation_is_refused(space, obs, said):
 @pytest.mark.parametrize(
     ("space", "obs", "said"),
     [
-        (Box(-1.0, 1.0, (4,)), np.zeros(4, np.float32), r"shape \(4,\), expected \(4, 4\)"),
+        (Box(-1.0, 1.0, (4,)), np.zeros(4, np.float32), r"shape \(4,\), expected \(B, 4\) with"),
+        (Box(-1.0, 1.0, (4,)), np.zeros((2, 3), np.float32), r"shape \(2, 3\), expected \(2, 4\) \(act_batch takes"),
+        (Discrete(2), 1, r"shape \(\), expected \(B,\) with"),
         (Box(-1.0, 1.0, (4,)), 1.0, r"shape \(\), expected \(B, 4\)"), (Box(-1.0, 1.0, (4,)), np.zeros((0, 4)), "B of 1"),
         (Dict({"a": Discrete(2)}), {"b": [1]}, "without 'a'"), (Dict({"a": Discrete(2)}), [1, 2], "without 'a'"),
         (Tuple((Discrete(2), Discrete(2))), (np.array([1, 0]), np.array([1])), r"\[1\] has shape \(1,\), expected \(2,\)"),

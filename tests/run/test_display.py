@@ -89,6 +89,36 @@ def test_lines_come_also_while_the_loop_does_not_come_by():
     assert still.partition("| return")[2] == seen.partition("| return")[2]
 
 
+def test_lines_of_the_clock_do_not_put_off_what_is_new():
+    """Updates that take eleven seconds each: the news is written as it comes, though the clock has just written a line."""
+    stream, clock = io.StringIO(), Clock()
+    display, monitor = PlainDisplay(stream, clock=clock), Monitor(clock=clock)
+    display.start(IDENTITY, UNTIL)
+    for update in range(1, 4):
+        for clock.now in range(11 * update - 10, 11 * update):
+            display.tick()
+        clock.now = 11 * update
+        monitor.on_event(used(update, steps=1_000))
+        display.update(monitor, statistics)
+    news = [line for line in stream.getvalue().splitlines() if "env steps" in line]
+    assert [line.split(" s |")[0].strip() for line in news if "| 3,000 env steps" in line] == ["33.0"]
+    assert any("| 1,000 env steps" in line and line.startswith("   11.0 s") for line in news)
+
+
+def test_the_clock_shows_a_run_that_is_open_and_not_that_it_starts():
+    stream, clock = io.StringIO(), Clock()
+    display = PlainDisplay(stream, clock=clock, ticks=True)
+    display.start(IDENTITY, UNTIL)
+    clock.now = 0.1
+    display.update(Monitor(clock=clock), statistics)
+    clock.now = 9.0
+    display.tick()
+    display.finish(None)
+    line = stream.getvalue().splitlines()[1]
+    assert line.startswith("    8.9 s | 0.0% of 100,000 steps")
+    assert line.endswith("no update yet")
+
+
 def test_nothing_is_asked_of_the_run_by_the_thread_that_moves_the_clock():
     class Asked:
         def __getattr__(self, name):

@@ -51,7 +51,7 @@ def test_all_ways_of_writing_mean_the_same(conditions):
         (["minute=5"], "did you mean 'minutes'"),
         (["qqqq=5"], r"expected one of return, steps, updates, episodes, minutes$"),
         ([{"Steps": 3}], "did you mean 'steps'"),
-        (["475"], "'475' is not name=value"),
+        (["475"], "'475' is not name=value, for example until='return=475 steps=100_000'$"),
         (["steps=100,000"], "write numbers without commas, as 100_000"),
         (["steps"], "'steps' is not name=value"),
         (["return=good"], "return=good is not a number"),

@@ -15,25 +15,33 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import importlib
 import inspect
 import textwrap
 from abc import ABCMeta
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.foreign import RUN, here, in_python
+from levada.algorithms.names import ALGORITHMS
+
+_KNOWN_BEST = ("ppo", "dqn", "sac", "td3")
+"""Named first where several have a field."""
 
 OWN = "own"
 """Title of the group of fields that `GROUPS` does not name."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "common": ("env", "until", "seed", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs"),
+    "common": (
+        "env", "until", "seed", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs", "config", "init_from",
+    ),
     OWN: (),
     "sampling": (
-        "action_mask", "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
-        "replay_capacity", "normalise_obs", "normalise_reward",
+        "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
+        "replay_capacity", "normalise_obs", "normalise_reward", "frame_stack", "reward_clip", "life_loss", "action_mask",
+        "vectorization",
     ),
     "exploration": (
         "epsilon_start", "epsilon_end", "epsilon_steps", "ladder", "noisy", "noisy_std", "noise", "entropy_per_action",
@@ -51,7 +59,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "target_noise_clip", "max_grad_norm", "adam_eps",
     ),
     "network": ("hidden", "activation", "cell", "num_units", "log_std_init", "network"),
-    "machine": ("threads", "device", "precision", "compile"),
+    "machine": ("threads", "device", "precision", "compile", "portable"),
     "output": ("quiet", "json", "tensorboard", "checkpoint_every_updates", "save_replays"),
 }  # fmt: skip
 
@@ -157,9 +165,38 @@ def _takes(cls: type[Any], positional: Sequence[Any], names: Collection[str]) ->
     return True
 
 
+def elsewhere(name: str, put: Callable[[Collection[str]], str]) -> str | None:
+    """What to say of a name that means a field of other algorithms; None if it does not. `put`: names as they are written.
+
+    >>> print(elsewhere("clip_range", in_python))
+    here it is 'clip', which ppo and appo have
+    >>> print(elsewhere("capacity", in_python))
+    dqn, sac, td3 and others have it
+    """
+    has = {own: {field.name for field in dataclasses.fields(_class_of(own))} for own in ALGORITHMS}
+    every = set[str]().union(*has.values())
+    targets = (name,) if name in every else here(name, every)
+    wanted = {target.partition("=")[0] for target in targets}
+    owners = [own for own in (*_KNOWN_BEST, *ALGORITHMS) if wanted and wanted <= has[own]]
+    if not owners:
+        return None
+    owners = list(dict.fromkeys(owners))
+    listed = f"{', '.join(owners[:3])} and others" if len(owners) > 3 else " and ".join(owners)
+    verb = "has" if len(owners) == 1 else "have"
+    return f"{listed} {verb} it" if targets == (name,) else f"here it is {put(targets)}, which {listed} {verb}"
+
+
+def _class_of(algorithm: str) -> type[Any]:
+    module, _, name = ALGORITHMS[algorithm].partition(":")
+    cls: type[Any] = getattr(importlib.import_module(module), name)
+    return cls
+
+
 def _hint(name: str, declared: Sequence[str]) -> str:
     if found := here(name, {*declared, *RUN}):
         return f": here it is {in_python(found)}"
+    if answer := elsewhere(name, in_python):
+        return f": {answer}"
     if near := difflib.get_close_matches(name, declared, n=1):
         return f"; did you mean {near[0]!r}?"
     return f"; its fields: {', '.join(declared)}"

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 
 RUN = frozenset({
     "until", "seed", "on", "out", "env", "env_kwargs", "threads", "checkpoint_every_updates", "save_replays", "tensorboard",
+    "display",
 })  # fmt: skip
 """Options of every run that are names to answer with."""
 
@@ -39,6 +40,7 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("env_config", "env_args", "max_episode_steps"), ("env_kwargs=max_episode_steps=200",)),
     **dict.fromkeys(("tensorboard_log", "log_dir", "logdir", "exp_name", "storage_path", "run_name", "save_path"), ("out=DIR",)),
     **dict.fromkeys(("save_freq", "checkpoint_freq", "checkpoint_frequency", "save_interval"), ("checkpoint_every_updates=100",)),
+    **dict.fromkeys(("verbose", "verbosity", "log_level"), ("quiet", "display=quiet")),
     **dict.fromkeys(("random_state", "random_seed", "manual_seed"), ("seed",)),
     **dict.fromkeys(("torch_compile", "use_compile", "jit"), ("compile",)),
     # sampling

@@ -28,6 +28,9 @@ def find_network(network: Callable[..., Any] | str | None) -> Callable[..., Any]
     if not isinstance(network, str):
         return network
     where, _, name = network.rpartition(":" if ":" in network else ".")  # config.json has the dotted name
+    if not where:
+        msg = f"network={network!r}: expected my_module:Class, importable from here, or path/to/file.py:Class"
+        raise AlgorithmError(msg)
     found = getattr(load_module(where), name, None)
     if not callable(found):
         msg = f"network={network!r}: {where} has no class or function {name!r} that makes an nn.Module"

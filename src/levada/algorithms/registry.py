@@ -87,6 +87,8 @@ def _no_such_name(name: str, short: str) -> str:
         ours, with_field = foreign.ALGORITHMS[short]
         how = f", with {foreign.in_python([with_field])} ({foreign.option(with_field)})" if with_field else ""
         return f"no algorithm {name!r}: here it is {ours!r}{how}"
+    if name.endswith(".py"):
+        return f"no algorithm {name!r}; expected a class of the file, such as {name}:Mine"
     near = difflib.get_close_matches(short, ALGORITHMS, n=1)
     if near:
         return f"no algorithm {name!r}; did you mean {near[0]!r}? There are: {', '.join(ALGORITHMS)}"

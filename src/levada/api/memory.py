@@ -61,7 +61,7 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
             queues = [channel for channel in topology.channels if node.name in channel.sources]
             stores = [storage for storage in topology.storages if node.name in storage.sources]
             num_items = max([node.shards, *(c.tickets or 0 for c in queues), *(s.tickets for s in stores)])
-            needs[f"{num_items:,} items of {node.name!r}"] = num_items * item
+            needs[f"{num_items:,} {'item' if num_items == 1 else 'items'} of {node.name!r}"] = num_items * item
             needs |= _environments(node)
     for storage in topology.storages:
         replay = storage.replay
@@ -94,13 +94,28 @@ def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
     if total > has.total_nbytes:
         msg = (
             f"the run would need about {nbytes_text(total)} of memory, and this machine has {nbytes_text(has.total_nbytes)}: "
-            f"{parts}. Lower what makes the first of them so large"
+            f"{parts}. {_way_out(max(needs, key=needs.__getitem__))}"
         )
         raise ConfigError(msg)
     if total > TOLD_FROM * has.free_nbytes:
         free = nbytes_text(has.free_nbytes)
         return f"memory: the run will need about {nbytes_text(total)} of the {free} that are free: {parts}"
     return None
+
+
+_WAYS = {
+    " environments": "num_envs or shards",
+    " entries of ": "capacity",
+    " item": "num_envs, num_steps or shards",
+    "the network of ": "hidden",
+    " worker processes": "the number of workers",
+}
+"""What stands in the name of a need -> what it comes from."""
+
+
+def _way_out(largest: str) -> str:
+    ways = [way for mark, way in _WAYS.items() if mark in largest]
+    return f"Lower {ways[0] if ways else 'what makes the first of them so large'}"
 
 
 def observation_nbytes(task: Task) -> int:

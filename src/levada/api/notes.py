@@ -46,8 +46,9 @@ class Watch:
         return self._ended(self._until.steps or 0)
 
     def look(self, monitor: Monitor) -> str | None:
-        """What to say after an update; nearly always nothing."""
-        return self._ended(monitor.env_steps) or self._stagnation.look(monitor)
+        """What to say after an update; nearly always nothing. A run that is at its end has nothing more to lose."""
+        is_over = self._until.met(monitor) is not None
+        return (None if is_over else self._ended(monitor.env_steps)) or self._stagnation.look(monitor)
 
     def _ended(self, num_env_steps: int) -> str | None:
         """What to say, once, of a run that takes so many."""

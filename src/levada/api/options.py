@@ -143,8 +143,10 @@ def deployment(on: str | Deployment) -> Deployment:
         return Threads.parse(on.removeprefix("threads"))
     if on.startswith("processes"):
         return Processes.parse(on.removeprefix("processes"))
+    hint = f"; did you mean 'processes:{on}'?" if on.isdecimal() else ""
     msg = (
-        f"on={on!r}: expected 'inline' (everything in one thread), 'processes', with a number 'processes:2', or 'auto'"
+        f"on={on!r}: expected 'inline' (everything in one thread), 'processes', with a number 'processes:2', 'threads:2', "
+        f"or 'auto'{hint}"
     )
     raise DeploymentError(msg)
 

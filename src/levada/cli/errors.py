@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import levada
 from levada.flow.errors import LevadaError
+from levada.flow.mistakes import place_of
 from levada.flow.strays import StrayError
 from levada.run.exits import ExitError, OwnExit, sys_exit_is_an_error
 from levada.run.files import short
@@ -76,7 +77,7 @@ def parsing() -> Iterator[None]:
     except SystemExit as exit_:
         if exit_.code in (None, 0):
             raise ParserExit(exit_.code) from exit_
-        raise UsageError(in_one_line(box.getvalue())) from None
+        raise UsageError(in_our_words(in_one_line(box.getvalue()))) from None
 
 
 def in_one_line(box: str) -> str:
@@ -95,6 +96,55 @@ def in_one_line(box: str) -> str:
     rows = list(itertools.dropwhile(_is_rule, rows))  # a terminal without Unicode has a rule below the heading
     said = itertools.takewhile(lambda row: not _is_rule(row), rows)
     return " ".join(" ".join(said).split()) or " ".join(box.split())
+
+
+_KINDS = {"int()": "an integer", "INT": "an integer", "FLOAT": "a number", "{None}": "None"}
+_SAYINGS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"Error parsing (--\S+): invalid literal for (\S+) with base 10: '(.*)'", lambda m: _expected(m[1], m[3], m[2])),
+    (r"Error parsing (--\S+): could not convert string to float: '(.*)'", lambda m: _expected(m[1], m[2], "FLOAT")),
+    (
+        r"Error parsing (--\S+): no type matching (\S+) could be instantiated from \['(.*)'\]\.?",
+        lambda m: _expected(m[1], m[3], *sorted(m[2].split("|"), key="{None}".__eq__)),
+    ),
+    (
+        r"Error parsing (--\S+): Could not find valid parse for arguments: \['(.*)'\]\.?",
+        lambda m: f"{m[1]} {m[2]}: expected integers with spaces between them, such as `{m[1]} 64 64`",
+    ),
+    (
+        r"invalid choice '(.*)' for argument '(--\S+)'\. Expected one of \((.*)\)\.",
+        lambda m: _expected(m[2], m[1], *sorted(m[3].replace("'", "").strip(",").split(", "), key=str.lower)),
+    ),
+    (r"Missing value for argument '(--\S+)'\..*", lambda m: f"{m[1]} is given without a value"),
+    (r"Missing from (levada \S+): RUN .*", lambda m: f"which run? `{m[1]} RUN`, with the directory of a run"),
+    (
+        r"Unrecognized options: (True|False|true|false|0|1)",
+        lambda m: f"{m[1]}: a switch takes no value; it is `--name` or `--no-name`",
+    ),
+    (r"Unrecognized options: (.*)", lambda m: f"{m[1].replace(', ', ' ')}: neither an option nor the value of one"),
+)
+"""What the parser says, and how it is put here."""
+
+
+def in_our_words(said: str) -> str:
+    """What the parser says of a value, with what was expected; anything else as it is.
+
+    >>> print(in_our_words("Error parsing --seed: invalid literal for int() with base 10: 'one'"))
+    --seed one: expected an integer
+    >>> print(in_our_words("Error parsing --checkpoint: no type matching {None}|INT could be instantiated from ['x']."))
+    --checkpoint x: expected an integer or None
+    >>> print(in_our_words("invalid choice 'elu' for argument '--activation'. Expected one of ('tanh', 'relu')."))
+    --activation elu: expected relu or tanh
+    """
+    for pattern, put in _SAYINGS:
+        if match := re.fullmatch(pattern, said):
+            return put(match)
+    return said
+
+
+def _expected(option: str, got: str, *kinds: str) -> str:
+    words = [_KINDS.get(kind, kind.strip("{}")) for kind in kinds]
+    listed = ", ".join(words[:-1])
+    return f"{option} {got}: expected {listed}{' or ' if listed else ''}{words[-1]}"
 
 
 def _is_rule(row: str) -> bool:
@@ -120,6 +170,9 @@ def guarded(command: Callable[[], int]) -> int:
         except Exception as error:
             if isinstance(error, LevadaError) and isinstance(error, ValueError | TypeError):
                 tell(f"levada: {error}")
+                return MISTAKEN
+            if isinstance(error, ModuleNotFoundError) and (place := place_of(error)) is not None:
+                tell(f"levada: {place.filename}, line {place.lineno}: ModuleNotFoundError: {error}\n    {place.line}")
                 return MISTAKEN
             return _report(error, None)
         finally:
@@ -217,9 +270,14 @@ def _report(error: BaseException, directory: RunDirectory | None) -> int:
 
 
 def _users_part(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """A traceback from the first frame on that is neither levada's nor Python's way to import; all of it if there is none."""
-    own = Path(levada.__file__).parent
-    is_own = [frame.filename.startswith("<frozen") or Path(frame.filename).is_relative_to(own) for frame in stack]
+    """A traceback from the first frame on that is neither levada's nor Python's own; all of it if there is none."""
+    own, pythons = Path(levada.__file__).parent, Path(traceback.__file__).parent
+    is_own = [
+        frame.filename.startswith("<frozen")
+        or Path(frame.filename).is_relative_to(own)
+        or Path(frame.filename).parent == pythons  # such as functools, through which the spaces of a task are looked at
+        for frame in stack
+    ]
     return list(stack[is_own.index(False) :]) if False in is_own else list(stack)
 
 

@@ -14,8 +14,8 @@ from rich.progress import Progress
 
 from levada.api import evaluate as evaluate_run
 from levada.api import load
-from levada.cli.errors import parsing, say
-from levada.cli.parse import env_kwargs_of
+from levada.cli.errors import say
+from levada.cli.parse import env_kwargs_of, parse_run
 from levada.cli.resume import keep_to_installed
 from levada.run.files import short
 from levada.run.stdout import reserved_stdout
@@ -48,8 +48,7 @@ class EvalOptions:
 def evaluate(args: list[str], began_s: float) -> int:
     """Play whole episodes and print what came of them."""
     del began_s
-    with parsing():
-        options = tyro.cli(EvalOptions, args=args, prog="levada eval", config=(tyro.conf.FlagCreatePairsOff,))
+    options = parse_run(EvalOptions, "eval", args)
     with ExitStack() as closing:
         stdout = closing.enter_context(reserved_stdout()) if options.json else sys.stdout
         return _play(options, stdout)

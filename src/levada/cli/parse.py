@@ -22,7 +22,7 @@ import msgspec
 import tyro
 
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.fields import GROUPS, OWN, grouped, meanings
+from levada.algorithms.fields import GROUPS, OWN, elsewhere, grouped, meanings
 from levada.algorithms.foreign import here, on_the_command_line, option
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.presets import preset
@@ -44,6 +44,7 @@ _METAVARS = {
 """Name -> what stands for its value in the help, where its type does not say that well."""
 
 OptionsT = TypeVar("OptionsT", bound="EnvOption")
+RunOptionsT = TypeVar("RunOptionsT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +122,10 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
             raise UsageError(msg)
     env = _env(words) or (told["env"].env if told else None)
     if env is None and "env" not in names and not {"-h", "--help"} & set(words):
-        msg = f"--env is missing: `levada {verb} {args[0]} --env CartPole-v1`"
+        example = words[0] if words and not words[0].startswith("-") else "CartPole-v1"
+        msg = f"--env is missing: `levada {verb} {args[0]} --env {example}`"
         raise UsageError(msg)
-    _check_names(verb, args[0], names, {*_fields(options), *_fields(cls)})
+    check_names(f"{verb} {args[0]}", names, {*_fields(options), *_fields(cls)})
     algorithm = told["algorithm"] if told else cls
     base = options(**_as_options(told, env, _fields(options))) if told else options()
     sections = _sections(base, configure(algorithm, env or "", {})[0])
@@ -256,8 +258,23 @@ def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> No
     raise UsageError(msg)
 
 
-def _check_names(verb: str, algorithm: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Refuse names that are not known, with the one that is meant: another library's, short forms, near ones."""
+def parse_run(kind: type[RunOptionsT], verb: str, args: Sequence[str]) -> RunOptionsT:
+    """Parse `RUN ...`, the words of a command about a run.
+
+    Raises:
+        UsageError: they cannot be parsed; and ParserExit after the parser's own message.
+    """
+    check_names(verb, _names(args), _fields(kind), is_of_an_algorithm=False)
+    with parsing():
+        return tyro.cli(kind, args=list(args), prog=f"levada {verb}", config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def check_names(command: str, names: Sequence[str], known: Collection[str], *, is_of_an_algorithm: bool = True) -> None:
+    """Refuse names that are not known, with the one that is meant: of another library or algorithm, a short form, a near one.
+
+    Raises:
+        UsageError: a name is not known.
+    """
     for name in names:
         if name in known or name.removeprefix("no_") in known or name == "help":
             continue
@@ -265,9 +282,11 @@ def _check_names(verb: str, algorithm: str, names: Sequence[str], known: Collect
         near = near or difflib.get_close_matches(name, known, n=1)
         if found := here(name, known):
             hint = f": here it is {on_the_command_line(found)};"
+        elif is_of_an_algorithm and (answer := elsewhere(name, on_the_command_line)):
+            hint = f": {answer};"
         else:
             hint = f"; did you mean {' or '.join(map(option, near))}?" if near else ";"
-        msg = f"no option {option(name)}{hint} `levada {verb} {algorithm} --help` lists all"
+        msg = f"no option {option(name)}{hint} `levada {command} --help` lists all"
         raise UsageError(msg)
 
 

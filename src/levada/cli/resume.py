@@ -11,8 +11,8 @@ from levada.algorithms.names import ALGORITHMS
 from levada.api import resume as resume_run
 from levada.api.foreign import forget_modules_beside
 from levada.api.load import read_setting
-from levada.cli.errors import RunFailedError, parsing
-from levada.cli.parse import join_until
+from levada.cli.errors import RunFailedError
+from levada.cli.parse import join_until, parse_run
 from levada.cli.train import Shown
 from levada.run.directory import RunDirectory
 from levada.run.interrupt import Interrupted
@@ -38,8 +38,7 @@ class ResumeOptions(Shown):
 
 def resume(args: list[str], began_s: float) -> int:
     """Go on with a run."""
-    with parsing():
-        options = tyro.cli(ResumeOptions, args=join_until(args), prog="levada resume")
+    options = parse_run(ResumeOptions, "resume", join_until(args))
     options.check()
     keep_to_installed(options.run, trust=options.trust)
     begun: list[RunDirectory] = []

@@ -30,7 +30,7 @@ class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Shows ``{"obs": ..., "action_mask": ...}``: the mask from `info["action_mask"]`, or from the method `action_masks()`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource) -> None:
-        """Raises SpaceError where there is nothing to mask, or a mask already."""
+        """Raises SpaceError where there is nothing to mask, a mask already, or not the method."""
         super().__init__(env)
         self._source = source
         self._size = sum(mask_sizes(env.action_space))
@@ -42,6 +42,9 @@ class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise SpaceError(msg)
         if isinstance(inner, spaces.Dict) and ACTION_MASK in inner.spaces:
             msg = f"action_mask={source!r}: observations have an {ACTION_MASK!r} already; leave it out"
+            raise SpaceError(msg)
+        if source == "method" and not env.has_wrapper_attr(METHOD):
+            msg = f"action_mask='method' needs a method {METHOD}(), which the environment does not have; leave it out"
             raise SpaceError(msg)
         self.observation_space = spaces.Dict({OBS: inner, ACTION_MASK: spaces.MultiBinary(self._size)})
 

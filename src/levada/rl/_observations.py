@@ -34,11 +34,14 @@ _isfinite = np.isfinite  # called at every step
 
 
 class Violation(Exception):
-    """An environment broke its promise; becomes an `EnvError` where environment and step are known."""
+    """An environment broke its promise; becomes an `EnvError` where environment and step are known.
 
-    def __init__(self, what: str, env_index: int | None = None) -> None:
-        super().__init__(what)
-        self.what = what
+    `hint`: what its author may look at. `bare` is without it, for observations that come from elsewhere.
+    """
+
+    def __init__(self, what: str, env_index: int | None = None, *, hint: str = "") -> None:
+        super().__init__(what + hint)
+        self.what, self.bare = what + hint, what
         self.env_index = env_index
 
 
@@ -139,15 +142,11 @@ class _LeafReader:
         except ValueError:  # ragged
             array = np.empty((), object)
         if array.dtype.kind not in "biuf":
-            msg = (
-                f"{self._path} is {_describe(obs)}, expected an array of {self._raw_dtype}; "
-                "do reset() and step() return what observation_space declares?"
-            )
-            raise Violation(msg, env_index)
+            msg = f"{self._path} is {_describe(obs)}, expected an array of {self._raw_dtype}"
+            raise Violation(msg, env_index, hint="; do reset() and step() return what observation_space declares?")
         if array.shape != shape:
-            hint = _shape_hint(array.shape, shape)
-            msg = f"{self._path} has shape {array.shape}, expected {shape} as declared; {hint}"
-            raise Violation(msg, env_index)
+            msg = f"{self._path} has shape {array.shape}, expected {shape}"
+            raise Violation(msg, env_index, hint=f" as declared; {_shape_hint(array.shape, shape)}")
         is_integer_space = self._num_values is not None and array.dtype.kind in "iu"
         if not is_integer_space and not np.can_cast(array.dtype, self._raw_dtype, "same_kind"):
             msg = (

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,16 @@ def find_spec(env_id: str) -> EnvSpec:
         _register_atari(env_id)  # for a better suggestion: 'Pong-v5' is 'ALE/Pong-v5'
     spec = gymnasium.registry.get(name)
     if spec is None:
+        if name.endswith(".py"):
+            msg = f"task {env_id!r}: expected a class or function of the file, such as '{env_id}:MyEnv'"
+            raise TaskError(msg)
+        if module and callable(getattr(sys.modules[module], name, None)):
+            file = getattr(sys.modules[module], "__file__", None) or f"path/to/{module}.py"
+            msg = (
+                f"task {env_id!r}: {module} registers no such id, but has a {name}; for a class or function write the file, "
+                f"'{file}:{name}'"
+            )
+            raise TaskError(msg)
         near = _nearest_id(name)
         raise TaskError(
             f"task {env_id!r}: Gymnasium has no such id"

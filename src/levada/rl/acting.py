@@ -163,7 +163,13 @@ class Actor:
             if self._check_mask is not None:
                 self._check_mask(batch, np.zeros(1, np.bool_))
         except Violation as violation:
-            msg = f"act: {violation.what} (act takes one observation as the environment shows it; act_batch takes a batch)"
+            is_of_reset = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
+            hint = (
+                "env.reset() returns the observation and a dict: give the first"
+                if is_of_reset
+                else "act takes one observation as the environment shows it; act_batch takes a batch"
+            )
+            msg = f"act: {violation.bare} ({hint})"
             raise ValueError(msg) from None
         action = self._chosen(batch, 1, rng, deterministic, self.initial_state(1) if state is None else state)
         return cast("Array", self._encode(action)[0])
@@ -185,7 +191,7 @@ class Actor:
             if self._check_mask is not None:
                 self._check_mask(batch, np.zeros(num_rows, np.bool_))
         except Violation as violation:
-            msg = f"act_batch: {violation.what} (act_batch takes arrays of observations, one row for each)"
+            msg = f"act_batch: {violation.bare} (act_batch takes arrays of observations, one row for each)"
             raise ValueError(msg) from None
         if state is None:
             state = self.initial_state(num_rows)
@@ -205,7 +211,7 @@ class Actor:
         try:
             return _num_rows(obs, self.policy.env_observation_space)
         except Violation as violation:
-            msg = f"act_batch: {violation.what} (act_batch takes arrays of observations, one row for each)"
+            msg = f"act_batch: {violation.bare} (act_batch takes arrays of observations, one row for each)"
             raise ValueError(msg) from None
 
     def _chosen(self, batch: Nest, num_rows: int, rng: np.random.Generator, deterministic: bool, state: Array) -> Array:
@@ -260,9 +266,9 @@ def _num_rows(obs: Any, space: Space[Any]) -> int:
         shape = np.shape(obs)
     except ValueError:  # ragged
         shape = ()
-    if not shape or not shape[0]:
-        msg = (
-            f"observation has shape {shape}, expected (B, {', '.join(map(str, space.shape or ()))}) with B of 1 or more"
-        )
+    one = space.shape or ()
+    if not shape or not shape[0] or shape == one:
+        expected = f"({', '.join(['B', *map(str, one)])}{'' if one else ','})"
+        msg = f"observation has shape {shape}, expected {expected} with B of 1 or more"
         raise Violation(msg)
     return int(shape[0])

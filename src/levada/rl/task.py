@@ -24,6 +24,7 @@ from typing import Any, Literal, Self, TypeAlias, cast, get_args
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
+from levada.flow.mistakes import syntax_text
 from levada.rl._atari import is_atari, preprocessing
 from levada.rl._envpool import EnvPoolEnv
 from levada.rl._masks import MaskInObs, MaskSource
@@ -341,7 +342,11 @@ def _of_file(env: str, vectorization: Vectorization) -> str | EnvFactory:
     if file is None:
         msg = f"task {env!r}: there is no file {path!r}, nor one of its name beside the modules that can be imported"
         raise TaskError(msg)
-    factory = getattr(loaded(file), name, None)
+    try:
+        factory = getattr(loaded(file), name, None)
+    except SyntaxError as error:
+        msg = f"task {env!r}: {syntax_text(error)}"
+        raise TaskError(msg) from error
     if not callable(factory):
         msg = f"task {env!r}: {file} has no class or function {name!r} that makes an environment"
         raise TaskError(msg)

@@ -157,7 +157,7 @@ class _Lines:
         self._first_s = first_s
         self._every_s = every_s
         self._clock = clock
-        self._due_s = self._began_s = self._looked_s = 0.0
+        self._due_s = self._late_s = self._began_s = self._looked_s = 0.0
         self._viewer = Viewer()
         self._view: View | None = None
         self._until: Until | None = None
@@ -167,7 +167,7 @@ class _Lines:
         """Say which run begins."""
         self._until = until
         self._began_s = self._clock()
-        self._due_s = self._began_s + self._first_s
+        self._due_s = self._late_s = self._began_s + self._first_s
         self._print(self._head(identity, until))
         if self._beat is not None:
             self._beat.start()
@@ -181,21 +181,26 @@ class _Lines:
         return False
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Write a line if one is due."""
+        """Write a line if one is due. The first look is for the thread: what comes next may take long."""
         now_s = self._clock()
-        if now_s >= self._due_s:
+        is_due = now_s >= self._due_s
+        if is_due or (self._view is None and self._beat is not None):
             view = self._viewer.look(monitor, statistics())
             with DRAWING:
-                self._due_s = now_s + self._every_s
                 self._view, self._looked_s = view, now_s
-                self._print(self._line(view))
+                if is_due:
+                    self._due_s = self._late_s = now_s + self._every_s
+                    self._print(self._line(view))
 
     def tick(self) -> None:
-        """Write a line with what was seen last, if one is due and the loop has not come by to write it."""
+        """Write a line with what was seen last, if one is due and the loop has not come by to write it.
+
+        News is written as soon as the loop has some, however lately the thread has written what was known before.
+        """
         with DRAWING:
             now_s = self._clock()
-            if now_s >= self._due_s + GRACE_S:
-                self._due_s = now_s + self._every_s
+            if now_s >= self._late_s + GRACE_S:
+                self._late_s = now_s + self._every_s
                 self._print(self._still(now_s))
 
     def finish(self, summary: Summary | None) -> None:

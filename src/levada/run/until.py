@@ -175,7 +175,8 @@ def _pairs(conditions: tuple[str | Mapping[str, float], ...]) -> Iterator[tuple[
             for part in re.sub(r"\s*=\s*", "=", given.strip()).replace(",", " ").split():
                 name, equals, text = part.partition("=")
                 if not equals:
-                    hint = "; write numbers without commas, as 100_000" if part.isdigit() else ""
+                    is_in_commas = part.isdigit() and re.search(rf"\d,{part}|{part},\d", given) is not None
+                    hint = "; write numbers without commas, as 100_000" if is_in_commas else ""
                     msg = f"until: {part!r} is not name=value, {_EXAMPLE}{hint}"
                     raise UntilError(msg)
                 yield _known(name), _number(name, text)
