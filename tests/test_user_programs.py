@@ -74,6 +74,18 @@ def test_stdout_is_given_back(capfd):
     assert capfd.readouterr() == ("ours\nafter\n", "theirs\n")
 
 
+def test_standard_output_that_is_closed_is_reserved_for_nobody():
+    done = in_a_process("""
+import os, sys
+from levada.run.stdout import reserved_stdout
+os.close(1)
+with reserved_stdout():
+    print("said", file=sys.stderr)
+os._exit(0)
+""")
+    assert (done.returncode, done.stderr) == (0, "said\n")
+
+
 def test_json_for_a_disk_that_is_full_does_not_end_the_run():
     with open("/dev/full", "w") as full:
         process = cli_harness.begin(

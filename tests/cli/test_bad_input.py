@@ -548,3 +548,15 @@ def test_other_errors_are_no_mistakes_of_the_user(capsys):
 
     assert guarded(fails) == FAILED
     assert capsys.readouterr().err.startswith("Traceback")
+
+
+def test_an_error_that_cannot_be_put_into_words_is_reported(capsys):
+    class Silent(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    def fails():
+        raise Silent
+
+    assert guarded(fails) == FAILED
+    assert "levada: Silent: (str() of it raises RuntimeError)" in capsys.readouterr().err

@@ -255,7 +255,7 @@ def plain_warning(message: Warning | str) -> str:
 
 def _report(error: BaseException, directory: RunDirectory | None) -> int:
     """Say what failed; the traceback is in a file beside the run, or is printed above if there is none."""
-    lines = [f"levada: {type(error).__name__}: {error}", *_place(error)]
+    lines = [f"levada: {type(error).__name__}: {_text(error)}", *_place(error)]
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         lines.append("  Fewer workers need fewer files; `ulimit -n` says how many there may be, and raises that.")
@@ -267,6 +267,13 @@ def _report(error: BaseException, directory: RunDirectory | None) -> int:
         tell("".join(trace.format()).removesuffix("".join(trace.format_exception_only())).removesuffix("\n"))
     tell("\n".join(lines))
     return FAILED
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # of the user's own class
+        return f"(str() of it raises {type(second).__name__})"
 
 
 def _users_part(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:

@@ -45,6 +45,7 @@ def reserved_stdout() -> Iterator[TextIO]:
 
 def _is_descriptor_of(stream: TextIO, number: int) -> bool:
     try:
+        os.fstat(number)  # it may be closed, as by `>&-`
         return stream.fileno() == number
     except (AttributeError, OSError, io.UnsupportedOperation):
         return False
