@@ -20,6 +20,18 @@ def is_quick(env):
 PAIRS = [(algorithm, env) for algorithm, presets in PRESETS.items() for env in presets if is_quick(env)]
 
 
+CHOICES = (
+    "Acrobot-v1", "CartPole-v1", "MountainCar-v0", "Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1", "FrozenLake8x8-v1",
+    "Taxi-v4",
+)  # fmt: skip
+NUMBERS = ("MountainCarContinuous-v0", "Pendulum-v1")
+
+
+def test_each_quick_task_has_one():
+    assert {*CHOICES, *NUMBERS} <= {*PRESETS["ppo"]}
+    assert {*CHOICES} <= {*PRESETS["dqn"]}
+
+
 @pytest.mark.parametrize(("algorithm", "env"), PAIRS)
 def test_a_preset_is_found_builds_and_updates_twice(algorithm, env, tmp_path):
     chosen, settings = configure(algorithm, env, {})

@@ -284,6 +284,15 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
         "HalfCheetah-v5": {"learning_rate": 3e-4, "min_size": 10_000},
     },
+    "td3": {
+        "MountainCarContinuous-v0": {
+            "num_envs": 8,
+            "min_size": 5_000,
+            "samples_per_insert": 128.0,
+            "noise": 3.0,
+            "hidden": (64, 64),
+        },
+    },
 }
 
 
