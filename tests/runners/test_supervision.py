@@ -128,7 +128,7 @@ def test_one_that_hangs_is_missed_while_others_have_much_to_say(tmp_path, queue)
 def test_an_inference_that_does_not_answer_is_replaced(monkeypatch, caplog):
     monkeypatch.setattr(place, "ANSWER_S", 0.1)
     flow = samples.small_ppo(0)
-    with Processes(workers=2, inference="worker", hang_timeout_s=1.0).open(flow, seed=1) as run:
+    with Processes(workers=2, inference="worker", hang_timeout_s=1.5, max_restarts=30).open(flow, seed=1) as run:
         reach(run, 2)
         os.kill(run.transport.inference_pid, signal.SIGSTOP)
         reach(run, 5)
@@ -294,7 +294,8 @@ def test_an_error_of_a_learner_elsewhere_leaves_what_was_learned():
 
 
 def test_acting_and_learning_have_their_own_numbers_of_threads_wherever_they_are():
-    flow = PPO(shards=4, num_envs=8, num_steps=128, minibatch_size=512, compile=False).flow(Task("CartPole-v1"))
+    settings = {"num_envs": 8, "num_steps": 64, "minibatch_size": 512, "num_epochs": 1}
+    flow = PPO(shards=4, compile=False, **settings).flow(Task("CartPole-v1"))
     prints = {}
     try:
         set_threads(2)

@@ -309,12 +309,12 @@ class RunDirectory:
             raise RunDirectoryError(_unreadable(self.metrics_path, error)) from error
         with os.fdopen(descriptor, "rb") as file:
             for number in count(1):
-                if number > MAX_LINES:
-                    msg = f"{short(self.metrics_path)} has more than {MAX_LINES:,} lines, which no run writes: it was edited"
-                    raise RunDirectoryError(msg)
                 line = file.readline(LINE_BYTES)
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
                     return  # a line that does not end was being written when the run was killed
+                if number > MAX_LINES:
+                    msg = f"{short(self.metrics_path)} has more than {MAX_LINES:,} lines, which no run writes: it was edited"
+                    raise RunDirectoryError(msg)
                 try:
                     values = msgspec.json.decode(line, type=dict[str, Any])
                     if type(values.get("step")) is not int:
