@@ -123,9 +123,13 @@ def test_a_process_that_was_forked_meanwhile_ends_as_usual():
 
 def test_a_step_that_hangs_is_not_waited_for(monkeypatch, capfd):
     monkeypatch.setattr("levada.run.interrupt.HUNG_S", 0.01)
-    with Interrupt(is_hung=lambda seconds: True), pytest.raises(KeyboardInterrupt):
+
+    def hang():
         signal.raise_signal(signal.SIGTERM)
         threading.Event().wait(60.0)
+
+    with Interrupt(is_hung=lambda seconds: True), pytest.raises(KeyboardInterrupt):
+        hang()
     assert capfd.readouterr().err.endswith("\na step of an environment hangs: stopping without it\n")
 
 
