@@ -222,13 +222,13 @@ class Execution:
             assert -plan.tolerance - plan.batch - 1e-9 <= error <= most + 1e-9
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_never_stuck_and_in_balance(plan: Plan, seed: int) -> None:
     Execution(plan, seed).run(num_updates=25)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     execution = Execution(replace(plan, table_losses=True), seed).run(num_updates=25)
@@ -236,7 +236,7 @@ def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     assert replay.lost == execution.inserted - sum(execution.held)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(plan=plans(exact=True), seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_an_exact_replay_sees_the_same_whatever_the_order(plan: Plan, seeds: tuple[int, int]) -> None:
     one, other = (Execution(plan, seed).run(num_updates=25) for seed in seeds)
