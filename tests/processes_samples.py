@@ -218,8 +218,11 @@ class LiveRemembered(LiveNumbers):
         self.num_firings = int(state["num_firings"])
 
 
+@dataclass(frozen=True)
 class Forgetful(Remembered):
     """The same, but where it stands cannot be restored."""
+
+    excuse: str = "it has forgotten"
 
     def __call__(self, shard: Shard) -> "LiveForgetful":
         return LiveForgetful(self, shard)
@@ -227,7 +230,7 @@ class Forgetful(Remembered):
 
 class LiveForgetful(LiveRemembered):
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        raise NotSavedError("it has forgotten")
+        raise NotSavedError(self.recipe.excuse)
 
 
 def die_where_it_stands(shard: Shard, firing: int) -> None:

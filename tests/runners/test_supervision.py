@@ -72,16 +72,17 @@ def test_a_shard_that_begins_anew_after_some_kills_in_a_row_is_told(caplog):
     )
 
 
-def test_a_shard_whose_state_cannot_be_restored_begins_anew_and_is_told(caplog):
+@pytest.mark.parametrize(("excuse", "said"), [("it has forgotten",) * 2, ("", "NotSavedError")])
+def test_a_shard_whose_state_cannot_be_restored_begins_anew_and_is_told(caplog, excuse, said):
     failures, monitor = Failures(), Monitor()
-    flow = flow_of(samples.Forgetful(misbehave=samples.die_where_it_stands))
+    flow = flow_of(samples.Forgetful(misbehave=samples.die_where_it_stands, excuse=excuse))
     with Processes(workers=4).open(flow, seed=1, instruments=[failures, monitor]) as run:
         reach(run, 5)
         state = run.save()
     assert [(each.shard, each.begins_anew) for each in failures.seen] == [(1, False), (1, True)]
     assert monitor.num_begun_anew == 1
     assert (
-        "numbers 1: it has forgotten: episodes begin anew, with other random numbers, and the result is not that of an "
+        f"numbers 1: {said}: episodes begin anew, with other random numbers, and the result is not that of an "
         "undisturbed run" in caplog.messages
     )
     for where in (Inline(), Processes(workers=2), Processes(workers=2, learner="worker")):

@@ -14,6 +14,9 @@ from levada.schedule import Hub
 
 log = logging.getLogger(__name__)
 
+ANEW = "episodes begin anew, with other random numbers, and the result is not that of an undisturbed run"
+"""What is said of a shard that cannot go on where it was."""
+
 
 def num_cores() -> int:
     """Cores that this process may use."""
@@ -48,10 +51,7 @@ class Accounts:
 
     def begins_anew(self, source: str, shard: int, why: str) -> None:
         """A shard could not be set to where it stood."""
-        log.warning(
-            "%s %d: %s: episodes begin anew, with other random numbers, and the result is not that of an undisturbed run",
-            source, shard, why,
-        )  # fmt: skip
+        log.warning("%s %d: %s: %s", source, shard, why, ANEW)
         self.show(Failed(source, shard, why, True))
 
     def note_blocked(self, now_s: float) -> None:

@@ -23,7 +23,7 @@ from levada.flow.payload import Shard, derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
 from levada.flow.watch import Failed, Instrument, Report, Reported, Statistics
-from levada.runners.accounts import Accounts
+from levada.runners.accounts import ANEW, Accounts
 from levada.runners.saving import (
     ShardKey,
     collect,
@@ -337,10 +337,7 @@ class HubRun:
             some = [key for key in shards if anew.get(key, "") == reason]
             names = ", ".join(f"{source} {index}" for source, index in some)
             count = max(self._num_failures[key] for key in some)
-            anew_text = (
-                "episodes begin anew, with other random numbers, and the result is not that of an undisturbed run"
-            )
-            what = f"{reason}: {anew_text}" if reason else "it is made again"
+            what = f"{reason}: {ANEW}" if reason else "it is made again"
             log.warning("%s: %s; %s (failure %d of %d in a row)", names, why, what, count, self._max_restarts)
         for source, index in shards:
             self._accounts.show(Failed(source, index, why, (source, index) in anew))

@@ -156,7 +156,7 @@ def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, see
             work.load_state_dict(state)
         except NotSavedError as error:
             close(work)
-            why_anew = str(error)
+            why_anew = str(error) or type(error).__name__
             shard = renewed(shard, seed, shard.num_items)
             work = node.work(shard)
     except BaseException as error:
