@@ -11,6 +11,7 @@ import doctest
 import io
 import os
 import shlex
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -27,6 +28,12 @@ from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from levada.cli import main
+
+
+def pytest_configure() -> None:
+    """A job in the background begins with Ctrl-C ignored, and so would the programs that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
