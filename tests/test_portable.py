@@ -247,6 +247,30 @@ def test_a_run_from_before_there_were_levels_goes_on(monkeypatch: pytest.MonkeyP
     assert lv.resume(run.path, until="updates=3", display="quiet").summary.updates == 3
 
 
+@pytest.mark.parametrize(
+    ("dispatch", "off", "level"),
+    [
+        (["X86_V3", "X86_V4", "AVX512_ICL", "AVX512_SPR"], ["X86_V4", "AVX512_ICL", "AVX512_SPR"], "AVX2"),  # numpy 2.4
+        (["X86_V3", "X86_V4", "AVX512_ICL", "AVX512_SPR"], [], "AVX512"),
+        (["AVX2", "FMA3", "AVX512F", "AVX512_SKX"], ["AVX512F", "AVX512_SKX"], "AVX2"),  # numpy 2.0
+        (["AVX2", "FMA3", "AVX512F", "AVX512_SKX"], ["AVX512_SKX"], "AVX512"),
+        ([], [], "baseline"),
+    ],
+)
+def test_the_level_of_numpy_is_that_of_its_code_and_not_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch, dispatch: list[str], off: list[str], level: str
+) -> None:
+    """On a processor with all of AVX-512, of which numpy tells whether it has code for it or not."""
+    from numpy._core import _multiarray_umath as numpy_core  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(numpy_core, "__cpu_baseline__", ["X86_V2"])
+    monkeypatch.setattr(numpy_core, "__cpu_dispatch__", dispatch)
+    monkeypatch.setattr(
+        numpy_core, "__cpu_features__", {name: name not in off for name in ["X86_V2", *portable._LEVELS, "AVX512VL"]}
+    )
+    assert portable.machine()["numpy"] == level
+
+
 def test_another_model_of_the_same_maker_is_the_same_machine() -> None:
     assert portable.differences(NATIVE, NATIVE | {"processor": "GenuineIntel Core"}) == []
     assert portable.differences(NATIVE, NATIVE | {"processor": "AuthenticAMD EPYC"}) == [

@@ -19,7 +19,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Literal, TypeAlias, cast, get_args
 
@@ -99,12 +99,13 @@ def machine() -> dict[str, str]:
     from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
     from threadpoolctl import threadpool_info
 
-    features = _multiarray_umath.__cpu_features__
+    enabled = _multiarray_umath.__cpu_features__
+    compiled = {*_multiarray_umath.__cpu_baseline__, *_multiarray_umath.__cpu_dispatch__}
     blas = [info for info in threadpool_info() if info["user_api"] == "blas" and "numpy" in info["filepath"]]
     best = "AVX512" if has_avx512() else "AVX2" if _has("avx2", "fma") else "unknown"
     return {
         "processor": f"{_processor().get('vendor_id', 'unknown')} {_processor().get('model name', '')}".strip(),
-        "numpy": next((level for name, level in _LEVELS.items() if features.get(name)), "baseline"),
+        "numpy": _numpy_level({name for name in compiled if enabled.get(name)}),
         "blas": ", ".join(f"{info['internal_api']} {info.get('architecture')}" for info in blas) or "unknown",
         "torch": torch.backends.cpu.get_cpu_capability(),
         "mkl": "AVX2" if os.environ.get("MKL_CBWR") == "AVX2" or is_amd() else best,
@@ -152,6 +153,11 @@ def _numpy_avx512() -> str:
         if version is not None and tuple(map(int, version.groups())) < (2, 4):
             return "AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL"
     return "X86_V4 AVX512_ICL AVX512_SPR"
+
+
+def _numpy_level(features: Collection[str]) -> str:
+    """Of the features that numpy has code for and uses; of others it says whether the processor has them, and no more."""
+    return next((level for name, level in _LEVELS.items() if name in features), "baseline")
 
 
 def _has(*flags: str) -> bool:
