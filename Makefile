@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
+# Without bytecode each of the hundreds of processes that tests start would compile torch anew, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
