@@ -21,8 +21,8 @@ PAIRS = [(algorithm, env) for algorithm, presets in PRESETS.items() for env in p
 
 
 CHOICES = (
-    "Acrobot-v1", "CartPole-v1", "MountainCar-v0", "Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1", "FrozenLake8x8-v1",
-    "Taxi-v4",
+    "Acrobot-v1", "CartPole-v1", "MountainCar-v0", "Blackjack-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1", "FrozenLake-v1",
+    "FrozenLake8x8-v1", "Taxi-v4",
 )  # fmt: skip
 NUMBERS = ("MountainCarContinuous-v0", "Pendulum-v1")
 
