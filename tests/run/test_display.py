@@ -84,7 +84,7 @@ def test_lines_come_also_while_the_loop_does_not_come_by():
     _, starting, seen, still = stream.getvalue().splitlines()
     assert starting == "    2.0 s | starting"
     assert seen.startswith("    9.0 s | 0.2% of 100,000 steps")
-    assert "| return 0.960 (1 episodes) | 200 env steps" in seen
+    assert "| return 0.960 (1 episode) | 200 env steps" in seen
     assert still.startswith("   15.0 s | 0.2% of 100,000 steps")
     assert still.partition("| return")[2] == seen.partition("| return")[2]
 

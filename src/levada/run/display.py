@@ -25,6 +25,7 @@ from typing import Literal, Protocol, TextIO
 import msgspec
 
 from levada.flow.watch import Statistics
+from levada.flow.words import plural
 from levada.run.beat import DRAWING, Beat
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
@@ -255,9 +256,9 @@ class PlainDisplay(_Lines):
         parts = [
             f"{view.elapsed_s:7.1f} s",
             *([goal] if goal else []),
-            f"return {return_text(view.return_mean_100)} ({view.episodes:,} episodes)",
-            f"{view.env_steps:,} env steps, {view.steps_per_s:,.0f}/s",
-            f"{view.updates:,} updates, {rate_text(view.updates_per_s)}/s",
+            f"return {return_text(view.return_mean_100)} ({plural(view.episodes, 'episode')})",
+            f"{plural(view.env_steps, 'env step')}, {view.steps_per_s:,.0f}/s",
+            f"{plural(view.updates, 'update')}, {rate_text(view.updates_per_s)}/s",
             *([f"lag {', '.join(lag)}"] if lag else []),
             *(f"reuse {name} {reuse_text(r.reuse, r.asked)}" for name, r in view.statistics.replays.items()),
             bottleneck_text(view),

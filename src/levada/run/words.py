@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from levada.flow.words import plural
 from levada.run.summary import Summary
 
 
@@ -18,9 +19,9 @@ def summary_text(summary: Summary) -> str:
         seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
     parts = [
         f"stopped by {summary.stopped_by}",
-        f"return {return_text(summary.return_mean_100)} ({summary.episodes:,} episodes)",
-        f"{summary.env_steps:,} env steps",
-        f"{summary.updates:,} updates",
+        f"return {return_text(summary.return_mean_100)} ({plural(summary.episodes, 'episode')})",
+        plural(summary.env_steps, "env step"),
+        plural(summary.updates, "update"),
         seconds,
     ]
     if summary.steps_per_s is not None:
