@@ -4,8 +4,10 @@ import multiprocessing.forkserver as forkserver
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,6 +19,7 @@ from replay_samples import replay_flow
 from levada.flow import Failed, Queue
 from levada.runners import WorkerError
 from levada.runners.processes import Processes
+from levada.runners.processes.forkserver import prepare
 
 
 class Births:
@@ -36,7 +39,12 @@ class Births:
         for number in (numbers := self.plans.pop(0)):
             os.kill(pid, number)
         if signal.SIGKILL in numbers:
-            select.select([process], [], [])  # now there is nobody to read
+            select.select([process], [], [])
+            unread = select.poll()
+            unread.register(writer, 0)
+            unread.poll(
+                5_000.0
+            )  # the forkserver has an end of the pipe, too, for a moment; now there is nobody to read
         os.close(process)
         again, told = os.pipe()
         forkserver.write_signed(told, pid)
@@ -155,6 +163,23 @@ def test_a_forkserver_that_was_stopped_holds_up_nothing():
         os.kill(run.worker_pids[0], signal.SIGKILL)
         reach(run, 2)  # with a worker that another one has forked
         os.kill(server(), signal.SIGSTOP)
+
+
+def test_a_forkserver_that_is_killed_and_not_gone_yet_costs_no_attempt(monkeypatch, tmp_path):
+    """Its sockets are closed some time before it can be waited for; until then it refuses everyone, and counts as alive."""
+    prepare()
+    dying = server()
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(tmp_path / "deaf"))
+        monkeypatch.setattr(forkserver._forkserver, "_forkserver_address", deaf.getsockname())
+        gone = threading.Timer(0.5, os.kill, (dying, signal.SIGKILL))
+        gone.start()
+        failures = Failures()
+        with Processes(workers=1).open(samples.counting_flow(samples.Numbers()), seed=1, instruments=[failures]) as run:
+            reach(run, 1)
+        gone.join()
+    assert failures.seen == []
+    assert server() != dying
 
 
 SIGNALLED = """

@@ -292,6 +292,20 @@ def test_contents_of_replays_come_back(here):
     assert run.summary.updates == 6
 
 
+@pytest.mark.parametrize("run", ["other", "replay"])
+def test_older_versions_of_weights_that_are_no_numbers_are_not_played(here, shell, run):
+    def change(arrays):
+        old = [name for name in arrays if name.startswith("registers/") and name.endswith("weight")]
+        assert old
+        for name in old:
+            arrays[name].flat[3] = np.nan
+
+    hostile_runs.edit_arrays(here / run, change)
+    done = shell(f"resume {run} --fresh-episodes --until updates=7")
+    assert "has numbers that are not finite" in done.err
+    assert "version" in done.err
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_no_numbers_are_neither_played_nor_trained(here, shell, value):
     def change(arrays):

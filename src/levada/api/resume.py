@@ -178,6 +178,9 @@ def _check(found: Checkpoint, flow: Flow, directory: RunDirectory, fresh: bool) 
             state = begun_anew(flow, state, "")
         for name, own in state.learners.items():
             check_numbers(f"learner {name!r}", own)
+        for name, versions in state.registers.items():
+            for version, own in versions.items():
+                check_numbers(f"version {version} of register {name!r}", own)
         check_fits(flow, state, directory.config.identity.seed, tables=not found.is_ours)
     except Exception as error:  # whatever it raises, it is the checkpoint that does not fit
         msg = f"checkpoint {short(found.path)} is {error if isinstance(error, ValueError) else repr(error)}"

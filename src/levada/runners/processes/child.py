@@ -15,9 +15,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import reduction
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from levada.runners.processes.forkserver import CONTEXT, OURS, prepare, replace_stopped
+from levada.runners.processes.forkserver import CONTEXT, OURS, await_end, prepare, replace_stopped
 from levada.runners.processes.memory import Segment
 from levada.runners.processes.signals import end_with, how_it_ended, leave_signals_to_main
 
@@ -52,9 +53,7 @@ class Child:
         sealed = _Sealed(args)
         start_args = (target, tuple(ends), sealed)
         try:
-            prepare()  # makes the folder for sockets, which the process shares if it is known when that is made
-            self._process = CONTEXT.Process(target=_live, args=start_args, name=OURS + name, daemon=daemon)
-            self._process.start()
+            self._process = _forked(start_args, OURS + name, daemon)
         except (EOFError, ConnectionError, FileNotFoundError) as error:  # it was killed at once, or the forkserver was
             self._why = f"while it was being started ({type(error).__name__})"
         finally:
@@ -112,6 +111,22 @@ class Child:
             return os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # no Linux, or one that forbids it; or the process has ended already
             return os.dup(self._process.sentinel)
+
+
+def _forked(args: tuple[Any, ...], name: str, daemon: bool) -> ForkServerProcess:
+    """A new process; where the forkserver is at its end, of the next one."""
+    try:
+        return _started(args, name, daemon)
+    except (ConnectionRefusedError, FileNotFoundError):  # nothing was sent: it hears nobody any more
+        await_end(PATIENCE_S)
+        return _started(args, name, daemon)
+
+
+def _started(args: tuple[Any, ...], name: str, daemon: bool) -> ForkServerProcess:
+    prepare()  # makes the folder for sockets, which the process shares if it is known when that is made
+    process = CONTEXT.Process(target=_live, args=args, name=name, daemon=daemon)
+    process.start()
+    return process
 
 
 class _Sealed:

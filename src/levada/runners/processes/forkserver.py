@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import select
 import shutil
 import signal
 import tempfile
@@ -103,6 +104,20 @@ def _end_if_stopped() -> None:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # left to who started it
+
+
+def await_end(patience_s: float) -> None:
+    """Wait for the end of a forkserver that refuses connections: once killed it takes a while to be gone, and counts as alive."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    try:
+        process = -1 if pid is None else os.pidfd_open(pid)
+    except (AttributeError, OSError):  # no Linux, or one that forbids it; or it has ended already
+        return
+    if process >= 0:
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        ended.poll(1000.0 * patience_s)
+        os.close(process)
 
 
 @contextmanager
