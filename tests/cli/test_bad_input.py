@@ -218,7 +218,7 @@ COMMANDS = [
     ("hidden 0", f"{CARTPOLE} --hidden 64 0", MISTAKEN, ["hidden", "(64, 0)"]),
     ("std nan", f"{CARTPOLE} --log-std-init nan", MISTAKEN, ["log_std_init", "nan"]),
     ("minibatch", f"{CARTPOLE} --minibatch-size 100", MISTAKEN, ["1 * 8 * 32 = 256", "try 64 or 128"]),
-    ("minibatch too large", f"{CARTPOLE} --minibatch-size 257", MISTAKEN, ["= 256; try 256"]),
+    ("minibatch too large", f"{CARTPOLE} --minibatch-size 257", MISTAKEN, ["= 256; try 256, or num_minibatches in its place"]),
     # options of the run
     ("until name", f"{CARTPOLE} --until retrun=475", MISTAKEN, ["'retrun'", "did you mean 'return'?"]),
     ("until no number", f"{CARTPOLE} --until return=high", MISTAKEN, ["return=high is not a number"]),

@@ -89,7 +89,9 @@ def require_divides(config: Any, divisor: str, number: int, product: str, usual:
         below = max(d for d in range(1, min(value, number) + 1) if number % d == 0)
         above = next((d for d in range(value, number + 1) if number % d == 0), number)
         near = " or ".join(str(d) for d in dict.fromkeys((below, above)))
-        msg = f"{type(config).__name__}({divisor}={value}) does not divide {product} = {number}; try {near}"
+        counted = divisor == "minibatch_size" and hasattr(config, "num_minibatches")
+        other = ", or num_minibatches in its place" if counted else ""
+        msg = f"{type(config).__name__}({divisor}={value}) does not divide {product} = {number}; try {near}{other}"
         raise ConfigError(msg)
 
 
