@@ -52,7 +52,10 @@ def test_an_environment_that_fails_to_close_does_not_undo_what_was_learned(shell
 def test_an_environment_that_can_never_be_closed_is_trained_and_played_with(shell, on):
     done = shell(f"train ppo --env broken_envs:BrokenNeverCloses-v0 {SMALL} --until updates=2 --on {on} --out run")
     assert done.code == 0
-    assert "warning: environment 'broken_envs:BrokenNeverCloses-v0': close() raised OSError: cannot be closed" in done.message
+    assert (
+        "warning: environment 'broken_envs:BrokenNeverCloses-v0': close() raised OSError: cannot be closed"
+        in done.message
+    )
     played = shell("eval run --episodes 1 --trust")
     assert (played.code, "1 episodes" in played.out) == (0, True)
     assert "close() raised OSError: cannot be closed" in played.message
