@@ -1,6 +1,7 @@
 """A run gets a directory of its own, and can be read from it again."""
 
 import errno
+import io
 import json
 import os
 import platform
@@ -277,13 +278,16 @@ def read_only(monkeypatch):
     def opened(path, flags, *args, **kwargs):
         return refuse(path) if flags & (os.O_WRONLY | os.O_RDWR) else real(path, flags, *args, **kwargs)
 
+    def made_or_read(path, mode="r", *args, **kwargs):
+        return refuse(path) if "x" in mode else read(path, mode, *args, **kwargs)
+
     def begin():
         monkeypatch.setattr("os.open", opened)
-        monkeypatch.setattr("io.open", lambda path, mode="r", *args, **kwargs: refuse(path))
+        monkeypatch.setattr("io.open", made_or_read)
         for name in ("unlink", "rename", "replace"):
             monkeypatch.setattr(f"os.{name}", refuse)
 
-    real = os.open
+    real, read = os.open, io.open
     return begin
 
 
