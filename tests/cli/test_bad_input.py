@@ -253,6 +253,8 @@ COMMANDS = [
     ("svg directory", "show ppo --env CartPole-v1 --svg files", MISTAKEN, ["--svg files", "Is a directory"]),
     ("svg and mermaid", "show ppo --env CartPole-v1 --svg a.svg --mermaid", MISTAKEN, ["--svg and --mermaid"]),
     ("show until", "show ppo --env CartPole-v1 --until steps=1", MISTAKEN, ["--until"]),
+    ("init number", "train --config initnumber/config.json", MISTAKEN, ["initnumber cannot be used", "init_from=1000000000"]),
+    ("on number", "train --config onnumber/config.json", MISTAKEN, ["onnumber cannot be used again", "on=2: expected the name"]),
     # what cannot be learned from
     ("Text", f"{BROKEN}TextObs-v0", MISTAKEN, ["observation space is Text", "encode the text as a Box"]),
     ("Graph", f"{BROKEN}GraphObs-v0", MISTAKEN, ["observation space is Graph", "padded"]),
@@ -329,6 +331,11 @@ CALLS = [
         ["tensorboard='no': expected True or False"],
     ),
     ("out number", lambda: levada.train("ppo", "CartPole-v1", out=3), ["out=3 (int): expected a directory"]),
+    (
+        "init number",
+        lambda: levada.train("ppo", "CartPole-v1", init_from=3),
+        ["init_from=3 (int): expected a directory"],
+    ),
     ("seed None", lambda: levada.train("ppo", "CartPole-v1", seed=None), ["seed=None: expected an integer >= 0"]),
     (
         "foreign field",
@@ -365,6 +372,11 @@ def template(tmp_path_factory):
         config = json.loads((root / name / "config.json").read_bytes())
         settings = config["settings"] | change
         config["settings"] = {key: value for key, value in settings.items() if value is not None}
+        (root / name / "config.json").write_text(json.dumps(config))
+    for name, change in (("initnumber", {"init_from": 1_000_000_000}), ("onnumber", {"on": 2})):
+        shutil.copytree(root / "run", root / name)
+        config = json.loads((root / name / "config.json").read_bytes())
+        config["settings"] |= {key: {"value": value, "from": "argument"} for key, value in change.items()}
         (root / name / "config.json").write_text(json.dumps(config))
     (root / "files").mkdir()
     (root / "files" / "notes.txt").write_text("mine")
