@@ -153,6 +153,13 @@ class Task(_Named):
                 "vectorized by itself; have it show {'obs': ..., 'action_mask': ...}"
             )
             raise TaskError(msg)
+        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):
+            msg = f"env_kwargs is {self.env_kwargs!r}, expected a mapping from names to values, such as {{'size': 5}}"
+            raise TaskError(msg)
+        if "disable_env_checker" in self.env_kwargs and self._is_id:
+            raise TaskError(
+                "env_kwargs has 'disable_env_checker', which is no word of the environment; it is off, so leave it out"
+            )
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":

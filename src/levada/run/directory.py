@@ -352,7 +352,11 @@ class RunDirectory:
 
     @classmethod
     def _claim(cls, path: Path, config: RunConfig) -> RunDirectory:
-        text = msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n"
+        try:
+            text = msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n"
+        except UnicodeEncodeError as error:  # a name that the system gave, as Python reads bytes that are not UTF-8
+            msg = f"{CONFIG} is written in UTF-8, and cannot hold {error.object!r}; give a name in UTF-8"
+            raise RunDirectoryError(msg) from error
         try:
             made = _make_empty(path)
         except (OSError, ValueError) as error:
