@@ -180,6 +180,12 @@ class FailsInClose(Sound):
             raise OSError(msg)
 
 
+class NeverCloses(Sound):
+    def close(self):
+        msg = "cannot be closed"
+        raise OSError(msg)
+
+
 class ExitsInClose(Sound):
     def close(self):
         sys.exit(3)

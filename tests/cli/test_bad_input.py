@@ -233,6 +233,8 @@ COMMANDS = [
     ("quiet json", f"{CARTPOLE} --quiet --json", MISTAKEN, ["--quiet and --json"]),
     ("seed negative", f"{CARTPOLE} --seed -1", MISTAKEN, ["seed=-1: expected an integer >= 0"]),
     ("seed word", f"{CARTPOLE} --seed one", MISTAKEN, ["--seed one: expected an integer"]),
+    ("kwargs of make", f"{CARTPOLE} --env-kwargs disable_env_checker=1", MISTAKEN, ["'disable_env_checker'", "leave it out"]),
+    ("out bytes", f"{CARTPOLE} --out run\udcff", MISTAKEN, ["config.json is written in UTF-8, and cannot hold 'run\\udcff'"]),
     ("kwargs bare", f"{CARTPOLE} --env-kwargs speed", MISTAKEN, ["--env-kwargs speed: expected name=value"]),
     ("kwargs twice", f"{CARTPOLE} --env-kwargs a=1 a=2", MISTAKEN, ["--env-kwargs has a twice"]),
     ("kwargs value", "train ppo --env FrozenLake-v1 --env-kwargs map_name=9x9", MISTAKEN, ["KeyError: '9x9' (frozen_lake.py"]),
@@ -253,6 +255,8 @@ COMMANDS = [
     ("svg directory", "show ppo --env CartPole-v1 --svg files", MISTAKEN, ["--svg files", "Is a directory"]),
     ("svg and mermaid", "show ppo --env CartPole-v1 --svg a.svg --mermaid", MISTAKEN, ["--svg and --mermaid"]),
     ("show until", "show ppo --env CartPole-v1 --until steps=1", MISTAKEN, ["--until"]),
+    ("init number", "train --config initnumber/config.json", MISTAKEN, ["initnumber cannot be used", "init_from=1000000000"]),
+    ("on number", "train --config onnumber/config.json", MISTAKEN, ["onnumber cannot be used again", "on=2: expected the name"]),
     # what cannot be learned from
     ("Text", f"{BROKEN}TextObs-v0", MISTAKEN, ["observation space is Text", "encode the text as a Box"]),
     ("Graph", f"{BROKEN}GraphObs-v0", MISTAKEN, ["observation space is Graph", "padded"]),
@@ -329,6 +333,15 @@ CALLS = [
         ["tensorboard='no': expected True or False"],
     ),
     ("out number", lambda: levada.train("ppo", "CartPole-v1", out=3), ["out=3 (int): expected a directory"]),
+    (
+        "init number",
+        lambda: levada.train("ppo", "CartPole-v1", init_from=3),
+        ["init_from=3 (int): expected a directory"],
+    ),
+    ("out bytes", lambda: levada.train("ppo", "CartPole-v1", out="a\udcff"), ["in UTF-8", r"cannot hold 'a\udcff'"]),
+    ("eval kwargs", lambda: levada.evaluate("run", env_kwargs=5), ["evaluate: env_kwargs=5, expected a mapping"]),
+    ("task kwargs", lambda: Task("CartPole-v1", env_kwargs=5), ["env_kwargs is 5, expected a mapping"]),
+    ("names of kwargs", lambda: Task("CartPole-v1", env_kwargs={1: 2}), ["env_kwargs is {1: 2}, expected a mapping"]),
     ("seed None", lambda: levada.train("ppo", "CartPole-v1", seed=None), ["seed=None: expected an integer >= 0"]),
     (
         "foreign field",
@@ -365,6 +378,11 @@ def template(tmp_path_factory):
         config = json.loads((root / name / "config.json").read_bytes())
         settings = config["settings"] | change
         config["settings"] = {key: value for key, value in settings.items() if value is not None}
+        (root / name / "config.json").write_text(json.dumps(config))
+    for name, change in (("initnumber", {"init_from": 1_000_000_000}), ("onnumber", {"on": 2})):
+        shutil.copytree(root / "run", root / name)
+        config = json.loads((root / name / "config.json").read_bytes())
+        config["settings"] |= {key: {"value": value, "from": "argument"} for key, value in change.items()}
         (root / name / "config.json").write_text(json.dumps(config))
     (root / "files").mkdir()
     (root / "files" / "notes.txt").write_text("mine")

@@ -47,10 +47,26 @@ def test_an_environment_that_fails_to_close_does_not_undo_what_was_learned(shell
     assert "OSError: cannot be closed; that was when the run in run was closed, and all of it is saved" in done.message
 
 
-def test_sys_exit_in_close_says_where(shell):
-    done = shell(f"train ppo --env broken_envs:BrokenExitsInClose-v0 {TINY} --until updates=2 --out run")
-    assert done.code == 1
-    assert "EnvError: environment 'broken_envs:BrokenExitsInClose-v0': close() called sys.exit(3)" in done.message
+@pytest.mark.filterwarnings("always::RuntimeWarning")
+@pytest.mark.parametrize("on", ["inline", "auto", "processes:1"])
+def test_an_environment_that_can_never_be_closed_is_trained_and_played_with(shell, on):
+    done = shell(f"train ppo --env broken_envs:BrokenNeverCloses-v0 {SMALL} --until updates=2 --on {on} --out run")
+    assert done.code == 0
+    assert (
+        "warning: environment 'broken_envs:BrokenNeverCloses-v0': close() raised OSError: cannot be closed"
+        in done.message
+    )
+    played = shell("eval run --episodes 1 --trust")
+    assert (played.code, "1 episodes" in played.out) == (0, True)
+    assert "close() raised OSError: cannot be closed" in played.message
+
+
+@pytest.mark.filterwarnings("always::RuntimeWarning")
+def test_sys_exit_in_close_says_where_and_ends_nothing(shell):
+    done = shell(f"train ppo --env broken_envs:BrokenExitsInClose-v0 {SMALL} --until updates=2 --out run")
+    assert done.code == 0
+    assert "environment 'broken_envs:BrokenExitsInClose-v0': close() called sys.exit(3)" in done.message
+    assert os.path.exists("run/summary.json")
 
 
 @pytest.mark.parametrize("on", ["inline", "processes:1"])

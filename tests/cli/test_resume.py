@@ -1,5 +1,6 @@
 """`levada resume`: the run goes on as if nothing had happened."""
 
+import errno
 import json
 import os
 import signal
@@ -135,6 +136,17 @@ def test_a_refused_resume_changes_nothing(shell):
 
 
 @pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+def test_resuming_where_nothing_can_be_written_is_refused(shell, monkeypatch):
+    def refuse(path, data):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    shell(f"train ppo --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
+    monkeypatch.setattr("levada.run.directory.write_synced", refuse)
+    done = shell("resume run --until updates=4")
+    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert "levada: cannot write the run directory run: Read-only file system; give a directory" in done.message
+
+
 def test_a_learner_that_cannot_be_saved_is_said_to_be_lost(tmp_path):
     config = Forgetful(**TINY_FIELDS)
     run = levada.train(config, "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet")

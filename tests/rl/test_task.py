@@ -416,6 +416,41 @@ def test_what_was_made_is_closed_when_a_later_one_fails() -> None:
     assert "while making 3 of task" in caught.value.__notes__[0]
 
 
+FILE_ENVS = """
+import gymnasium
+
+class Picky(gymnasium.Env):
+    def __init__(self, n=20):
+        raise ValueError("n must be at most 10")
+
+class Plain(gymnasium.Env):
+    pass
+
+class NoEnv:
+    def __init__(self, n=20):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("Picky", ValueError, "^n must be at most 10"),
+        ("Plain", TaskError, r"envs_of_mine\.py:Plain': env_kwargs has 'n', .* not take: Plain\(\) takes no arguments"),
+        ("NoEnv", TaskError, "returned a NoEnv, expected a gymnasium.Env"),
+    ],
+)
+def test_what_a_class_of_a_file_raises_with_env_kwargs_is_what_is_said(
+    tmp_path: Path, name: str, kind: type[Exception], said: str
+) -> None:
+    (tmp_path / "envs_of_mine.py").write_text(FILE_ENVS)
+    with pytest.raises(kind, match=said) as caught:
+        Task(f"{tmp_path}/envs_of_mine.py:{name}", env_kwargs={"n": 12}).make(1)
+    assert "no module" not in str(caught.value)
+    if kind is ValueError:
+        assert "with env_kwargs {'n': 12}" in caught.value.__notes__[0]
+
+
 # --- the recipe itself --------------------------------------------------------------------------------------------
 
 

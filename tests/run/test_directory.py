@@ -1,6 +1,7 @@
 """A run gets a directory of its own, and can be read from it again."""
 
 import errno
+import io
 import json
 import os
 import platform
@@ -265,6 +266,42 @@ def test_rewinding_forgets_what_came_later(tmp_path):
     made.rewind(2)
     assert made.metrics_path.read_bytes() == b"".join(lines[:2])
     assert made.summary() is None
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Makes every later writing and removing fail, as it does on a disk that cannot be written."""
+
+    def refuse(path, *args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    def opened(path, flags, *args, **kwargs):
+        return refuse(path) if flags & (os.O_WRONLY | os.O_RDWR) else real(path, flags, *args, **kwargs)
+
+    def made_or_read(path, mode="r", *args, **kwargs):
+        return refuse(path) if "x" in mode else read(path, mode, *args, **kwargs)
+
+    def begin():
+        monkeypatch.setattr("os.open", opened)
+        monkeypatch.setattr("io.open", made_or_read)
+        for name in ("unlink", "rename", "replace"):
+            monkeypatch.setattr(f"os.{name}", refuse)
+
+    real, read = os.open, io.open
+    return begin
+
+
+@pytest.mark.parametrize(
+    "call", [lambda made: made.rewind(2), lambda made: made.check_files()], ids=["rewind", "check"]
+)
+def test_going_on_where_nothing_can_be_written_is_refused(tmp_path, read_only, call):
+    made = create(tmp_path / "run")
+    made.metrics_path.write_bytes(b'{"step":8,"charts/updates":1}\n')
+    read_only()
+    with pytest.raises(
+        RunDirectoryError, match=r"^cannot write the run directory \S*run: Read-only file system; give a direc"
+    ):
+        call(made)
 
 
 def test_a_torn_summary_is_said(tmp_path):

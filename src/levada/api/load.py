@@ -117,7 +117,7 @@ def evaluate(
         raise LoadError(msg)
     result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
     return evaluate_policy(
-        _otherwise(result, env_kwargs or {}),
+        _otherwise(result, {} if env_kwargs is None else env_kwargs),
         result.policy,
         num_episodes=num_episodes,
         seed=seed,
@@ -128,6 +128,9 @@ def evaluate(
 
 def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
     """The task of a run, with keyword arguments that change what happens, not what is seen and done."""
+    if not isinstance(env_kwargs, Mapping):
+        msg = f"evaluate: env_kwargs={env_kwargs!r}, expected a mapping from names to values, such as {{'mode': 1}}, or None"
+        raise LoadError(msg)
     if not env_kwargs:
         return result.task
     task = dataclasses.replace(result.task, env_kwargs={**result.task.env_kwargs, **env_kwargs})

@@ -75,6 +75,13 @@ class Options:
         check_threads("", self.threads)
         if self.until is not None:
             Until.parse(self.until)
+        for name in ("out", "init_from"):
+            if not isinstance(getattr(self, name), str | None):
+                msg = f"{name}={getattr(self, name)!r}: expected a directory, such as 'runs/first', or None"
+                raise ConfigError(msg)
+        if not isinstance(self.on, str):
+            msg = f"on={self.on!r}: expected the name of a deployment, such as 'inline' or 'processes:2'"
+            raise ConfigError(msg)
         for name in ("save_replays", "tensorboard"):
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name}={getattr(self, name)!r}: expected True or False"

@@ -79,9 +79,10 @@ def train(
     began_s = time.perf_counter()
     place = deployment(on)
     check_instruments(instruments)
-    if not isinstance(out, str | os.PathLike | None):
-        msg = f"out={out!r} ({type(out).__name__}): expected a directory, such as 'runs/first', or None"
-        raise OptionError(msg)
+    for name, path in (("out", out), ("init_from", init_from)):
+        if not isinstance(path, str | os.PathLike | None):
+            msg = f"{name}={path!r} ({type(path).__name__}): expected a directory, such as 'runs/first', or None"
+            raise OptionError(msg)
     options = Options(
         until=until, seed=seed, on=str(place), out=None if out is None else os.fspath(out), threads=threads,
         checkpoint_every_updates=checkpoint_every_updates, save_replays=save_replays, tensorboard=tensorboard,

@@ -131,8 +131,8 @@ class EnvBatch:
             check_observation_space(raw_space, raw_action_space)
             check_action_space(raw_action_space)
             self.autoreset_mode = self._declared_mode()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         if isinstance(env.unwrapped, SyncVectorEnv) and self.autoreset_mode is AutoresetMode.SAME_STEP:
             env.unwrapped.envs = [KeepFinalObs(single) for single in env.unwrapped.envs]
@@ -333,7 +333,14 @@ class EnvBatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        """Close them. What that raises becomes a warning: it undoes nothing of the block, and hides none of its errors."""
+        try:
+            self.close()
+        except Exception as second:
+            text = str(second)
+            if not isinstance(second, EnvError):
+                text = f"environment {self.name!r}: close() raised {type(second).__name__}: {second}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"EnvBatch({self.name!r}, num_envs={self.num_envs}, {self.autoreset_mode.name})"

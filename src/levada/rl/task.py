@@ -153,6 +153,13 @@ class Task(_Named):
                 "vectorized by itself; have it show {'obs': ..., 'action_mask': ...}"
             )
             raise TaskError(msg)
+        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):
+            msg = f"env_kwargs is {self.env_kwargs!r}, expected a mapping from names to values, such as {{'size': 5}}"
+            raise TaskError(msg)
+        if "disable_env_checker" in self.env_kwargs and self._is_id:
+            raise TaskError(
+                "env_kwargs has 'disable_env_checker', which is no word of the environment; it is off, so leave it out"
+            )
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":
@@ -239,6 +246,11 @@ class Task(_Named):
             return None  # the run will meet the same, and say where
 
     @property
+    def _is_id(self) -> bool:
+        """Whether it is a name for Gymnasium's registry, not a file of the user's own."""
+        return isinstance(self.env, str) and split(self.env) is None
+
+    @property
     def _is_vector(self) -> bool:
         if isinstance(self.env, str):
             return self.vectorization in ("vector_entry_point", "envpool")
@@ -273,10 +285,14 @@ class Task(_Named):
             raise
         except Exception as error:
             unknown = [name for name in self.env_kwargs if f"unexpected keyword argument {name!r}" in str(error)]
+            if traceback.extract_tb(error.__traceback__)[-1].filename == __file__ and "takes no arguments" in str(
+                error
+            ):
+                unknown = list(self.env_kwargs)  # a class without __init__
             if isinstance(error, TypeError) and unknown:
                 msg = f"task {self.name!r}: env_kwargs has {unknown[0]!r}, which the environment does not take: {error}"
                 raise TaskError(msg) from error
-            if self.env_kwargs and isinstance(self.env, str) and is_installed(find_spec(self.env)):
+            if self.env_kwargs and self._is_id and is_installed(find_spec(cast("str", self.env))):
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 where = f"{Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
                 said = f"{type(error).__name__}: {error} ({where})"

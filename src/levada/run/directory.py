@@ -37,7 +37,16 @@ import msgspec
 from levada.flow.errors import LevadaError
 from levada.run.checkpoint import FOLDER as CHECKPOINTS
 from levada.run.checkpoint import set_aside
-from levada.run.files import is_directory, open_file, read_whole, short, sync_directory, temporary_name, write_atomic
+from levada.run.files import (
+    is_directory,
+    open_file,
+    read_whole,
+    short,
+    sync_directory,
+    temporary_name,
+    write_atomic,
+    write_synced,
+)
 from levada.run.identity import Identity, Setting, versions
 from levada.run.plain import plain
 from levada.run.summary import Summary
@@ -257,7 +266,7 @@ class RunDirectory:
         return [values for values, _ in self._metrics()]
 
     def check_files(self) -> None:
-        """Whether a run can go on here: metrics can be read, and no directory is in the way of a file.
+        """Whether a run can go on here: files can be written and metrics read, and no directory is in the way of a file.
 
         Raises:
             RunDirectoryError: it cannot.
@@ -269,6 +278,14 @@ class RunDirectory:
                 raise RunDirectoryError(msg)
         for _ in self._metrics():
             pass
+        trial = temporary_name(self.metrics_path)
+        try:
+            write_synced(trial, b"")
+        except OSError as error:
+            raise RunDirectoryError(_unwritable(self.path, error)) from error
+        finally:
+            with contextlib.suppress(OSError):  # it was never made
+                trial.unlink()
 
     def rewind(self, updates: int) -> None:
         """Forget metrics after a checkpoint, summary and error, so that a resumed run says everything once.
@@ -279,9 +296,19 @@ class RunDirectory:
             updates: of the checkpoint. Env steps would not do: several updates can follow one item of a replay.
 
         Raises:
-            RunDirectoryError: metrics.jsonl cannot be read; nothing is changed.
+            RunDirectoryError: metrics.jsonl cannot be read, or the directory not be written; nothing is changed.
 
         """
+        try:
+            self._keep_metrics(updates)
+            for name in (SUMMARY, ERROR):
+                (self.path / name).unlink(missing_ok=True)
+            set_aside(self.path, updates)
+        except OSError as error:
+            raise RunDirectoryError(_unwritable(self.path, error)) from error
+
+    def _keep_metrics(self, updates: int) -> None:
+        """Those of so many updates; whatever happens meanwhile, the file is the old one or the new one."""
         temporary = temporary_name(self.metrics_path)
         try:
             with temporary.open("xb") as kept:
@@ -292,12 +319,11 @@ class RunDirectory:
                 kept.flush()
                 os.fsync(kept.fileno())
             temporary.replace(self.metrics_path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        except BaseException:
+            with contextlib.suppress(OSError):  # it was never made, or the disk cannot be written
+                temporary.unlink()
+            raise
         sync_directory(self.path)
-        for name in (SUMMARY, ERROR):
-            (self.path / name).unlink(missing_ok=True)
-        set_aside(self.path, updates)
 
     def _metrics(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Line by line, decoded and as it is."""
@@ -326,7 +352,11 @@ class RunDirectory:
 
     @classmethod
     def _claim(cls, path: Path, config: RunConfig) -> RunDirectory:
-        text = msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n"
+        try:
+            text = msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n"
+        except UnicodeEncodeError as error:  # a name that the system gave, as Python reads bytes that are not UTF-8
+            msg = f"{CONFIG} is written in UTF-8, and cannot hold {error.object!r}; give a name in UTF-8"
+            raise RunDirectoryError(msg) from error
         try:
             made = _make_empty(path)
         except (OSError, ValueError) as error:

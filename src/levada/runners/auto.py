@@ -9,9 +9,10 @@ where there are fewer cores than processes at work.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -111,7 +112,7 @@ def num_shards(flow: Flow) -> int:
 def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
     """Seconds of each node in some reports' time, and how many reports those were."""
     spent, num_reports, start_s = _Spent(), 0, perf_counter()
-    with closing(Inline().open(flow, seed=seed, instruments=[spent])) as run:
+    with _opened(flow, seed, spent) as run:
         for number, _ in enumerate(run):
             if number == 0 and perf_counter() - start_s < TRIAL_S * 10:  # the first is not like the others
                 spent.seconds.clear()
@@ -121,6 +122,20 @@ def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
             if perf_counter() - start_s > TRIAL_S:
                 break
     return spent.seconds, max(1, num_reports)
+
+
+@contextmanager
+def _opened(flow: Flow, seed: int, spent: _Spent) -> Iterator[InlineRun]:
+    """A run for a trial, which an environment that cannot be closed does not undo."""
+    run = Inline().open(flow, seed=seed, instruments=[spent])
+    try:
+        yield run
+    finally:
+        try:
+            run.close()
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}; that was when the trial of flow {flow.name!r} was closed"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def predict_s(trial: Trial, num_shards: int, num_workers: int, runs_ahead: bool) -> float:
