@@ -114,7 +114,8 @@ def test_masked_log_prob_equals_torch() -> None:
 
 @pytest.mark.parametrize("logits", [
     [-3e9, -2e9, 0.0, -4e9], [-3e30, -2e30, 0.0, -5e30], [-np.inf, 2.0, 1.0, 0.0], [-np.inf, -np.inf, 0.0, 0.0],
-    [1.0, 2.0, 3.0, -np.inf],
+    [1.0, 2.0, 3.0, -np.inf], [-1.5e38, -np.inf, 3.0, -np.inf], [-np.inf, -np.inf, 3.0, -np.inf],
+    [-1.5e38, -1.5e38, -1.5e38, -2e38],
 ])  # fmt: skip
 def test_extreme_logits_forbid_the_same_as_in_torch(logits: list[float]) -> None:
     row, mask = np.array([logits], np.float32), np.array([[True, True, False, True]])
