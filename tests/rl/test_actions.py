@@ -138,6 +138,16 @@ def test_extreme_logits_forbid_the_same_as_in_torch(logits: list[float]) -> None
 
 
 @pytest.mark.parametrize("name", ["box", "squashed"])
+def test_a_huge_deviation_gives_finite_actions(name: str) -> None:
+    head = HEADS[name]
+    params = np.zeros((100, head.row_size), np.float32)
+    params[:, head.row_size // 2 :] = 89.0
+    action = head.sample(params, head.draw(np.random.default_rng(1), 1, 100)[0])
+    assert np.isfinite(action).all()
+    assert np.isfinite(head.log_prob(params, action)).all()
+
+
+@pytest.mark.parametrize("name", ["box", "squashed"])
 def test_a_tiny_deviation_gives_a_density_as_in_torch(name: str) -> None:
     head = HEADS[name]
     params = np.zeros((1, head.row_size), np.float32)
