@@ -25,6 +25,13 @@ def needs(algorithm: str, task: lv.Task | str, on: str = "inline", **fields) -> 
         ("dqn", {"capacity": 100_000_000_000}, "100,000,000,000 entries of 'replay'.* Lower capacity$"),
         ("dqn", {"capacity": 10**9}, "1,000,000,000 entries of 'replay'"),
         ("r2d2", {"capacity": 10**9}, "1,000,000,000 entries of 'replay'"),
+        (
+            "sac",
+            {"batch_size": 10**10},
+            "80,000,000,000 rows that 'sample' draws.* Lower batch_size or num_gradient_steps$",
+        ),
+        ("dqn", {"num_gradient_steps": 10**9}, "64,000,000,000 rows that 'sample' draws"),
+        ("r2d2", {"batch_size": 10**9}, "4,000,000,000 rows that 'sample' draws"),
         ("ppo", {"hidden": (20_000, 20_000, 20_000, 20_000)}, "the network of 'learn'"),
     ],
 )
@@ -79,6 +86,33 @@ def test_a_layer_that_no_machine_has_room_for_is_refused_before_a_directory_is_m
     with pytest.raises(SizeError, match="a layer of 1,000,000 x 1,000,000 weights"):
         lv.train("ppo", "CartPole-v1", until="updates=1", display="quiet", hidden=(1_000_000, 1_000_000))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "weights"),
+    [
+        ("ppo", {"cell": "lstm", "num_units": 200_000}, "160,052,000,000"),  # 4 gates x 200,000 x (64 + 200,000 + 1)
+        ("ppo", {"cell": "gru", "num_units": 200_000}, "120,039,000,000"),
+        ("r2d2", {"num_units": 200_000}, "160,052,000,000"),
+    ],
+)
+def test_a_memory_that_no_machine_has_room_for_is_refused_at_once(algorithm, fields, weights, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        SizeError, match=f"a recurrent layer of num_units=200,000 has {weights} weights, which take about"
+    ):
+        lv.train(algorithm, "CartPole-v1", until="updates=1", display="quiet", **fields)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_drawn_has_all_of_its_frames():
+    drawn = needs("dqn", "ALE/Pong-v5", batch_size=32, num_gradient_steps=1)["32 rows that 'sample' draws"]
+    assert 32 * 8 * 84 * 84 < drawn < 1.01 * 32 * 8 * 84 * 84
+
+
+def test_a_network_that_remembers_counts():
+    found = needs("ppo", "CartPole-v1", cell="gru", hidden=(16,), num_units=8)["the network of 'learn'"]
+    assert found == 32 * ((4 * 16 + 16) + 3 * 8 * (16 + 8 + 1) + 3 * (8 + 1))
 
 
 def test_the_network_counts():

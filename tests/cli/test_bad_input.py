@@ -578,3 +578,13 @@ def test_an_error_that_cannot_be_put_into_words_is_reported(capsys):
 
     assert guarded(fails) == FAILED
     assert "levada: Silent: (str() of it raises RuntimeError)" in capsys.readouterr().err
+
+
+def test_a_huge_message_of_an_error_is_cut(capsys):
+    def fails():
+        raise RuntimeError("x" * 1_000_000)
+
+    assert guarded(fails) == FAILED
+    said = capsys.readouterr().err
+    assert len(said) < 5_000
+    assert "(the first 2,000 of 1,000,000 characters)" in said

@@ -308,3 +308,18 @@ def test_a_deviation_too_small_for_its_inverse_gives_a_density(dtype, log_std):
     log_prob.sum().backward()
     assert mean.grad.isfinite().all()
     assert spread.grad.tolist() == [[-1.0, -1.0]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "log_std"), [(torch.float32, 87.0), (torch.float32, 89.0), (torch.float32, 1e4), (torch.float64, 800.0)]
+)
+def test_a_deviation_too_large_for_a_number_gives_samples_and_gradients(dtype, log_std):
+    mean = torch.zeros(1_000, 2, dtype=dtype, requires_grad=True)
+    spread = torch.full((2,), log_std, dtype=dtype, requires_grad=True)
+    policy = Gaussian(mean, spread)
+    sample = policy.rsample(torch.Generator().manual_seed(0))
+    assert sample.isfinite().all()
+    (1e-38 * sample.sum() + policy.log_prob(sample).mean() + policy.entropy().mean()).backward()
+    assert mean.grad.isfinite().all()
+    assert spread.grad.isfinite().all()
+    assert SquashedGaussian(mean.detach(), spread.detach(), -1.0, 1.0).entropy().isnan().sum() == 0

@@ -90,6 +90,17 @@ def test_a_forbidden_action_is_forbidden_whatever_the_size_of_the_others(scale):
     assert policy.mode().item() == allowed == policy.sample(generator()).item()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("low", [-9e37, -1e38, -1.5e38, -3e38, -math.inf])
+def test_a_forbidden_action_is_forbidden_however_low_the_others_are(low, dtype):
+    logits = torch.tensor([[low, 5.0, 1.0, low], [low, 5.0, low, low]], dtype=dtype, requires_grad=True)
+    policy = Categorical(logits, torch.tensor([[True, False, False, False], [True, False, False, True]]))
+    assert policy.log_probs.exp().tolist() == [[1.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.5]]
+    torch.testing.assert_close(policy.entropy().float(), torch.tensor([0.0, math.log(2.0)]))
+    (policy.entropy().sum() + policy.log_probs[:, 0].sum() + policy.kl(policy).sum()).backward()
+    assert logits.grad.isfinite().all()
+
+
 def test_a_ratio_of_masked_probabilities_is_finite():
     mask = torch.tensor([[True, False]])
     old, new = Categorical(torch.zeros(1, 2), mask), Categorical(torch.ones(1, 2), mask)

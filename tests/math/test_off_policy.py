@@ -228,6 +228,7 @@ def test_compiled_traced_and_mapped_agree_with_eager():
         ({"clip_c": -1.0}, RangeError, "vtrace: clip_c is -1.0, expected a number above 0"),
         ({"clip_pg_rho": math.nan}, RangeError, "vtrace: clip_pg_rho is nan, expected a number above 0"),
         ({"lambda_": 1.1}, RangeError, "vtrace: lambda_ is 1.1, expected a number in [0, 1]"),
+        ({"lambda_": "a"}, KindError, "vtrace: lambda_ is 'a', expected a number; did you forget float(...)?"),
         ({"discount": 99}, RangeError, "vtrace: discount is 99, expected a number in [0, 1]"),
     ],
 )

@@ -1,5 +1,7 @@
 """Rescaling against numbers of 60 digits, its inverse, its slope, and what it refuses."""
 
+import math
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -76,3 +78,19 @@ def test_what_is_refused(function):
         function(torch.tensor([1]))
     with pytest.raises(RangeError, match=f"{function.__name__}: eps is -0.1, expected a number from 0"):
         function(torch.tensor([1.0]), eps=-0.1)
+    with pytest.raises(RangeError, match=f"{function.__name__}: eps is inf, expected a number from 0 that is finite"):
+        function(torch.tensor([1.0]), eps=math.inf)
+    for no_number in ("a", None):
+        with pytest.raises(KindError, match=f"{function.__name__}: eps is {no_number!r}, expected a number"):
+            function(torch.tensor([1.0]), eps=no_number)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("function", [signed_hyperbolic, signed_parabolic])
+def test_what_is_infinite_stays_so(function, eps, dtype):
+    x = torch.tensor([math.inf, -math.inf, 0.0], dtype=dtype, requires_grad=True)
+    found = function(x, eps=eps)
+    assert found.tolist() == [math.inf, -math.inf, 0.0]
+    found.sum().backward()
+    assert not x.grad.isnan().any()

@@ -349,6 +349,8 @@ def call(**changes):
             "gae: discount is torch.float64, expected torch.float32; did you forget .to(torch.float32)?",
         ),
         ({"lambda_": -0.1}, RangeError, "gae: lambda_ is -0.1, expected a number in [0, 1]"),
+        ({"lambda_": "a"}, KindError, "gae: lambda_ is 'a', expected a number; did you forget float(...)?"),
+        ({"lambda_": None}, KindError, "gae: lambda_ is None, expected a number; did you forget float(...)?"),
     ],
 )
 def test_gae_refuses(changes, error, message):

@@ -129,6 +129,7 @@ def test_importing_it_does_not_import_torch():
             "gae_numpy: out[1] has shape (4, 3), expected (4, 2) as r_t",
         ),
         ({"lambda_": 1.5}, RangeError, "gae_numpy: lambda_ is 1.5, expected a number in [0, 1]"),
+        ({"lambda_": None}, KindError, "gae_numpy: lambda_ is None, expected a number; did you forget float(...)?"),
         (
             {"discount": np.float64(-1.0)},
             RangeError,

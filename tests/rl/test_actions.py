@@ -114,7 +114,8 @@ def test_masked_log_prob_equals_torch() -> None:
 
 @pytest.mark.parametrize("logits", [
     [-3e9, -2e9, 0.0, -4e9], [-3e30, -2e30, 0.0, -5e30], [-np.inf, 2.0, 1.0, 0.0], [-np.inf, -np.inf, 0.0, 0.0],
-    [1.0, 2.0, 3.0, -np.inf],
+    [1.0, 2.0, 3.0, -np.inf], [-1.5e38, -np.inf, 3.0, -np.inf], [-np.inf, -np.inf, 3.0, -np.inf],
+    [-1.5e38, -1.5e38, -1.5e38, -2e38],
 ])  # fmt: skip
 def test_extreme_logits_forbid_the_same_as_in_torch(logits: list[float]) -> None:
     row, mask = np.array([logits], np.float32), np.array([[True, True, False, True]])
@@ -134,6 +135,16 @@ def test_extreme_logits_forbid_the_same_as_in_torch(logits: list[float]) -> None
                 np.testing.assert_allclose(log_prob, theirs.log_prob(torch.from_numpy(action)).numpy(), rtol=1e-6)
                 if log_prob[0] < -100.0:
                     assert not (actions.reshape(200, -1)[:, 0] == number).any()
+
+
+@pytest.mark.parametrize("name", ["box", "squashed"])
+def test_a_huge_deviation_gives_finite_actions(name: str) -> None:
+    head = HEADS[name]
+    params = np.zeros((100, head.row_size), np.float32)
+    params[:, head.row_size // 2 :] = 89.0
+    action = head.sample(params, head.draw(np.random.default_rng(1), 1, 100)[0])
+    assert np.isfinite(action).all()
+    assert np.isfinite(head.log_prob(params, action)).all()
 
 
 @pytest.mark.parametrize("name", ["box", "squashed"])

@@ -3,8 +3,8 @@
     needs = estimate(flow, Processes(workers=2))
     check_memory(needs, machine_memory())
 
-The estimate counts what grows with a setting: replays, items that are under way, environments, default networks, worker
-processes. What an environment allocates as it goes is not in it.
+The estimate counts what grows with a setting: replays, draws of them, items that are under way, environments, networks of ours,
+worker processes. What an environment allocates as it goes is not in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from levada.flow.deployment import Deployment
 from levada.flow.derive import derive
 from levada.flow.nodes import Node
 from levada.memory import Memory, lines_of, nbytes_text
+from levada.rl._size import WEIGHT_NBYTES
 from levada.rl.models import default_network
 from levada.rl.policy import Policy
 from levada.rl.sequences import Sequences
@@ -43,8 +45,8 @@ ROW_NBYTES = 8
 """Of a transition in a replay beside observations and action: reward and discount."""
 PRIORITY_NBYTES = 16
 """Of an entry of a prioritised replay: its place in the tree of sums."""
-WEIGHT_NBYTES = 32
-"""Of a weight that is learned: itself, its gradient, two means of that, copies for an update and for those who act."""
+INDEX_NBYTES = 20
+"""Of a row that is drawn from a replay: where it lies, its number and its weight."""
 MANY_ENVS = 1_000
 """From so many environments on, some are made for a trial, to see what one takes."""
 TRIAL_ENVS = 16
@@ -70,9 +72,14 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
         if entry:
             priority = 0 if replay.sampler == "uniform" else PRIORITY_NBYTES
             needs[f"{replay.capacity:,} entries of {replay.name!r}"] = replay.capacity * (entry + priority)
+        rows = [_entry_nbytes(flow, flow.nodes[source], whole=True) for source in storage.sources]
+        row = max((nbytes for nbytes in rows if nbytes is not None), default=0)
+        for node in flow.nodes.values():
+            if node.kind == "sample" and node.replay == replay.name and row:
+                needs[f"{node.size:,} rows that {node.name!r} draws"] = node.size * (row + INDEX_NBYTES)
     for name, recipe in flow.learners().items():
         policy = getattr(recipe, "policy", None)
-        if isinstance(policy, Policy) and policy.network is None:  # others were built, and so tried, with the flow
+        if isinstance(policy, Policy) and _is_ours(policy.network):  # others were built, and so tried, with the flow
             needs[f"the network of {name!r}"] = WEIGHT_NBYTES * _num_weights(policy)
     if isinstance(place, Processes):
         num_workers = useful_workers(flow, place.workers)
@@ -106,8 +113,9 @@ def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
 _WAYS = {
     " environments": "num_envs or shards",
     " entries of ": "capacity",
+    " rows that ": "batch_size or num_gradient_steps",
     " item": "num_envs, num_steps or shards",
-    "the network of ": "hidden",
+    "the network of ": "hidden or num_units",
     " worker processes": "the number of workers",
 }
 """What stands in the name of a need -> what it comes from."""
@@ -154,31 +162,43 @@ def _item_nbytes(work: Any) -> int | None:
     return int(sampler.num_envs * (sampler.num_steps + 1) * step)
 
 
-def _entry_nbytes(flow: Flow, source: Node) -> int | None:
-    """Bytes of one entry that a replay keeps of what a source makes."""
+def _entry_nbytes(flow: Flow, source: Node, *, whole: bool = False) -> int | None:
+    """Bytes of one entry that a replay keeps of what a source makes; `whole`: as it is drawn, with all of its frames."""
     sampler, item = _sampler(source.work), _item_nbytes(source.work)
     if sampler is None or item is None:
         return None
     observation, action = observation_nbytes(sampler.task), action_nbytes(sampler.task)
+    shares_frames = bool(sampler.task.frame_stack) and not whole
+    if whole:
+        observation *= sampler.task.frame_stack or 1
     for node in flow.nodes.values():
         if node.kind == "map" and any(edge.node == source.name for edge in node.inputs):
             if isinstance(node.work, NStep):  # the observations before and after it; of frames both share nearly all
-                return (1 if sampler.task.frame_stack else 2) * observation + action + ROW_NBYTES
+                return (1 if shares_frames else 2) * observation + action + ROW_NBYTES
             if isinstance(node.work, Sequences):
                 cut = node.work
                 return (cut.burn_in + cut.length + cut.num_steps) * (observation + action + ROW_NBYTES)
     return item // int(sampler.num_envs)  # a rollout of one environment
 
 
+def _is_ours(network: Any) -> bool:
+    """Whether nothing but layers comes of making it: the default network, or a part of this package with its settings set."""
+    made_by = network.func if isinstance(network, partial) else network
+    return network is None or getattr(made_by, "__module__", "").startswith("levada.rl.")
+
+
 def _num_weights(policy: Policy) -> int:
-    """Weights of a default network, counted without memory for them.
+    """Weights of a network of ours, counted without memory for them.
 
     Raises:
         SizeError: a layer alone is too large for the machine.
 
     """
     with torch.device("meta"):
-        network = default_network(policy.inner_space, policy.head.num_params, policy.hidden, policy.activation)
+        if policy.network is None:
+            network = default_network(policy.inner_space, policy.head.num_params, policy.hidden, policy.activation)
+        else:
+            network = policy.network(policy.inner_space, policy.head.num_params)
     return num_weights(network)
 
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 THREADS_S = 1.0
 """How long threads that an environment has left may take to end."""
+MOST_CHARS = 2_000
+"""Of the message of an error, such as one that an environment raises: more would push away what else is said."""
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 
 
@@ -271,9 +273,12 @@ def _report(error: BaseException, directory: RunDirectory | None) -> int:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
     except Exception as second:  # of the user's own class
         return f"(str() of it raises {type(second).__name__})"
+    if len(text) <= MOST_CHARS:
+        return text
+    return f"{text[:MOST_CHARS]} ...\n  (the first {MOST_CHARS:,} of {len(text):,} characters)"
 
 
 def _users_part(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:

@@ -26,6 +26,8 @@ from ._wide import widened
 
 # Below any logit that is allowed; finite, so that a row of nothing else is uniform.
 _MASKED_LOGIT = -1e38
+# Allowed logits below this count as this, so that what is forbidden is below them in any case, be they -inf.
+_LEAST_LOGIT = -9e37
 # exp() of it is exactly 0, yet sums and differences of it stay finite: no -inf, so no NaN in
 # entropies and ratios.
 _LEAST_LOG_PROB = -1e9
@@ -66,7 +68,7 @@ class Categorical:
         if mask is not None:
             check_dtype("Categorical", "mask", mask, TORCH_FLAGS)
             check_shape("Categorical", "mask", mask, logits.shape, "logits")
-            logits = logits.masked_fill(mask.logical_not(), _MASKED_LOGIT)
+            logits = logits.clamp(min=_LEAST_LOGIT).masked_fill(mask.logical_not(), _MASKED_LOGIT)
         self.log_probs = functional.log_softmax(logits, dim=-1).clamp(min=_LEAST_LOG_PROB)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

@@ -128,15 +128,24 @@ def check_discount(where: str, discount: float | Array, r_t: Array) -> None:
         check_shape(where, "discount", discount, r_t.shape, "r_t")
 
 
+def check_number(where: str, name: str, value: object) -> None:
+    """Raise KindError unless `value` is a number, or an array of one."""
+    if not isinstance(value, int | float) and not hasattr(value, "__float__"):
+        msg = f"{where}: {name} is {value!r}, expected a number; did you forget float(...)?"
+        raise KindError(msg)
+
+
 def check_unit(where: str, name: str, value: float) -> None:
-    """Raise RangeError unless `value` lies in [0, 1]."""
+    """Raise KindError unless `value` is a number, RangeError unless it lies in [0, 1]."""
+    check_number(where, name, value)
     if not 0.0 <= value <= 1.0:
         msg = f"{where}: {name} is {value}, expected a number in [0, 1]"
         raise RangeError(msg)
 
 
 def check_finite(where: str, name: str, value: float) -> None:
-    """Raise RangeError unless `value` is a finite number."""
+    """Raise KindError unless `value` is a number, RangeError unless it is finite."""
+    check_number(where, name, value)
     if not math.isfinite(value):
         msg = f"{where}: {name} is {value}, expected a finite number"
         raise RangeError(msg)
@@ -153,7 +162,8 @@ def check_count(where: str, name: str, value: object) -> None:
 
 
 def check_positive(where: str, name: str, value: float) -> None:
-    """Raise RangeError unless `value` is above 0."""
+    """Raise KindError unless `value` is a number, RangeError unless it is above 0."""
+    check_number(where, name, value)
     if not value > 0:
         msg = f"{where}: {name} is {value}, expected a number above 0"
         raise RangeError(msg)

@@ -30,6 +30,12 @@ def _inverse_std(log_std: Tensor) -> Tensor:
     return (-log_std).clamp(max=largest).exp()
 
 
+def deviation(log_std: Tensor) -> Tensor:
+    """The standard deviation, with room for 20 of it among the finite numbers however large it is."""
+    largest = math.floor(math.log(torch.finfo(log_std.dtype).max)) - 3
+    return log_std.clamp(max=largest).exp()
+
+
 @final
 class Gaussian:
     """Choose a vector of N independent normally distributed numbers.
@@ -82,7 +88,7 @@ class Gaussian:
         True
         """
         noise = torch.empty_like(self.mean).normal_(generator=generator)
-        return self.mean + self.log_std.exp() * noise
+        return self.mean + deviation(self.log_std) * noise
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Give the log-density ``[*batch]`` of `action`, floating ``[*batch, N]``.

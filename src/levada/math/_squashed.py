@@ -23,7 +23,7 @@ from ._checks import (
     check_shape,
     dtype_name,
 )
-from ._gaussian import Gaussian
+from ._gaussian import Gaussian, deviation
 
 _LOG_TWO = math.log(2.0)
 
@@ -156,7 +156,7 @@ class SquashedGaussian:
         >>> round(SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0).entropy().item(), 4)
         0.6698
         """
-        mean, std = self.base.mean, self.base.log_std.exp()
+        mean, std = self.base.mean, deviation(self.base.log_std)
         z = torch.linspace(-6.0, 6.0, 65, dtype=mean.dtype, device=mean.device).view(-1, *[1] * mean.dim())
         weights = (-0.5 * z * z).softmax(dim=0)
         log_slope = (weights * self._log_slope(mean + std * z)).sum(dim=0)

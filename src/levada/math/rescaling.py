@@ -9,9 +9,12 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
-from ._checks import TORCH_FLOATS, RangeError, check_dtype
+from ._checks import TORCH_FLOATS, RangeError, check_dtype, check_number
 
 
 def signed_hyperbolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
@@ -33,7 +36,9 @@ def signed_hyperbolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
 
     """
     _check("signed_hyperbolic", x, eps)
-    return x / ((x.abs() + 1.0).sqrt() + 1.0) + eps * x
+    # the divisor of what is infinite is finite, and 0 times that is left out
+    h = x / ((x.abs() + 1.0).sqrt() + 1.0).clamp(max=torch.finfo(x.dtype).max)
+    return h + eps * x if eps else h
 
 
 def signed_parabolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
@@ -58,12 +63,14 @@ def signed_parabolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
     """
     _check("signed_parabolic", x, eps)
     size, b = x.abs(), 1.0 + 2.0 * eps
-    slope = 2.0 / (b + (b * b + 4.0 * eps * size).sqrt())
+    largest = torch.finfo(x.dtype).max / (1.0 + 8.0 * eps)  # so that the slope of what is infinite is not 0
+    slope = 2.0 / (b + (b * b + 4.0 * eps * size.clamp(max=largest)).sqrt())
     return x * slope * (size * slope + 2.0)
 
 
 def _check(where: str, x: Tensor, eps: float) -> None:
     check_dtype(where, "x", x, TORCH_FLOATS)
-    if not eps >= 0.0:
-        msg = f"{where}: eps is {eps}, expected a number from 0"
+    check_number(where, "eps", eps)
+    if not 0.0 <= eps < math.inf:
+        msg = f"{where}: eps is {eps}, expected a number from 0 that is finite, such as 1e-3"
         raise RangeError(msg)

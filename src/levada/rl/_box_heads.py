@@ -23,6 +23,8 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
 _LARGEST_EXPONENT = np.float32(math.floor(math.log(np.finfo(np.float32).max)))
 """Whose exponential is finite in float32, as in `levada.math.Gaussian`."""
+_LARGEST_LOG_STD = _LARGEST_EXPONENT - np.float32(3.0)
+"""Of which samples are finite, as there."""
 _LOG_STD_RANGE = (-20.0, 2.0)
 """Of a deviation that a network gives (Haarnoja et al. 2018, arXiv 1801.01290, in the authors' code)."""
 
@@ -50,7 +52,8 @@ class BoxHead(ActionHead):
         if out is None:
             out = np.empty((len(params), *self._shape), np.float32)
         action = out.reshape(len(params), self._size)
-        np.exp(self._log_std(params), out=action)
+        np.minimum(self._log_std(params), _LARGEST_LOG_STD, out=action)
+        np.exp(action, out=action)
         np.multiply(action, noise_t, out=action)
         np.add(action, params[:, : self._size], out=action)
         self._squash(action)

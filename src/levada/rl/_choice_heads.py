@@ -18,7 +18,7 @@ from levada.math import Bernoulli, Categorical, Distribution, MultiCategorical
 from levada.rl._action_head import ActionHead, refuse_mask, softplus
 from levada.rl.spaces import Array
 
-_MASKED_LOGIT, _LEAST_LOG_PROB = np.float32(-1e38), np.float32(-1e9)
+_MASKED_LOGIT, _LEAST_LOGIT, _LEAST_LOG_PROB = np.float32(-1e38), np.float32(-9e37), np.float32(-1e9)
 """As in `levada.math.Categorical`."""
 
 
@@ -138,7 +138,7 @@ def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 def _masked(logits: Array, mask: Array) -> Array:
     # Relative to the largest, so that a row without any allowed action is uniform, as levada.math says.
-    allowed = np.where(mask, logits, _MASKED_LOGIT)
+    allowed = np.where(mask, np.maximum(logits, _LEAST_LOGIT), _MASKED_LOGIT)
     relative: Array = allowed - allowed.max(axis=-1, keepdims=True)
     return relative
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from levada.flow.errors import LevadaError
-from levada.memory import machine_memory
+from levada.memory import machine_memory, nbytes_text
 
 _COPIES = 4
 """Of each weight, while it is learned: itself, its gradient, and Adam's two moments."""
 _BYTES = 4
+WEIGHT_NBYTES = 32
+"""Of a weight of a whole network that is learned: with those four, copies for an update and for those who act."""
 
 
 class SizeError(LevadaError, ValueError):
@@ -32,5 +34,24 @@ def check_layer(num_inputs: int, num_outputs: int) -> None:
         msg = (
             f"a layer of {num_inputs:,} x {num_outputs:,} weights takes {needed / 2**30:,.0f} GiB while it is learned; this "
             f"machine has {there_is / 2**30:,.0f} GiB; expected fewer hidden units, such as hidden=(256, 256)"
+        )
+        raise SizeError(msg)
+
+
+def check_memory_cell(num_inputs: int, num_units: int, num_gates: int) -> None:
+    """Refuse a recurrent layer that would not fit.
+
+    Raises:
+        SizeError: it would not; says what it would take.
+
+    >>> check_memory_cell(64, 64, num_gates=4)
+    """
+    num_weights = num_gates * num_units * (num_inputs + num_units + 1)
+    needed, there_is = WEIGHT_NBYTES * num_weights, machine_memory().total_nbytes
+    if needed > there_is:
+        msg = (
+            f"a recurrent layer of num_units={num_units:,} has {num_weights:,} weights, which take about "
+            f"{nbytes_text(needed)} while they are learned; this machine has {nbytes_text(there_is)}; expected fewer, such as "
+            "num_units=128"
         )
         raise SizeError(msg)

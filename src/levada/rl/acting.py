@@ -247,8 +247,8 @@ def check_row(row: Array) -> None:
     """
     if not np.isfinite(row.max(axis=-1)).all():
         msg = (
-            "the network gives NaN or infinity: its weights, or the statistics of its normalisation, are finite but not those of "
-            "a policy that has learned from such observations"
+            "the network gives NaN or infinity: its weights, or the statistics of its normalisation, are infinite, or not those "
+            "of a policy that has learned from such observations"
         )
         raise WeightsError(msg)
 

@@ -22,6 +22,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from levada.rl._size import check_memory_cell
 from levada.rl.models import Activation, TensorNest, encoders_of, linear
 from levada.rl.spaces import leaves, map_nest, named_leaves
 
@@ -210,6 +211,10 @@ class RecurrentNet(Recurrent):
 
 def _gates(size: int, num_units: int, num_gates: int) -> tuple[nn.Linear, nn.Parameter]:
     """What makes gates of features, and the matrix ``[num_units, num_gates * num_units]`` that makes them of the last output."""
+    check_memory_cell(size, num_units, num_gates)  # orthogonal matrices take minutes where they are as large as that
     inputs = linear(size, num_gates * num_units, gain=1.0)
-    weights = [nn.init.orthogonal_(torch.empty(num_units, num_units)) for _ in range(num_gates)]
-    return inputs, nn.Parameter(torch.cat(weights, dim=1))
+    weight = torch.empty(num_units, num_gates * num_units)
+    # without torch.cat, which takes a second to import what it needs where weights are only counted
+    for gate in range(num_gates):
+        weight[:, gate * num_units : (gate + 1) * num_units] = nn.init.orthogonal_(torch.empty(num_units, num_units))
+    return inputs, nn.Parameter(weight)

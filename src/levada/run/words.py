@@ -60,15 +60,17 @@ def number_text(value: float) -> str:
 
 
 def left_text(seconds: float) -> str:
-    """A time that is left, in the unit that suits it.
+    """A time that is left, in the unit that suits it; of what nobody will wait for only that.
 
     >>> left_text(12.4), left_text(754.0), left_text(9000.0), left_text(400_000.0)
     ('12 s left', '13 min left', '2.5 h left', '4.6 days left')
+    >>> left_text(1e26)
+    'over 100 years left'
     """
     for unit, size, below in (("s", 1.0, 100.0), ("min", 60.0, 6000.0), ("h", 3600.0, 172_800.0)):
         if seconds < below:
             return f"{seconds / size:.{int(unit == 'h' and seconds < 36_000.0)}f} {unit} left"
-    return f"{seconds / 86_400.0:.1f} days left"
+    return "over 100 years left" if seconds > 100.0 * 365.25 * 86_400.0 else f"{seconds / 86_400.0:.1f} days left"
 
 
 def rate_text(value: float) -> str:

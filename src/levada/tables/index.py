@@ -39,7 +39,7 @@ class Drawn(NamedTuple):
     keys: Array
     """``[N]``, int64: what lay there, by the number of its insert; something else may take the place."""
     weights: Array | None
-    """``[N]``, float32: importance weights, the largest of each minibatch 1; None: they are all 1."""
+    """``[N]``, float32: importance weights, the largest of the draw 1; None: they are all 1."""
 
 
 class Index:
