@@ -71,4 +71,5 @@ def tree(directory: Path) -> dict[str, bytes | None]:
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in sorted(directory.rglob("*"))
+        if "__pycache__" not in path.parts  # Python's own, of the user's modules
     }
