@@ -3,9 +3,11 @@
 import signal
 import threading
 from time import monotonic
+from weakref import WeakSet
 
 import pytest
 
+from levada.flow import patience
 from levada.flow.patience import OverdueError, hung_s, limited, note_steps, telling_of_hangs
 
 
@@ -35,7 +37,8 @@ class Stepping:
         return "environment 'Slow-v0', env 0 of 2, step 7, seed 1"
 
 
-def test_a_step_that_takes_long_is_told_of_once():
+def test_a_step_that_takes_long_is_told_of_once(monkeypatch):
+    monkeypatch.setattr(patience, "_stepping", WeakSet())  # other tests leave threads in steps that hang
     said, heard = [], threading.Event()
     step = Stepping(monotonic() - 100.0)
     note_steps(step)

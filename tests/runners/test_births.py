@@ -165,13 +165,13 @@ def test_a_forkserver_that_was_stopped_holds_up_nothing():
         os.kill(server(), signal.SIGSTOP)
 
 
-def test_a_forkserver_that_is_killed_and_not_gone_yet_costs_no_attempt(monkeypatch, tmp_path):
+def test_a_forkserver_that_is_killed_and_not_gone_yet_costs_no_attempt(tmp_path):
     """Its sockets are closed some time before it can be waited for; until then it refuses everyone, and counts as alive."""
     prepare()
     dying = server()
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(tmp_path / "deaf"))
-        monkeypatch.setattr(forkserver._forkserver, "_forkserver_address", deaf.getsockname())
+        forkserver._forkserver._forkserver_address = deaf.getsockname()  # until there is another one
         gone = threading.Timer(0.5, os.kill, (dying, signal.SIGKILL))
         gone.start()
         failures = Failures()
