@@ -158,7 +158,7 @@ class Task(_Named):
             raise TaskError(msg)
         if "disable_env_checker" in self.env_kwargs and self._is_id:
             raise TaskError(
-                "env_kwargs has 'disable_env_checker', which is no word of the environment; it is off, so leave it out"
+                "env_kwargs has 'disable_env_checker', an argument of gymnasium.make; levada keeps the checker off: leave it out"
             )
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
