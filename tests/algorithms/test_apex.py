@@ -34,7 +34,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def run(hp: Replayed, env: str, *, on: Any = None, updates: int = 40, state: Any = None) -> Any:
+def run(hp: Replayed, env: Any, *, on: Any = None, updates: int = 40, state: Any = None) -> Any:
     monitor = Monitor()
     with (on or Inline()).open(hp.flow(Task(env)), seed=1, instruments=[monitor], state=state) as opened:
         for report in opened:
@@ -98,7 +98,7 @@ def test_first_priorities_are_of_the_size_of_later_ones(distribution: Any) -> No
     first = flow.nodes["n_step"].work.priority
     rows = np.zeros((1, 4, first.policy.head.row_size), np.float32)
     found = first(
-        rows, np.zeros((1, 4), np.int64), np.full((1, 4), 500.0, np.float32), np.ones((1, 4), np.float32), rows
+        rows, np.zeros((1, 4), np.int64), np.full((1, 4), 500.0, np.float32), np.ones((1, 4), np.float32), rows, None
     )
     kind = first.policy.head.kind
     atoms = torch.zeros(1, kind.num_atoms)
@@ -106,9 +106,9 @@ def test_first_priorities_are_of_the_size_of_later_ones(distribution: Any) -> No
     np.testing.assert_allclose(found, np.full((1, 4), float(later)), rtol=1e-5)
 
 
-def test_first_priorities_know_no_action_masks() -> None:
-    with pytest.raises(ConfigError, match="know nothing of action masks"):
-        ApexDQN().flow(Task(small_envs.Masked))
+def test_first_priorities_with_action_masks() -> None:
+    _, statistics, *_ = run(ApexDQN(**QUICK), small_envs.Masked, updates=5)
+    assert statistics.replays["replay"].fill >= 60
 
 
 def test_priorities_change_what_is_learned() -> None:
@@ -116,8 +116,9 @@ def test_priorities_change_what_is_learned() -> None:
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_first_priorities_by_an_independent_count(dueling: bool) -> None:
-    """|r + discount * max Q(s') - Q(s, a)|, with Q from the module of the policy."""
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_first_priorities_by_an_independent_count(dueling: bool, is_masked: bool) -> None:
+    """|r + discount * max Q(s') - Q(s, a)|, with Q from the module of the policy, and the maximum over allowed actions."""
     policy = Policy(
         observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(4), acts_by="value", dueling=dueling,
         network=partial(value_network, hidden=(8,)),
@@ -128,12 +129,15 @@ def test_first_priorities_by_an_independent_count(dueling: bool) -> None:
     obs, after = rng.standard_normal((2, 10, 3)).astype(np.float32)
     action, reward, discount = rng.integers(0, 4, (5, 2)), rng.random((5, 2)), rng.random((5, 2)) < 0.7
     rows = [actor.params(o).reshape(5, 2, -1).copy() for o in (obs, after)]
-    found = TDError(policy, huber=None)(rows[0], action, reward, 0.9 * discount, rows[1])
+    mask = rng.integers(0, 2, (5, 2, 4), np.int8)
+    mask[..., 1] = 1
+    allowed = mask.reshape(10, 4) != 0 if is_masked else np.ones((10, 4), bool)
+    found = TDError(policy, huber=None)(rows[0], action, reward, 0.9 * discount, rows[1], mask if is_masked else None)
     with torch.no_grad():
         q_tm1, q_t = (module(torch.from_numpy(o))[0].values.numpy() for o in (obs, after))
     for number in range(10):
         i, j = divmod(number, 2)
-        target = reward[i, j] + 0.9 * discount[i, j] * q_t[number].max()
+        target = reward[i, j] + 0.9 * discount[i, j] * q_t[number][allowed[number]].max()
         assert found[i, j] == pytest.approx(abs(target - q_tm1[number, action[i, j]]), rel=1e-4, abs=1e-5)
 
 

@@ -50,7 +50,9 @@ def test_a_preset_is_found_builds_and_updates_twice(algorithm, env, tmp_path):
     )
     assert run.summary.updates >= 2
     assert all(np.isfinite(array).all() for array in run.policy.weights.values())
-    observation, _ = gymnasium.make(env).reset(seed=1)
+    observation, info = gymnasium.make(env).reset(seed=1)
+    if Task(env).has_action_mask:
+        observation = {"obs": observation, "action_mask": info["action_mask"]}
     assert Task(env).action_space.contains(run.policy.act(observation))
 
 

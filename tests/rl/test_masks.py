@@ -1,10 +1,15 @@
-"""Masks in `info["action_mask"]` or `env.action_masks()`: used where that is asked for, and else said to be idle."""
+"""Masks in `info["action_mask"]` or `env.action_masks()` are found and used, or refused; `action_mask=None` trains without."""
+
+import dataclasses
+import json
+import pickle
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from cli_harness import TINY, TINY_FIELDS, Shell
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 import levada
 from levada.rl.env_batch import EnvError
@@ -57,25 +62,35 @@ def many(num_envs):
     return gymnasium.vector.SyncVectorEnv([Elsewhere] * num_envs)
 
 
+EACH = [(Elsewhere, "info"), (by_method, "method")]
+
+
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("env", "source"), [(Elsewhere, "info"), (by_method, "method")])
+@pytest.mark.parametrize(("env", "source"), [*EACH, (Elsewhere, "auto"), (by_method, "auto")])
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_only_allowed_actions_are_chosen_in_training_and_evaluation(env, source, algorithm):
     small = (
         {**TINY_FIELDS} if algorithm == "ppo" else {"min_size": 32, "batch_size": 8, "hidden": (8,), "compile": False}
     )
-    task = Task(env, action_mask=source)
-    run = levada.train(algorithm, task, until="updates=6", display="quiet", tensorboard=False, out="run", **small)
+    run = levada.train(
+        algorithm,
+        env if source == "auto" else Task(env, action_mask=source),
+        until="updates=6",
+        display="quiet",
+        tensorboard=False,
+        out="run",
+        **small,
+    )
     assert run.summary.env_steps >= 100
     assert levada.evaluate(run, num_episodes=4).returns.min() >= 5.0
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-@pytest.mark.parametrize(("env", "source"), [(Elsewhere, "info"), (by_method, "method")])
+@pytest.mark.parametrize(("env", "source"), [*EACH, (Elsewhere, "auto"), (by_method, "auto")])
 def test_masks_stand_beside_the_observation_at_reset_and_at_each_step(env, source, vectorization):
     with Task(env, action_mask=source, vectorization=vectorization).make(3) as batch:
         obs = batch.reset(seed=1)
@@ -97,40 +112,100 @@ def test_environments_with_masks_are_saved_and_go_on():
             np.testing.assert_array_equal(batch.step(actions).obs[name], other.step(actions).obs[name])
 
 
-def test_a_loaded_run_uses_the_same_masks(capsys):
-    done = Shell(capsys)(f"train ppo --env Taxi-v4 --action-mask info {TINY} --until updates=1 --out run")
+def test_masks_that_are_found_are_told_used_and_recorded(capsys):
+    done = Shell(capsys)(f"train ppo --env Taxi-v4 {TINY} --until updates=1 --out run")
     assert done.code == 0
-    assert "says in" not in done.err
+    assert done.err.count("action_mask: info, for Taxi-v4 gives action masks") == 1
     again = levada.load("run")
     assert again.task.action_mask == "info"
     assert again.policy.act({"obs": 0, "action_mask": np.array([0, 0, 0, 0, 1, 0], np.int8)}) == 4
+    with pytest.raises(
+        ValueError, match=r"trained with action masks: give \{'obs': observation, 'action_mask': mask\}"
+    ):
+        again.policy.act(0)
+    assert levada.evaluate("run", num_episodes=2, env_kwargs={"is_rainy": True}).returns.shape == (2,)
+    levada.resume("run", until="updates=2", display="quiet")
+    assert Shell(capsys)("eval run --episodes 1").code == 0
 
 
-def test_masks_that_are_not_used_are_named_when_a_run_begins(capsys):
-    done = Shell(capsys)(f"train ppo --env Taxi-v4 {TINY} --until updates=1 --out run")
-    note = (
-        "Taxi-v4 says in info['action_mask'] which actions are allowed; that is not used: `--action-mask info`, or in Python "
-        "Task(..., action_mask='info'), uses it"
+def test_what_a_run_is_shown_to_be_is_what_it_is(capsys):
+    shown = Shell(capsys)(f"show ppo --env Taxi-v4 {TINY}").out
+    shell = Shell(capsys)(f"train ppo --env Taxi-v4 {TINY} --until updates=1 --out run --quiet")
+    assert (shell.code, json.loads(Path("run", "config.json").read_text())["identity"]["flow_hash"] in shown) == (
+        0,
+        True,
     )
-    assert (done.code, done.err.count(note)) == (0, 1)
+
+
+@pytest.mark.parametrize("by", ["command line", "python"])
+def test_a_run_without_masks_stays_without(capsys, by):
+    if by == "python":
+        task = Task("Taxi-v4", action_mask=None)
+        levada.train("ppo", task, until="updates=1", display="quiet", tensorboard=False, out="run", **TINY_FIELDS)
+    else:
+        done = Shell(capsys)(f"train ppo --env Taxi-v4 --action-mask None {TINY} --until updates=1 --out run")
+        assert (done.code, "action_mask" in done.err) == (0, False)
+    again = levada.load("run")
+    assert again.task.action_mask is None
+    assert 0 <= again.policy.act(3) < 6
+    levada.resume("run", until="updates=2", display="quiet")
+    levada.evaluate("run", num_episodes=2)
 
 
 @pytest.mark.parametrize(
-    ("task", "where"),
+    ("task", "source"),
     [
-        (Task(Elsewhere), "info['action_mask']"), (Task(by_method), "env.action_masks()"), (Task("CartPole-v1"), None),
-        (Task("Pendulum-v1"), None), (Task(Elsewhere, action_mask="info"), None), (Task("small_envs:SmallMasked-v0"), None),
-        (Task(many), None), (Task("broken_envs:BrokenRaisesInReset-v0"), None),
+        (Task(Elsewhere), "info"), (Task(by_method), "method"), (Task("CartPole-v1"), None), (Task("Pendulum-v1"), None),
+        (Task(Elsewhere, action_mask="info"), "info"), (Task(Elsewhere, action_mask=None), None),
+        (Task("small_envs:SmallMasked-v0"), None), (Task(many, action_mask=None), None),
+        (Task("broken_envs:BrokenRaisesInReset-v0"), None), (Task("Taxi-v4", vectorization="async"), "info"),
     ],
 )  # fmt: skip
-def test_what_is_idle(task, where):
-    assert task.idle_mask() == where
+def test_which_masks_are_found(task, source):
+    assert task.settled().action_mask == source
+    assert task.settled().settled() == task.settled()
+    assert task.has_action_mask == (source is not None or "SmallMasked" in task.name)
+    assert pickle.loads(pickle.dumps(task.settled())).observation_space == task.observation_space
+
+
+class OneByOne(gymnasium.vector.VectorEnv):
+    """A vector environment of a user's own, with masks by a method."""
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = Elsewhere.observation_space, Elsewhere.action_space
+        self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+
+    def action_masks(self):
+        raise AssertionError
+
+
+class Signs(Elsewhere):
+    action_space = MultiBinary(2)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Task(many), r"in info\['action_mask'\], which cannot be used: only masks of single environments are read"),
+        (Task(OneByOne), r"in env.action_masks\(\), which cannot be used: only masks of single environments are read"),
+        (Task(Signs), "only Discrete and MultiDiscrete actions can be masked, got MultiBinary"),
+        (Task(Elsewhere, frame_stack=2), "observations are no Box|frame_stack"),
+    ],
+)
+def test_masks_that_cannot_be_used_are_refused(task, message):
+    with pytest.raises(SpaceError, match=message) as caught:
+        levada.train("ppo", task, until="updates=1", display="quiet", out="run", **TINY_FIELDS)
+    assert str(caught.value).count("task ") == 1
+    assert str(caught.value).endswith("action_mask=None (`--action-mask None`) trains without masks")
+    without = dataclasses.replace(task, action_mask=None)
+    assert not without.has_action_mask
 
 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: Task(Elsewhere, action_mask="obs"), TaskError, "action_mask is 'obs', expected 'info', 'method' or None"),
+        (lambda: Task(Elsewhere, action_mask="obs"), TaskError, "is 'obs', expected 'auto', 'info', 'method' or None"),
         (lambda: Task(many, action_mask="info"), TaskError, "reads the masks of single environments"),
         (
             lambda: Task("CartPole-v1", vectorization="vector_entry_point", action_mask="info"), TaskError,

@@ -5,6 +5,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+import small_envs
 from gymnasium import spaces
 
 from levada.flow import Shard
@@ -111,7 +112,8 @@ def test_a_saved_sampler_goes_on_in_the_middle_of_a_window():
     other.close()
 
 
-def td_error(row_tm1, action, reward, discount, row_t):
+def td_error(row_tm1, action, reward, discount, row_t, mask_t):
+    assert mask_t is None
     taken = np.take_along_axis(row_tm1, action[..., None], axis=-1)[..., 0]
     return np.abs(reward + discount * row_t.max(axis=-1) - taken)
 
@@ -132,7 +134,7 @@ def test_first_priorities_are_the_errors_of_the_network_that_acted(num_steps, lo
         mask = columns["mask"]
         obs, action, after = columns["obs"][mask], columns["action"][mask], columns["next_obs"][mask]
         q_tm1, q_t = actor.params(obs).copy(), actor.params(after).copy()
-        expected = td_error(q_tm1, action, columns["reward"][mask], columns["discount"][mask], q_t)
+        expected = td_error(q_tm1, action, columns["reward"][mask], columns["discount"][mask], q_t, None)
         # where an episode was cut, what comes after it was never acted on: the state before it stands in
         cut = (columns["discount"][mask] > 0) & (after[:, 1] == 7)
         np.testing.assert_allclose(columns["priority"][mask][~cut], expected[~cut], rtol=1e-5)
@@ -141,6 +143,28 @@ def test_first_priorities_are_the_errors_of_the_network_that_acted(num_steps, lo
     live.close()
     assert found > 100
     assert num_cut >= 2
+
+
+@pytest.mark.parametrize("lookahead", [1, 3])
+def test_first_priorities_are_given_the_masks_of_the_observations_after_the_windows(lookahead):
+    seen = []
+
+    def watch(row_tm1, action, reward, discount, row_t, mask_t):
+        seen.append(mask_t.reshape(-1, 5).copy())
+        return np.zeros_like(reward)
+
+    look = NStep(discount=0.5, num_steps=lookahead, priority=watch)
+    live, weights = sampler(
+        num_steps=4, lookahead=lookahead, env=small_envs.Masked, num_old=look.num_old, keeps_rows=True
+    )
+    all_columns = [look(live(weights)).columns for _ in range(20)]
+    live.close()
+    num = 0
+    for columns, masks in zip(all_columns, seen, strict=True):
+        goes_on = columns["mask"] & (columns["discount"] > 0) & (columns["next_obs"]["action_mask"].sum(axis=1) == 2)
+        np.testing.assert_array_equal(masks[goes_on], columns["next_obs"]["action_mask"][goes_on])
+        num += goes_on.sum()
+    assert num > 60
 
 
 def test_a_shard_that_begins_anew_explores_as_before():

@@ -536,7 +536,7 @@ def test_unsupported_spaces_name_the_task() -> None:
 
 
 def test_environments_that_differ_name_the_task() -> None:
-    sizes = iter([2, 3])
+    sizes = iter([2, 2, 3])  # the first is looked at
 
     def make() -> gymnasium.Env[Any, Any]:
         env = ExactEnv()

@@ -135,12 +135,6 @@ class DQN(Replayed):
             ladder=self.ladder,
         )
         first = TDError(policy, self.huber) if self.prioritised and self.first_priorities else None
-        if first is not None and task.has_action_mask:
-            msg = (
-                f"{type(self).__name__}(first_priorities=True): these know nothing of action masks, which {task.name!r} has; "
-                "set it to False"
-            )
-            raise ConfigError(msg)
         return self.replayed(task, learner, explore, first)
 
     @property
@@ -182,16 +176,19 @@ class TDError:
     policy: Policy
     huber: float | None
 
-    def __call__(self, row_tm1: Array, action: Array, reward: Array, discount: Array, row_t: Array) -> Array:
+    def __call__(
+        self, row_tm1: Array, action: Array, reward: Array, discount: Array, row_t: Array, mask_t: Array | None
+    ) -> Array:
         """``[T, B]``, of parameters ``[T, B, row_size]``; see `NStep`."""
-        head = self.policy.head
         with torch.inference_mode():
-            values: list[Any] = [
-                head.distribution(torch.from_numpy(row.reshape(-1, head.row_size))) for row in (row_tm1, row_t)
-            ]
+            z_tm1, z_t = self._values(row_tm1, None), self._values(row_t, mask_t)
             actions, rewards, discounts = (torch.from_numpy(x.reshape(-1)) for x in (action, reward, discount))
-            z_tm1, z_t = cast("list[ActionValues]", values)
             taken, after = z_tm1.atoms_of(actions), z_t.atoms_of(z_t.best())
             _, surprise = z_tm1.kind.td_loss(taken, after, rewards, discounts, self.huber)
             found: Array = surprise.numpy().reshape(reward.shape)
         return found
+
+    def _values(self, rows: Array, mask: Array | None) -> ActionValues:
+        head = self.policy.head
+        allowed = None if mask is None else torch.from_numpy(mask.reshape(-1, mask.shape[-1]) != 0)
+        return cast("ActionValues", head.distribution(torch.from_numpy(rows.reshape(-1, head.row_size)), allowed))

@@ -50,7 +50,7 @@ class Options:
     and wide networks where cores are idle, and are slow where cores are busy."""
     checkpoint_every_updates: int | Literal["auto"] | None = "auto"
     """A checkpoint after each so many updates, from which `levada resume` goes on, and one at the end; auto: about every ten
-    seconds, after a multiple of ten updates. (In Python None: only at the end.)"""
+    seconds, after a multiple of ten updates; None: only at the end."""
     save_replays: bool = False
     """Save the contents of replays in checkpoints, compressed; otherwise a resumed run fills them anew."""
     tensorboard: bool = True

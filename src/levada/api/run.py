@@ -164,7 +164,7 @@ def build(config: Algorithm, task: Task) -> Flow:
     if (why_not := torch_modes.problem()) is not None:
         raise ConfigError(why_not)
     try:
-        flow = config.flow(task)
+        flow = config.flow(task.settled())
     except ValueError as error:
         if isinstance(error, LevadaError) or not _is_ours(error):
             raise

@@ -130,9 +130,12 @@ def _launch(
 ) -> Result:
     # now: user code may change directory
     root, out = (absolute("runs"), None) if options.out is None else ("", absolute(options.out))
-    task = env if isinstance(env, Task) else Task(env)
+    asked = env if isinstance(env, Task) else Task(env)
     machine = require_level(options.portable)
     with sys_exit_is_an_error():
+        task = asked.settled()
+        if asked.action_mask == "auto" and task.action_mask is not None:
+            shown.note(f"action_mask: {task.action_mask}, for {task.name} gives action masks")
         config, settings = _settled(config, settings, task, shown)
         ends = default_until(config) if options.until is None else options.until
         until = Until.parse(ends)
@@ -144,12 +147,6 @@ def _launch(
     if isinstance(place, Processes):
         check_start(flow)
     state = None if options.init_from is None else start_from(flow, options.init_from, options.seed)
-    if (where := task.idle_mask()) is not None:
-        source = "info" if where.startswith("info") else "method"
-        shown.note(
-            f"{task.name} says in {where} which actions are allowed; that is not used: `--action-mask {source}`, or in Python "
-            f"Task(..., action_mask={source!r}), uses it"
-        )
     identity = Identity(
         algorithm=algorithm_name(type(config)),
         env=task.name,
@@ -169,7 +166,7 @@ def _launch(
     }
     about["until"] = Setting(ends, about["until"].origin)
     about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
-    for name, (value, usual) in _written(task).items():
+    for name, (value, usual) in _written(asked, task).items():
         about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
     directory = RunDirectory.create(out, identity, {**about, **settings}, root=root)
     on_directory(directory)
@@ -193,8 +190,8 @@ def _settled(
     return config, {**settings, **{name: Setting(getattr(config, name), "machine") for name in reasons}}
 
 
-def _written(task: Task) -> dict[str, tuple[Any, Any]]:
-    """A task as settings: name -> (value, default); a callable can only be named."""
+def _written(asked: Task, task: Task) -> dict[str, tuple[Any, Any]]:
+    """A task as settings, once it is settled: name -> (value, default); a callable can only be named."""
     env = task.env if isinstance(task.env, str) else {"callable": task.name}
     usual = Task(task.env, vectorization=task.vectorization)  # Atari's has settings of its own
     return {
@@ -204,5 +201,5 @@ def _written(task: Task) -> dict[str, tuple[Any, Any]]:
         "frame_stack": (task.frame_stack, usual.frame_stack),
         "reward_clip": (task.reward_clip, usual.reward_clip),
         "life_loss": (task.life_loss, usual.life_loss),
-        "action_mask": (task.action_mask, None),
+        "action_mask": (task.action_mask, task.action_mask if asked.action_mask == "auto" else "auto"),
     }

@@ -144,7 +144,7 @@ def in_our_words(said: str) -> str:
 
 
 def _expected(option: str, got: str, *kinds: str) -> str:
-    words = [_KINDS.get(kind, kind.strip("{}")) for kind in kinds]
+    words = [word for kind in kinds for word in ([_KINDS[kind]] if kind in _KINDS else kind.strip("{}").split(","))]
     listed = ", ".join(words[:-1])
     return f"{option} {got}: expected {listed}{' or ' if listed else ''}{words[-1]}"
 

@@ -30,8 +30,7 @@ from levada.algorithms.registry import algorithm_home, algorithm_name, describe,
 from levada.api import configure
 from levada.api import settings as read_settings
 from levada.cli.errors import ParserExit, UsageError, parsing
-from levada.rl._masks import MaskSource
-from levada.rl.task import Task, Vectorization
+from levada.rl.task import MaskOption, Task, Vectorization
 from levada.run.identity import Origin, Setting
 
 _SHORT = {"--lag": "--max-lag"}
@@ -39,7 +38,7 @@ _SHORT = {"--lag": "--max-lag"}
 
 _METAVARS = {
     "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "cpu|cuda",
-    "hidden": "[INT ...]",
+    "hidden": "[INT ...]", "checkpoint_every_updates": "INT|auto|None",
 }  # fmt: skip
 """Name -> what stands for its value in the help, where its type does not say that well."""
 
@@ -57,10 +56,9 @@ class EnvOption:
     env_kwargs: tuple[str, ...] = ()
     """Keyword arguments of the environment: `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are written as in
     JSON or Python; what is neither is text."""
-    action_mask: MaskSource | None = None
-    """Where the environment says which actions are allowed, if not in its observations: in `info["action_mask"]` (`info`), or by
-    `env.action_masks()` (`method`)."""
-
+    action_mask: MaskOption | None = "auto"
+    """Where the environment gives action masks, if not in its observations: `info`, in `info["action_mask"]`; `method`, by
+    `env.action_masks()`; `auto`, one of the two if the environment has it. `None` trains without masks."""
     vectorization: Vectorization = "auto"
     """How several environments are stepped: `sync` one after the other, `async` in a process for each, `vector_entry_point` by
     the id's own vector environment, `envpool` by EnvPool; `auto` is the id's own where that is quicker, else `sync`."""
@@ -189,10 +187,11 @@ def _sections(options: EnvOption, config: Algorithm) -> dict[str, type[Any]]:
     shown: dict[str, tuple[str, Any, Any]] = {}
     for part in (config, options):
         hints, texts = get_type_hints(type(part), include_extras=True), meanings(type(part))
+        usual = {field.name: field.default for field in dataclasses.fields(type(part))}
         for name in _fields(type(part)):
-            value = getattr(part, name)
+            value, is_unset = getattr(part, name), part is options and usual[name] is None
             default = dataclasses.field(default_factory=partial(_same, value))
-            shown[name] = (name, _shown(name, hints[name], value, texts.get(name, ""), part is options), default)
+            shown[name] = (name, _shown(name, hints[name], value, texts.get(name, ""), is_unset), default)
     own = type(config).__name__.lower()
     return {
         own if title == OWN and own not in GROUPS else title: dataclasses.make_dataclass(
@@ -209,8 +208,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _shown(name: str, hint: Any, value: Any, text: str, is_option: bool) -> Any:
-    """A type hint with what the help says of it. An option is not set to None by name: leaving it out does that."""
+def _shown(name: str, hint: Any, value: Any, text: str, is_unset: bool) -> Any:
+    """A type hint with what the help says of it. An option that is None unless it is set is not set to it by name."""
     about: dict[str, Any] = {"help": text}
     if metavar := _METAVARS.get(name) or _or_none(hint):
         about["metavar"] = metavar
@@ -218,7 +217,7 @@ def _shown(name: str, hint: Any, value: Any, text: str, is_option: bool) -> Any:
         about["help_behavior_hint"] = "(default: None)" if "None" in text else ""
     if name == "env":
         about["help_behavior_hint"] = "(required)"
-    return Annotated[(hint, tyro.conf.arg(**about), *([tyro.conf.DisallowNone] if is_option else []))]
+    return Annotated[(hint, tyro.conf.arg(**about), *([tyro.conf.DisallowNone] if is_unset else []))]
 
 
 def _or_none(hint: Any) -> str | None:

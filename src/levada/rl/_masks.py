@@ -6,8 +6,8 @@
 Dict('action_mask': MultiBinary(6), 'obs': Discrete(500))
 >>> env.reset(seed=1)[0]["action_mask"].tolist() == env.unwrapped.action_mask(env.unwrapped.s).tolist()
 True
->>> idle_mask(gymnasium.make("Taxi-v4")), idle_mask(gymnasium.make("CartPole-v1"))
-("info['action_mask']", None)
+>>> find_masks(gymnasium.make("Taxi-v4")), find_masks(gymnasium.make("CartPole-v1"))
+('info', None)
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from levada.rl._observations import Violation
 from levada.rl.spaces import ACTION_MASK, OBS, SpaceError, mask_sizes
@@ -24,6 +25,9 @@ from levada.rl.spaces import ACTION_MASK, OBS, SpaceError, mask_sizes
 MaskSource: TypeAlias = Literal["info", "method"]
 METHOD = "action_masks"
 """Name of the method that gives masks by sb3-contrib's convention."""
+WHERE: dict[MaskSource, str] = {"info": f"info[{ACTION_MASK!r}]", "method": f"env.{METHOD}()"}
+WITHOUT = "action_mask=None (`--action-mask None`) trains without masks"
+"""What helps where a mask that was found cannot be used."""
 
 
 class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -69,22 +73,30 @@ class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
         else:
             mask = self.env.get_wrapper_attr(METHOD)()
         if mask is None or np.shape(mask) != (self._size,):
-            where = "info['action_mask']" if self._source == "info" else f"{METHOD}()"
             got = "has none" if mask is None else f"has shape {np.shape(mask)}"
-            msg = f"action_mask={self._source!r} needs {where} of shape ({self._size},) at reset and at each step, but it {got}"
+            msg = (
+                f"action_mask={self._source!r} needs {WHERE[self._source]} of shape ({self._size},) at reset and at each step, "
+                f"but it {got}; {WITHOUT}"
+            )
             raise Violation(msg)
         return {OBS: obs, ACTION_MASK: (np.asarray(mask) != 0).astype(np.int8)}
 
 
-def idle_mask(env: gymnasium.Env[Any, Any]) -> str | None:
-    """Where an environment says which actions are allowed, though its observations do not; None if it does not say so.
+def find_masks(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> MaskSource | None:
+    """Where an environment, or a vector of them, gives action masks beside its observations; None if it gives none.
 
     It is reset for that, for nobody else will use it.
     """
-    if not mask_sizes(env.action_space):
-        return None
-    if env.has_wrapper_attr(METHOD):
-        return f"env.{METHOD}()"
+    if _has_method(env):
+        return "method"
     result = env.reset(seed=0)
     info = result[1] if isinstance(result, tuple) and len(result) == 2 else None
-    return "info['action_mask']" if isinstance(info, dict) and ACTION_MASK in info else None
+    return "info" if isinstance(info, dict) and ACTION_MASK in info else None
+
+
+def _has_method(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bool:
+    if isinstance(env, VectorEnv):
+        singles = getattr(env.unwrapped, "envs", ())
+        method = getattr(env.unwrapped, METHOD, None)
+        return callable(method) or any(isinstance(single, gymnasium.Env) and _has_method(single) for single in singles)
+    return env.has_wrapper_attr(METHOD) and callable(env.get_wrapper_attr(METHOD))

@@ -163,12 +163,12 @@ class Actor:
             if self._check_mask is not None:
                 self._check_mask(batch, np.zeros(1, np.bool_))
         except Violation as violation:
-            is_of_reset = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
-            hint = (
-                "env.reset() returns the observation and a dict: give the first"
-                if is_of_reset
-                else "act takes one observation as the environment shows it; act_batch takes a batch"
-            )
+            if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):
+                hint = "env.reset() returns the observation and a dict: give the first"
+            elif self._has_mask and not (isinstance(obs, dict) and ACTION_MASK in obs):
+                hint = f"the policy was trained with action masks: give {{{OBS!r}: observation, {ACTION_MASK!r}: mask}}"
+            else:
+                hint = "act takes one observation as the environment shows it; act_batch takes a batch"
             msg = f"act: {violation.bare} ({hint})"
             raise ValueError(msg) from None
         action = self._chosen(batch, 1, rng, deterministic, self.initial_state(1) if state is None else state)

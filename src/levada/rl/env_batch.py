@@ -36,7 +36,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from levada.flow.errors import LevadaError
 from levada.flow.patience import CLOSE_S, OverdueError, limited, note_steps
 from levada.rl._encode import make_encoder
-from levada.rl._masks import idle_mask
+from levada.rl._masks import MaskSource, find_masks
 from levada.rl._observations import Violation, make_reader
 from levada.rl._outcomes import MaskCheck, read_flags, read_reward
 from levada.rl._serial import KeepFinalObs, SerialVectorEnv
@@ -192,10 +192,10 @@ class EnvBatch:
         if isinstance(self._env.unwrapped, SerialVectorEnv):
             self._env.unwrapped.tell_lives()
 
-    def idle_mask(self) -> str | None:
-        """Where the environments say which actions are allowed, though their observations do not; ends an episode to look."""
+    def find_masks(self) -> MaskSource | None:
+        """Where the environments give action masks beside their observations; ends an episode to look."""
         env = self._env.unwrapped
-        return idle_mask(env.envs[0]) if isinstance(env, SerialVectorEnv) else None
+        return find_masks(env.envs[0] if isinstance(env, SerialVectorEnv) else env)
 
     def reset(self, seed: int | None = None) -> Nest:
         """Start every episode anew; returns the first observations, [B, ...].

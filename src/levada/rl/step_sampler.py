@@ -21,13 +21,13 @@ from levada.rl._env_loop import EnvLoop, Finals, Walk
 from levada.rl._frame_walk import FrameWalk, walk_for
 from levada.rl.explore import Exploration
 from levada.rl.policy import Policy
-from levada.rl.spaces import Array, Nest, map_nest, named_leaves
+from levada.rl.spaces import ACTION_MASK, Array, Nest, map_nest, named_leaves
 from levada.rl.task import Task
 from levada.rl.transitions import PRIORITY, Transitions
 
-FirstPriority: TypeAlias = Callable[[Array, Array, Array, Array, Array], Array]
-"""(parameters ``[T, B, row_size]``, actions ``[T, B, ...]``, rewards and discounts of windows ``[T, B]``, parameters after them)
--> priorities ``[T, B]``, not negative."""
+FirstPriority: TypeAlias = Callable[[Array, Array, Array, Array, Array, Array | None], Array]
+"""(parameters ``[T, B, row_size]``, actions ``[T, B, ...]``, rewards and discounts of windows ``[T, B]``, parameters after them,
+the action masks ``[T, B, num_actions]`` there, if there are any) -> priorities ``[T, B]``, not negative."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,8 +316,9 @@ class NStep:
         if self.priority is not None:
             assert steps.rows is not None, "priorities need StepSampler(keeps_rows=True)"
             after_t = np.where(walk.ended[last, env], last, last + 1)  # after an episode nothing was chosen
+            mask_t = obs[ACTION_MASK][after_t, env] if isinstance(obs, dict) and ACTION_MASK in obs else None
             columns_[PRIORITY] = self.priority(
-                steps.rows[start, env], walk.action[:num], reward, discount, steps.rows[after_t, env]
+                steps.rows[start, env], walk.action[:num], reward, discount, steps.rows[after_t, env], mask_t
             )
         return Transitions({name: map_nest(_rows, nest) for name, nest in columns_.items()})
 

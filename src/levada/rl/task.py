@@ -12,6 +12,7 @@ A task is plain data until `make` is called. It may be sent to another process i
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import traceback
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, cast, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
@@ -27,7 +28,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from levada.flow.mistakes import syntax_text
 from levada.rl._atari import is_atari, preprocessing
 from levada.rl._envpool import EnvPoolEnv
-from levada.rl._masks import MaskInObs, MaskSource
+from levada.rl._masks import WHERE, WITHOUT, MaskInObs, MaskSource
 from levada.rl._registry import (
     TaskError,
     deprecations_shown_once,
@@ -39,11 +40,12 @@ from levada.rl._registry import (
 from levada.rl._serial import KeepFinalObs
 from levada.rl._user_files import find_file, loaded, split
 from levada.rl.env_batch import EnvBatch
-from levada.rl.spaces import SpaceError, has_action_mask, mask_sizes
+from levada.rl.spaces import SpaceError, has_action_mask
 
-__all__ = ["EnvFactory", "Task", "TaskError", "Vectorization"]
+__all__ = ["EnvFactory", "MaskOption", "Task", "TaskError", "Vectorization"]
 
 Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point", "envpool"]
+MaskOption: TypeAlias = Literal["auto", "info", "method"]
 MakeOne: TypeAlias = Callable[[], "gymnasium.Env[Any, Any]"]
 EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
 
@@ -52,6 +54,14 @@ MAX_FRAME_STACK = 1024
 FEW_ENVS = 5
 """Below it, stepping single environments is quicker than a vector environment in numpy: for CartPole 10 us against 31 with
 one, 27 against 31 with four, 47 against 31 with eight."""
+
+
+class _Seen(NamedTuple):
+    """What a look at one environment shows."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    masks: MaskSource | None
 
 
 class _Named:
@@ -108,10 +118,10 @@ class Task(_Named):
     life_loss: bool = False
     """An episode ends for the learner with each life that `info["lives"]` loses, though the game goes on, and its return is
     counted to the end. It teaches sooner to stay alive."""
-    action_mask: MaskSource | None = None
-    """Where the environment says which actions are allowed, if not in its observations: "info": in `info["action_mask"]` of each
-    reset and step; "method": by `env.action_masks()`, as for sb3-contrib. The mask is put beside the observation then. None: only
-    a mask in observations is used."""
+    action_mask: MaskOption | None = "auto"
+    """Where the environment gives action masks, if not in its observations. "info": in `info["action_mask"]` of each reset and
+    step. "method": by `env.action_masks()`, as for sb3-contrib. The mask is put beside the observation. "auto": one of the two if
+    the environment has it, which is found out by a reset of one that is made for that. None: such masks are not used."""
 
     def __post_init__(self) -> None:
         if isinstance(self.env, gymnasium.Env | VectorEnv):
@@ -144,10 +154,10 @@ class Task(_Named):
         if not isinstance(self.life_loss, bool):
             msg = f"life_loss is {self.life_loss!r}, expected True or False"
             raise TaskError(msg)
-        if self.action_mask not in (None, *get_args(MaskSource)):
-            msg = f"action_mask is {self.action_mask!r}, expected 'info', 'method' or None"
+        if self.action_mask not in (None, *get_args(MaskOption)):
+            msg = f"action_mask is {self.action_mask!r}, expected 'auto', 'info', 'method' or None"
             raise TaskError(msg)
-        if self.action_mask is not None and self._is_vector:
+        if self.action_mask not in (None, "auto") and self._is_vector:
             msg = (
                 f"task {self.name!r}: action_mask={self.action_mask!r} reads the masks of single environments, and this one is "
                 "vectorized by itself; have it show {'obs': ..., 'action_mask': ...}"
@@ -199,12 +209,12 @@ class Task(_Named):
 
         The first look makes an environment and closes it.
         """
-        return self._spaces[0]
+        return self._seen.observation_space
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """That of one environment, as it declares it."""
-        return self._spaces[1]
+        return self._seen.action_space
 
     @property
     def reward_threshold(self) -> float | None:
@@ -222,28 +232,19 @@ class Task(_Named):
 
     @property
     def has_action_mask(self) -> bool:
-        """Whether observations are {"obs": ..., "action_mask": ...}."""
+        """Whether observations are {"obs": ..., "action_mask": ...}, by themselves or by `action_mask`."""
         return has_action_mask(self.observation_space)
 
-    def idle_mask(self) -> str | None:
-        """Where its environments say which actions are allowed, without its being used; None if they do not seem to.
+    def settled(self) -> Self:
+        """The same with `action_mask` as it is found to be, where that is "auto".
 
-        It makes an environment and resets it. Those that are vectorized by themselves, and Atari's, are not asked.
+        >>> Task("Taxi-v4").settled().action_mask
+        'info'
         """
-        is_atari_game = isinstance(self.env, str) and is_atari(self.env)
-        if (
-            self.action_mask
-            or self.has_action_mask
-            or is_atari_game
-            or self._is_vector
-            or not mask_sizes(self.action_space)
-        ):
-            return None
-        try:
-            with self._make(1, "sync") as batch:
-                return batch.idle_mask()
-        except (Exception, SystemExit):
-            return None  # the run will meet the same, and say where
+        found = self._seen
+        task = dataclasses.replace(self, action_mask=found.masks)
+        task.__dict__["_seen"] = found
+        return task
 
     @property
     def _is_id(self) -> bool:
@@ -261,18 +262,55 @@ class Task(_Named):
         if num_envs < 1:
             msg = f"task {self.name!r}: num_envs is {num_envs}, expected at least 1"
             raise TaskError(msg)
-        return self._make(num_envs, self.vectorization, num_threads)
+        return self._make(num_envs, self.vectorization, self._masks, num_threads)
+
+    @property
+    def _masks(self) -> MaskSource | None:
+        if self.action_mask != "auto":
+            return self.action_mask
+        try:
+            return self._seen.masks
+        except SpaceError:
+            raise
+        except Exception:
+            return None  # making all of them meets the same, and says among how many
 
     @cached_property
-    def _spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    def _seen(self) -> _Seen:
         # No processes for a mere look.
-        with self._make(1, "sync" if self.vectorization == "async" else self.vectorization) as batch:
-            return batch.env_observation_space, batch.env_action_space
+        how: Vectorization = "sync" if self.vectorization == "async" else self.vectorization
+        told = None if self.action_mask == "auto" else self.action_mask
+        with self._make(1, how, told) as batch:
+            seen = _Seen(batch.env_observation_space, batch.env_action_space, told)
+            masks = self._masks_of(batch) if self.action_mask == "auto" else None
+        if masks is None:
+            return seen
+        try:
+            if self._is_vector:
+                raise SpaceError(
+                    "only masks of single environments are read; have it show {'obs': ..., 'action_mask': ...}"
+                )
+            with self._make(1, how, masks) as batch:
+                return _Seen(batch.env_observation_space, batch.env_action_space, masks)
+        except SpaceError as error:
+            what = str(error).removeprefix(f"task {self.name!r}: ")
+            msg = f"task {self.name!r} gives action masks in {WHERE[masks]}, which cannot be used: {what}; {WITHOUT}"
+            raise SpaceError(msg) from None
 
-    def _make(self, num_envs: int, vectorization: Vectorization, num_threads: int | None = None) -> EnvBatch:
+    def _masks_of(self, batch: EnvBatch) -> MaskSource | None:
+        if has_action_mask(batch.env_observation_space) or (isinstance(self.env, str) and is_atari(self.env)):
+            return None
+        try:
+            return batch.find_masks()
+        except (Exception, SystemExit):
+            return None  # the run will meet the same, and say where
+
+    def _make(
+        self, num_envs: int, vectorization: Vectorization, masks: MaskSource | None, num_threads: int | None = None
+    ) -> EnvBatch:
         try:
             with deprecations_shown_once():
-                batch = self._make_unstacked(num_envs, vectorization, num_threads)
+                batch = self._make_unstacked(num_envs, vectorization, masks, num_threads)
             if self.life_loss:
                 batch.count_lives()
             if self.frame_stack is not None:
@@ -301,22 +339,19 @@ class Task(_Named):
             error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
             raise
 
-    def _make_unstacked(self, num_envs: int, vectorization: Vectorization, num_threads: int | None) -> EnvBatch:
+    def _make_unstacked(
+        self, num_envs: int, vectorization: Vectorization, masks: MaskSource | None, num_threads: int | None
+    ) -> EnvBatch:
         factory = _of_file(self.env, vectorization) if isinstance(self.env, str) else self.env
         if isinstance(factory, str):
-            if self.action_mask is not None and vectorization == "auto":
+            if masks is not None and vectorization == "auto":
                 vectorization = "sync"  # masks are those of single environments
-            make_one = partial(_make_one_registered, factory, self.env_kwargs)
-            return _make_registered(
-                factory, self.env_kwargs, num_envs, vectorization, num_threads, self._masking(make_one)
-            )
+            make_one = _masking(partial(_make_one_registered, factory, self.env_kwargs), masks)
+            return _make_registered(factory, self.env_kwargs, num_envs, vectorization, num_threads, make_one)
         if _takes_num_envs(factory, self.env_kwargs):
             return EnvBatch(self._call_for_many(factory, num_envs), name=self.name)
         make_one = partial(_call_for_one, factory, self.env_kwargs, self.name)
-        return _make_from_single(self._masking(make_one), num_envs, vectorization, self.name)
-
-    def _masking(self, make_one: MakeOne) -> MakeOne:
-        return make_one if self.action_mask is None else partial(_mask_in_obs, make_one, self.action_mask)
+        return _make_from_single(_masking(make_one, masks), num_envs, vectorization, self.name)
 
     def _call_for_many(self, factory: EnvFactory, num_envs: int) -> VectorEnv[Any, Any, Any]:
         env = factory(num_envs=num_envs, **self.env_kwargs)
@@ -428,6 +463,10 @@ def _make_from_single(
             opened.close()
         raise
     return EnvBatch.serial(envs, name=name)
+
+
+def _masking(make_one: MakeOne, masks: MaskSource | None) -> MakeOne:
+    return make_one if masks is None else partial(_mask_in_obs, make_one, masks)
 
 
 def _mask_in_obs(make_one: MakeOne, source: MaskSource) -> gymnasium.Env[Any, Any]:
