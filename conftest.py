@@ -31,9 +31,10 @@ from levada.cli import main
 
 
 def pytest_configure() -> None:
-    """A job in the background begins with Ctrl-C ignored, and so would the programs that tests start and interrupt."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A job in the background begins with Ctrl-C or SIGHUP ignored, and so would the programs that tests start and interrupt."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(autouse=True, scope="session")

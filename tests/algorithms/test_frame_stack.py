@@ -86,7 +86,7 @@ def test_a_run_says_its_stack_and_is_loaded_with_it(tmp_path: Path) -> None:
     task = Task("pixel_envs:Pixels-v0", frame_stack=3)
     done = lv.train("dqn", task, until="updates=3", out=tmp_path / "run", display="quiet", save_replays=True, **SMALL)
     again = lv.load(done.path)
-    assert again.task == task
+    assert again.task == done.task == task.settled()
     env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("pixel_envs:Pixels-v0"), 3)
     obs, _ = env.reset(seed=1)
     assert again.policy.act(obs) == done.policy.act(obs)
