@@ -1,4 +1,4 @@
-"""CartPole whose velocities are hidden: the position of the cart and the angle of the pole are all that is shown."""
+"""CartPole with hidden velocities: only the position of the cart and the angle of the pole are observed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium.wrappers import TransformObservation
 
 
 def hidden_cartpole() -> gymnasium.Env[Any, Any]:
-    """One environment; how fast things move has to be remembered from step to step."""
+    """Make one environment, in which velocities must be inferred from past observations."""
     env = gymnasium.make("CartPole-v1", disable_env_checker=True)
     whole = env.observation_space
     assert isinstance(whole, spaces.Box)

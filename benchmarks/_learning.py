@@ -1,4 +1,4 @@
-"""One learning run, inline, and what came of it."""
+"""One inline training run, and its result."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from levada.run.monitor import Monitor
 from levada.runners.inline import Inline
 
 NUM_EPISODES = 20
-"""That the trained policy plays, each action its best."""
+"""Number of episodes that the trained policy plays deterministically."""
 
 
 class Outcome(NamedTuple):
-    """Numbers of a run."""
+    """Result of a run."""
 
     num_env_steps: int
     last: float
     """Mean return of the last 100 episodes."""
     best: float
-    """The largest that this ever was."""
+    """The largest value of `last` during the run."""
     evaluated: float
     """Mean return of the trained policy."""
     wall_s: float
     cpu_s: float
 
     def words(self) -> tuple[str, ...]:
-        """As they stand in a table."""
+        """Cells of a table row."""
         last, best, evaluated = (f"{x:.1f}" for x in (self.last, self.best, self.evaluated))
         return f"{self.num_env_steps:,}", last, best, evaluated, f"{self.wall_s:.0f}", f"{self.cpu_s:.0f}"
 
 
 def outcomes() -> Table:
-    """A table of outcomes."""
+    """Make a table of results."""
     headings = "env steps", "return of the last 100", "best of them", f"{NUM_EPISODES} episodes", "s", "s of CPU"
     return Table("algorithm", "seed", *headings)
 
 
 def learn(hp: Algorithm, task: Task, seed: int, *, max_steps: int, target: float | None) -> Outcome:
-    """Train until the mean return of the last 100 episodes is the target, or for so many env steps."""
+    """Train until the mean return of the last 100 episodes reaches the target, or for this many env steps."""
     monitor, best, now = Monitor(), -float("inf"), -float("inf")
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with Inline().open(hp.flow(task), seed=seed, instruments=[monitor]) as run:

@@ -1,4 +1,4 @@
-"""MinAtar (Young and Tian 2019, arXiv 1903.03176): games of Atari, reduced to ten by ten pixels that are on or off.
+"""MinAtar (Young and Tian 2019, arXiv 1903.03176): Atari games, reduced to ten by ten binary pixels.
 
 pip install --no-deps minatar==1.0.15
 """
@@ -18,18 +18,18 @@ from levada.rl.task import Task
 
 
 def minatar(game: str) -> gymnasium.Env[Any, Any]:
-    """One game, such as "breakout", with the actions that have an effect in it."""
+    """Make a game, such as "breakout", with its minimal action set."""
     environment = import_module("minatar.gym").BaseEnv(game, use_minimal_action_set=True)
     return gymnasium.wrappers.TimeLimit(environment, 5_000)
 
 
 def task(game: str) -> Task:
-    """Its task."""
+    """Make the task of a game."""
     return Task(partial(minatar, game))
 
 
 class SmallCNN(nn.Module):
-    """The network of that paper: one convolution of 16 channels, 3 x 3, and one layer of 128."""
+    """Network of the MinAtar paper: one convolution of 16 channels, 3 x 3, and one hidden layer of 128."""
 
     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class SmallCNN(nn.Module):
         self.params = nn.Linear(128, num_params)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Give parameters ``[N, num_params]``, and as a value the first of them: nobody asks for it."""
+        """Return parameters ``[N, num_params]``, and the first of them as a value, which is not used."""
         params = self.params(self.shared(self.image(obs.movedim(-1, 1).float())))
         return params, params[:, 0]
 
 
 def random_return(game: str, num_episodes: int = 200) -> float:
-    """Mean return of any actions."""
+    """Mean return of random actions."""
     env, rng, total = minatar(game), np.random.default_rng(0), 0.0
     for episode in range(num_episodes):
         env.reset(seed=episode)

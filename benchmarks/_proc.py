@@ -1,4 +1,4 @@
-"""What processes hold and use, read from /proc: memory, descriptors, processor time, and who is alive."""
+"""Resources of processes, read from /proc: memory, descriptors, processor time, and live processes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ _OWN = ("Pss_Anon:", "Pss_Shmem:")
 
 
 def pss_mb(pids: Iterable[int], *, with_files: bool = False) -> float:
-    """Megabytes of memory, what is shared divided among those who share it; without files such as libraries, whose share
-    depends on who else on the machine has loaded them, unless they are asked for.
+    """Memory of processes in megabytes (PSS: shared memory is divided among the processes that share it). Files such as
+    libraries are excluded unless `with_files`, because their PSS depends on other processes of the machine.
     """
     total_kb = 0
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # the process has exited
             continue
         total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:" if with_files else _OWN))
     return total_kb / 1024
 
 
 def num_descriptors(pid: int) -> int:
-    """Open files, sockets and segments."""
+    """Number of open files, sockets and segments."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def marked(mark: str) -> list[int]:
-    """Live processes that have `mark` in their environment, as all have that a process with it has started."""
+    """Live processes that have `mark` in their environment, which child processes inherit."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -43,7 +43,7 @@ def marked(mark: str) -> list[int]:
 
 
 def segments() -> set[str]:
-    """Names in the shared memory of the machine."""
+    """Names in the machine's shared memory."""
     return set(os.listdir("/dev/shm"))
 
 
@@ -52,7 +52,7 @@ def _state(pid: int) -> str:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -67,7 +67,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Processor seconds that processes have used."""
+    """Processor time of processes in seconds."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

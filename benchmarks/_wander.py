@@ -1,4 +1,4 @@
-"""A cheap environment with short episodes and steps that take a random time, never the same twice."""
+"""Cheap environment with short episodes and random step durations, which are never the same twice."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 LONGEST = 20
-"""Env steps of an episode at most."""
+"""Maximum number of env steps per episode."""
 
 
 class Wander(gymnasium.Env[np.ndarray, Any]):
-    """Rewards whoever goes to the side that it shows."""
+    """Rewards moving to the side that it shows."""
 
     observation_space = Box(-1.0, 1.0, (2,), np.float32)
 
@@ -26,13 +26,13 @@ class Wander(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         self.num_steps = 0
         return self._look(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Go to a side. One step in ten is delayed."""
+        """Move to a side. One step in ten is delayed."""
         if self.most_delay_s and random.SystemRandom().random() < 0.1:
             time.sleep(random.SystemRandom().random() * self.most_delay_s)
         side = float(np.sign(action[0])) if isinstance(self.action_space, Box) else 2.0 * float(action) - 1.0

@@ -1,20 +1,20 @@
-"""Kill things, and see that nothing breaks: algorithms on CartPole on several processes.
+"""Kill processes and check that nothing breaks: algorithms on CartPole on several processes.
 
     python benchmarks/chaos.py workers --kills 200     # SIGKILL random workers of one run; --algorithm impala: of another one
     python benchmarks/chaos.py tables --kills 100      # SIGKILL workers and tables of one run of Ape-X
     python benchmarks/chaos.py main --kills 30         # SIGKILL the main process of runs, and resume them
 
-workers: one run, whose workers are killed one by one at random moments, until so many were killed and the task is solved. Then
-the same flow runs inline, undisturbed, for the same number of updates: the parameters have to be the same, bit for bit, but for
-algorithms that learn from items as they come. Memory (of all processes) and descriptors at the end are compared with those after
-the first kills.
+workers: one run, whose workers are killed one by one at random moments, until the number of kills is reached and the task is
+    solved. Then the same flow runs inline, undisturbed, for the same number of updates. The parameters must be bitwise equal,
+    except for algorithms that learn in arrival order. Memory (of all processes) and descriptors at the end are compared with
+    those after the first kills.
 
-tables: the same with Ape-X DQN, whose tables have processes of their own, and with a kill in three for these. What a table held
-is lost, which the account has to name; training has to reach its target all the same. Nothing promises the same parameters.
+tables: the same with Ape-X DQN, whose tables have their own processes, which get one kill in three. The content of a killed
+    table is lost, and the ledger must report it; training must reach its target nevertheless. Parameters need not be equal.
 
-main: each run is a `levada train` of its own, killed at a random moment (also while it starts), resumed, and sometimes killed
-again. Three seconds after a kill no process and no named shared memory of it may be left. All have to end with the parameters of
-the run that was not disturbed.
+main: each run is a `levada train` process, killed at a random moment (perhaps during its start), resumed, and sometimes
+    killed again. Three seconds after a kill none of its processes and named shared memory may be left. All runs must end with
+    the parameters of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ from levada.runners.processes.tables.place import TableProcesses
 SEED = 1
 TARGET = 475.0
 WARM_UP = 10
-"""Kills after which memory and descriptors are read for the first time."""
+"""Number of kills before memory and descriptors are first read."""
 LEFT_BEHIND_S = 3.0
 
 
 class Killer(threading.Thread):
-    """Kills a random process of a run now and then."""
+    """Kills random processes of a run at random times."""
 
     def __init__(self, num_kills: int, least_s: float, most_s: float, pids: Callable[[], Sequence[int]]) -> None:
-        """`pids`: of what may be killed, at this moment."""
+        """Prepare; `pids`: processes that may currently be killed."""
         super().__init__(daemon=True)
         self._pids = pids
         self._num_kills = num_kills
@@ -74,18 +74,18 @@ class Killer(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        """The life of the thread."""
+        """Main loop of the thread."""
         dice = random.Random(SEED)
         while self.num_killed < self._num_kills:
             if self.stopped.wait(dice.uniform(self._least_s, self._most_s)):
                 return
-            with suppress(ProcessLookupError, IndexError, ValueError):  # it has just ended, or its place is being taken
+            with suppress(ProcessLookupError, IndexError, ValueError):  # it has just exited, or is being replaced
                 os.kill(dice.choice(self._pids()), signal.SIGKILL)
                 self.num_killed += 1
 
 
 def workers(num_kills: int, console: Console, algorithm: str = "ppo") -> bool:
-    """One run, many killed workers."""
+    """Kill many workers of one run."""
     settings = {**PRESETS[algorithm]["CartPole-v1"], "shards": 4, "num_envs": 2}
     if algorithm == "ppo":
         settings["max_lag"] = 1
@@ -133,7 +133,7 @@ def workers(num_kills: int, console: Console, algorithm: str = "ppo") -> bool:
 
 
 def tables(num_kills: int, console: Console) -> bool:
-    """One run of Ape-X, many killed workers and tables."""
+    """Kill many workers and tables of one run of Ape-X."""
     hp = ApexDQN(**PRESETS["apex_dqn"]["CartPole-v1"])
     monitor, usage = Monitor(target_return=TARGET), list[tuple[float, int]]()
     start_s = time.perf_counter()
@@ -146,7 +146,7 @@ def tables(num_kills: int, console: Console) -> bool:
         assert isinstance(run.table_place, TableProcesses)
         apart = run.table_place
         bar = progress.add_task("processes killed", total=num_kills)
-        # as many tables as workers, and each of those twice in the list
+        # as many tables as workers, so each worker is in the list twice
         killer = Killer(num_kills, 0.3, 0.9, lambda: (*run.worker_pids, *run.worker_pids, *apart.pids))
         killer.start()
         for report in run:
@@ -173,12 +173,12 @@ def tables(num_kills: int, console: Console) -> bool:
 
 
 class Main:
-    """Runs of the command line, to be killed."""
+    """Runs of the command line that are killed."""
 
     def __init__(self, folder: Path, num_updates: int) -> None:
         self.folder = folder
         self.temporary = folder / "tmp"
-        """Where what they have to keep in files goes, such as the addresses of sockets."""
+        """Directory of their temporary files, such as addresses of sockets."""
         self.temporary.mkdir()
         self._goal = f"updates={num_updates}"
         self._train = [
@@ -187,7 +187,7 @@ class Main:
         ]  # fmt: skip
 
     def start(self, name: str, mark: str) -> subprocess.Popen[str]:
-        """Train, or go on where there is something to go on from."""
+        """Train, or resume if there is a checkpoint."""
         path = self.folder / name
         words = (
             ["resume", str(path), "--quiet"] if (path / "config.json").exists() else [*self._train, "--out", str(path)]
@@ -199,12 +199,12 @@ class Main:
         )  # fmt: skip
 
     def summary(self, name: str) -> Summary:
-        """What came of a run."""
+        """Read the summary of a run."""
         return Summary.from_json((self.folder / name / "summary.json").read_bytes())
 
 
 def main_process(num_kills: int, console: Console) -> bool:
-    """Many runs, each killed and resumed."""
+    """Kill and resume many runs."""
     dice, faults, num_killed = random.Random(SEED), list[str](), 0
     with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
         runs = Main(Path(folder), num_updates=200)
@@ -219,7 +219,7 @@ def main_process(num_kills: int, console: Console) -> bool:
             name, mark = f"run{number}", uuid.uuid4().hex
             before = segments()
             process = runs.start(name, mark)
-            for _ in range(dice.choice([1, 1, 2])):  # some are killed once more when they have been resumed
+            for _ in range(dice.choice([1, 1, 2])):  # some are killed again after they are resumed
                 try:
                     process.communicate(timeout=dice.uniform(0.1, whole_s))
                 except subprocess.TimeoutExpired:
@@ -240,7 +240,7 @@ def main_process(num_kills: int, console: Console) -> bool:
 
 
 def _left_behind(name: str, mark: str, before: set[str], temporary: Path) -> list[str]:
-    """Processes, files, names in the shared memory. (Memory without a name goes with the last process that maps it.)"""
+    """Remaining processes, files, and names in shared memory. (Unnamed memory is freed with the last process that maps it.)"""
     deadline_s = time.perf_counter() + LEFT_BEHIND_S
     while (left := [*marked(mark), *temporary.iterdir(), *(segments() - before)]) and time.perf_counter() < deadline_s:
         time.sleep(0.05)
@@ -256,7 +256,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     set_threads(1)
-    logging.getLogger("levada").setLevel(logging.ERROR)  # each killed worker is told otherwise
+    logging.getLogger("levada").setLevel(logging.ERROR)  # otherwise each killed worker is logged
     console = Console()
     if args.what == "workers":
         return 0 if workers(args.kills or 200, console, args.algorithm) else 1

@@ -1,4 +1,4 @@
-"""How the return rose in some runs: a table, and a drawing of their curves.
+"""Learning curves of runs: a table, and a plot.
 
     levada train ppo --env ALE/Pong-v5 --on processes:2 --until return=18 --out runs/pong
     python benchmarks/curves.py runs/pong runs/pong-float32 --over seconds --out docs/pong.svg
@@ -23,7 +23,7 @@ COLOURS = ("#1b6ca8", "#c8553d", "#4c956c", "#6d597a")
 
 
 class Curve(NamedTuple):
-    """A run."""
+    """Curve of a run."""
 
     name: str
     seconds: list[float]
@@ -32,7 +32,7 @@ class Curve(NamedTuple):
 
 
 def read(path: Path) -> Curve:
-    """The curve of a run."""
+    """Read the curve of a run."""
     summary: dict[str, Any] = json.loads((path / "summary.json").read_text())
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "charts/episodic_return" in line]
@@ -46,7 +46,7 @@ def read(path: Path) -> Curve:
 
 
 def tabulated(curves: list[Curve], num_rows: int = 16) -> Table:
-    """Some points of each."""
+    """Make a table with some points of each curve."""
     table = Table("run", "env steps", "seconds", "return of the last 100 episodes")
     for curve in curves:
         rows = list(zip(curve.steps, curve.seconds, curve.returns, strict=True))
@@ -56,7 +56,7 @@ def tabulated(curves: list[Curve], num_rows: int = 16) -> Table:
 
 
 def drawn(curves: list[Curve], over: str) -> str:
-    """All in one picture, as SVG."""
+    """Plot all curves, as SVG."""
     across = [curve.seconds if over == "seconds" else curve.steps for curve in curves]
     most = max(max(xs) for xs in across)
     low, high = (pick(pick(curve.returns) for curve in curves) for pick in (min, max))
@@ -67,8 +67,8 @@ def drawn(curves: list[Curve], over: str) -> str:
     def y_of(value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / ((high - low) or 1.0)
 
-    def text(x: float, y: float, words: str, anchor: str, colour: str = "#333") -> str:
-        place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"'
+    def text(x: float, y: float, words: str, anchor: str, color: str = "#333") -> str:
+        place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}"'
         return f'<text {place} font-family="sans-serif" font-size="12">{escape(words)}</text>'
 
     parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
@@ -79,10 +79,10 @@ def drawn(curves: list[Curve], over: str) -> str:
         parts.append(text(x_of(share * most), HEIGHT - BOTTOM + 18, f"{share * most:,.0f}", "middle"))
     parts.append(text(WIDTH / 2, HEIGHT - 6, over, "middle"))
     for number, (curve, xs) in enumerate(zip(curves, across, strict=True)):
-        colour = COLOURS[number % len(COLOURS)]
+        color = COLOURS[number % len(COLOURS)]
         points = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in zip(xs, curve.returns, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(text(LEFT + 10, TOP + 14 + 16 * number, curve.name, "start", colour))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts.append(text(LEFT + 10, TOP + 14 + 16 * number, curve.name, "start", color))
     body = "\n".join(parts)
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">\n{body}\n</svg>\n'
 

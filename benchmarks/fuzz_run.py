@@ -1,18 +1,18 @@
-"""Harm the files of a run, by bytes and by fields, and see that opening it ends well.
+"""Corrupt the files of a run, by bytes and by fields, and check that opening it ends well.
 
     python benchmarks/fuzz_run.py --cases 1000 --seed 0
 
-Each case copies a small run, harms one or two of its files, and calls a command in a process of its own, which may take 2 GiB
-more than it begins with. Half of the runs are foreign: signed with another key than that of the machine. What is written anew has
-the right SHA-256, as anybody can compute it. A case is well when
+Each case copies a small run, corrupts one or two of its files, and calls a command in a separate process, which may take 2
+GiB more than at its start. Half of the runs are foreign: signed with a key that is not the machine's. Rewritten files have
+the right SHA-256, which anybody can compute. A case passes if
 
-- it ends within a minute, by itself, with exit code 0 or 2 (1, if the state of a shard
-  that is signed or trusted does not fit, or if an update of the numbers that it found is not finite);
-- with 2 it says so in at most three lines, beside one warning for each checkpoint that was skipped;
-- nothing that it says steers a terminal, and there is no traceback;
-- no code was executed that the run brought along: a module, a file, a pickle (not looked at after `--trust`).
+- it ends within a minute without being killed, with exit code 0 or 2 (1 if the signed or trusted state
+  of a shard does not fit, or if an update computed from its values is not finite);
+- exit code 2 comes with at most three lines of output, beside one warning per skipped checkpoint;
+- the output contains no terminal control characters and no traceback;
+- no code of the run was executed: a module, a file, a pickle (not checked after `--trust`).
 
-The same seed harms the same way.
+The same seed gives the same corruption.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ from levada.run import checkpoint
 
 LIMIT_S = 60.0
 MORE_BYTES = 2 << 30
-SMALL: dict[str, Any] = {"num_envs": 2, "hidden": (8,), "compile": False, "display": "quiet", "tensorboard": False}
+SMALL: dict[str, Any] = {
+    "num_envs": 2,
+    "hidden_sizes": (8,),
+    "compile": False,
+    "display": "quiet",
+    "tensorboard": False,
+}
 COMMANDS = (
     "eval run --episodes 1",
     "eval run --episodes 1 --json",
@@ -63,33 +69,33 @@ VALUES: tuple[Any, ...] = (
     "levada.cli.__main__:X", "/etc/passwd", "~", "9" * 5000, "steps=1e400", "processes:2,hang_timeout_s=inf", "threads:99999",
     [], {}, [[]], [None], {"": ""}, [0] * 1000, {"value": 1}, ["rollout", 0], [["rollout", 10**9]],
 )  # fmt: skip
-"""What is put in the place of a field."""
+"""Values that replace a field."""
 EVIL = "from pathlib import Path\nPath({marker!r}).touch()\nclass X: pass\n"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case."""
+    """Result of a case."""
 
     case: int
     command: str
     harm: str
     code: int | None
-    """The exit code; negative: the signal that ended it; None: it was ended after `LIMIT_S`."""
+    """Exit code; negative: the signal that killed it; None: it was killed after `LIMIT_S`."""
     text: str
     faults: tuple[str, ...]
     seconds: float
 
 
 def make_templates(folder: Path) -> None:
-    """Small runs: rollouts, recurrent, and a replay whose contents are saved."""
+    """Make small runs: rollouts, recurrent, and a replay with saved contents."""
     ppo: dict[str, Any] = {"num_steps": 16, "minibatch_size": 16, "num_epochs": 1, "checkpoint_every_updates": 2}
     levada.train("ppo", "CartPole-v1", until="updates=4", out=folder / "ppo", **SMALL, **ppo)
     levada.train("impala", "CartPole-v1", until="updates=4", out=folder / "impala", num_steps=8, max_lag=1, **SMALL)
     replay: dict[str, Any] = {
         "batch_size": 8,
-        "capacity": 64,
-        "min_size": 16,
+        "buffer_size": 64,
+        "learning_starts": 16,
         "checkpoint_every_updates": 2,
         "save_replays": True,
     }
@@ -97,7 +103,7 @@ def make_templates(folder: Path) -> None:
 
 
 def run_case(case: int, templates: Path) -> Outcome:
-    """Harm a copy of a run, and open it."""
+    """Corrupt a copy of a run, and open it."""
     dice = random.Random(case)
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
@@ -126,7 +132,7 @@ def run_case(case: int, templates: Path) -> Outcome:
 
 
 _MAY_FAIL = ("while opening node", "NonFiniteError")
-"""What a run may end with: the state of a shard does not fit, or finite numbers so large that no update can be computed."""
+"""Allowed failures: the state of a shard does not fit, or values are finite but too large to compute an update."""
 
 
 def _faults(code: int | None, text: str) -> list[str]:
@@ -144,7 +150,7 @@ def _faults(code: int | None, text: str) -> list[str]:
 
 
 def _call(command: str, here: Path) -> tuple[int | None, str, float]:
-    """Exit code, what was printed, and seconds."""
+    """Return exit code, output, and seconds."""
     start_s = perf_counter()
     pid = os.fork()
     if pid == 0:
@@ -155,7 +161,7 @@ def _call(command: str, here: Path) -> tuple[int | None, str, float]:
         os.kill(pid, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # workers, if there are any
+        os.killpg(pid, signal.SIGKILL)  # remaining workers
     text = (here / "printed").read_text(errors="surrogateescape")
     return (status if is_over else None), text, perf_counter() - start_s
 
@@ -178,7 +184,7 @@ def _be_the_command(command: str, here: Path) -> None:
         os._exit(code)
 
 
-# ---- harms
+# ---- corruptions
 
 
 def _harm(dice: random.Random, run: Path, marker: Path) -> str:
@@ -201,7 +207,7 @@ def _harm(dice: random.Random, run: Path, marker: Path) -> str:
         KeyError,
         checkpoint.CheckpointError,
         SafetensorError,
-    ) as error:  # it was harmed beyond that already
+    ) as error:  # it is already corrupted beyond that
         return f"nothing ({type(error).__name__})"
 
 
@@ -286,7 +292,7 @@ def _put(folder: Path, record: dict[str, Any]) -> None:
 
 
 def _change(dice: random.Random, known: Any) -> str:
-    """Change one field, anywhere below."""
+    """Change one nested field."""
     parent, key = dice.choice(list(_places(known)))
     what = dice.choice(["put", "put", "put", "remove", "add"])
     if what == "remove":
@@ -339,7 +345,7 @@ def _arrays(dice: random.Random, folder: Path, marker: Path) -> str:
 
 
 def main() -> int:
-    """Run the cases, and say what came of them."""
+    """Run the cases, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")

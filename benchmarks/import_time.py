@@ -1,8 +1,8 @@
-"""How long `import levada` takes: CPU seconds of the import alone, best of several fresh processes.
+"""Time of `import levada`: CPU seconds of the import alone, best of several fresh processes.
 
-python benchmarks/import_time.py [--tries 7] [--limit 0.3]
+    python benchmarks/import_time.py [--tries 7] [--limit 0.3]
 
-Exits with 1 if the best is above the limit.
+Exits with 1 if the best time is above the limit.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MEASURE = "import time; t = time.process_time(); import {module}; print(time.pro
 
 
 def seconds(module: str) -> float:
-    """CPU seconds that importing `module` takes in a fresh process."""
+    """CPU seconds of importing `module` in a fresh process."""
     code = MEASURE.format(module=module)
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, and print the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=7)
     parser.add_argument("--limit", type=float, default=0.3)

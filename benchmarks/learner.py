@@ -1,12 +1,12 @@
-"""Time gradient steps of off-policy learners alone: no environment, no replay, no flow.
+"""Time of gradient steps of off-policy learners alone: no environment, no replay, no flow.
 
     python benchmarks/learner.py                      # 2 minutes
-    python benchmarks/learner.py --compile            # compiled, too: two minutes more, for the first time
+    python benchmarks/learner.py --compile            # compiled, too: two more minutes the first time
     python benchmarks/learner.py --only sac --threads 1,2
 
-An update is `num_gradient_steps` gradient steps on as many batches of random numbers. Microseconds of one gradient step: the
-median and the least of all updates in five seconds, by the wall, and the least by processor time, which other processes disturb
-less.
+An update is `num_gradient_steps` gradient steps on as many batches of random data. Printed are microseconds per gradient
+step: the median and the minimum over all updates in five seconds, in wall time, and the minimum in processor time, which
+other processes disturb less.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from levada.runners.allocation import keep_freed_memory
 
 _SECONDS: Final = 5.0
 _CASES: Final[dict[str, tuple[type[Replayed], str, dict[str, Any]]]] = {
-    "dqn, 64-64, batch 32": (DQN, "CartPole-v1", {"hidden": (64, 64), "batch_size": 32}),
+    "dqn, 64-64, batch 32": (DQN, "CartPole-v1", {"hidden_sizes": (64, 64), "batch_size": 32}),
     "dqn, 64-64, batch 32, one step": (
-        DQN, "CartPole-v1", {"hidden": (64, 64), "batch_size": 32, "num_gradient_steps": 1},
+        DQN, "CartPole-v1", {"hidden_sizes": (64, 64), "batch_size": 32, "num_gradient_steps": 1},
     ),
-    "dqn, dueling 256, batch 32": (DQN, "CartPole-v1", {"hidden": (256,), "batch_size": 32, "dueling": True}),
+    "dqn, dueling 256, batch 32": (DQN, "CartPole-v1", {"hidden_sizes": (256,), "batch_size": 32, "dueling": True}),
     "sac, 256-256, batch 256": (SAC, "HalfCheetah-v5", {}),
     "td3, 256-256, batch 256": (TD3, "HalfCheetah-v5", {}),
 }  # fmt: skip
@@ -46,11 +46,11 @@ _SPACES: Final = {
     "CartPole-v1": (spaces.Box(-9.0, 9.0, (4,)), spaces.Discrete(2)),
     "HalfCheetah-v5": (spaces.Box(-9.0, 9.0, (17,), np.float64), spaces.Box(-1.0, 1.0, (6,))),
 }
-"""As large as those of the environments, which need not be installed."""
+"""Spaces as large as those of the environments, which need not be installed."""
 
 
 class _SpacesOnly:
-    """All of a task that a flow looks at before it runs."""
+    """The part of a task that a flow reads before it runs."""
 
     def __init__(self, env: str) -> None:
         self.name = env
@@ -73,7 +73,7 @@ def _learner(case: str, compiling: Literal["auto"] | bool) -> tuple[LiveOffPolic
 
 
 def _measure(case: str, compiling: Literal["auto"] | bool) -> Iterator[float]:
-    """Microseconds of a gradient step: median and least by the wall, least by processor time."""
+    """Microseconds per gradient step: median and minimum in wall time, minimum in processor time."""
     live, batch = _learner(case, compiling)
     for _ in range(3):
         live.update(batch)
@@ -90,7 +90,7 @@ def _measure(case: str, compiling: Literal["auto"] | bool) -> Iterator[float]:
 
 
 def main() -> None:
-    """Measure all cases, one after the other."""
+    """Measure all cases, one after another."""
     parser = argparse.ArgumentParser(description="Time gradient steps of off-policy learners alone.")
     parser.add_argument("--only", default="", help="cases whose names begin so")
     parser.add_argument("--threads", default=f"1,{os.cpu_count()}", help="numbers of threads, comma-separated")

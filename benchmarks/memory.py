@@ -1,10 +1,10 @@
-"""What a memory is worth: CartPole with its velocities hidden, learned with one and without.
+"""Effect of recurrent networks: CartPole with hidden velocities, learned with and without them.
 
     python benchmarks/memory.py                        # recurrent PPO and IMPALA, R2D2, recurrent SAC, DQN; three seeds each
     python benchmarks/memory.py r2d2 --seeds 1 2
 
-A run ends when the last 100 episodes have a mean return of 475, or after so many env steps. Inline, on one thread. Then the
-policy plays 20 episodes, each action its best.
+A run ends when the mean return of the last 100 episodes reaches 475, or after a number of env steps. It is inline, on one
+thread. Then the policy plays 20 episodes deterministically.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from levada.rl.threads import set_threads
 
 ALGORITHMS: dict[str, Algorithm] = {
     "ppo": PPO(
-        cell="gru",
+        rnn_type="gru",
         num_envs=8,
         num_steps=64,
         num_epochs=10,
         minibatch_size=512,
         learning_rate=1e-3,
         anneal_steps=300_000,
-        anneal_clip=True,
+        anneal_clip_range=True,
         discount=0.98,
         gae_lambda=0.9,
-        normalise_reward=True,
+        normalize_reward=True,
     ),
     "impala": IMPALA(
-        cell="gru",
+        rnn_type="gru",
         shards=2,
         num_envs=4,
         learning_rate=1.5e-3,
         anneal_steps=400_000,
         discount=0.98,
         entropy_coef=0.003,
-        normalise_reward=True,
+        normalize_reward=True,
     ),
     "r2d2": R2D2(samples_per_insert=32.0, epsilon_end=0.01, anneal_steps=250_000),
-    "recurrent_sac": RecurrentSAC(samples_per_insert=32.0, lookahead=5),
+    "recurrent_sac": RecurrentSAC(samples_per_insert=32.0, n_step=5),
     "dqn": DQN(**preset("dqn", "CartPole-v1")),
 }
 

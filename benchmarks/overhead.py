@@ -1,11 +1,11 @@
-"""What the flow costs: PPO as a flow, against the same pieces in a plain hand-written loop.
+"""Overhead of the flow: PPO as a flow, compared with the same components in a hand-written loop.
 
     python benchmarks/overhead.py [--updates 600]
 
-Both run in this process with the same seed, in turn, a few updates each, so that whatever else the machine does meets both;
-that they learn the same, bit for bit, is checked. Printed is (seconds of the flow) / (seconds of the loop) - 1 of each pair of
-turns: median and quartiles, in CPU seconds, for both use one thread. Both sides count env steps and the returns of the last 100
-episodes; on the flow's side the monitor does, which every real run has.
+Both run in this process with the same seed, alternating after a few updates, so that disturbances affect both; the parameters
+are checked to be bitwise equal. Printed is (seconds of the flow) / (seconds of the loop) - 1 per pair of turns: median and
+quartiles, in CPU seconds, since both use one thread. Both sides count env steps and the returns of the last 100 episodes; in
+the flow the monitor does this, as in every real run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from levada.runners.inline import Inline
 
 SEED = 1
 TURN = 20
-"""Updates in a turn."""
+"""Number of updates per turn."""
 SIZES = {
     "8 envs x 32 steps, 10 epochs of 256": PPO(**PRESETS["ppo"]["CartPole-v1"]),
     "4 envs x 128 steps, 4 epochs of 128": PPO(num_envs=4, minibatch_size=128),
@@ -42,14 +42,14 @@ SIZES = {
 
 
 def by_flow(hp: PPO, task: Task) -> Iterator[Callable[[], str]]:
-    """One update after the other, by the inline runner."""
+    """Updates of the inline runner, one after another."""
     run = Inline().open(hp.flow(task), seed=SEED, instruments=[Monitor()])
     for _ in run:
         yield lambda: params_sha256(run.node_state("learn").weights())
 
 
 def by_loop(hp: PPO, task: Task) -> Iterator[Callable[[], str]]:
-    """The same, by a loop."""
+    """Updates of a hand-written loop."""
     flow = hp.flow(task)
     make_sampler, recipe = flow.nodes["rollout"].work, flow.nodes["learn"].work
     gae = GAE(discount=hp.discount, lambda_=hp.gae_lambda)
@@ -77,7 +77,7 @@ def turn(side: Iterator[Callable[[], str]]) -> tuple[float, str]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the overhead."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--updates", type=int, default=600, help="updates of each side, for each size")
     args = parser.parse_args()
@@ -91,7 +91,7 @@ def main() -> None:
         seconds: dict[str, list[float]] = {"flow": [], "loop": []}
         for number in track(range(args.updates // TURN), description=name, transient=True):
             fingerprints = set()
-            for which in sorted(sides, reverse=bool(number % 2)):  # neither is always the first
+            for which in sorted(sides, reverse=bool(number % 2)):  # alternate the order
                 took_s, fingerprint = turn(sides[which])
                 seconds[which].append(took_s / TURN)
                 fingerprints.add(fingerprint)

@@ -1,4 +1,4 @@
-"""Time levada beside other libraries on this machine.
+"""Speed of levada and of other libraries on this machine.
 
     python benchmarks/peers.py ppo-cartpole --json peers.json     # 8 minutes
     python benchmarks/peers.py ppo-cartpole --quick               # does it work? 1 minute
@@ -9,42 +9,43 @@
     python benchmarks/peers.py sac-halfcheetah --json sac.json    # 7 minutes; the SBX environment takes another one, once
     python benchmarks/peers.py pong --json pong.json              # 40 minutes; needs levada[atari]
 
-Every peer has a virtual environment of its own in `.bench/`, made anew when its pins in `peers/requirements-<peer>.txt`
-change; levada is the one installed beside the interpreter that runs this file. The processes run one at a time, in turn
-(A B A B ...), with a new seed in each turn, after a short run of each program that is not counted. All see the CPU only.
-Levada writes all its files, as a user's run does, and the peers none, or as few as they can.
+Every peer has its own virtual environment in `.bench/`, recreated when its pins in `peers/requirements-<peer>.txt` change;
+levada is the one installed for the interpreter that runs this file. Processes run one at a time, in turn (A B A B ...), with
+a new seed in each turn, after a short uncounted run of each program. All use the CPU only. Levada writes all its files, as in
+a user's run; the peers write none, or as few as they can.
 
-A ratio is levada's median divided by the peer's; beside it, the least and the largest ratio of any run of levada to any
+A ratio is levada's median divided by the peer's; beside it are the smallest and the largest ratio of any run of levada to any
 run of the peer. A run is disturbed if other processes kept more than 0.15 cores busy while it ran.
 
-**steps/s** (`ppo-cartpole`, `async-cartpole`): equal hyper-parameters, the peer's own. In `async-cartpole` that is the same
-network, the same number of environments, the same passes over the data in minibatches of the same size; levada then runs on
-processes, in several forms. `_peers/async_presets.py` tells what is not equal.
+**steps/s** (`ppo-cartpole`, `async-cartpole`): equal hyper-parameters, those of the peer. In `async-cartpole` these are the
+same network, number of environments, passes over the data and minibatch size; levada then runs on processes, in several
+forms. `_peers/async_presets.py` lists the differences.
 
-- *training*: `(steps at the end - steps at A) / (seconds from A to the end)`, where A is the first line of progress by
-  which the first update was finished and another tenth of all steps were taken. No imports and no recording of the update
-  are in it, and only whole iterations of rollout and update.
+- *training*: `(steps at the end - steps at A) / (seconds from A to the end)`, where A is the first line of progress after the
+  first update has finished and another tenth of all steps have been taken. Imports and the recording of the update are
+  excluded, and only whole iterations of rollout and update are included.
 - *whole process*: all steps / seconds from the start of the process to its exit.
 
-Steps are those that were learned from, and no resets are among them.
+Steps are those that were learned from; resets are not counted.
 
-**gradient steps/s** (`dqn-cartpole`, `sac-halfcheetah`): the same, of gradient steps, with the peer's network, batch, and ratio
-of gradient steps to env steps. A lies behind the filling of the replay. `_peers/off_policy_presets.py` tells in which forms
-levada runs. TianJi cannot be installed beside the others: what it was measured at elsewhere, on a machine of the same kind, is
-quoted, and levada's ratio is that to the largest figure.
+**gradient steps/s** (`dqn-cartpole`, `sac-halfcheetah`): the same for gradient steps, with the peer's network, batch size,
+and ratio of gradient steps to env steps. A is after the filling of the replay. `_peers/off_policy_presets.py` lists the forms
+in which levada runs. TianJi cannot be installed beside the others: figures measured elsewhere, on a machine of the same kind,
+are quoted, and levada's ratio is that to the largest figure.
 
-**steps/s** (`pong`): Atari's Pong; a step is one action and four frames. Peers and levada may take a different number of steps.
-`_peers/atari_presets.py` tells what is equal and what is not. Beside them, once in a turn, what levada's parts do alone is
-measured, each with all cores: steps of environments, observations of inference, and of training. The *serial ceiling* is what
-they would make if they had all cores in turn and nothing else took any time: 1 / (1 / environment + 1 / inference +
-passes / training). *Efficiency* is levada's rate of training divided by it. Memory is that of all processes of a run together,
-what is shared divided among those who share it, libraries too, at its largest of about one look a second.
+**steps/s** (`pong`): Atari's Pong; a step is one action and four frames. Peers and levada may take a different number of
+steps. `_peers/atari_presets.py` lists what is equal and what is not. In addition, once per turn, levada's components are
+measured alone, each with all cores: environment steps, and observations per second of inference and of training. The *serial
+ceiling* is their throughput if each had all cores in turn and nothing else took any time: 1 / (1 / environment + 1 /
+inference + passes / training). *Efficiency* is levada's rate of training divided by it. Memory is that of all processes of a
+run together, with shared memory divided among the processes that share it, libraries included, at the maximum of about one
+sample per second.
 
-**seconds to a return of 475** (`ppo-cartpole`): what each library makes of the task, with SB3's and CleanRL's tuned
-settings, and with levada as it comes. From the start of the process to its exit, which follows as soon as the mean return
-of the last 100 episodes has reached 475 (50 in --quick).
+**seconds to a return of 475** (`ppo-cartpole`): each library with its own settings for the task: SB3 and CleanRL with their
+tuned ones, levada out of the box. Measured from the start of the process to its exit, which follows as soon as the mean
+return of the last 100 episodes has reached 475 (50 in --quick).
 
-The lines of progress, from which all this is computed, stay in `.bench/runs/`.
+The lines of progress, from which all this is computed, are kept in `.bench/runs/`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ from benchmarks._peers.tables import (
 
 
 def parse(arguments: Sequence[str] | None = None) -> Plan:
-    """Read the command line and check it."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Time levada and other libraries on this machine, in turn.")
     parser.add_argument("name", metavar="BENCHMARK", choices=list(BENCHMARKS), help=", ".join(BENCHMARKS))
     parser.add_argument("--peers", help="comma-separated; default: all that the benchmark has")
@@ -141,7 +142,7 @@ def main() -> int:
     """Measure, then print the tables."""
     plan = parse()
     screen = Screen()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes end too
     try:
         if not plan.only_peers:
             LevadaSide().executable()

@@ -4,7 +4,7 @@
     python benchmarks/pixels.py                        # both, three seeds each, on Breakout
     python benchmarks/pixels.py rainbow --game space_invaders --seeds 1
 
-Inline, on one thread, with the network of the games' paper. At the end the policy plays 20 episodes, each action its best.
+Inline, on one thread, with the network of the MinAtar paper. At the end the policy plays 20 episodes deterministically.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from levada.algorithms.rainbow import Rainbow
 from levada.rl.threads import set_threads
 
 SHARED = {
-    "network": "benchmarks._minatar:SmallCNN", "num_envs": 8, "batch_size": 32, "samples_per_insert": 16.0, "min_size": 5_000,
-    "target_every": 1_000, "num_gradient_steps": 8,
+    "network": "benchmarks._minatar:SmallCNN", "num_envs": 8, "batch_size": 32, "samples_per_insert": 16.0,
+    "learning_starts": 5_000,
+    "target_update_interval": 1_000, "num_gradient_steps": 8,
 }  # fmt: skip
 ALGORITHMS = {
     "dqn": DQN(**SHARED, learning_rate=2.5e-4, epsilon_steps=50_000, epsilon_end=0.05),  # type: ignore[arg-type]

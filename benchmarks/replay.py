@@ -1,9 +1,9 @@
-"""What drawing from a prioritised replay costs: the sum tree, beside one in plain Python.
+"""Speed of draws from a prioritized replay: levada's sum tree, compared with one in plain Python.
 
     python benchmarks/replay.py
 
-A million entries; 512 are drawn in proportion to their priorities, then get new ones. The two take turns; a ratio is formed in
-each turn.
+The trees have a million entries. 512 entries are drawn in proportion to their priorities, then get new ones. The trees
+alternate, and a ratio is computed in each turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class PlainTree:
-    """The usual binary tree in a list: each node is the sum of the two below it."""
+    """The usual binary tree in a list: each node is the sum of its two children."""
 
     def __init__(self, values: Array) -> None:
         self._size = 1 << (len(values) - 1).bit_length()
@@ -43,7 +43,7 @@ class PlainTree:
         self._sums: list[float] = [0.0, *(float(value) for some in reversed(levels) for value in some)]
 
     def find(self, fraction: Array) -> Array:
-        """Walk down, one draw after the other."""
+        """Walk down, one draw after another."""
         found = []
         for mass in (fraction * self._sums[1]).tolist():
             node = 1
@@ -56,7 +56,7 @@ class PlainTree:
         return np.array(found)
 
     def set(self, index: Array, value: Array) -> None:
-        """Walk up, one value after the other."""
+        """Walk up, one value after another."""
         for one, new in zip(index.tolist(), value.tolist(), strict=True):
             node = one + self._size
             change = new - self._sums[node]
@@ -68,7 +68,7 @@ class PlainTree:
 def seconds(
     find: Callable[[Array], Array], put: Callable[[Array, Array], None], rng: np.random.Generator, repeat: int
 ) -> tuple[float, float]:
-    """For drawing, and for new priorities; means."""
+    """Mean seconds of a draw and of an update of priorities."""
     drawing_s = setting_s = 0.0
     for _ in range(repeat):
         fraction, value = (np.arange(BATCH_SIZE) + rng.random(BATCH_SIZE)) / BATCH_SIZE, rng.random(BATCH_SIZE) + 0.01
@@ -88,7 +88,7 @@ def main() -> int:
     tree, plain = SumTree(NUM_ENTRIES), PlainTree(values)
     tree.set(np.arange(NUM_ENTRIES), values)
     fraction = rng.random(10_000)
-    assert (tree.find(fraction) == plain.find(fraction)).mean() > 0.999  # but for rounding
+    assert (tree.find(fraction) == plain.find(fraction)).mean() > 0.999  # except for rounding
     ours, theirs = [], []
     for _ in range(NUM_TURNS):
         ours.append(seconds(tree.find, tree.set, rng, repeat=100))

@@ -1,12 +1,12 @@
-"""Equal commands end equal: run them again and again under load, and compare parameters, counts and lines of metrics.
+"""Test that equal commands give equal results: repeat them under load, and compare parameters, counts and metrics.
 
     python benchmarks/reproducible.py                              # 5 algorithms x 3 conditions x 4 deployments, ten runs each
     python benchmarks/reproducible.py --runs 3 --algorithms dqn r2d2 --places inline processes:2,learner=worker
 
-Each row is one command: an algorithm and what ends it. Each cell says how many runs of a deployment were equal to the first one
-inline: in the fingerprint of the parameters, in what ended them and after which update, in env steps, episodes and returns, and
-in every line of metrics.jsonl but for what is measured. Steps of the environment take a random time, and as many busy processes
-as there are cores compete for them (`--neighbours`).
+Each row is one command: an algorithm and its stopping condition. Each cell is the number of runs of a deployment that were
+equal to the first inline run: in the fingerprint of the parameters, in the condition that ended them and after which update,
+in env steps, episodes and returns, and in every line of metrics.jsonl except for measured values. Steps of the environment
+take a random time, and as many busy processes as there are cores compete for them (`--neighbors`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,17 @@ from levada.run.metrics import is_measured
 from levada.runners.accounts import num_cores
 
 REPLAYED: dict[str, Any] = {
-    "shards": 3, "num_envs": 2, "num_steps": 4, "min_size": 40, "batch_size": 16, "num_gradient_steps": 2,
-    "samples_per_insert": 4.0, "hidden": (16,), "compile": False,
+    "shards": 3, "num_envs": 2, "num_steps": 4, "learning_starts": 40, "batch_size": 16, "num_gradient_steps": 2,
+    "samples_per_insert": 4.0, "hidden_sizes": (16,), "compile": False,
 }  # fmt: skip
-SEQUENCES = REPLAYED | {"min_size": 20, "length": 4, "burn_in": 0, "batch_size": 8, "samples_per_insert": 8.0}
-ROLLOUTS: dict[str, Any] = {"shards": 3, "num_envs": 2, "num_steps": 8, "hidden": (16,), "compile": False}
+SEQUENCES = REPLAYED | {
+    "learning_starts": 20,
+    "sequence_length": 4,
+    "burn_in": 0,
+    "batch_size": 8,
+    "samples_per_insert": 8.0,
+}
+ROLLOUTS: dict[str, Any] = {"shards": 3, "num_envs": 2, "num_steps": 8, "hidden_sizes": (16,), "compile": False}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "dqn": REPLAYED,
     "sac": REPLAYED,
@@ -49,7 +55,7 @@ PLACES = ("inline", "processes:1", "processes:2", "threads:2")
 
 
 def told(algorithm: str, until: str, place: str, most_delay_s: float) -> tuple[Any, ...]:
-    """What a run tells, but for what is measured."""
+    """Results of a run, except for measured values."""
     kwargs = {"continuous": algorithm == "sac", "most_delay_s": most_delay_s}
     task = lv.Task("benchmarks._wander:Wander-v0", env_kwargs=kwargs)
     with tempfile.TemporaryDirectory() as folder:
@@ -65,8 +71,8 @@ def told(algorithm: str, until: str, place: str, most_delay_s: float) -> tuple[A
 
 
 @contextmanager
-def busy_neighbours(num: int) -> Iterator[None]:
-    """Processes that do nothing, as fast as they can."""
+def busy_neighbors(num: int) -> Iterator[None]:
+    """Processes that keep the cores busy."""
     some = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num)]
     try:
         yield
@@ -77,7 +83,7 @@ def busy_neighbours(num: int) -> Iterator[None]:
 
 
 def compare(algorithm: str, until: str, places: Sequence[str], num_runs: int, most_delay_s: float) -> list[str]:
-    """A row of the table."""
+    """Compute a row of the table."""
     expected = told(algorithm, until, "inline", 0.0)
     row = [algorithm, until, f"{expected[1][1]:,}"]
     for place in places:
@@ -95,12 +101,12 @@ def main() -> int:
     parser.add_argument("--places", nargs="+", default=PLACES)
     parser.add_argument("--runs", type=int, default=10, help="of each command under each deployment")
     parser.add_argument("--delay", type=float, default=0.003, help="longest delay of an environment's step in seconds")
-    parser.add_argument("--neighbours", type=int, default=num_cores(), help="busy processes beside the runs")
+    parser.add_argument("--neighbors", type=int, default=num_cores(), help="busy processes beside the runs")
     given = parser.parse_args()
     console, began_s = Console(), time.perf_counter()
     table = Table("algorithm", "until", "updates", *given.places)
     are_equal = True
-    with busy_neighbours(given.neighbours):
+    with busy_neighbors(given.neighbors):
         for algorithm in given.algorithms:
             for until in given.until:
                 row = compare(algorithm, until, given.places, given.runs, given.delay)

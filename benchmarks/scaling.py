@@ -1,14 +1,15 @@
-"""Does it overlap, does it scale, does it sleep? Measured with parts that take a known time.
+"""Overlap, scaling and idle cost, measured with components that take a known time.
 
     python benchmarks/scaling.py                       # all, 3 minutes
     python benchmarks/scaling.py sleep overlap idle efficiency stragglers
 
-sleep: PPO in environments of 5 ms a step, with 8 shards: env steps/s with 8 workers against those with one.
-overlap: sampling and learning that take equally long, asleep and busy: updates/s with lag 1 against those with lag 0.
+sleep: PPO in environments of 5 ms a step, with 8 shards: env steps/s with 8 workers divided by those with one.
+overlap: sampling and learning that take equally long, asleep and busy: updates/s with lag 1 divided by those with lag 0.
 idle: processor time of all processes together, while everything waits 10 s for a slow environment.
-efficiency: the processor time that environments, inference and learning of an env step take alone, in one thread, times the env
-steps/s of all cores together: what share of the cores' time is what had to be done. Beside it, the share that nodes say they use.
-stragglers: 2 % of the items take 200 times as long: lag as promised and as measured, and items/s, for each rule.
+efficiency: the processor time per env step of environments, inference and learning alone, in one thread, times the env
+    steps/s of all cores together: the fraction of the cores' time that was useful work. Beside it, the fraction that nodes
+    report.
+stragglers: 2 % of the items take 200 times as long: bound and measured lag, and items/s, for each rule.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ IDLE_S = 10.0
 
 
 def seconds_per_update(flow: Flow, place: Deployment, *, num_updates: int, num_warm: int = 3) -> float:
-    """Mean time from one report to the next."""
+    """Mean seconds between reports."""
     with _closing(place.open(flow, seed=SEED)) as run:
         reports, start_s = iter(run), 0.0
         for number in range(num_warm + num_updates + 1):
@@ -132,13 +133,13 @@ def efficiency(console: Console) -> None:
         "network", "deployment", "env steps/s", "of the cores, alone", "as measured in the run",
         title="efficiency: PPO on CartPole-v1, one epoch; target 0.8",
     )  # fmt: skip
-    fields = {"num_envs": 20, "num_steps": 64, "minibatch_size": 512, "num_epochs": 1, "normalise_advantage": True}
+    fields = {"num_envs": 20, "num_steps": 64, "minibatch_size": 512, "num_epochs": 1, "normalize_advantage": True}
     for name, more in (("64-64", {}), ("512-512", {"network": "benchmarks._peers.networks:SampleFactory"})):
         config = PPO(**fields, **more, shards=2, max_lag=4, order="arrival")  # type: ignore[arg-type]
         flow = config.flow(Task("CartPole-v1"))
         places: list[Deployment] = [Inline(), Processes(workers=1), Inline(), Processes(workers=2), Inline()]
         rates, cores = zip(*(_spent(flow, place, steps_per_update=2 * 20 * 64) for place in places), strict=True)
-        alone_s = statistics.mean(cores[at] / rates[at] for at in (0, 2, 4))  # of an env step
+        alone_s = statistics.mean(cores[at] / rates[at] for at in (0, 2, 4))  # per env step
         table.add_row(name, "alone", f"{1.0 / alone_s:,.0f}", "", "")
         for at in (1, 3):
             shares = (alone_s * rates[at], cores[at])
@@ -151,7 +152,7 @@ def efficiency(console: Console) -> None:
 def _spent(
     flow: Flow, place: Deployment, *, steps_per_update: int, warm_s: float = 4.0, seconds: float = 10.0
 ) -> tuple[float, float]:
-    """Env steps/s, and cores that the nodes' own work kept busy."""
+    """Env steps/s, and number of cores that the nodes' own work kept busy."""
     with _closing(place.open(flow, seed=SEED)) as run:
         marks: list[tuple[float, int, float]] = []
         begun_s = time.perf_counter()

@@ -1,10 +1,10 @@
-"""Does memory stay flat? PPO on CartPole at full speed on several processes.
+"""Test that memory does not grow: PPO on CartPole at full speed on several processes.
 
     python benchmarks/soak.py --minutes 20
 
-A run as a user starts it, with metrics, TensorBoard and checkpoints, is watched from outside: each five seconds the memory of all
-its processes together (PSS: what is shared counts once) and the descriptors of the main process. Printed is the slope of memory
-after the first two minutes, by least squares; it has to stay below 1 MB per minute.
+A run as a user starts it, with metrics, TensorBoard and checkpoints, is observed from outside. Every five seconds the memory
+of all its processes together (PSS: shared memory counts once) and the descriptors of the main process are read. Printed is
+the slope of memory after the first two minutes, by least squares; it must stay below 1 MB per minute.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What staleness does: IMPALA on CartPole with another bound on its lag each time, on several processes.
+"""Effect of staleness: IMPALA on CartPole with different bounds of the lag, on several processes.
 
     python benchmarks/staleness.py                        # max_lag 0, 1, 4, 16 and none; three seeds each; 3 minutes
     python benchmarks/staleness.py appo --max-lags 0 4 --seeds 1
 
-A run ends when the last 100 episodes have a mean return of 475, or after so many env steps. The settings are those of the
-algorithm's preset. Steps/s are counted from the first update on; seconds begin when the run is opened.
+A run ends when the mean return of the last 100 episodes reaches 475, or after a number of env steps. The settings are those
+of the algorithm's preset. Steps/s are measured from the first update on; seconds start when the run is opened.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ENV = "CartPole-v1"
 
 
 class Outcome(NamedTuple):
-    """Numbers of a run."""
+    """Result of a run."""
 
     bound: int | None
-    """On the lag, in updates; None: there is none."""
+    """Bound of the lag, in updates; None: no bound."""
     largest: int
     mean: float
     steps_per_s: float
@@ -65,7 +65,7 @@ def run_once(algorithm: str, max_lag: int | None, seed: int, workers: int, max_s
 
 
 def described(max_lag: int | None, runs: list[Outcome]) -> tuple[str, ...]:
-    """A row of the table."""
+    """Make a row of the table."""
     steps = " / ".join("never" if run.solved_steps is None else f"{run.solved_steps:,}" for run in runs)
     seconds = " / ".join("never" if run.solved_s is None else f"{run.solved_s:.1f}" for run in runs)
     return (

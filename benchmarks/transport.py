@@ -1,36 +1,36 @@
-"""What it costs to move arrays from one process to another on this machine: levada, memcpy, and other transports.
+"""Cost of moving arrays from one process to another on this machine: levada, memcpy, and other transports.
 
     python benchmarks/transport.py --json transport.json     # 2 minutes
     python benchmarks/transport.py --quick                   # does it work? half a minute
-    python benchmarks/transport.py --peers mpi,zmq           # beside these only
+    python benchmarks/transport.py --peers mpi,zmq           # compared with these only
 
-Three payloads, dicts of arrays: a small and a large rollout, and the weights of a network. One process sends an item, the
-other gets it as arrays of the right shapes, reads a number from them and sends it back: timed is one such round, from
-"the item is finished" to "its answer is here", with nothing else on the way. The first and the last item of a turn are
-not timed, and compared byte by byte.
+There are three payloads, dicts of arrays: a small and a large rollout, and the weights of a network. One process sends an
+item; the other receives it as arrays of the right shapes, reads a value from them and sends it back. The time of one such
+round is measured, from "the item is finished" to "its answer is here", with nothing else in transit. The first and the last
+item of a turn are not timed, but compared byte by byte.
 
-Every transport has two processes of its own. All are started once, and sleep while others are measured, but for Ray's
+Every transport has two processes of its own. All are started once, and sleep while others are measured, except for Ray's
 daemons, which take some hundredths of a core. They take turns (A B C ..., C B A, ...), a tenth of a second each with each
-payload; the figure of a turn is the median of its items. The tables show the median of all turns, with the least and the
-largest; a ratio is formed in each turn.
+payload; the figure of a turn is the median of its items. The tables show the median of all turns, with the minimum and the
+maximum; a ratio is computed in each turn.
 
-- *memcpy*: as many bytes from one warm buffer into another, by one process: what no transport that copies once can beat.
-- *one byte*: there and back over a socket, both sides asleep: what no transport that sleeps can beat.
-- *levada, in place*: the arrays were made in shared memory, so none is copied. The time is that of the messages.
-- *levada, one copy*: the arrays are in ordinary memory, and are copied into shared memory; the reader looks at them there.
+- *memcpy*: as many bytes from one warm buffer into another, in one process: the limit of any transport that copies once.
+- *one byte*: there and back over a socket, both sides asleep: the limit of any transport that sleeps.
+- *levada, in place*: the arrays were created in shared memory, so none is copied. The time is that of the messages.
+- *levada, one copy*: the arrays are in ordinary memory, and are copied into shared memory, where the reader accesses them.
 - *levada, ring*: weights, which the writer copies into shared memory, and the reader out of it.
-- *Queue*, *Pipe*: those of multiprocessing; through the pipe, large arrays go beside the pickle.
+- *Queue*, *Pipe*: those of multiprocessing; through the pipe, large arrays are sent outside the pickle.
 - *pyzmq*: a pair of sockets over ipc; large arrays are frames that pyzmq does not copy.
-- *Ray, actor*: the item is put into the object store, and a method called with the reference; a small item is an argument.
-- *Ray, compiled graph*: the same call, compiled beforehand, through a channel of its own.
-- *MPI, pickle 5*: mpi4py with Open MPI; the arrays go beside the pickle.
-- *MPI, plain*: one buffer whose layout both sides know, received into memory that is there already.
+- *Ray, actor*: the item is put into the object store, and a method is called with the reference; a small item is an argument.
+- *Ray, compiled graph*: the same call, compiled beforehand, through its own channel.
+- *MPI, pickle 5*: mpi4py with Open MPI; the arrays are sent outside the pickle.
+- *MPI, plain*: one buffer whose layout both sides know, received into preallocated memory.
 
-Who waits for MPI or for a compiled graph, keeps a core busy; who waits for the others, levada among them, sleeps. That is
-worth a few microseconds for an item, and costs a core that an environment could use.
+A process that waits for MPI or for a compiled graph keeps a core busy. With the others, levada among them, it sleeps. Busy
+waiting saves a few microseconds per item, and costs a core that an environment could use.
 
-Targets: in place above memcpy's rate; one copy at least half of it for the large rollout; at least 3 times the rate of
-every other transport. The peers get a virtual environment in `.bench/`, with the pins in
+Targets: in place, faster than memcpy; one copy, at least half of memcpy's rate for the large rollout; at least 3 times the
+rate of every other transport. The peers get a virtual environment in `.bench/`, with the pins in
 `peers/requirements-transport.txt`.
 """
 
@@ -55,7 +55,7 @@ from benchmarks._transport.report import as_json, tables, targets
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Plan, Path | None]:
-    """Read the command line and check it."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; default: %(default)s")
     parser.add_argument("--turns", type=int, help="default 9, with --quick 2")
@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Plan, Path | None]:
 
 
 def run(plan: Plan, screen: Screen) -> list[Cell]:
-    """Start everybody, then take turns."""
+    """Start all processes, then measure in turns."""
     if plan.peers:
         prepare_environment(ENVIRONMENT, screen)
     with running((OURS, *plan.peers), screen) as programs:
@@ -99,7 +99,7 @@ def main() -> int:
     """Measure, then print the tables."""
     plan, json_file = parse()
     screen = Screen()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes end too
     try:
         make_cache()
         with screen.bars:

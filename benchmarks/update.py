@@ -1,11 +1,11 @@
-"""Time updates on images against the same update as a bare loop, on a device: no environment, no flow.
+"""Time of updates on images, compared with the same update as a bare loop, on a device: no environment, no flow.
 
     python benchmarks/update.py                                   # on the processor, all cores
-    python benchmarks/update.py --device cuda --num-envs 128      # on a GPU, with how busy it was
+    python benchmarks/update.py --device cuda --num-envs 128      # on a GPU, with its utilization
 
-PPO's update: one pass over the frames of a rollout of Pong, in minibatches. Levada's begins with a rollout as a sampler made it
-and ends with weights in main memory; the bare loop is what one would write by hand, with torch's own Adam, on stacks that lie on
-the device already. Both in the same precision. In turn; samples/s are medians.
+The update is PPO's: one pass over the frames of a rollout of Pong, in minibatches. Levada's starts with a rollout from a
+sampler and ends with weights in main memory. The bare loop is a typical hand-written one, with torch's own Adam, on frame
+stacks that are on the device already. Both use the same precision. They alternate; samples/s are medians.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from levada.algorithms.ppo import PPO
 from levada.flow import Shard
-from levada.rl.device import find_device, synchronise
+from levada.rl.device import find_device, synchronize
 from levada.rl.learner import LiveLearner
 from levada.rl.task import Task
 from levada.rl.threads import set_threads
@@ -36,7 +36,7 @@ _CLIP, _VALUE_COEF, _ENTROPY_COEF, _MAX_GRAD_NORM = 0.1, 0.5, 0.01, 0.5
 
 
 def make_batch(hp: PPO, task: Task) -> tuple[LiveLearner, Transitions]:
-    """A learner, and a rollout with advantages."""
+    """Make a learner, and a rollout with advantages."""
     flow = hp.flow(task)
     learner = flow.learners()["learn"].open(1)
     sampler = flow.nodes["rollout"].work(Shard("rollout", 0, 1, seed=1))
@@ -47,7 +47,7 @@ def make_batch(hp: PPO, task: Task) -> tuple[LiveLearner, Transitions]:
 
 
 def by_hand(hp: PPO, task: Task, batch: Transitions) -> Callable[[], None]:
-    """The update without levada's learner."""
+    """Make the update without levada's learner."""
     policy = hp.policy(task)
     device = find_device(policy.device)
     module = policy.module(1).to(device)
@@ -74,11 +74,11 @@ def by_hand(hp: PPO, task: Task, batch: Transitions) -> Callable[[], None]:
     return update
 
 
-def utilisation(device: torch.device) -> float | None:
-    """Per cent of the last second in which a GPU did something; None: it does not say."""
+def utilization(device: torch.device) -> float | None:
+    """Percentage of the last second in which a GPU was busy; None if it is unknown."""
     try:
         return float(torch.cuda.utilization(device)) if device.type == "cuda" else None
-    except (ImportError, RuntimeError):  # it needs a package of NVIDIA's
+    except (ImportError, RuntimeError):  # it needs an NVIDIA package
         return None
 
 
@@ -104,7 +104,8 @@ def main() -> None:
         "minibatch_size": args.minibatch_size,
     }
     hp = PPO(
-        **fields, num_epochs=1, clip=_CLIP, value_coef=_VALUE_COEF, entropy_coef=_ENTROPY_COEF, max_grad_norm=_MAX_GRAD_NORM,
+        **fields, num_epochs=1, clip_range=_CLIP, value_coef=_VALUE_COEF, entropy_coef=_ENTROPY_COEF,
+        max_grad_norm=_MAX_GRAD_NORM,
         device=args.device, precision=args.precision,
     )  # fmt: skip
     learner, batch = make_batch(hp, task)
@@ -117,13 +118,13 @@ def main() -> None:
         update()  # kernels are chosen, graphs captured
     for _ in range(args.turns):
         for name, update in ways.items():
-            synchronise(device)
+            synchronize(device)
             num_updates, begun_s = 0, time.perf_counter()
             while time.perf_counter() < begun_s + args.seconds:
                 update()
                 num_updates += 1
-            share = utilisation(device)
-            synchronise(device)
+            share = utilization(device)
+            synchronize(device)
             rates[name].append(num_updates * batch.num_rows / (time.perf_counter() - begun_s))
             busy[name] += [] if share is None else [share]
     table = Table("update", "samples/s", "of the bare loop", "device busy")

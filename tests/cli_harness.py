@@ -17,9 +17,16 @@ from pathlib import Path
 
 import levada.cli
 
-TINY = "--num-envs 2 --num-steps 16 --minibatch-size 16 --num-epochs 1 --hidden 8 --compile False"
+TINY = "--num-envs 2 --num-steps 16 --minibatch-size 16 --num-epochs 1 --hidden-sizes 8 --compile False"
 """PPO that updates in milliseconds."""
-TINY_FIELDS = {"num_envs": 2, "num_steps": 16, "minibatch_size": 16, "num_epochs": 1, "hidden": (8,), "compile": False}
+TINY_FIELDS = {
+    "num_envs": 2,
+    "num_steps": 16,
+    "minibatch_size": 16,
+    "num_epochs": 1,
+    "hidden_sizes": (8,),
+    "compile": False,
+}
 """The same from Python."""
 
 

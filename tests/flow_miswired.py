@@ -8,7 +8,7 @@ from typing import Any
 
 from flow_samples import Adder, Roll, positive, same, twice
 
-from levada.flow import Flow, Latest, Prioritised, Queue, Stream, Updates
+from levada.flow import Flow, Latest, Prioritized, Queue, Stream, Updates
 
 MISWIRED: dict[str, Callable[[], Flow]] = {}
 """By code; where one code has several causes, `LV321 filter`."""
@@ -186,24 +186,24 @@ def store_only_each_others_samples() -> Flow:
 @miswired("LV205")
 def priorities_without_effect() -> Flow:
     p, replay, update = _off_policy()
-    p.flow.reprioritise(update.priorities, of=replay)
+    p.flow.reprioritize(update.priorities, of=replay)
     return p.flow
 
 
 @miswired("LV206")
 def priorities_of_another_replay() -> Flow:
     p, _, update = _off_policy()
-    other = table(p.flow, "other", sampler=Prioritised())
+    other = table(p.flow, "other", sampler=Prioritized())
     p.flow.store(p.rollouts, to=other)
     p.flow.report(p.flow.sample("look", other, size=1), name="seen")
-    p.flow.reprioritise(update.priorities, of=other)
+    p.flow.reprioritize(update.priorities, of=other)
     return p.flow
 
 
 @miswired("LV206 stats")
 def stats_as_priorities() -> Flow:
-    p, replay, update = _off_policy(sampler=Prioritised())
-    p.flow.reprioritise(update.stats, of=replay)
+    p, replay, update = _off_policy(sampler=Prioritized())
+    p.flow.reprioritize(update.stats, of=replay)
     return p.flow
 
 

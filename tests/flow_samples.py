@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from levada.flow import Flow, Prioritised, Queue, Shard, Stream, Update
+from levada.flow import Flow, Prioritized, Queue, Shard, Stream, Update
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def apex_like() -> Flow:
     flow = Flow("apex")
     weights = flow.latest("weights", of=learner)
     replay = flow.replay(
-        "replay", of=list, capacity=100_000, min_size=1_000, samples_per_insert=8.0, tolerance=512.0, sampler=Prioritised()
+        "replay", of=list, capacity=100_000, min_size=1_000, samples_per_insert=8.0, tolerance=512.0, sampler=Prioritized()
     )  # fmt: skip
     rollouts = flow.source("rollout", Roll(), reads=weights, shards=16)
     steps = flow.map("n_step", same, rollouts)
     flow.store(flow.batch("chunk", steps, size=50, at="shard"), to=replay)
     update = flow.learn("learn", learner, flow.sample("sample", replay, size=512))
     flow.publish(update.weights, to=weights, every=4)
-    flow.reprioritise(update.priorities, of=replay)
+    flow.reprioritize(update.priorities, of=replay)
     flow.report(update.stats)
     return flow
 
@@ -204,7 +204,7 @@ def mixed_in_replay() -> Flow:
     flow = Flow("mixin")
     weights = flow.latest("weights", of=learner)
     replay, hard = (
-        flow.replay(name, of=list, capacity=1_000, min_size=10, samples_per_insert=1.0, sampler=Prioritised())
+        flow.replay(name, of=list, capacity=1_000, min_size=10, samples_per_insert=1.0, sampler=Prioritized())
         for name in ("replay", "hard")
     )
     rollouts = flow.source("rollout", Roll(), reads=weights, shards=32)
@@ -216,7 +216,7 @@ def mixed_in_replay() -> Flow:
     mixed = flow.union("mix", fresh, flow.sample("replayed", replay, size=8), again, weights=[2, 1, 1])
     update = flow.learn("learn", learner, mixed)
     flow.publish(update.weights, to=weights)
-    flow.reprioritise(update.priorities, of=replay)
-    flow.reprioritise(update.priorities, of=hard)
+    flow.reprioritize(update.priorities, of=replay)
+    flow.reprioritize(update.priorities, of=hard)
     flow.report(update.stats)
     return flow

@@ -30,12 +30,13 @@ from levada import portable
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "golden.json"
 UPDATES = 4
-ROLLOUTS: dict[str, Any] = {"shards": 2, "num_envs": 2, "num_steps": 8, "hidden": (16,)}
+ROLLOUTS: dict[str, Any] = {"shards": 2, "num_envs": 2, "num_steps": 8, "hidden_sizes": (16,)}
 REPLAYED: dict[str, Any] = {
-    "shards": 2, "num_envs": 2, "num_steps": 4, "hidden": (16,), "min_size": 40, "batch_size": 16, "num_gradient_steps": 2,
+    "shards": 2, "num_envs": 2, "num_steps": 4, "hidden_sizes": (16,), "learning_starts": 40, "batch_size": 16,
+    "num_gradient_steps": 2,
     "samples_per_insert": 4.0, "order": "admission", "tolerance": 0.0,
 }  # fmt: skip
-SEQUENCES: dict[str, Any] = {**REPLAYED, "min_size": 10, "length": 4, "burn_in": 2, "batch_size": 4}
+SEQUENCES: dict[str, Any] = {**REPLAYED, "learning_starts": 10, "sequence_length": 4, "burn_in": 2, "batch_size": 4}
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ def cases() -> Iterator[Case]:
         yield Case(name, name, discrete, SEQUENCES)
     for name in ("ddpg", "td3", "sac", "apex_ddpg"):
         yield Case(name, name, box, REPLAYED)
-    yield Case("ppo box", "ppo", box, {**ROLLOUTS, **epochs, "normalise_obs": True, "normalise_reward": True})
-    yield Case("ppo gru", "ppo", discrete, {**ROLLOUTS, **epochs, "cell": "gru", "num_units": 8})
+    yield Case("ppo box", "ppo", box, {**ROLLOUTS, **epochs, "normalize_obs": True, "normalize_reward": True})
+    yield Case("ppo gru", "ppo", discrete, {**ROLLOUTS, **epochs, "rnn_type": "gru", "rnn_size": 8})
     yield Case("ppo images", "ppo", "pixel_envs:Pixels-v0", {**ROLLOUTS, **epochs})
     yield Case("ppo groups", "ppo", discrete, {**ROLLOUTS, **epochs, "num_groups": 2})
     yield Case("impala replay", "impala", discrete, {**ROLLOUTS, "replay_ratio": 1.0}, ("inline",))
     yield Case("sac discrete", "sac", discrete, REPLAYED)
-    yield Case("dqn prioritised", "dqn", discrete, {**REPLAYED, "prioritised": True, "dueling": True, "lookahead": 3})
+    yield Case("dqn prioritized", "dqn", discrete, {**REPLAYED, "prioritized": True, "dueling": True, "n_step": 3})
     yield Case("dqn quantile", "dqn", discrete, {**REPLAYED, "distribution": "quantile", "num_atoms": 8})
     yield Case("dqn images", "dqn", "pixel_envs:Pixels-v0", REPLAYED)
 
@@ -85,7 +86,7 @@ def runs(case: Case) -> Iterator[tuple[str, str]]:
                 first = f"updates={UPDATES // 2 if resumed else UPDATES}"
                 run = lv.train(
                     case.algorithm, case.env, until=first, seed=3, on=place, out=Path(scratch) / "run", display="quiet",
-                    tensorboard=False, portable="on", save_replays="min_size" in case.fields, **case.fields,
+                    tensorboard=False, portable="on", save_replays="learning_starts" in case.fields, **case.fields,
                 )  # fmt: skip
                 if resumed:
                     run = lv.resume(run.path, until=f"updates={UPDATES}", display="quiet")

@@ -38,8 +38,8 @@ class SharedTrunk(nn.Module):
         self.policy, self.value = nn.Linear(16, num_outputs), nn.Linear(16, 1)
 
     def forward(self, obs: Any) -> Any:
-        hidden = self.trunk(obs).relu()
-        return self.policy(hidden), self.value(hidden)[:, 0]
+        hidden_sizes = self.trunk(obs).relu()
+        return self.policy(hidden_sizes), self.value(hidden_sizes)[:, 0]
 
 
 def arrival_ppo() -> Flow:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.flow import Flow, Prioritised, Shard, Update
+from levada.flow import Flow, Prioritized, Shard, Update
 from levada.rl.transitions import IMPORTANCE, Transitions
 
 
@@ -86,7 +86,7 @@ def replay_flow(
     shards: int = 2,
     size: int = 4,
     every: int = 1,
-    prioritised: bool = True,
+    prioritized: bool = True,
     capacity: int = 40,
     min_size: int = 8,
     samples_per_insert: float | None = 4.0,
@@ -99,13 +99,13 @@ def replay_flow(
     rows = flow.source("rollout", source or Rows(), reads=weights, shards=shards)
     replay = flow.replay(
         "replay", of=Transitions, capacity=capacity, min_size=min_size, samples_per_insert=samples_per_insert,
-        sampler=Prioritised(anneal_inserts=100) if prioritised else "uniform", **options,
+        sampler=Prioritized(anneal_inserts=100) if prioritized else "uniform", **options,
     )  # fmt: skip
     flow.store(rows, to=replay)
     update = flow.learn("learn", learner, flow.sample("sample", replay, size=size))
     flow.publish(update.weights, to=weights, every=every)
-    if prioritised:
-        flow.reprioritise(update.priorities, of=replay)
+    if prioritized:
+        flow.reprioritize(update.priorities, of=replay)
     flow.report(update.stats)
     return flow
 

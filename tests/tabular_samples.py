@@ -158,10 +158,10 @@ def with_next_action(steps: Steps) -> Transitions:
 
 
 def tabular_flow(lag_steps: int, *, sarsa: bool = False) -> Flow:
-    """Behaviour that is exactly so many env steps old: in admission order a ticket names its version."""
+    """Behavior that is exactly so many env steps old: in admission order a ticket names its version."""
     task = Task(RandomMDP, env_kwargs={"seed": MDP_SEED})
     policy = Policy(
-        observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=Table
+        observation_space=task.observation_space, action_space=task.action_space, output="q_values", network=Table
     )
     explore = EpsilonGreedy(start=EPSILON, end=EPSILON)
     sampler = StepSampler(task=task, policy=policy, explore=explore, num_envs=5, num_steps=10)

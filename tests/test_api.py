@@ -144,7 +144,7 @@ def test_the_same_seed_twice_learns_the_same_bits():
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_a_loaded_policy_acts_as_the_one_that_was_trained(env):
-    run = train(env=env, normalise_obs=True)
+    run = train(env=env, normalize_obs=True)
     loaded = levada.load(run.path)
     for obs in observations(env):
         np.testing.assert_array_equal(run.policy.act(obs), loaded.policy.act(obs))
@@ -152,17 +152,17 @@ def test_a_loaded_policy_acts_as_the_one_that_was_trained(env):
         np.testing.assert_array_equal(array, loaded.policy.weights[name])
 
 
-def test_act_is_what_the_trained_module_does_normalisation_included():
+def test_act_is_what_the_trained_module_does_normalization_included():
     """Through torch, as in training: the observation is shifted and scaled by the statistics that were learned."""
-    run = train(env="Pendulum-v1", normalise_obs=True, normalise_reward=True, until="updates=4")
+    run = train(env="Pendulum-v1", normalize_obs=True, normalize_reward=True, until="updates=4")
     module = run.policy.policy.module(seed=9)
     module.load_state_dict({name: torch.tensor(array) for name, array in run.policy.weights.items()})
-    assert float(run.policy.weights["normalisers.0.count"]) == 4 * 32
-    assert not np.allclose(run.policy.weights["normalisers.0.var"], 1.0, atol=0.05)
+    assert float(run.policy.weights["normalizers.0.count"]) == 4 * 32
+    assert not np.allclose(run.policy.weights["normalizers.0.var"], 1.0, atol=0.05)
     low, high = run.task.action_space.low, run.task.action_space.high
     changed = 0
     raw = dict(run.policy.weights) | {
-        "normalisers.0.mean": np.zeros(3, np.float32), "normalisers.0.var": np.ones(3, np.float32)
+        "normalizers.0.mean": np.zeros(3, np.float32), "normalizers.0.var": np.ones(3, np.float32)
     }  # fmt: skip
     without = type(run.policy)(run.policy.policy, raw, version=4)
     for obs in observations("Pendulum-v1"):
@@ -174,7 +174,7 @@ def test_act_is_what_the_trained_module_does_normalisation_included():
 
 
 def test_sampled_actions_are_those_of_a_sampler_with_the_same_noise():
-    run = train(env="Pendulum-v1", normalise_obs=True)
+    run = train(env="Pendulum-v1", normalize_obs=True)
     policy = type(run.policy)(run.policy.policy, run.policy.weights, version=2, seed=11)
     actor, rng = run.policy.policy.actor(), np.random.default_rng(11)
     actor.load(run.policy.weights)
@@ -439,16 +439,16 @@ def test_a_value_error_of_an_environment_is_not_taken_for_a_mistake():
     with pytest.raises(ValueError, match="level 7") as caught:
         build(PPO(), Task(make))
     assert not isinstance(caught.value, levada.LevadaError)
-    with pytest.raises(ConfigError, match="hidden"):
-        build(PPO(hidden=(0,)), Task("CartPole-v1"))
+    with pytest.raises(ConfigError, match="hidden_sizes"):
+        build(PPO(hidden_sizes=(0,)), Task("CartPole-v1"))
 
 
 @pytest.mark.parametrize("on", ["inline", "threads:2", "processes:1", "processes:2", "processes:2,inference=learner"])
 @pytest.mark.parametrize(
     "algorithm",
     [
-        PPO(num_envs=16, num_steps=128, minibatch_size=2048, hidden=(64, 64), shards=2),
-        SAC(hidden=(1024, 1024), batch_size=256, shards=2),
+        PPO(num_envs=16, num_steps=128, minibatch_size=2048, hidden_sizes=(64, 64), shards=2),
+        SAC(hidden_sizes=(1024, 1024), batch_size=256, shards=2),
     ],
 )
 def test_learning_has_the_same_threads_wherever_it_runs(monkeypatch, algorithm, on):

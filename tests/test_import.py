@@ -14,7 +14,7 @@ import levada.math
 import levada.rl
 
 PUBLIC = {
-    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritised",
+    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritized",
     "Processes", "Queue",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
     "Threads", "load", "resume", "settings", "train",

@@ -22,9 +22,9 @@ def needs(algorithm: str, task: lv.Task | str, on: str = "inline", **fields) -> 
     ("algorithm", "fields", "what"),
     [
         ("ppo", {"num_envs": 100_000_000}, "1 item of 'rollout'.* Lower num_envs.* or shards$"),
-        ("dqn", {"capacity": 100_000_000_000}, "100,000,000,000 entries of 'replay'.* Lower capacity$"),
-        ("dqn", {"capacity": 10**9}, "1,000,000,000 entries of 'replay'"),
-        ("r2d2", {"capacity": 10**9}, "1,000,000,000 entries of 'replay'"),
+        ("dqn", {"buffer_size": 100_000_000_000}, "100,000,000,000 entries of 'replay'.* Lower buffer_size$"),
+        ("dqn", {"buffer_size": 10**9}, "1,000,000,000 entries of 'replay'"),
+        ("r2d2", {"buffer_size": 10**9}, "1,000,000,000 entries of 'replay'"),
         (
             "sac",
             {"batch_size": 10**10},
@@ -32,7 +32,7 @@ def needs(algorithm: str, task: lv.Task | str, on: str = "inline", **fields) -> 
         ),
         ("dqn", {"num_gradient_steps": 10**9}, "64,000,000,000 rows that 'sample' draws"),
         ("r2d2", {"batch_size": 10**9}, "4,000,000,000 rows that 'sample' draws"),
-        ("ppo", {"hidden": (20_000, 20_000, 20_000, 20_000)}, "the network of 'learn'"),
+        ("ppo", {"hidden_sizes": (20_000, 20_000, 20_000, 20_000)}, "the network of 'learn'"),
     ],
 )
 def test_sizes_that_eat_the_machine_are_refused_before_a_directory_is_made(
@@ -60,7 +60,7 @@ def test_what_fits_is_told_only_where_it_is_a_large_part_of_what_is_free():
 def test_an_entry_takes_what_is_estimated():
     """What the table of a short run holds, by its own arrays, against the estimate: within a fifth."""
     task = lv.Task("Pendulum-v1")
-    config, _ = configure("sac", task, {"num_steps": 8, "capacity": 1_000, "min_size": 64})
+    config, _ = configure("sac", task, {"num_steps": 8, "buffer_size": 1_000, "learning_starts": 64})
     flow = build(config, task)
     [estimated] = [n for what, n in estimate(flow, deployment("inline")).items() if "replay" in what]
     with lv.Inline().open(flow, seed=1) as run:
@@ -84,22 +84,22 @@ def test_many_environments_are_measured_by_a_trial():
 def test_a_layer_that_no_machine_has_room_for_is_refused_before_a_directory_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SizeError, match="a layer of 1,000,000 x 1,000,000 weights"):
-        lv.train("ppo", "CartPole-v1", until="updates=1", display="quiet", hidden=(1_000_000, 1_000_000))
+        lv.train("ppo", "CartPole-v1", until="updates=1", display="quiet", hidden_sizes=(1_000_000, 1_000_000))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("algorithm", "fields", "weights"),
     [
-        ("ppo", {"cell": "lstm", "num_units": 200_000}, "160,052,000,000"),  # 4 gates x 200,000 x (64 + 200,000 + 1)
-        ("ppo", {"cell": "gru", "num_units": 200_000}, "120,039,000,000"),
-        ("r2d2", {"num_units": 200_000}, "160,052,000,000"),
+        ("ppo", {"rnn_type": "lstm", "rnn_size": 200_000}, "160,052,000,000"),  # 4 gates x 200,000 x (64 + 200,000 + 1)
+        ("ppo", {"rnn_type": "gru", "rnn_size": 200_000}, "120,039,000,000"),
+        ("r2d2", {"rnn_size": 200_000}, "160,052,000,000"),
     ],
 )
 def test_a_memory_that_no_machine_has_room_for_is_refused_at_once(algorithm, fields, weights, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        SizeError, match=f"a recurrent layer of num_units=200,000 has {weights} weights, which take about"
+        SizeError, match=f"a recurrent layer of rnn_size=200,000 has {weights} weights, which take about"
     ):
         lv.train(algorithm, "CartPole-v1", until="updates=1", display="quiet", **fields)
     assert not list(tmp_path.iterdir())
@@ -111,12 +111,12 @@ def test_what_is_drawn_has_all_of_its_frames():
 
 
 def test_a_network_that_remembers_counts():
-    found = needs("ppo", "CartPole-v1", cell="gru", hidden=(16,), num_units=8)["the network of 'learn'"]
+    found = needs("ppo", "CartPole-v1", rnn_type="gru", hidden_sizes=(16,), rnn_size=8)["the network of 'learn'"]
     assert found == 32 * ((4 * 16 + 16) + 3 * 8 * (16 + 8 + 1) + 3 * (8 + 1))
 
 
 def test_the_network_counts():
-    assert needs("ppo", "CartPole-v1", hidden=(64, 64))["the network of 'learn'"] == 32 * (
+    assert needs("ppo", "CartPole-v1", hidden_sizes=(64, 64))["the network of 'learn'"] == 32 * (
         2 * (4 * 64 + 64 + 64 * 64 + 64) + 3 * 65
     )
 

@@ -64,7 +64,7 @@ def train(env="CartPole-v1", **more):
         ("ppo", {}, "steps=100000"),  # the preset's
         ("ppo", {"anneal_steps": 5_000}, "steps=5000"),
         ("ppo", {"anneal_steps": None}, "steps=1000000"),
-        ("ppo", {"anneal_learning_rate": False, "anneal_clip": False}, "steps=1000000"),
+        ("ppo", {"anneal_learning_rate": False, "anneal_clip_range": False}, "steps=1000000"),
         ("dqn", {}, "steps=100000"),
         ("impala", {}, "steps=250000"),
         ("sac", {}, "steps=1000000"),
@@ -95,7 +95,7 @@ def test_a_run_that_goes_on_after_its_schedules_says_so_before_it_starts(shell):
     done = shell(f"{command} --until steps=640 --out run")
     first = next(line for line in done.err.splitlines() if not line.startswith("ppo on CartPole-v1, seed 0"))
     assert first == (
-        "learning_rate and clip fall to zero at 320 env steps: from there on nothing is learned. For a longer run set "
+        "learning_rate and clip_range fall to zero at 320 env steps: from there on nothing is learned. For a longer run set "
         "anneal_steps to its length; until='steps=320' ends it there"
     )
     assert done.err.count(ENDED) == 1
@@ -118,7 +118,7 @@ def test_where_the_end_is_not_known_it_is_said_when_the_schedules_end(shell):
 
 def test_a_schedule_that_does_not_fall_is_not_warned_of():
     assert train(anneal_steps=None, until="steps=400").summary.notes == []
-    run = train(anneal_steps=320, anneal_clip=False, until="steps=400")
+    run = train(anneal_steps=320, anneal_clip_range=False, until="steps=400")
     assert run.summary.notes[0].startswith("learning_rate falls to zero at 320 env steps")
 
 
@@ -132,7 +132,7 @@ def test_a_run_that_learns_nothing_says_so_in_the_output_and_the_summary(shell):
     (note,) = levada.load("run").summary.notes
     assert note in done.err
     assert note.startswith(
-        f"{FLAT} (-5.00 at first, -5.00 now); try more exploration (entropy_coef=0.01), normalise_obs=True"
+        f"{FLAT} (-5.00 at first, -5.00 now); try more exploration (entropy_coef=0.01), normalize_obs=True"
     )
     assert "num_steps=64" in note
     lines = [json.loads(line) for line in shell(f"{words} --json").out.splitlines()]
@@ -156,7 +156,7 @@ def test_what_is_learned_does_not_depend_on_what_is_said(monkeypatch):
 
 
 def test_a_run_that_learns_is_told_nothing():
-    fields = {"num_envs": 8, "num_steps": 32, "num_epochs": 10, "minibatch_size": 256, "hidden": (64, 64)}
+    fields = {"num_envs": 8, "num_steps": 32, "num_epochs": 10, "minibatch_size": 256, "hidden_sizes": (64, 64)}
     assert train(until="steps=15_360", seed=1, anneal_steps=None, **fields).summary.notes == []
 
 
@@ -171,19 +171,19 @@ def test_a_run_whose_schedules_have_ended_is_told_both():
     [
         (PPO(), "Acrobot-v1", ["the preset of ppo for Acrobot-v1"]),
         (PPO(), "Pendulum-v1", ["the preset of ppo", "log_std_init=1"]),
-        (SAC(), "Pendulum-v1", ["an algorithm with a preset for Pendulum-v1 (ppo", "log_alpha_init=2", "lookahead=3"]),
+        (SAC(), "Pendulum-v1", ["an algorithm with a preset for Pendulum-v1 (ppo", "log_alpha_init=2", "n_step=3"]),
         (TD3(), "Pendulum-v1", ["noise=0.3"]),
-        (DQN(lookahead=3), "CartPole-v1", ["the preset of dqn", "epsilon_steps=50000"]),
-        (PPO(), f"{__name__}:Nothing-v0", ["entropy_coef=0.01", "normalise_obs=True", "num_steps=512", "replay (dqn)"]),
-        (PPO(normalise_obs=True, entropy_coef=0.1), f"{__name__}:Nothing-v0", ["entropy_coef=0.3"]),
+        (DQN(n_step=3), "CartPole-v1", ["the preset of dqn", "epsilon_steps=50000"]),
+        (PPO(), f"{__name__}:Nothing-v0", ["entropy_coef=0.01", "normalize_obs=True", "num_steps=512", "replay (dqn)"]),
+        (PPO(normalize_obs=True, entropy_coef=0.1), f"{__name__}:Nothing-v0", ["entropy_coef=0.3"]),
     ],
 )
 def test_advice_names_what_can_be_set(config, env, expected):
     text = advice(config, Task(env))
     for words in expected:
         assert words in text
-    assert ("normalise_obs" in text) is (isinstance(config, PPO) and not config.normalise_obs)
-    assert ("lookahead" in text) is (isinstance(config, SAC | TD3))
+    assert ("normalize_obs" in text) is (isinstance(config, PPO) and not config.normalize_obs)
+    assert ("n_step=" in text) is (isinstance(config, SAC | TD3))
 
 
 def test_a_preset_that_is_in_use_is_not_advised():

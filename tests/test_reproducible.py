@@ -16,13 +16,13 @@ from levada.run.directory import RunDirectory
 from levada.run.metrics import is_measured
 
 REPLAYED: dict[str, Any] = {
-    "shards": 3, "num_envs": 2, "num_steps": 4, "min_size": 40, "batch_size": 8, "num_gradient_steps": 2,
-    "samples_per_insert": 2.0, "hidden": (8,), "compile": False,
+    "shards": 3, "num_envs": 2, "num_steps": 4, "learning_starts": 40, "batch_size": 8, "num_gradient_steps": 2,
+    "samples_per_insert": 2.0, "hidden_sizes": (8,), "compile": False,
 }  # fmt: skip
 SEQUENCES: dict[str, Any] = {
-    **REPLAYED, "min_size": 10, "length": 4, "burn_in": 0, "batch_size": 4, "samples_per_insert": 4.0,
+    **REPLAYED, "learning_starts": 10, "sequence_length": 4, "burn_in": 0, "batch_size": 4, "samples_per_insert": 4.0,
 }  # fmt: skip
-ROLLOUTS: dict[str, Any] = {"shards": 3, "num_envs": 2, "num_steps": 4, "hidden": (8,), "compile": False}
+ROLLOUTS: dict[str, Any] = {"shards": 3, "num_envs": 2, "num_steps": 4, "hidden_sizes": (8,), "compile": False}
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn": ("small_envs:SmallPlain-v0", REPLAYED),
     "sac": ("small_envs:SmallBoxAction-v0", REPLAYED),

@@ -17,8 +17,9 @@ from levada.run.checkpoint import newest
 
 TINY = {**cli_harness.TINY_FIELDS, "tensorboard": False, "display": "quiet"}
 SAC = {
-    "min_size": 20, "batch_size": 8, "num_gradient_steps": 2, "samples_per_insert": 8.0, "hidden": (8,), "compile": False,
-    "capacity": 1000, "tensorboard": False, "display": "quiet",
+    "learning_starts": 20, "batch_size": 8, "num_gradient_steps": 2, "samples_per_insert": 8.0, "hidden_sizes": (8,),
+    "compile": False,
+    "buffer_size": 1000, "tensorboard": False, "display": "quiet",
 }  # fmt: skip
 
 ENV_FILE = """
@@ -88,15 +89,15 @@ def weights_of(path):
 
 @pytest.mark.parametrize(("algorithm", "on"), [("ppo", "inline"), ("ppo", "processes:1"), ("sac", "inline")])
 def test_a_run_starts_from_the_weights_of_another(algorithm, on):
-    """A learning rate of nearly 0 leaves them as they are; optimiser and counts are new."""
-    env, fields = ("CartPole-v1", {**TINY, "normalise_obs": True}) if algorithm == "ppo" else ("Pendulum-v1", SAC)
+    """A learning rate of nearly 0 leaves them as they are; optimizer and counts are new."""
+    env, fields = ("CartPole-v1", {**TINY, "normalize_obs": True}) if algorithm == "ppo" else ("Pendulum-v1", SAC)
     first = levada.train(algorithm, env, until="updates=3", seed=1, out="first", **fields)
     second = levada.train(
         algorithm, env, until="updates=1", seed=2, out="second", init_from=first.path, on=on,
         **{**fields, "learning_rate": 1e-30, **({"anneal_steps": None} if algorithm == "ppo" else {})},
     )  # fmt: skip
     was, now = weights_of("first"), weights_of("second")
-    learned = [name for name in was if "normaliser" not in name]
+    learned = [name for name in was if "normalizer" not in name]
     assert learned
     for name in learned:
         np.testing.assert_array_equal(was[name], now[name])
@@ -128,8 +129,8 @@ def test_the_same_seed_from_the_same_weights_is_the_same_run_and_is_resumed_bit_
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"hidden": (16,)}, r"network\.policy\.0\.weight is \(8, 4\), expected \(16, 4\)"),
-        ({"hidden": (8, 8)}, "is missing"), ({"normalise_obs": True}, "is missing"),
+        ({"hidden_sizes": (16,)}, r"network\.policy\.0\.weight is \(8, 4\), expected \(16, 4\)"),
+        ({"hidden_sizes": (8, 8)}, "is missing"), ({"normalize_obs": True}, "is missing"),
     ],
 )  # fmt: skip
 def test_other_networks_are_refused_before_anything_starts(fields, said):
@@ -171,16 +172,23 @@ def test_a_run_is_done_again_from_its_settings(shell):
 
 def test_what_stands_beside_the_settings_goes_before(shell):
     levada.train("ppo", "CartPole-v1", until="updates=2", seed=7, out="first", **TINY)
-    assert shell("train --config first --seed 8 --until updates=1 --hidden 4 --quiet --out cli").code == 0
+    assert shell("train --config first --seed 8 --until updates=1 --hidden-sizes 4 --quiet --out cli").code == 0
     written = json.loads(Path("cli/config.json").read_text())["settings"]
-    assert [written[name]["value"] for name in ("seed", "until", "hidden", "num_envs")] == [8, "updates=1", [4], 2]
-    assert [written[name]["from"] for name in ("seed", "hidden", "num_envs")] == [
+    assert [written[name]["value"] for name in ("seed", "until", "hidden_sizes", "num_envs")] == [
+        8,
+        "updates=1",
+        [4],
+        2,
+    ]
+    assert [written[name]["from"] for name in ("seed", "hidden_sizes", "num_envs")] == [
         "command line",
         "command line",
         "config",
     ]
     python = levada.train(
-        **{**levada.settings("first"), "seed": 8, "until": "updates=1", "hidden": (4,)}, out="python", display="quiet"
+        **{**levada.settings("first"), "seed": 8, "until": "updates=1", "hidden_sizes": (4,)},
+        out="python",
+        display="quiet",
     )
     assert python.summary.params_sha256 == levada.load("cli").summary.params_sha256
     elsewhere = shell("train --config first --env Acrobot-v1 --quiet --out other --until updates=1")

@@ -189,7 +189,7 @@ import sys, tempfile
 import levada as lv, small_envs
 if __name__ == "__main__":
     task = lv.Task("small_envs:SmallForking-v0", env_kwargs={"how": sys.argv[1]})
-    fields = dict(num_envs=2, num_steps=16, minibatch_size=16, num_epochs=1, hidden=(8,), compile=False)
+    fields = dict(num_envs=2, num_steps=16, minibatch_size=16, num_epochs=1, hidden_sizes=(8,), compile=False)
     run = lv.train("ppo", task, until="updates=2", display="quiet", out="run", checkpoint_every_updates=1, **fields)
     print(run.summary.updates, (run.path / "summary.json").exists())
 """
@@ -238,7 +238,7 @@ def test_a_run_is_free_again_though_an_environment_has_forked_a_process_that_sta
 
 @pytest.mark.parametrize(("algorithm", "on"), [("ppo", "inline"), ("dqn", "inline"), ("ppo", "processes:1")])
 def test_trainings_in_threads_of_one_process_do_not_change_each_other(algorithm, on):
-    fields = {"hidden": (8,), "compile": False} if algorithm == "dqn" else TINY_FIELDS
+    fields = {"hidden_sizes": (8,), "compile": False} if algorithm == "dqn" else TINY_FIELDS
 
     def learned(seed: int, out: str) -> str:
         run = lv.train(

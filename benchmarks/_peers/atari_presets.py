@@ -14,7 +14,7 @@ levada's PPO does the same with as large batches and minibatches. Not equal is t
 - Sample-Factory's learner is PPO without V-trace, with rollouts of 128 steps, 1,024 steps in an update, and minibatches of 256 of
   them. Levada's rollouts have 20 steps, and it makes one gradient step for each rollout of 16 environments: 320. Sample-Factory
   scales images and returns by their running deviation, levada does not. Its learning rate falls to zero over its run.
-- RLlib by default has one environment in each of its two env runners, rollouts of 50 steps and batches of 500. Vectorised it has
+- RLlib by default has one environment in each of its two env runners, rollouts of 50 steps and batches of 500. Vectorized it has
   16, as levada's workers, and batches of 320, one rollout of a worker. Its images are float32.
 - On processes, levada's PPO has 32 environments and rollouts of 32 steps, which make a batch of 1,024 as 8 of 128 do, and samples
   the next batch while it learns from one. Inline it does what SB3 and CleanRL do.
@@ -48,8 +48,8 @@ _PPO_FORMS: Final = (
 _SAME_IN_ALL: Final[Mapping[str, object]] = {
     "discount": 0.99,
     "entropy_coef": 0.01,
-    "normalise_obs": False,
-    "normalise_reward": False,
+    "normalize_obs": False,
+    "normalize_reward": False,
 }
 _IMPALA: Final[Mapping[str, object]] = {
     **_SAME_IN_ALL,
@@ -76,10 +76,10 @@ _PPO: Final[Mapping[str, object]] = {
     "anneal_steps": 10_000_000,
     "anneal_learning_rate": True,
     "gae_lambda": 0.95,
-    "clip": 0.1,
+    "clip_range": 0.1,
     "max_grad_norm": 0.5,
     "adam_eps": 1e-5,
-    "normalise_advantage": True,
+    "normalize_advantage": True,
     "target_kl": None,
 }
 
@@ -115,7 +115,7 @@ _PRESETS: Final = (
         levada=_LIKE_RLLIB,
     ),
     Preset(
-        name="RLlib, vectorised",
+        name="RLlib, vectorized",
         peer="rllib",
         script="rllib_impala.py",
         arguments=("--preset", "vector"),
@@ -135,7 +135,7 @@ _PRESETS: Final = (
         levada_steps=40_960,
         target_ratio=2.2,
         forms=_PPO_FORMS,
-        levada={**_PPO, "value_coef": 0.5, "clip_value": 0.1, "anneal_clip": False},
+        levada={**_PPO, "value_coef": 0.5, "clip_range_vf": 0.1, "anneal_clip_range": False},
     ),
     Preset(
         name="SB3",
@@ -146,7 +146,7 @@ _PRESETS: Final = (
         levada_steps=40_960,
         target_ratio=2.2,
         forms=_PPO_FORMS,
-        levada={**_PPO, "value_coef": 1.0, "clip_value": None, "anneal_clip": True},
+        levada={**_PPO, "value_coef": 1.0, "clip_range_vf": None, "anneal_clip_range": True},
     ),
 )
 

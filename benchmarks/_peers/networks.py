@@ -15,13 +15,13 @@ class SharedStack(nn.Module):
     """Hidden layers that policy and value share, and a layer of each on top."""
 
     def __init__(
-        self, observation_space: Space[Any], num_params: int, hidden: tuple[int, ...], activation: type[nn.Module]
+        self, observation_space: Space[Any], num_params: int, hidden_sizes: tuple[int, ...], activation: type[nn.Module]
     ) -> None:
         super().__init__()
         self.vector = Vector(observation_space)
         layers: list[nn.Module] = []
         size = self.vector.size
-        for width in hidden:
+        for width in hidden_sizes:
             layers += [_linear(size, width, math.sqrt(2.0)), activation()]
             size = width
         self.shared = nn.Sequential(*layers)

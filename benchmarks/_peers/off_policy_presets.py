@@ -18,12 +18,12 @@ from benchmarks._peers.presets import Benchmark, Form, Preset
 
 _AS_IT_COMES: Final[Mapping[str, object]] = {"num_steps": 8, "num_gradient_steps": 8}
 _FROM_THE_START: Final[Mapping[str, object]] = {
-    "capacity": 1_000_000,
-    "min_size": 100,
+    "buffer_size": 1_000_000,
+    "learning_starts": 100,
     "tolerance": 0.0,
     "anneal_steps": None,
     "discount": 0.99,
-    "lookahead": 1,
+    "n_step": 1,
     "adam_eps": 1e-8,
     "shards": 1,
     "compile": "auto",
@@ -53,13 +53,13 @@ _DQN: Final[Mapping[str, object]] = {
     "batch_size": 32,
     "learning_rate": 1e-4,
     "tau": 1.0,
-    "target_every": 2_500,
+    "target_update_interval": 2_500,
     "double": False,
-    "prioritised": False,
+    "prioritized": False,
     "epsilon_start": 1.0,
     "epsilon_end": 0.05,
     "epsilon_steps": 6_000,
-    "huber": 1.0,
+    "huber_delta": 1.0,
     "max_grad_norm": 10.0,
     "activation": "relu",
 }
@@ -70,9 +70,8 @@ _SAC: Final[Mapping[str, object]] = {
     "learning_rate": 3e-4,
     "tau": 0.005,
     "max_grad_norm": None,
-    "hidden": (256, 256),
+    "hidden_sizes": (256, 256),
     "log_alpha_init": 0.0,
-    "entropy_per_action": -1.0,
 }
 
 DQN_CARTPOLE: Final = Benchmark(
@@ -88,7 +87,7 @@ DQN_CARTPOLE: Final = Benchmark(
             num_env_steps=60_000,
             target_ratio=3.0,
             forms=_dqn_forms(samples_per_insert=8.0),
-            levada={**_DQN, "hidden": (64, 64), "dueling": False},
+            levada={**_DQN, "hidden_sizes": (64, 64), "dueling": False},
         ),
         # TianJi (arXiv 2502.20190) cannot be installed beside the others. Its own DQN on CartPole-v1, batches of 32 and a
         # dueling network with one hidden layer of 256, made 2,800 to 4,800 env steps/s and 170 to 264 gradient steps/s: about
@@ -101,7 +100,7 @@ DQN_CARTPOLE: Final = Benchmark(
             quoted=(170.0, 264.0),
             target_ratio=8.0,
             forms=_dqn_forms(samples_per_insert=2.0)[1:],
-            levada={**_DQN, "hidden": (256,), "dueling": True},
+            levada={**_DQN, "hidden_sizes": (256,), "dueling": True},
         ),
     ),
 )

@@ -86,18 +86,23 @@ _SAME_IN_ALL: Final[Mapping[str, object]] = {
     "shards": 1,
     "max_lag": 0,
     "order": "admission",
-    "clip": 0.2,
+    "clip_range": 0.2,
     "max_grad_norm": 0.5,
     "adam_eps": 1e-5,
-    "normalise_advantage": True,
+    "normalize_advantage": True,
     "target_kl": None,
-    "normalise_obs": False,
-    "normalise_reward": False,
-    "hidden": (64, 64),
+    "normalize_obs": False,
+    "normalize_reward": False,
+    "hidden_sizes": (64, 64),
     "activation": "tanh",
 }
 # The loss of the value is value_coef * 0.5 * error^2 in levada and in CleanRL, and vf_coef * error^2 in SB3: its 0.5 is a 1.
-_SAME_IN_SB3: Final[Mapping[str, object]] = {**_SAME_IN_ALL, "value_coef": 1.0, "clip_value": None, "entropy_coef": 0.0}
+_SAME_IN_SB3: Final[Mapping[str, object]] = {
+    **_SAME_IN_ALL,
+    "value_coef": 1.0,
+    "clip_range_vf": None,
+    "entropy_coef": 0.0,
+}
 
 # Threads, set by OMP_NUM_THREADS and torch.set_num_threads: the better of 1 and 2 in --compare-threads, on a machine with
 # 2 cores (AMD EPYC, torch 2.13.0+cpu, Python 3.11.7). Training steps/s, median (min - max) of 3:
@@ -124,7 +129,7 @@ _PRESETS: Final = (
             "learning_rate": 3e-4,
             "anneal_steps": None,
             "anneal_learning_rate": False,
-            "anneal_clip": False,
+            "anneal_clip_range": False,
             "discount": 0.99,
             "gae_lambda": 0.95,
         },
@@ -146,7 +151,7 @@ _PRESETS: Final = (
             "learning_rate": 1e-3,
             "anneal_steps": 100_000,
             "anneal_learning_rate": True,
-            "anneal_clip": True,
+            "anneal_clip_range": True,
             "discount": 0.98,
             "gae_lambda": 0.8,
         },
@@ -167,10 +172,10 @@ _PRESETS: Final = (
             "learning_rate": 2.5e-4,
             "anneal_steps": 500_000,
             "anneal_learning_rate": True,
-            "anneal_clip": False,
+            "anneal_clip_range": False,
             "discount": 0.99,
             "gae_lambda": 0.95,
-            "clip_value": 0.2,
+            "clip_range_vf": 0.2,
             "entropy_coef": 0.01,
             "value_coef": 0.5,
         },

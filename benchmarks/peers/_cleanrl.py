@@ -115,7 +115,7 @@ class Trainer(ABC):
 
     @torch.no_grad()
     def advantages(self) -> Tensor:
-        """Generalised advantage estimation."""
+        """Generalized advantage estimation."""
         advantages = torch.zeros_like(self.rewards)
         value_next = self.agent.value(self.next_obs).squeeze(-1)
         done_next = self.next_done
@@ -183,7 +183,7 @@ class Trainer(ABC):
         }
 
 
-def initialised(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Module:
+def initialized(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Module:
     """The layer with orthogonal weights of this scale, and biases of 0."""
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)

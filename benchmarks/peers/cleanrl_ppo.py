@@ -15,7 +15,7 @@ import math
 import gymnasium as gym
 import numpy as np
 import torch
-from _cleanrl import Agent, Settings, Trainer, initialised
+from _cleanrl import Agent, Settings, Trainer, initialized
 from _progress import Progress
 from torch import Tensor, nn
 
@@ -24,11 +24,11 @@ SETTINGS = Settings(num_envs=4, clip=0.2, anneal_steps=500_000)
 
 def _network(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
     return nn.Sequential(
-        initialised(nn.Linear(num_inputs, 64), math.sqrt(2)),
+        initialized(nn.Linear(num_inputs, 64), math.sqrt(2)),
         nn.Tanh(),
-        initialised(nn.Linear(64, 64), math.sqrt(2)),
+        initialized(nn.Linear(64, 64), math.sqrt(2)),
         nn.Tanh(),
-        initialised(nn.Linear(64, num_outputs), output_gain),
+        initialized(nn.Linear(64, num_outputs), output_gain),
     )
 
 

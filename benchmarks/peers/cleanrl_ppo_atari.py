@@ -16,7 +16,7 @@ import math
 import envpool
 import numpy as np
 import torch
-from _cleanrl import Agent, Settings, Trainer, initialised
+from _cleanrl import Agent, Settings, Trainer, initialized
 from _progress import Progress
 from torch import Tensor, nn
 
@@ -30,18 +30,18 @@ class Nature(Agent):
         super().__init__()
         gain = math.sqrt(2)
         self.shared = nn.Sequential(
-            initialised(nn.Conv2d(4, 32, 8, stride=4), gain),
+            initialized(nn.Conv2d(4, 32, 8, stride=4), gain),
             nn.ReLU(),
-            initialised(nn.Conv2d(32, 64, 4, stride=2), gain),
+            initialized(nn.Conv2d(32, 64, 4, stride=2), gain),
             nn.ReLU(),
-            initialised(nn.Conv2d(64, 64, 3, stride=1), gain),
+            initialized(nn.Conv2d(64, 64, 3, stride=1), gain),
             nn.ReLU(),
             nn.Flatten(),
-            initialised(nn.Linear(64 * 7 * 7, 512), gain),
+            initialized(nn.Linear(64 * 7 * 7, 512), gain),
             nn.ReLU(),
         )
-        self.policy = initialised(nn.Linear(512, num_actions), 0.01)
-        self.critic = initialised(nn.Linear(512, 1), 1.0)
+        self.policy = initialized(nn.Linear(512, num_actions), 0.01)
+        self.critic = initialized(nn.Linear(512, 1), 1.0)
 
     def outputs(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and the value ``[N, 1]``."""

@@ -6,7 +6,7 @@
     print(run.summary.return_mean_100, run.policy.act(observation))
 
 Everything public is here or in the subpackages `levada.flow`, `levada.math`, `levada.rl`, `levada.algorithms`. Names are
-imported when they are first used, so `import levada` is quick and loads no torch.
+imported on first use, so `import levada` is fast and does not load torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from levada.flow import FlowError as FlowError
     from levada.flow import Instrument as Instrument
     from levada.flow import LevadaError as LevadaError
-    from levada.flow import Prioritised as Prioritised
+    from levada.flow import Prioritized as Prioritized
     from levada.flow import Queue as Queue
     from levada.flow import Report as Report
     from levada.flow import Shard as Shard
@@ -55,7 +55,7 @@ _HOME = {
     "LevadaError": "levada.flow",
     "PPO": "levada.algorithms.ppo",
     "Policy": "levada.rl.policy",
-    "Prioritised": "levada.flow",
+    "Prioritized": "levada.flow",
     "Processes": "levada.runners.processes",
     "Queue": "levada.flow",
     "Report": "levada.flow",
@@ -78,14 +78,14 @@ __all__ = ["__version__", *_HOME]
 
 
 def _whereabouts(name: str) -> str:
-    """Which module has an algorithm that is not here."""
+    """Module of an algorithm that is not exported here."""
     from levada.algorithms.names import ALGORITHMS
 
     homes = [home.partition(":") for home in ALGORITHMS.values()]
     return next((f": it is in {module}" for module, _, own in homes if own == name), "")
 
 
-_fix_once()  # before numpy and torch are loaded, where they are not yet
+_fix_once()  # before numpy and torch are imported, unless they already are
 
-if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
+if not TYPE_CHECKING:  # type checkers see the imports above, and so report misspelled names
     __getattr__, __dir__ = lazy(__name__, _HOME, _whereabouts)

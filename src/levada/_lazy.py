@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used, so that `import levada` loads neither torch nor numpy."""
+"""Lazy imports of public names, so that `import levada` loads neither torch nor numpy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 def lazy(
     package: str, home: Mapping[str, str], whereabouts: Callable[[str], str] = lambda name: ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose public names live in other modules.
+    """Make `__getattr__` and `__dir__` of a package whose public names are in other modules.
 
         __getattr__, __dir__ = lazy(__name__, {"Task": "levada.rl.task"})
 
-    A name that does not exist raises AttributeError, as in any module; `whereabouts` may add where it is.
+    An unknown name raises AttributeError, as in any module; `whereabouts` may add a hint at its module.
     """
     namespace = vars(sys.modules[package])
 

@@ -1,4 +1,4 @@
-"""How much memory this machine has.
+"""Memory of this machine.
 
 >>> has = machine_memory()
 >>> 0 < has.free_nbytes <= has.total_nbytes
@@ -15,17 +15,17 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of the machine, or of the container that limits this process."""
+    """Memory of the machine, or of the container that limits this process."""
 
     total_nbytes: int
     free_nbytes: int
 
 
 def machine_memory() -> Memory:
-    """What this process may use: of the machine, or less where a container limits it."""
+    """Read the memory that this process may use: the machine's, or less if a container limits it."""
     page = os.sysconf("SC_PAGE_SIZE")
     total, free = page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
-    for line in lines_of(Path("/proc/meminfo")):  # what is cached is free, too
+    for line in lines_of(Path("/proc/meminfo")):  # cached memory counts as free
         if line.startswith("MemAvailable:"):
             free = 1024 * int(line.split()[1])
     group = Path("/sys/fs/cgroup")
@@ -41,7 +41,7 @@ def machine_memory() -> Memory:
 
 
 def nbytes_text(nbytes: float) -> str:
-    """For people.
+    """Format a number of bytes.
 
     >>> nbytes_text(800), nbytes_text(48e9), nbytes_text(2.5e17)
     ('800 bytes', '44.7 GiB', '227,374 TiB')
@@ -54,8 +54,8 @@ def nbytes_text(nbytes: float) -> str:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Lines of a file of the kernel's; none where there is no such file."""
+    """Lines of a kernel file; none if it does not exist."""
     try:
         yield from path.read_text().splitlines()
-    except OSError:  # no Linux, or another kind of container
+    except OSError:  # not Linux, or another kind of container
         return

@@ -1,16 +1,17 @@
-"""One level of instructions on every x86-64 processor, so that the same run gives the same bits on more than one machine.
+"""One instruction set on every x86-64 processor, so that the same run gives the same bits on more than one machine.
 
-numpy, its BLAS, torch and MKL each choose code for the processor they find, and code for AVX-512 adds up in another order than
-code for AVX2. Each reads an environment variable when it is loaded. `fix` sets these to AVX2, which is what processors without
-AVX-512 choose anyway, and `import levada` and the command line call it first. Three modes:
+numpy, its BLAS, torch and MKL each choose code for the processor they find, and code for AVX-512 sums in another order than
+code for AVX2. Each reads an environment variable when it is loaded. `fix` sets these to AVX2, which processors without
+AVX-512 use anyway; `import levada` and the command line call it first. There are three modes:
 
-- `auto`: numpy, its BLAS, torch and MKL. Convolutions, products in bfloat16 and large products in recordings
-  (`levada.rl._products`) use all that the processor has, for they lose much by AVX2.
-- `on`: oneDNN too, so these as well.
+- `auto`: AVX2 for numpy, its BLAS, torch and MKL. Convolutions, bfloat16 products and large products in recordings
+  (`levada.rl._products`) use everything that the processor has, because AVX2 would slow them down a lot.
+- `on`: AVX2 for oneDNN too, and so for these as well.
 - `off`: nothing is set.
 
-In Python the mode is the environment variable LEVADA_PORTABLE, or `auto`. What was loaded before levada stays as it is; `machine`
-says what is in force. MKL has other code for AMD's processors than for Intel's, so bits differ between the two in any mode.
+In Python the mode is the environment variable LEVADA_PORTABLE, or `auto`. Libraries loaded before levada keep their setting;
+`machine` reports those in use. MKL uses other code on AMD's processors than on Intel's, so bits differ between the two in any
+mode.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ _LIBRARIES = {
     "MKL_CBWR": "torch",
     "ONEDNN_MAX_CPU_ISA": "torch",
 }
-"""Variable -> the package that reads it, once, when it is loaded or first computes."""
+"""Variable -> the package that reads it, once, on loading or on its first computation."""
 
 _BEFORE = "LEVADA_PORTABLE_BEFORE_"
-"""Begins the names of variables that keep what `fix` has changed, for processes that are started from this one."""
+"""Prefix of variables that store the original values changed by `fix`, for child processes."""
 _DECIDED = "LEVADA_PORTABLE_DECIDED"
-"""Environment variable of processes that are started from one that has called `fix`: they compute as that one does."""
+"""Environment variable of child processes of one that has called `fix`: they use the same setting."""
 
 
 def fix_once() -> None:
-    """Set the variables for the mode that the environment asks for, unless a process above this one has."""
+    """Set the variables for the mode in the environment, unless a parent process has done so."""
     if _DECIDED not in os.environ:
         mode = os.environ.get(VARIABLE, "auto")
         fix(cast("Mode", mode) if is_mode(mode) else "auto")
 
 
 def is_mode(word: object) -> bool:
-    """Whether it names a mode."""
+    """Whether the argument is a mode."""
     return word in get_args(Mode)
 
 
 def fix(mode: Mode) -> None:
-    """Set the variables for a mode, and take back what another mode had set; packages that are loaded already keep theirs."""
+    """Set the variables for a mode, and restore those changed by another mode. Loaded packages keep their setting."""
     values = {} if mode == "off" or not _has("avx2", "fma") else _values(mode)
     os.environ[_DECIDED] = mode
     for name, package in _LIBRARIES.items():
@@ -74,27 +75,27 @@ def fix(mode: Mode) -> None:
 
 
 def is_fixed() -> bool:
-    """Whether a library was kept from AVX-512 that the processor has."""
+    """Whether a library is prevented from using the processor's AVX-512."""
     return has_avx512() and any(_BEFORE + name in os.environ for name in _LIBRARIES)
 
 
 def limits_onednn() -> bool:
-    """Whether oneDNN may use AVX2 at most, and so computes no bfloat16 itself."""
+    """Whether oneDNN is limited to AVX2, and so does not support bfloat16 natively."""
     return os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() == "AVX2"
 
 
 def has_avx512() -> bool:
-    """Whether the processor has AVX-512, whatever is made of it."""
+    """Whether the processor has AVX-512, used or not."""
     return _has("avx512f")
 
 
 def is_amd() -> bool:
-    """Whether it is a processor of AMD's, or one that is made like them."""
+    """Whether the processor is AMD's or of a compatible kind."""
     return _processor().get("vendor_id") in ("AuthenticAMD", "HygonGenuine")
 
 
 def machine() -> dict[str, str]:
-    """What this process computes with: the processor, and the level that each library was given; loads numpy and torch."""
+    """Return the processor and the instruction set of each library. Loads numpy and torch."""
     import torch
     from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
     from threadpoolctl import threadpool_info
@@ -114,13 +115,13 @@ def machine() -> dict[str, str]:
 
 
 def problems(found: Mapping[str, str]) -> list[str]:
-    """In words: what of a `machine` is not as the mode `on` wants it."""
+    """Deviations of a `machine` from the mode `on`, in words."""
     wanted = {"numpy": "AVX2", "blas": "openblas Haswell", "torch": "AVX2", "mkl": "AVX2", "onednn": "AVX2"}
     return [f"{name} is {found[name]}, expected {level}" for name, level in wanted.items() if found[name] != level]
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """In words: by what a `machine` may compute other bits than another; models of processors of one maker do not count."""
+    """Differences between machines that can change bits, in words. Models of processors of one maker do not count."""
     makers = {"maker": (then.get("processor", "").split(" ")[0], now["processor"].split(" ")[0])}
     levels = {name: (then.get(name, ""), level) for name, level in now.items() if name != "processor"}
     return [f"{name} {old}, now {new}" for name, (old, new) in (makers | levels).items() if old != new]
@@ -130,22 +131,22 @@ _LEVELS = {
     "AVX512_SPR": "AVX512", "AVX512_ICL": "AVX512", "X86_V4": "AVX512", "AVX512_SKX": "AVX512", "AVX512F": "AVX512",
     "X86_V3": "AVX2", "AVX2": "AVX2",
 }  # fmt: skip
-"""Features of numpy, the largest first."""
+"""numpy's features -> instruction set, largest first."""
 
 
 def _values(mode: Mode) -> dict[str, str]:
     values = {
         "OPENBLAS_CORETYPE": "Haswell",  # the same code as for Zen
         "ATEN_CPU_CAPABILITY": "avx2",
-        "MKL_CBWR": "" if is_amd() else "AVX2",  # on AMD's it never uses AVX-512, and this would make other bits
+        "MKL_CBWR": "" if is_amd() else "AVX2",  # on AMD, MKL never uses AVX-512, and this would change the bits
     }
-    if "NPY_ENABLE_CPU_FEATURES" not in os.environ:  # numpy takes one of the two
+    if "NPY_ENABLE_CPU_FEATURES" not in os.environ:  # numpy accepts only one of the two
         values["NPY_DISABLE_CPU_FEATURES"] = _numpy_avx512()
     return values | ({"ONEDNN_MAX_CPU_ISA": "AVX2"} if mode == "on" else {})
 
 
 def _numpy_avx512() -> str:
-    """The features of AVX-512 by the names of the numpy that is installed, which warns of others; numpy is not loaded for it."""
+    """AVX-512 features by the names of the installed numpy, which warns about others. Does not load numpy."""
     found = importlib.util.find_spec("numpy")
     if found is not None and found.submodule_search_locations:
         with open(os.path.join(found.submodule_search_locations[0], "version.py"), encoding="utf-8") as file:
@@ -156,7 +157,7 @@ def _numpy_avx512() -> str:
 
 
 def _numpy_level(features: Collection[str]) -> str:
-    """Of the features that numpy has code for and uses; of others it says whether the processor has them, and no more."""
+    """Instruction set of the features that numpy has code for and uses; its other features only describe the processor."""
     return next((level for name, level in _LEVELS.items() if name in features), "baseline")
 
 
@@ -166,12 +167,12 @@ def _has(*flags: str) -> bool:
 
 @cache
 def _processor() -> Mapping[str, str]:
-    """What Linux says of the first processor; empty elsewhere, and where it is no x86-64."""
+    """Linux's description of the first processor; empty elsewhere, and if it is not x86-64."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         return {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            text = file.read(1 << 14).partition("\n\n")[0]  # of the others it says the same, which takes time
+            text = file.read(1 << 14).partition("\n\n")[0]  # other cores have the same entries, slow to read
     except OSError:
         return {}
     pairs = (line.partition(":") for line in text.splitlines())

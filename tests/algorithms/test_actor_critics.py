@@ -27,7 +27,7 @@ from levada.run.monitor import Monitor
 from levada.runners.processes import Processes
 
 TASK = lv.Task("CartPole-v1")
-SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "hidden": (16,)}
+SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (16,)}
 
 
 def run(hp: lv.Algorithm, *, on: Any = None, updates: int = 20, task: lv.Task = TASK, state: Any = None) -> Any:
@@ -41,7 +41,7 @@ def run(hp: lv.Algorithm, *, on: Any = None, updates: int = 20, task: lv.Task = 
 
 @pytest.mark.parametrize("hp", [
     A2C(learning_rate=3e-3, num_steps=16), A3C(learning_rate=2e-3, num_steps=16), PG(learning_rate=3e-3, baseline=True),
-    IMPALA(learning_rate=2e-3, num_steps=16), APPO(learning_rate=2e-3, num_steps=16, num_epochs=2, target_every=2),
+    IMPALA(learning_rate=2e-3, num_steps=16), APPO(learning_rate=2e-3, num_steps=16, num_epochs=2, target_update_interval=2),
 ], ids=lambda hp: type(hp).__name__)  # fmt: skip
 def test_they_learn_cartpole(hp: FromRollouts) -> None:
     monitor, *_ = run(hp, updates=40_000 // (hp.num_envs * hp.num_steps))
@@ -85,7 +85,7 @@ def test_gradients_cross_processes() -> None:
 
 
 def test_a_gradient_says_what_it_is_of() -> None:
-    hp = A3C(**SMALL, normalise_obs=True)
+    hp = A3C(**SMALL, normalize_obs=True)
     policy = hp.policy(TASK)
     flow = hp.flow(TASK)
     source = flow.nodes["gradient"].work
@@ -102,7 +102,7 @@ def test_a_gradient_says_what_it_is_of() -> None:
 
 
 def test_a_target_is_saved() -> None:
-    hp = APPO(**SMALL, max_lag=0, target_every=7, num_epochs=2)
+    hp = APPO(**SMALL, max_lag=0, target_update_interval=7, num_epochs=2)
     expected = run(hp, updates=20)[1]
     state = run(hp, updates=11)[2]
     assert not np.array_equal(state.learners["learn"]["target"], run(hp, updates=20)[2].learners["learn"]["target"])
@@ -115,10 +115,10 @@ def test_a_target_is_saved() -> None:
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1"])
 def test_what_acted_and_what_learns_remember_the_same(cell: Any, env: str) -> None:
-    """Over rollouts in which episodes end, also by truncation; with each way of vectorising."""
+    """Over rollouts in which episodes end, also by truncation; with each way of vectorizing."""
     for num_envs in (2, 8):
         task = lv.Task(env, env_kwargs={"max_episode_steps": 13})
-        hp = PPO(num_envs=num_envs, num_steps=20, minibatch_size=20 * num_envs, cell=cell, num_units=8)
+        hp = PPO(num_envs=num_envs, num_steps=20, minibatch_size=20 * num_envs, rnn_type=cell, rnn_size=8)
         policy = hp.policy(task)
         module = policy.module(0)
         live = hp.sampler(task, policy)(Shard("rollout", 0, 1, seed=1))
@@ -137,7 +137,7 @@ def test_what_acted_and_what_learns_remember_the_same(cell: Any, env: str) -> No
 
 def test_a_truncated_episode_is_worth_its_last_observation_after_all_that_was_seen() -> None:
     task = lv.Task("CartPole-v1", env_kwargs={"max_episode_steps": 5})
-    hp = PPO(num_envs=2, num_steps=5, minibatch_size=10, cell="gru", num_units=8)
+    hp = PPO(num_envs=2, num_steps=5, minibatch_size=10, rnn_type="gru", rnn_size=8)
     policy = hp.policy(task)
     module = policy.module(0)
     live = hp.sampler(task, policy)(Shard("rollout", 0, 1, seed=1))
@@ -158,10 +158,10 @@ def test_a_truncated_episode_is_worth_its_last_observation_after_all_that_was_se
 
 
 @pytest.mark.parametrize("hp", [
-    PPO(num_envs=4, num_steps=8, minibatch_size=16, cell="gru", num_units=8, shards=2),
-    A2C(num_envs=4, num_steps=8, minibatch_size=16, cell="lstm", num_units=8, shards=2),
-    IMPALA(num_envs=4, num_steps=8, cell="gru", num_units=8, max_lag=1, order="admission"),
-    APPO(num_envs=4, num_steps=8, cell="gru", num_units=8, max_lag=1, order="admission"),
+    PPO(num_envs=4, num_steps=8, minibatch_size=16, rnn_type="gru", rnn_size=8, shards=2),
+    A2C(num_envs=4, num_steps=8, minibatch_size=16, rnn_type="lstm", rnn_size=8, shards=2),
+    IMPALA(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, max_lag=1, order="admission"),
+    APPO(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, max_lag=1, order="admission"),
 ], ids=lambda hp: type(hp).__name__)  # fmt: skip
 def test_recurrent_policies_learn_the_same_everywhere(hp: FromRollouts) -> None:
     expected = run(hp, updates=6)[1]
@@ -170,11 +170,11 @@ def test_recurrent_policies_learn_the_same_everywhere(hp: FromRollouts) -> None:
 
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="multiple of num_steps=8"):
-        PPO(num_envs=4, num_steps=8, minibatch_size=4, cell="gru").flow(TASK)
+        PPO(num_envs=4, num_steps=8, minibatch_size=4, rnn_type="gru").flow(TASK)
     with pytest.raises(ConfigError, match="expected one of them"):
-        PPO(cell="gru", network="levada.rl.models:MLP")
-    with pytest.raises(ConfigError, match="target_every=0"):
-        APPO(target_every=0)
+        PPO(rnn_type="gru", network="levada.rl.models:MLP")
+    with pytest.raises(ConfigError, match="target_update_interval=0"):
+        APPO(target_update_interval=0)
     with pytest.raises(ConfigError, match="max_lag=-1"):
         replace(IMPALA(), max_lag=-1)
 

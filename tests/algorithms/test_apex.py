@@ -30,7 +30,8 @@ from levada.runners import Inline
 from levada.runners.processes import Processes
 
 QUICK: dict[str, Any] = {
-    "num_steps": 4, "min_size": 60, "batch_size": 16, "num_gradient_steps": 2, "samples_per_insert": 8.0, "hidden": (16,),
+    "num_steps": 4, "learning_starts": 60, "batch_size": 16, "num_gradient_steps": 2, "samples_per_insert": 8.0,
+    "hidden_sizes": (16,),
 }  # fmt: skip
 
 
@@ -44,7 +45,14 @@ def run(hp: Replayed, env: Any, *, on: Any = None, updates: int = 40, state: Any
 
 
 def test_ape_x_learns_cartpole_while_a_table_and_workers_are_killed() -> None:
-    hp = ApexDQN(num_envs=2, hidden=(64, 64), samples_per_insert=16.0, target_every=100, ladder=0.05, tolerance=2_000.0)
+    hp = ApexDQN(
+        num_envs=2,
+        hidden_sizes=(64, 64),
+        samples_per_insert=16.0,
+        target_update_interval=100,
+        epsilon_base=0.05,
+        tolerance=2_000.0,
+    )
     monitor = Monitor(target_return=80.0)  # a random policy has 22
     with Processes(workers=2, replays="worker").open(
         hp.flow(Task("CartPole-v1")), seed=1, instruments=[monitor]
@@ -73,8 +81,8 @@ def test_ape_x_ddpg_runs_with_tables_apart() -> None:
 @pytest.mark.parametrize(("hp", "env"), [
     (ApexDQN(**QUICK | {"order": "admission", "tolerance": 0.0}), "CartPole-v1"),
     (ApexDDPG(**QUICK | {"order": "admission", "tolerance": 0.0}), "Pendulum-v1"),
-    (TD3(**QUICK, shards=2, prioritised=True), "Pendulum-v1"), (SAC(**QUICK, shards=2, prioritised=True), "Pendulum-v1"),
-    (SAC(**QUICK, shards=2, prioritised=True), "CartPole-v1"),
+    (TD3(**QUICK, shards=2, prioritized=True), "Pendulum-v1"), (SAC(**QUICK, shards=2, prioritized=True), "Pendulum-v1"),
+    (SAC(**QUICK, shards=2, prioritized=True), "CartPole-v1"),
 ], ids=lambda hp: hp if isinstance(hp, str) else type(hp).__name__)  # fmt: skip
 def test_in_admission_order_they_are_the_same_under_every_deployment_and_after_a_resume(hp: Any, env: str) -> None:
     *_, expected, _ = run(hp, env)
@@ -85,7 +93,7 @@ def test_in_admission_order_they_are_the_same_under_every_deployment_and_after_a
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3])
 def test_items_that_are_shorter_than_a_window(num_steps: int) -> None:
-    hp = ApexDQN(**QUICK | {"num_steps": num_steps, "lookahead": 3, "num_envs": 2})
+    hp = ApexDQN(**QUICK | {"num_steps": num_steps, "n_step": 3, "num_envs": 2})
     _, statistics, *_ = run(hp, "CartPole-v1", updates=5)
     assert statistics.replays["replay"].fill >= 60
 
@@ -102,7 +110,7 @@ def test_first_priorities_are_of_the_size_of_later_ones(distribution: Any) -> No
     )
     kind = first.policy.head.kind
     atoms = torch.zeros(1, kind.num_atoms)
-    _, later = kind.td_loss(atoms, atoms, torch.tensor([500.0]), torch.ones(1), hp.huber)
+    _, later = kind.td_loss(atoms, atoms, torch.tensor([500.0]), torch.ones(1), hp.huber_delta)
     np.testing.assert_allclose(found, np.full((1, 4), float(later)), rtol=1e-5)
 
 
@@ -112,7 +120,7 @@ def test_first_priorities_with_action_masks() -> None:
 
 
 def test_priorities_change_what_is_learned() -> None:
-    assert len({run(TD3(**QUICK, prioritised=some), "Pendulum-v1")[2] for some in (False, True)}) == 2
+    assert len({run(TD3(**QUICK, prioritized=some), "Pendulum-v1")[2] for some in (False, True)}) == 2
 
 
 @pytest.mark.parametrize("dueling", [False, True])
@@ -120,8 +128,8 @@ def test_priorities_change_what_is_learned() -> None:
 def test_first_priorities_by_an_independent_count(dueling: bool, is_masked: bool) -> None:
     """|r + discount * max Q(s') - Q(s, a)|, with Q from the module of the policy, and the maximum over allowed actions."""
     policy = Policy(
-        observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(4), acts_by="value", dueling=dueling,
-        network=partial(value_network, hidden=(8,)),
+        observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(4), output="q_values", dueling=dueling,
+        network=partial(value_network, hidden_sizes=(8,)),
     )  # fmt: skip
     module, actor = policy.module(seed=2), policy.actor()
     actor.load(policy.weights(module))
@@ -132,7 +140,9 @@ def test_first_priorities_by_an_independent_count(dueling: bool, is_masked: bool
     mask = rng.integers(0, 2, (5, 2, 4), np.int8)
     mask[..., 1] = 1
     allowed = mask.reshape(10, 4) != 0 if is_masked else np.ones((10, 4), bool)
-    found = TDError(policy, huber=None)(rows[0], action, reward, 0.9 * discount, rows[1], mask if is_masked else None)
+    found = TDError(policy, huber_delta=None)(
+        rows[0], action, reward, 0.9 * discount, rows[1], mask if is_masked else None
+    )
     with torch.no_grad():
         q_tm1, q_t = (module(torch.from_numpy(o))[0].values.numpy() for o in (obs, after))
     for number in range(10):
@@ -142,21 +152,22 @@ def test_first_priorities_by_an_independent_count(dueling: bool, is_masked: bool
 
 
 def test_the_ladder_is_that_of_the_paper() -> None:
-    flow = DQN(shards=2, num_envs=2, ladder=0.4).flow(Task("CartPole-v1"))
+    flow = DQN(shards=2, num_envs=2, epsilon_base=0.4).flow(Task("CartPole-v1"))
     explore = flow.nodes["step"].work.explore
-    assert explore == EpsilonGreedy(ladder=0.4)
+    assert explore == EpsilonGreedy(base=0.4)
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"ladder": 1.5}, "ladder"), ({"tables": 0}, "tables"), ({"order": "any"}, "'admission' or 'arrival'"),
-    ({"prioritised": 1}, "prioritised"), ({"beta": 2.0}, "beta"), ({"alpha": -1.0}, "alpha"),
+    ({"epsilon_base": 1.5}, "epsilon_base"), ({"tables": 0}, "tables"), ({"order": "any"}, "'admission' or 'arrival'"),
+    ({"prioritized": 1}, "prioritized"), ({"importance_sampling_exponent": 2.0}, "importance_sampling_exponent"),
+    ({"priority_exponent": -1.0}, "priority_exponent"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(options: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ApexDQN(**options)
 
 
-@pytest.mark.parametrize("options", [{"capacity": 14}, {"capacity": 100, "tables": 20}])
+@pytest.mark.parametrize("options", [{"buffer_size": 14}, {"buffer_size": 100, "tables": 20}])
 def test_a_table_that_cannot_hold_an_item_is_refused(options: Any) -> None:
     with pytest.raises(ConfigError, match="may be 16 entries, and a table holds"):
-        DQN(num_envs=2, num_steps=8, min_size=5, **options).flow(Task("CartPole-v1"))
+        DQN(num_envs=2, num_steps=8, learning_starts=5, **options).flow(Task("CartPole-v1"))

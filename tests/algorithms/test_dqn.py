@@ -20,7 +20,14 @@ from levada.run.monitor import Monitor
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
-QUICK = {"num_envs": 2, "num_steps": 4, "min_size": 40, "batch_size": 16, "num_gradient_steps": 2, "hidden": (16,)}
+QUICK = {
+    "num_envs": 2,
+    "num_steps": 4,
+    "learning_starts": 40,
+    "batch_size": 16,
+    "num_gradient_steps": 2,
+    "hidden_sizes": (16,),
+}
 ALL = {"num_atoms": 7, "v_min": 0.0, "v_max": 20.0}
 
 
@@ -37,7 +44,12 @@ def run(
 
 def test_it_learns_cartpole() -> None:
     hp = DQN(
-        samples_per_insert=16.0, lookahead=3, target_every=100, epsilon_steps=6_000, epsilon_end=0.02, hidden=(64, 64)
+        samples_per_insert=16.0,
+        n_step=3,
+        target_update_interval=100,
+        epsilon_steps=6_000,
+        epsilon_end=0.02,
+        hidden_sizes=(64, 64),
     )
     monitor, statistics, *_ = run(hp, updates=500)
     assert monitor.env_steps > 15_000
@@ -46,7 +58,9 @@ def test_it_learns_cartpole() -> None:
 
 
 def test_rainbow_learns_cartpole() -> None:
-    hp = Rainbow(learning_rate=2e-3, target_every=100, v_min=0.0, v_max=100.0, noisy_std=0.1, hidden=(64, 64))
+    hp = Rainbow(
+        learning_rate=2e-3, target_update_interval=100, v_min=0.0, v_max=100.0, noisy_std=0.1, hidden_sizes=(64, 64)
+    )
     monitor, *_ = run(hp, updates=350)
     assert monitor.env_steps > 15_000
     assert monitor.return_mean_100 > 100  # a random policy has 22
@@ -54,7 +68,7 @@ def test_rainbow_learns_cartpole() -> None:
 
 @pytest.mark.parametrize("hp", [
     DQN(**QUICK), DQN(**QUICK, samples_per_insert=1.5, double=False),
-    DQN(**QUICK, shards=3, prioritised=True, lookahead=3, dueling=True), DQN(**QUICK, shards=2, distribution="quantile"),
+    DQN(**QUICK, shards=3, prioritized=True, n_step=3, dueling=True), DQN(**QUICK, shards=2, distribution="quantile"),
     Rainbow(**QUICK, **ALL, shards=3), Rainbow(**QUICK, **ALL, distribution="quantile", epsilon_start=0.5),
 ], ids=lambda hp: f"{type(hp).__name__}-{hp.distribution}-{hp.shards}-{hp.samples_per_insert}")  # fmt: skip
 def test_the_same_parameters_under_every_deployment(hp: DQN) -> None:
@@ -73,7 +87,7 @@ def test_noise_of_each_shard_where_inference_is_elsewhere(inference: Any) -> Non
 
 
 @pytest.mark.parametrize("hp", [
-    DQN(**QUICK, shards=2, prioritised=True, lookahead=3), Rainbow(**QUICK, **ALL, shards=2),
+    DQN(**QUICK, shards=2, prioritized=True, n_step=3), Rainbow(**QUICK, **ALL, shards=2),
 ], ids=["dqn", "rainbow"])  # fmt: skip
 def test_a_run_that_goes_on_ends_with_the_same_parameters(hp: DQN) -> None:
     expected = run(hp, updates=60)[2]
@@ -120,7 +134,7 @@ def test_an_evaluation_acts_by_the_means_of_noisy_weights(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("fields", "match"), [
     ({"batch_size": 0}, "batch_size=0"), ({"tau": 2.0}, "tau=2.0"), ({"samples_per_insert": 0.0}, "samples_per_insert"),
-    ({"double": 1}, "double=1"), ({"huber": -1.0}, "huber"),
+    ({"double": 1}, "double=1"), ({"huber_delta": -1.0}, "huber_delta"),
     ({"distribution": "gaussian"}, "distribution='gaussian'"), ({"num_atoms": 1}, "num_atoms=1"), ({"noisy": 0.5}, "noisy=0.5"),
     ({"noisy_std": 0.0}, "noisy_std"), ({"v_min": 10.0}, r"DQN\(v_min=10.0, v_max=10.0\): expected v_min < v_max"),
     ({"v_max": float("inf")}, "v_max=inf"), ({"epsilon_start": True}, "epsilon_start"),
@@ -166,7 +180,7 @@ def test_a_run_from_the_command_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("on", ["inline", "processes:1"])
 def test_time_is_up_while_the_replay_is_filled(tmp_path: Path, on: str) -> None:
     """Nothing is reported meanwhile, which may be for hours."""
-    options = {"capacity": 10_000_000, "min_size": 10_000_000, "out": tmp_path / "run", "display": "quiet"}
+    options = {"buffer_size": 10_000_000, "learning_starts": 10_000_000, "out": tmp_path / "run", "display": "quiet"}
     done = lv.train("dqn", "CartPole-v1", until="minutes=0.02", on=on, **options)
     assert (done.summary.stopped_by, done.summary.updates) == ("minutes=0.02", 0)
     with pytest.warns(CheckpointWarning):
@@ -174,5 +188,5 @@ def test_time_is_up_while_the_replay_is_filled(tmp_path: Path, on: str) -> None:
 
 
 def test_it_may_be_linear() -> None:
-    monitor, *_ = run(DQN(**QUICK | {"hidden": ()}), updates=2)
+    monitor, *_ = run(DQN(**QUICK | {"hidden_sizes": ()}), updates=2)
     assert monitor.updates == 2

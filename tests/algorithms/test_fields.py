@@ -20,16 +20,28 @@ OPTIONS = {field.name for field in dataclasses.fields(TrainOptions)}
 # what people type who come from Stable-Baselines3, CleanRL and RLlib: algorithm, name, what it is here
 TYPED = [
     ("ppo", "gamma", "discount"), ("ppo", "lr", "learning_rate"), ("ppo", "n_envs", "num_envs"), ("ppo", "n_steps", "num_steps"),
-    ("ppo", "vf_coef", "value_coef"), ("ppo", "ent_coef", "entropy_coef"), ("ppo", "clip_range", "clip"),
+    ("ppo", "vf_coef", "value_coef"), ("ppo", "ent_coef", "entropy_coef"), ("ppo", "clip", "clip_range"),
     ("ppo", "batch_size", "minibatch_size"), ("ppo", "n_epochs", "num_epochs"), ("ppo", "num_sgd_iter", "num_epochs"),
     ("ppo", "rollout_fragment_length", "num_steps"), ("ppo", "total_timesteps", "until"), ("ppo", "num_workers", "on"),
-    ("ppo", "net_arch", "hidden"), ("ppo", "policy_kwargs", "hidden"), ("ppo", "train_batch_size", "num_envs"),
-    ("ppo", "update_epochs", "num_epochs"), ("ppo", "clip_coef", "clip"), ("ppo", "anneal_lr", "anneal_steps"),
-    ("dqn", "buffer_size", "capacity"), ("dqn", "learning_starts", "min_size"), ("dqn", "train_batch_size", "batch_size"),
-    ("dqn", "target_update_interval", "target_every"), ("dqn", "exploration_fraction", "epsilon_steps"),
-    ("dqn", "target_network_frequency", "target_every"), ("dqn", "start_e", "epsilon_start"),
+    ("ppo", "net_arch", "hidden_sizes"), ("ppo", "policy_kwargs", "hidden_sizes"), ("ppo", "train_batch_size", "num_envs"),
+    ("ppo", "update_epochs", "num_epochs"), ("ppo", "clip_coef", "clip_range"), ("ppo", "anneal_lr", "anneal_steps"),
+    ("dqn", "replay_size", "buffer_size"), ("dqn", "learning_start", "learning_starts"),
+    ("dqn", "train_batch_size", "batch_size"), ("dqn", "exploration_fraction", "epsilon_steps"),
+    ("dqn", "target_network_frequency", "target_update_interval"), ("dqn", "start_e", "epsilon_start"),
     ("sac", "ent_coef", "log_alpha_init"), ("sac", "gradient_steps", "num_gradient_steps"),
-    ("td3", "policy_delay", "actor_every"),
+    ("td3", "policy_frequency", "policy_delay"),
+    # names of levada 0.1
+    ("dqn", "capacity", "buffer_size"), ("dqn", "min_size", "learning_starts"), ("dqn", "lookahead", "n_step"),
+    ("dqn", "target_every", "target_update_interval"), ("dqn", "huber", "huber_delta"), ("dqn", "ladder", "epsilon_base"),
+    ("dqn", "first_priorities", "initial_priorities"), ("dqn", "prioritised", "prioritized"),
+    ("dqn", "alpha", "priority_exponent"), ("dqn", "beta", "importance_sampling_exponent"), ("dqn", "hidden", "hidden_sizes"),
+    ("td3", "noise", "exploration_noise"), ("td3", "target_noise", "target_policy_noise"),
+    ("td3", "actor_every", "policy_delay"), ("sac", "entropy_share", "target_entropy_ratio"),
+    ("sac", "entropy_per_action", "target_entropy"), ("ppo", "clip_value", "clip_range_vf"),
+    ("ppo", "anneal_clip", "anneal_clip_range"), ("ppo", "normalise_obs", "normalize_obs"),
+    ("ppo", "normalise_reward", "normalize_reward"), ("ppo", "normalise_advantage", "normalize_advantage"),
+    ("ppo", "cell", "rnn_type"), ("ppo", "num_units", "rnn_size"), ("impala", "replay_capacity", "replay_buffer_size"),
+    ("r2d2", "length", "sequence_length"), ("r2d2", "eta", "max_priority_weight"), ("r2d2", "rescale", "value_rescaling"),
 ]  # fmt: skip
 
 
@@ -72,10 +84,10 @@ def test_names_of_other_libraries_are_answered(algorithm, typed, ours):
 @pytest.mark.parametrize(
     ("algorithm", "typed", "answer"),
     [
-        ("ppo", "buffer_size", "here it is 'capacity', which dqn, sac, td3 and others have"),
-        ("ppo", "learning_starts", "here it is 'min_size', which dqn, sac, td3 and others have"),
+        ("ppo", "buffer_size", "dqn, sac, td3 and others have it"),
+        ("ppo", "capacity", "here it is 'buffer_size', which dqn, sac, td3 and others have"),
         ("ppo", "tau", "dqn, sac, td3 and others have it"),
-        ("dqn", "clip_range", "here it is 'clip', which ppo and appo have"),
+        ("dqn", "clip", "here it is 'clip_range', which ppo and appo have"),
         ("sac", "network", "ppo, dqn, a2c and others have it"),
         ("ppo", "verbose", "here it is display='quiet'"),
     ],

@@ -22,8 +22,9 @@ from levada.runners.threads import Threads
 
 APART = Processes(workers=2, replays="worker")
 SMALL = {
-    "num_envs": 2, "num_steps": 4, "min_size": 40, "capacity": 150, "batch_size": 16, "num_gradient_steps": 2, "shards": 2,
-    "lookahead": 3, "prioritised": True, "network": "pixel_envs:Small",
+    "num_envs": 2, "num_steps": 4, "learning_starts": 40, "buffer_size": 150, "batch_size": 16, "num_gradient_steps": 2,
+    "shards": 2,
+    "n_step": 3, "prioritized": True, "network": "pixel_envs:Small",
 }  # fmt: skip
 STACKED = Task(Pixels, frame_stack=3)
 
@@ -86,7 +87,7 @@ def test_a_run_says_its_stack_and_is_loaded_with_it(tmp_path: Path) -> None:
     task = Task("pixel_envs:Pixels-v0", frame_stack=3)
     done = lv.train("dqn", task, until="updates=3", out=tmp_path / "run", display="quiet", save_replays=True, **SMALL)
     again = lv.load(done.path)
-    assert again.task == done.task == task.settled()
+    assert again.task == done.task == task.resolved()
     env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("pixel_envs:Pixels-v0"), 3)
     obs, _ = env.reset(seed=1)
     assert again.policy.act(obs) == done.policy.act(obs)
@@ -100,8 +101,15 @@ def test_pong() -> None:
     """Frames of Atari, in 84 x 84: what is sampled is what Gymnasium's stacking gives."""
     pytest.importorskip("ale_py")
     pytest.importorskip("cv2")
-    small = {"num_envs": 1, "num_steps": 16, "shards": 1, "min_size": 100, "capacity": 250, "num_gradient_steps": 1}
-    small |= {"samples_per_insert": 0.5, "prioritised": False}
+    small = {
+        "num_envs": 1,
+        "num_steps": 16,
+        "shards": 1,
+        "learning_starts": 100,
+        "buffer_size": 250,
+        "num_gradient_steps": 1,
+    }
+    small |= {"samples_per_insert": 0.5, "prioritized": False}
     found = [
         run(task, updates=6, **small)
         for task in (Task(make_pong, frame_stack=4), Task(make_pong, env_kwargs={"stack": 4}))

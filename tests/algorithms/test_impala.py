@@ -103,7 +103,7 @@ def expected(hp: IMPALA, now: Table, slow: Table | None, batch: Mapping[str, Ten
         entropy += (weight * -(np.exp(log_pi) * log_pi).sum(-1)[obs[:-1]]).sum()
         if isinstance(hp, APPO):
             ratio = np.minimum(np.exp(log_mu - target), hp.clip_is) * np.exp(taken - log_mu)
-            clipped = np.clip(ratio, 1 - hp.clip, 1 + hp.clip)
+            clipped = np.clip(ratio, 1 - hp.clip_range, 1 + hp.clip_range)
             policy_loss -= (weight * np.minimum(ratio * advantage, clipped * advantage)).sum()
         else:
             policy_loss -= (weight * advantage * taken).sum()

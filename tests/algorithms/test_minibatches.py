@@ -14,7 +14,7 @@ from scipy import stats
 from levada.algorithms.registry import find_algorithm
 from levada.flow import Flow, Shard
 from levada.rl.net import Net
-from levada.rl.off_policy import Outcome
+from levada.rl.off_policy import LossOutput
 from levada.rl.task import Task
 from levada.rl.transitions import IMPORTANCE, PRIORITY, Transitions
 from levada.runners import Inline
@@ -25,13 +25,13 @@ NUM_ROWS, NUM_MINIBATCHES, SIZE, NUM_UPDATES = 96, 8, 32, 40
 
 DISCRETE, BOX = "CartPole-v1", "Pendulum-v1"
 CASES = {
-    "dqn": ("dqn", DISCRETE, {}), "dqn prioritised": ("dqn", DISCRETE, {"prioritised": True}),
+    "dqn": ("dqn", DISCRETE, {}), "dqn prioritized": ("dqn", DISCRETE, {"prioritized": True}),
     "rainbow": ("rainbow", DISCRETE, {}), "apex_dqn": ("apex_dqn", DISCRETE, {}), "apex_ddpg": ("apex_ddpg", BOX, {}),
     "r2d2": ("r2d2", DISCRETE, {}), "recurrent_sac": ("recurrent_sac", DISCRETE, {}),
-    "recurrent_sac prioritised": ("recurrent_sac", DISCRETE, {"prioritised": True}),
-    "sac": ("sac", BOX, {}), "sac prioritised": ("sac", BOX, {"prioritised": True}),
-    "td3": ("td3", BOX, {}), "td3 prioritised": ("td3", BOX, {"prioritised": True}),
-    "ddpg": ("ddpg", BOX, {}), "ddpg prioritised": ("ddpg", BOX, {"prioritised": True}),
+    "recurrent_sac prioritized": ("recurrent_sac", DISCRETE, {"prioritized": True}),
+    "sac": ("sac", BOX, {}), "sac prioritized": ("sac", BOX, {"prioritized": True}),
+    "td3": ("td3", BOX, {}), "td3 prioritized": ("td3", BOX, {"prioritized": True}),
+    "ddpg": ("ddpg", BOX, {}), "ddpg prioritized": ("ddpg", BOX, {"prioritized": True}),
 }  # fmt: skip
 
 
@@ -55,11 +55,11 @@ class Watching:
 
     def __call__(
         self, nets: Mapping[str, Net], targets: Mapping[str, Net], batch: Mapping[str, Any], coefficients: Any
-    ) -> Outcome:
+    ) -> LossOutput:
         place, importance = batch["place"], batch.get(IMPORTANCE)
         self.seen.append((place.numpy().astype(int), None if importance is None else importance.numpy()))
         loss = sum(0.0 * tensor.sum() for tensor in nets["policy"]._tensors.values())
-        return Outcome(torch.as_tensor(loss), {"loss": torch.zeros(())}, 1.0 + self.steepness * place)
+        return LossOutput(torch.as_tensor(loss), {"loss": torch.zeros(())}, 1.0 + self.steepness * place)
 
 
 def same(steps: Transitions) -> Transitions:
@@ -71,8 +71,8 @@ def watched(name: str, env: str, options: Mapping[str, Any], steepness: float) -
     algorithm = find_algorithm(name)
     tables = options.get("tables", algorithm().tables)  # type: ignore[attr-defined]
     hp = algorithm(
-        capacity=NUM_ROWS * tables, min_size=NUM_ROWS * tables, num_envs=1, num_steps=1, batch_size=SIZE,
-        num_gradient_steps=NUM_MINIBATCHES, samples_per_insert=8.0, hidden=(4,), compile=False, **options,
+        buffer_size=NUM_ROWS * tables, learning_starts=NUM_ROWS * tables, num_envs=1, num_steps=1, batch_size=SIZE,
+        num_gradient_steps=NUM_MINIBATCHES, samples_per_insert=8.0, hidden_sizes=(4,), compile=False, **options,
     )  # fmt: skip
     flow, seen = hp.flow(Task(env)), list[Any]()
     [cut] = flow.nodes.keys() & {"n_step", "sequences"}
@@ -110,7 +110,7 @@ def test_each_minibatch_is_drawn_from_the_whole_table(case: str, steepness: floa
 
 
 def test_it_is_so_with_tables_in_processes() -> None:
-    flow, seen = watched("dqn", DISCRETE, {"prioritised": True, "tables": 2}, 0.1)
+    flow, seen = watched("dqn", DISCRETE, {"prioritized": True, "tables": 2}, 0.1)
     run(flow, Processes(workers=1, replays="worker"))
     check(flow, seen, 0.1)
 

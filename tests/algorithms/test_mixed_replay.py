@@ -62,7 +62,7 @@ def test_rows_of_a_replay_are_rollouts_as_they_were(task: Task) -> None:
 def test_as_many_come_again_as_was_asked_for(place: Any, algorithm: type[IMPALA], ratio: float) -> None:
     # without a bound on lag: what is too old to be new is still there to come again, which would change the ratio
     hp = algorithm(
-        shards=2, num_envs=2, num_steps=8, num_rollouts=2, max_lag=None, replay_ratio=ratio, replay_capacity=8
+        shards=2, num_envs=2, num_steps=8, num_rollouts=2, max_lag=None, replay_ratio=ratio, replay_buffer_size=8
     )
     with place.open(hp.flow(Task("CartPole-v1")), seed=1) as run:
         for report in run:
@@ -80,7 +80,7 @@ def test_as_many_come_again_as_was_asked_for(place: Any, algorithm: type[IMPALA]
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
 def test_new_rollouts_are_learned_from_with_the_usual_bound(ratio: float) -> None:
     """Updates by what comes again do not make them too old."""
-    hp = IMPALA(shards=2, num_envs=2, num_steps=8, replay_ratio=ratio, replay_capacity=8)
+    hp = IMPALA(shards=2, num_envs=2, num_steps=8, replay_ratio=ratio, replay_buffer_size=8)
     with Processes(workers=2).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
         for report in run:
             if report.firing == 200:
@@ -102,8 +102,8 @@ def test_the_learning_rate_falls_with_steps_of_the_environment() -> None:
 
 
 def test_the_smallest_replay_holds_a_batch() -> None:
-    with pytest.raises(ConfigError, match="replay_capacity"):
-        IMPALA(num_rollouts=4, replay_ratio=1.0, replay_capacity=3)
+    with pytest.raises(ConfigError, match="replay_buffer_size"):
+        IMPALA(num_rollouts=4, replay_ratio=1.0, replay_buffer_size=3)
     assert IMPALA(num_rollouts=100).replay_ratio == 0.0, "what is not in use limits nothing"
 
 
@@ -128,7 +128,7 @@ def test_the_printed_bound_is_kept_when_rollouts_are_learned_from(
 ) -> None:
     hp = IMPALA(
         shards=3, num_envs=1, num_steps=2, num_rollouts=num_rollouts, max_lag=max_lag, replay_ratio=ratio,
-        replay_capacity=8, hidden=(4,), compile=False,
+        replay_buffer_size=8, hidden_sizes=(4,), compile=False,
     )  # fmt: skip
     flow, lag = hp.flow(Task("CartPole-v1")), LagAtUse()
     assert f"rollout->batch: {hp.queue.capacity} tickets, lag <= {bound} of policy" in str(flow).replace(

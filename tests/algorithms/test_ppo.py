@@ -50,8 +50,8 @@ def test_it_learns_continuous_actions() -> None:
         num_epochs=10,
         learning_rate=1e-3,
         discount=0.9,
-        normalise_reward=True,
-        normalise_obs=True,
+        normalize_reward=True,
+        normalize_obs=True,
     )
     monitor, *_ = run(hp, "Pendulum-v1", updates=24)
     assert monitor.return_mean_100 > -900  # a random policy has -1,200
@@ -93,11 +93,11 @@ def test_two_shards_make_a_batch_of_both() -> None:
 
 
 def test_coefficients_are_annealed_by_env_steps() -> None:
-    hp = PPO(learning_rate=1e-3, clip=0.2, anneal_steps=1000, anneal_clip=True)
-    assert hp.coefficients(250) == pytest.approx({"learning_rate": 7.5e-4, "clip": 0.15})
-    assert hp.coefficients(2000) == {"learning_rate": 0.0, "clip": 0.0}
-    assert PPO(anneal_steps=1000).coefficients(500) == pytest.approx({"learning_rate": 1.5e-4, "clip": 0.2})
-    assert PPO(anneal_learning_rate=True).coefficients(10**9) == {"learning_rate": 3e-4, "clip": 0.2}
+    hp = PPO(learning_rate=1e-3, clip_range=0.2, anneal_steps=1000, anneal_clip_range=True)
+    assert hp.coefficients(250) == pytest.approx({"learning_rate": 7.5e-4, "clip_range": 0.15})
+    assert hp.coefficients(2000) == {"learning_rate": 0.0, "clip_range": 0.0}
+    assert PPO(anneal_steps=1000).coefficients(500) == pytest.approx({"learning_rate": 1.5e-4, "clip_range": 0.2})
+    assert PPO(anneal_learning_rate=True).coefficients(10**9) == {"learning_rate": 3e-4, "clip_range": 0.2}
 
 
 def _loss(hp: PPO, **columns: Any) -> tuple[float, dict[str, float]]:
@@ -106,7 +106,9 @@ def _loss(hp: PPO, **columns: Any) -> tuple[float, dict[str, float]]:
     batch = {name: torch.tensor(column) for name, column in columns.items()}
     batch |= {"obs": torch.zeros(len(logits), 1), "weight": torch.full((len(logits),), 1 / len(logits))}
     total, stats = PPOLoss(hp)(
-        lambda obs: (Categorical(torch.tensor(logits)), torch.tensor(value)), batch, {"clip": torch.tensor(hp.clip)}
+        lambda obs: (Categorical(torch.tensor(logits)), torch.tensor(value)),
+        batch,
+        {"clip_range": torch.tensor(hp.clip_range)},
     )
     return float(total), {name: float(stat) for name, stat in stats.items()}
 
@@ -130,20 +132,20 @@ def _by_hand(hp: PPO) -> tuple[float, float, float]:
     for logits, v, a, old, advantage, target, v_old in zip(*ROWS.values(), strict=True):
         norm = log(sum(exp(x) for x in logits))
         ratio = exp(logits[a] - norm - old)
-        clipped = min(max(ratio, 1 - hp.clip), 1 + hp.clip)
+        clipped = min(max(ratio, 1 - hp.clip_range), 1 + hp.clip_range)
         policy.append(-min(ratio * advantage, clipped * advantage))
         error = (v - target) ** 2
-        if hp.clip_value is not None:
-            near = v_old + min(max(v - v_old, -hp.clip_value), hp.clip_value)
+        if hp.clip_range_vf is not None:
+            near = v_old + min(max(v - v_old, -hp.clip_range_vf), hp.clip_range_vf)
             error = max(error, (near - target) ** 2)
         value.append(0.5 * error)
         entropy.append(-sum(exp(x - norm) * (x - norm) for x in logits))
     return sum(policy) / 4, sum(value) / 4, sum(entropy) / 4
 
 
-@pytest.mark.parametrize("clip_value", [None, 0.2])
-def test_the_loss_is_that_of_the_paper(clip_value: float | None) -> None:
-    hp = PPO(normalise_advantage=False, clip_value=clip_value, entropy_coef=0.01, value_coef=0.5)
+@pytest.mark.parametrize("clip_range_vf", [None, 0.2])
+def test_the_loss_is_that_of_the_paper(clip_range_vf: float | None) -> None:
+    hp = PPO(normalize_advantage=False, clip_range_vf=clip_range_vf, entropy_coef=0.01, value_coef=0.5)
     policy, value, entropy = _by_hand(hp)
     total, stats = _loss(hp, **ROWS)
     assert stats["policy_loss"] == pytest.approx(policy, rel=1e-5)
@@ -152,21 +154,21 @@ def test_the_loss_is_that_of_the_paper(clip_value: float | None) -> None:
     assert total == pytest.approx(policy + 0.5 * value - 0.01 * entropy, rel=1e-5)
 
 
-def test_advantages_are_normalised_within_the_minibatch() -> None:
+def test_advantages_are_normalized_within_the_minibatch() -> None:
     shifted = {**ROWS, "advantage": [10.0 * a + 7.0 for a in ROWS["advantage"]]}
-    hp = PPO(normalise_advantage=True)
+    hp = PPO(normalize_advantage=True)
     assert _loss(hp, **ROWS)[1]["policy_loss"] == pytest.approx(_loss(hp, **shifted)[1]["policy_loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize("size", [1e20, -1e20, np.inf, np.nan])
-@pytest.mark.parametrize("clip_value", [None, 0.2])
-def test_what_masked_rows_hold_teaches_nothing(size: float, clip_value: float | None) -> None:
+@pytest.mark.parametrize("clip_range_vf", [None, 0.2])
+def test_what_masked_rows_hold_teaches_nothing(size: float, clip_range_vf: float | None) -> None:
     hp = PPO(
         num_envs=3,
         num_steps=4,
         minibatch_size=12,
         num_epochs=2,
-        clip_value=clip_value,
+        clip_range_vf=clip_range_vf,
         entropy_coef=0.01,
         compile=False,
     )
@@ -203,19 +205,19 @@ def test_target_kl_cuts_an_update_short() -> None:
         ({"num_envs": 0}, r"PPO\(num_envs=0\): expected an integer >= 1"),
         ({"num_envs": True}, r"PPO\(num_envs=True\): expected an integer >= 1"),
         ({"entropy_coef": -0.1}, r"PPO\(entropy_coef=-0.1\): expected a number >= 0"),
-        ({"clip_value": -1.0}, r"PPO\(clip_value=-1.0\): expected a number > 0"),
+        ({"clip_range_vf": -1.0}, r"PPO\(clip_range_vf=-1.0\): expected a number > 0"),
         ({"learning_rate": "1e-3"}, r"PPO\(learning_rate='1e-3'\): expected a number > 0"),
         ({"learning_rate": None}, r"PPO\(learning_rate=None\): expected a number > 0"),
         ({"max_lag": -1}, r"PPO\(max_lag=-1\): expected an integer >= 0"),
         ({"max_lag": 0.5}, r"PPO\(max_lag=0.5\): expected an integer >= 0"),
         ({"anneal_steps": 1e5}, r"PPO\(anneal_steps=100000.0\): expected an integer >= 1, or None"),
         ({"anneal_steps": 0}, r"PPO\(anneal_steps=0\): expected an integer >= 1, or None"),
-        ({"normalise_obs": "no"}, r"PPO\(normalise_obs='no'\): expected True or False"),
-        ({"anneal_clip": 1}, r"PPO\(anneal_clip=1\): expected True or False"),
-        ({"hidden": 32}, r"PPO\(hidden=32\): expected a sequence of integers >= 1, such as \(64, 64\)"),
-        ({"hidden": (32, 0)}, r"PPO\(hidden=\(32, 0\)\): expected a sequence"),
-        ({"hidden": (32.0,)}, r"PPO\(hidden=\(32.0,\)\): expected a sequence"),
-        ({"hidden": "32"}, r"PPO\(hidden='32'\): expected a sequence"),
+        ({"normalize_obs": "no"}, r"PPO\(normalize_obs='no'\): expected True or False"),
+        ({"anneal_clip_range": 1}, r"PPO\(anneal_clip_range=1\): expected True or False"),
+        ({"hidden_sizes": 32}, r"PPO\(hidden_sizes=32\): expected a sequence of integers >= 1, such as \(64, 64\)"),
+        ({"hidden_sizes": (32, 0)}, r"PPO\(hidden_sizes=\(32, 0\)\): expected a sequence"),
+        ({"hidden_sizes": (32.0,)}, r"PPO\(hidden_sizes=\(32.0,\)\): expected a sequence"),
+        ({"hidden_sizes": "32"}, r"PPO\(hidden_sizes='32'\): expected a sequence"),
         ({"activation": "gelu"}, r"PPO\(activation='gelu'\): expected 'tanh' or 'relu'"),
         ({"compile": "always"}, r"PPO\(compile='always'\): expected True, False or 'auto'"),
         ({"compile": 1}, r"PPO\(compile=1\): expected True, False or 'auto'"),

@@ -29,8 +29,9 @@ from levada.runners import Inline
 from levada.runners.processes import Processes
 
 QUICK = {
-    "num_envs": 2, "num_steps": 6, "length": 4, "burn_in": 2, "min_size": 10, "batch_size": 8, "num_gradient_steps": 2,
-    "hidden": (8,), "num_units": 8,
+    "num_envs": 2, "num_steps": 6, "sequence_length": 4, "burn_in": 2, "learning_starts": 10, "batch_size": 8,
+    "num_gradient_steps": 2,
+    "hidden_sizes": (8,), "rnn_size": 8,
 }  # fmt: skip
 
 
@@ -46,18 +47,22 @@ def run(
 
 
 RECALL = {
-    "num_steps": 10, "length": 5, "burn_in": 0, "hidden": (16,), "num_units": 16, "lookahead": 2, "epsilon_steps": 2_000,
+    "num_steps": 10, "sequence_length": 5, "burn_in": 0, "hidden_sizes": (16,), "rnn_size": 16, "n_step": 2,
+    "epsilon_steps": 2_000,
     "epsilon_end": 0.02,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_it_remembers_what_a_memoryless_agent_forgets(seed: int) -> None:
-    for hp, updates in ((R2D2(**RECALL), 80), (R2D2(**{**RECALL, "length": 2, "burn_in": 5, "cell": "gru"}), 200)):
+    for hp, updates in (
+        (R2D2(**RECALL), 80),
+        (R2D2(**{**RECALL, "sequence_length": 2, "burn_in": 5, "rnn_type": "gru"}), 200),
+    ):
         monitor, *_ = run(hp, small_envs.Recall, seed=seed, updates=updates)
         assert monitor.env_steps < 4_000
         assert monitor.return_mean_100 > 0.9
-    memoryless = DQN(hidden=(16,), epsilon_steps=2_000, epsilon_end=0.02)
+    memoryless = DQN(hidden_sizes=(16,), epsilon_steps=2_000, epsilon_end=0.02)
     monitor, *_ = run(memoryless, small_envs.Recall, seed=seed, updates=120)
     assert monitor.env_steps > 4_000
     assert 0.35 < monitor.return_mean_100 < 0.65  # one half by chance, +- 3 standard deviations of 100 episodes
@@ -90,10 +95,12 @@ class Given:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("fields", [{}, {"double": False}, {"rescale": False, "eta": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"double": False}, {"value_rescaling": False, "max_priority_weight": 0.5}], ids=str
+)
 def test_the_loss_is_that_of_the_paper(fields: dict[str, Any], masked: bool) -> None:
     """Written out in numpy, one step after the other."""
-    hp, rng = R2D2(length=4, burn_in=3, lookahead=2, **fields), np.random.default_rng(0)
+    hp, rng = R2D2(sequence_length=4, burn_in=3, n_step=2, **fields), np.random.default_rng(0)
     num, num_slots, num_actions = 5, 3 + 4 + 2, 3
     obs = rng.normal(size=(num, num_slots, num_actions))
     allowed = rng.random(obs.shape) < 0.6
@@ -118,11 +125,11 @@ def test_the_loss_is_that_of_the_paper(fields: dict[str, Any], masked: bool) -> 
     outcome = R2D2Loss(hp)({"policy": Given(1.0)}, {"policy": Given(2.0)}, batch, {})  # type: ignore[dict-item]
 
     def h(x: float) -> float:
-        return float(np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + 1e-3 * x) if hp.rescale else x
+        return float(np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + 1e-3 * x) if hp.value_rescaling else x
 
     def h_inverse(x: float) -> float:
         root = (np.sqrt(1 + 4e-3 * (abs(x) + 1 + 1e-3)) - 1) / 2e-3
-        return float(np.sign(x) * (root**2 - 1)) if hp.rescale else x
+        return float(np.sign(x) * (root**2 - 1)) if hp.value_rescaling else x
 
     def values(unit: float) -> Any:
         return np.tanh(unit * obs) + (state[:, 0] + 0.25).mean()  # the state after the burn-in
@@ -138,7 +145,7 @@ def test_the_loss_is_that_of_the_paper(fields: dict[str, Any], masked: bool) -> 
             errors.append(y - online[n, 3 + i, action[n, i]])
         total += importance[n] * sum(0.5 * error**2 for error in errors)
         size = np.abs(errors)
-        priorities.append(hp.eta * size.max() + (1 - hp.eta) * size.mean())
+        priorities.append(hp.max_priority_weight * size.max() + (1 - hp.max_priority_weight) * size.mean())
     assert outcome.loss.item() == pytest.approx(total / is_step.sum(), rel=1e-6)
     assert outcome.priorities is not None
     np.testing.assert_allclose(outcome.priorities, priorities, rtol=1e-6)
@@ -149,7 +156,12 @@ def rows_of(hp: R2D2, task: Task, num: int) -> tuple[Any, Transitions]:
     [recipe] = hp.flow(task).learners().values()
     learner = recipe.open(1)
     sampler = StepSampler(
-        task=task, policy=recipe.policy, explore=EpsilonGreedy(), num_envs=4, num_steps=12, num_old=hp.cut.num_old
+        task=task,
+        policy=recipe.policy,
+        explore=EpsilonGreedy(),
+        num_envs=4,
+        num_steps=12,
+        num_overlap_steps=hp.cut.num_overlap_steps,
     )(Shard("step", 0, 1, seed=5))
     parts: list[Transitions] = []
     while sum(part.num_rows for part in parts) < num:
@@ -161,11 +173,11 @@ def rows_of(hp: R2D2, task: Task, num: int) -> tuple[Any, Transitions]:
 
 @pytest.mark.parametrize("compile_", [False, "auto"])
 def test_padding_changes_no_bit(compile_: Any) -> None:
-    hp = R2D2(**{**QUICK, "length": 6, "lookahead": 2, "batch_size": 32, "compile": compile_})
+    hp = R2D2(**{**QUICK, "sequence_length": 6, "n_step": 2, "batch_size": 32, "compile": compile_})
     learner, rows = rows_of(hp, Task(hidden_cartpole), 64)
     columns = {name: np.array(column) for name, column in rows.columns.items()}
     slot, is_step, rng = np.arange(columns["obs"].shape[1]), columns["is_step"], np.random.default_rng(0)
-    last = hp.burn_in + (np.arange(hp.length) + columns["ahead"]).max(axis=1, where=is_step, initial=0)
+    last = hp.burn_in + (np.arange(hp.sequence_length) + columns["ahead"]).max(axis=1, where=is_step, initial=0)
     first = np.where(columns["is_first"].any(axis=1), columns["is_first"].argmax(axis=1), 0)
     is_padding = (slot > last[:, None]) | (slot < first[:, None])
     assert is_padding[:, : hp.burn_in].sum() > 5 and is_padding[:, hp.burn_in :].sum() > 5
@@ -198,8 +210,8 @@ def test_updates_are_recorded_and_the_same(caplog: pytest.LogCaptureFixture) -> 
 
 
 OPTIONS = [
-    {}, {"shards": 3, "prioritised": False, "lookahead": 1, "dueling": True, "cell": "gru", "overlap": 2, "ladder": 0.4},
-    {"burn_in": 0, "samples_per_insert": 3.0, "double": False, "rescale": False},
+    {}, {"shards": 3, "prioritized": False, "n_step": 1, "dueling": True, "rnn_type": "gru", "overlap": 2, "epsilon_base": 0.4},
+    {"burn_in": 0, "samples_per_insert": 3.0, "double": False, "value_rescaling": False},
 ]  # fmt: skip
 
 
@@ -229,9 +241,10 @@ def test_other_observations_and_action_masks(env: str) -> None:
 
 
 @pytest.mark.parametrize(("fields", "match"), [
-    ({"length": 0}, "length=0"), ({"burn_in": -1}, "burn_in=-1"), ({"eta": 1.5}, "eta=1.5"), ({"ladder": 2.0}, "ladder=2.0"),
-    ({"cell": "rnn"}, "cell='rnn'"), ({"rescale": 1}, "rescale=1"), ({"num_units": 0}, "num_units=0"),
-    ({"overlap": 20}, r"overlap=20\): expected an integer below length=20"), ({"batch_size": 0}, "batch_size=0"),
+    ({"sequence_length": 0}, "sequence_length=0"), ({"burn_in": -1}, "burn_in=-1"), ({"max_priority_weight": 1.5},
+    "max_priority_weight=1.5"), ({"epsilon_base": 2.0}, "epsilon_base=2.0"),
+    ({"rnn_type": "rnn"}, "rnn_type='rnn'"), ({"value_rescaling": 1}, "value_rescaling=1"), ({"rnn_size": 0}, "rnn_size=0"),
+    ({"overlap": 20}, r"overlap=20\): expected an integer below sequence_length=20"), ({"batch_size": 0}, "batch_size=0"),
 ])  # fmt: skip
 def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
@@ -247,7 +260,7 @@ def test_networks_of_the_other_kind_are_refused() -> None:
 
 
 def test_sequences_are_counted_and_steps_annealed() -> None:
-    hp = R2D2(length=20, overlap=10, batch_size=32, samples_per_insert=16.0, anneal_steps=1_000)
+    hp = R2D2(sequence_length=20, overlap=10, batch_size=32, samples_per_insert=16.0, anneal_steps=1_000)
     num_steps = 500 / 10 * 16 / 32  # gradient steps for 500 env steps, which are 50 sequences
     assert hp.coefficients(int(num_steps))["learning_rate"] == pytest.approx(5e-4, rel=0.02)
     for spi, every in ((16.0, 1), (64.0, 4)):  # an item of 8 x 20 steps is 8 sequences, an update draws 128

@@ -20,8 +20,9 @@ from levada.runners import Inline
 from levada.runners.processes import Processes
 
 QUICK = {
-    "num_envs": 2, "num_steps": 6, "length": 4, "burn_in": 2, "min_size": 10, "batch_size": 8, "num_gradient_steps": 2,
-    "hidden": (8,), "num_units": 8,
+    "num_envs": 2, "num_steps": 6, "sequence_length": 4, "burn_in": 2, "learning_starts": 10, "batch_size": 8,
+    "num_gradient_steps": 2,
+    "hidden_sizes": (8,), "rnn_size": 8,
 }  # fmt: skip
 
 
@@ -53,7 +54,7 @@ class Given:
 def test_the_losses_are_those_of_the_paper(masked: bool, rescale: bool) -> None:
     """Written out in numpy, one step after the other; what stands in the padding changes nothing."""
     hp, rng = (
-        RecurrentSAC(length=4, burn_in=3, lookahead=2, entropy_share=0.4, rescale=rescale),
+        RecurrentSAC(sequence_length=4, burn_in=3, n_step=2, target_entropy_ratio=0.4, value_rescaling=rescale),
         np.random.default_rng(0),
     )
     num, num_slots, num_actions, log_alpha = 5, 3 + 4 + 2, 3, -0.7
@@ -136,15 +137,15 @@ def test_the_losses_are_those_of_the_paper(masked: bool, rescale: bool) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_it_remembers_what_a_memoryless_agent_forgets(seed: int) -> None:
     hp = RecurrentSAC(
-        num_steps=10, length=5, burn_in=0, hidden=(16,), num_units=16, lookahead=2, log_alpha_init=-3.0, tau=0.05,
-        num_random_steps=300, samples_per_insert=32.0, learning_rate=3e-3, entropy_share=0.1,
+        num_steps=10, sequence_length=5, burn_in=0, hidden_sizes=(16,), rnn_size=16, n_step=2, log_alpha_init=-3.0, tau=0.05,
+        num_random_steps=300, samples_per_insert=32.0, learning_rate=3e-3, target_entropy_ratio=0.1,
     )  # fmt: skip
     monitor, *_ = run(hp, small_envs.Recall, seed=seed, updates=70)
     assert monitor.env_steps < 3_000
     assert monitor.return_mean_100 > 0.9
 
 
-@pytest.mark.parametrize("options", [{}, {"shards": 2, "cell": "gru", "overlap": 2, "lookahead": 1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"shards": 2, "rnn_type": "gru", "overlap": 2, "n_step": 1}], ids=str)
 def test_the_same_parameters_under_every_deployment(options: dict[str, Any]) -> None:
     hp = RecurrentSAC(**QUICK | options)
     expected = run(hp)[2]
@@ -167,8 +168,8 @@ def test_other_observations_and_action_masks(env: str) -> None:
 
 
 def test_settings_and_actions_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match=r"entropy_share=1\.5"):
-        RecurrentSAC(entropy_share=1.5)
+    with pytest.raises(ConfigError, match=r"target_entropy_ratio=1\.5"):
+        RecurrentSAC(target_entropy_ratio=1.5)
     with pytest.raises(ConfigError, match="burn_in=-1"):
         RecurrentSAC(burn_in=-1)
     with pytest.raises(SpaceError, match=r"RecurrentSAC needs Discrete actions, but .* has Box"):

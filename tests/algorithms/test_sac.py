@@ -12,7 +12,7 @@ from gymnasium import spaces
 import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
-from levada.algorithms.sac import SAC, ChoiceSACLoss, SACLoss, _act, soft_value
+from levada.algorithms.sac import SAC, DiscreteSACLoss, SACLoss, _act, soft_value
 from levada.math import Categorical, SquashedGaussian
 from levada.rl.net import Net
 from levada.rl.spaces import SpaceError
@@ -24,11 +24,11 @@ from levada.runners.processes import Processes
 
 QUICK = {
     "num_steps": 4,
-    "min_size": 40,
+    "learning_starts": 40,
     "batch_size": 16,
     "num_gradient_steps": 2,
     "samples_per_insert": 8.0,
-    "hidden": (16,),
+    "hidden_sizes": (16,),
 }
 
 
@@ -118,14 +118,16 @@ def test_each_network_learns_from_its_own_loss_alone() -> None:
 
 
 def test_it_learns_pendulum() -> None:
-    hp = SAC(min_size=400, batch_size=64, samples_per_insert=64.0, hidden=(64, 64), num_envs=4, num_steps=4)
+    hp = SAC(
+        learning_starts=400, batch_size=64, samples_per_insert=64.0, hidden_sizes=(64, 64), num_envs=4, num_steps=4
+    )
     monitor, report, *_ = run(hp, updates=900)
     assert 6_500 < monitor.env_steps < 8_000
     assert report.values["losses/alpha"] < 0.9
     assert monitor.return_mean_100 > -900  # a random policy has -1,200, and the first episodes are
 
 
-@pytest.mark.parametrize("options", [{}, {"shards": 2, "lookahead": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"shards": 2, "n_step": 3}], ids=str)
 def test_the_same_parameters_under_every_deployment_and_after_a_break(options: dict[str, Any]) -> None:
     hp = SAC(**QUICK | options)
     expected = run(hp)[2]
@@ -136,8 +138,8 @@ def test_the_same_parameters_under_every_deployment_and_after_a_break(options: d
 
 
 @pytest.mark.parametrize(("fields", "match"), [
-    ({"tau": 0.0}, "tau=0.0"), ({"samples_per_insert": -1.0}, "samples_per_insert"), ({"hidden": (0,)}, "hidden"),
-    ({"entropy_per_action": float("nan")}, "entropy_per_action"), ({"entropy_share": 1.5}, "entropy_share=1.5"),
+    ({"tau": 0.0}, "tau=0.0"), ({"samples_per_insert": -1.0}, "samples_per_insert"), ({"hidden_sizes": (0,)}, "hidden_sizes"),
+    ({"target_entropy": float("nan")}, "target_entropy"), ({"target_entropy_ratio": 1.5}, "target_entropy_ratio=1.5"),
 ])  # fmt: skip
 def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
@@ -177,7 +179,7 @@ def test_the_losses_of_choices_by_an_independent_count(is_masked: bool) -> None:
     rows = {
         "obs": obs["a"], "next_obs": obs["b"], "action": tensor(action), "reward": tensor(reward), "discount": tensor(discount),
     }  # fmt: skip
-    loss = ChoiceSACLoss(SAC(entropy_share=share), a)
+    loss = DiscreteSACLoss(SAC(target_entropy_ratio=share), a)
     outcome = loss(nets, {"critic": lambda obs: tensor(slow)}, rows, {})  # type: ignore[arg-type, dict-item]
 
     alpha, critic, actor, temperature = np.exp(log_alpha), 0.0, 0.0, 0.0
@@ -229,7 +231,7 @@ def test_each_network_learns_from_its_own_loss_alone_with_choices() -> None:
 
 def test_the_entropy_goes_where_the_temperature_aims() -> None:
     """The environment pays for one of three actions more than for the others; without entropy only that one was left."""
-    hp = SAC(**QUICK | {"learning_rate": 3e-3, "hidden": (32,)}, entropy_share=0.5)
+    hp = SAC(**QUICK | {"learning_rate": 3e-3, "hidden_sizes": (32,)}, target_entropy_ratio=0.5)
     with Inline().open(hp.flow(Task("small_envs:SmallPlain-v0")), seed=1) as opened:
         entropies = [report.values["losses/entropy"] for report, _ in zip(opened, range(800), strict=False)]
     assert entropies[0] == pytest.approx(np.log(3), abs=0.2)
@@ -237,13 +239,13 @@ def test_the_entropy_goes_where_the_temperature_aims() -> None:
 
 
 def test_it_learns_cartpole() -> None:
-    hp = SAC(**dict(preset("sac", "CartPole-v1")) | {"hidden": (64, 64)})
+    hp = SAC(**dict(preset("sac", "CartPole-v1")) | {"hidden_sizes": (64, 64)})
     monitor, *_ = run(hp, "CartPole-v1", updates=400)
     assert 12_000 < monitor.env_steps < 15_000
     assert monitor.return_mean_100 > 80  # a random policy has 22
 
 
-@pytest.mark.parametrize("options", [{}, {"shards": 3, "num_envs": 2, "lookahead": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"shards": 3, "num_envs": 2, "n_step": 3}], ids=str)
 def test_choices_under_every_deployment_and_after_a_break(options: dict[str, Any]) -> None:
     hp, env = SAC(**QUICK | options), "CartPole-v1"
     expected = run(hp, env)[2]
@@ -271,7 +273,10 @@ def test_how_much_is_explored_does_not_depend_on_the_units_of_the_actions() -> N
     for size in (1.0, 0.1):
         space = spaces.Box(-size, size, (2,), np.float32)
         policy = lv.Policy(
-            observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=space, squash=True, state_std=True
+            observation_space=spaces.Box(-1.0, 1.0, (3,)),
+            action_space=space,
+            tanh_squash=True,
+            state_dependent_std=True,
         )
         module = policy.module(0)
         net = Net(module, dict(module.named_parameters()), learns=True)
@@ -285,4 +290,4 @@ def test_how_much_is_explored_does_not_depend_on_the_units_of_the_actions() -> N
 def test_actions_that_cannot_vary_are_refused() -> None:
     space = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.0], np.float32))
     with pytest.raises(SpaceError, match="bounds apart from each other"):
-        lv.Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=space, squash=True)
+        lv.Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=space, tanh_squash=True)

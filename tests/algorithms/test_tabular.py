@@ -1,6 +1,6 @@
 """Q-learning finds the optimum of a random MDP through worker processes, however old the policy that acts.
 
-It learns from each transition what the best policy would make of it, so it must not matter who acted. Here behaviour is 0, 1,000
+It learns from each transition what the best policy would make of it, so it must not matter who acted. Here behavior is 0, 1,000
 and 10,000 env steps old, by versions that the headers tell and the actions prove. That the age is felt by whoever takes the
 actor's actions for its own, Sarsa shows.
 """
@@ -96,7 +96,7 @@ def test_the_environment_is_that_mdp() -> None:
 
 
 @pytest.mark.parametrize("lag_steps", LAGS)
-def test_q_learning_finds_the_optimum_however_old_the_behaviour(lag_steps: int) -> None:
+def test_q_learning_finds_the_optimum_however_old_the_behavior(lag_steps: int) -> None:
     learner, seen = learned(lag_steps, Processes(workers=2))
     assert shares(greedy(learner))[-1] >= 0.95
 
@@ -119,7 +119,7 @@ def test_q_learning_finds_the_optimum_however_old_the_behaviour(lag_steps: int) 
     assert share_greedy(lag) == pytest.approx(1 - EPSILON + EPSILON / NUM_ACTIONS, abs=0.015)
 
 
-def test_sarsa_bears_the_behaviour_of_today_but_not_of_10_000_steps_ago() -> None:
+def test_sarsa_bears_the_behavior_of_today_but_not_of_10_000_steps_ago() -> None:
     """A target that takes the actor's next action for the learner's: right on-policy, and it fails where that is not so."""
     learners = (learned(lag, Inline(), sarsa=True)[0] for lag in (0, 10_000))
     fresh, old = (shares(greedy(learner))[NUM_UPDATES // 2 :].mean() for learner in learners)

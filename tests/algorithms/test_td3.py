@@ -23,11 +23,11 @@ from levada.runners.processes import Processes
 
 QUICK = {
     "num_steps": 4,
-    "min_size": 40,
+    "learning_starts": 40,
     "batch_size": 16,
     "num_gradient_steps": 2,
     "samples_per_insert": 8.0,
-    "hidden": (16,),
+    "hidden_sizes": (16,),
 }
 
 
@@ -101,7 +101,7 @@ def test_actions_that_are_no_vectors(kind: Any, env: Any) -> None:
 
 
 def test_the_actor_takes_its_turns() -> None:
-    _, state, *_ = run(TD3(**QUICK, actor_every=3), updates=5)
+    _, state, *_ = run(TD3(**QUICK, policy_delay=3), updates=5)
     assert sorted(state["step/counts"].tolist()) == [3.0, 10.0]
     _, state, *_ = run(DDPG(**QUICK), updates=5)
     assert state["step/counts"].tolist() == [10.0, 10.0]
@@ -109,7 +109,9 @@ def test_the_actor_takes_its_turns() -> None:
 
 @pytest.mark.parametrize("kind", [TD3, DDPG])
 def test_it_learns_pendulum(kind: type[TD3]) -> None:
-    hp = kind(min_size=400, batch_size=64, samples_per_insert=64.0, hidden=(64, 64), num_envs=4, num_steps=4)
+    hp = kind(
+        learning_starts=400, batch_size=64, samples_per_insert=64.0, hidden_sizes=(64, 64), num_envs=4, num_steps=4
+    )
     monitor, *_ = run(hp, updates=1_500)
     assert 12_000 < monitor.env_steps < 13_000
     assert monitor.return_mean_100 > -1_000  # a random policy has -1,200, and the first episodes are
@@ -117,7 +119,7 @@ def test_it_learns_pendulum(kind: type[TD3]) -> None:
 
 @pytest.mark.parametrize("kind", [TD3, DDPG])
 def test_the_same_parameters_under_every_deployment_and_after_a_break(kind: type[TD3]) -> None:
-    hp = kind(**QUICK, shards=2, lookahead=2)
+    hp = kind(**QUICK, shards=2, n_step=2)
     expected = run(hp)[2]
     assert run(hp, on=Processes(workers=2))[2] == expected
     state = run(hp, on=Processes(workers=1), updates=13)[3]
@@ -126,7 +128,8 @@ def test_the_same_parameters_under_every_deployment_and_after_a_break(kind: type
 
 
 @pytest.mark.parametrize(("fields", "match"), [
-    ({"actor_every": 0}, "actor_every=0"), ({"noise": -0.1}, "noise"), ({"num_critics": 1.5}, "num_critics"),
+    ({"policy_delay": 0}, "policy_delay=0"), ({"exploration_noise": -0.1}, "exploration_noise"), ({"num_critics": 1.5},
+    "num_critics"),
 ])  # fmt: skip
 def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import cli_harness
 import numpy as np
@@ -173,20 +174,20 @@ COMMANDS = [
     ("algorithm file", "train mine.py --env CartPole-v1", MISTAKEN, ["expected a class of the file", "mine.py:Mine"]),
     # fields of the algorithm
     ("unknown field", f"{CARTPOLE} --learning-rat 1", MISTAKEN, ["no option --learning-rat; did you mean --learning-rate?"]),
-    ("initials", f"{CARTPOLE} --lr 1", MISTAKEN, ["no option --lr: here it is --learning-rate", "ppo --help"]),
+    ("initials", f"{CARTPOLE} --ns 1", MISTAKEN, ["no option --ns", "--num-steps", "ppo --help"]),
     ("beginning", f"{CARTPOLE} --ent 4", MISTAKEN, ["no option --ent; did you mean --entropy-coef?"]),
     ("a word of it", f"{CARTPOLE} --epochs=4", MISTAKEN, ["no option --epochs: here it is --num-epochs"]),
     ("stray word", f"{CARTPOLE} --seed 1 fast", MISTAKEN, ["levada: fast: neither an option nor the value of one"]),
     ("unlike any", f"{CARTPOLE} --zzz 1", MISTAKEN, ["no option --zzz; `levada train ppo --help` lists all"]),
-    ("gamma", f"{CARTPOLE} --gamma .9", MISTAKEN, ["no option --gamma: here it is --discount"]),
+    ("gamma", f"{CARTPOLE} --gamma 9", MISTAKEN, ["PPO(discount=9.0): expected"]),
     ("steps of SB3", f"{CARTPOLE} --total-timesteps=100", MISTAKEN, ["here it is --until steps=100_000"]),
-    ("buffer of SB3", "train dqn --env CartPole-v1 --buffer-size 9", MISTAKEN, ["--buffer-size: here it is --capacity"]),
-    ("network of SB3", f"{CARTPOLE} --policy-kwargs 1", MISTAKEN, ["here it is --network or --hidden or --activation"]),
+    ("buffer of SB3", "train dqn --env CartPole-v1 --replay-size 9", MISTAKEN, ["--replay-size: here it is --buffer-size"]),
+    ("network of SB3", f"{CARTPOLE} --policy-kwargs 1", MISTAKEN, ["here it is --network or --hidden-sizes or --activation"]),
     ("workers of RLlib", f"{CARTPOLE} --num-workers 4", MISTAKEN, ["here it is --on processes:4 or --shards"]),
     ("own check", "train mine.py:Picky --env CartPole-v1 --width 6", MISTAKEN, ["levada: Picky: width is above 5"]),
     ("size and count", f"{CARTPOLE} --minibatch-size 64 --num-minibatches 4", MISTAKEN, ["expected one of them"]),
     ("count", f"{CARTPOLE} --num-minibatches 3", MISTAKEN, ["PPO(num_minibatches=3) does not divide", "try 2 or 4"]),
-    ("layers", f"{CARTPOLE} --hidden 1000000 1000000", MISTAKEN, ["1,000,000 x 1,000,000 weights", "GiB"]),
+    ("layers", f"{CARTPOLE} --hidden-sizes 1000000 1000000", MISTAKEN, ["1,000,000 x 1,000,000 weights", "GiB"]),
     ("narrow network", f"{CARTPOLE} --network mine.py:Narrow", MISTAKEN, ["Narrow", "(2x4 and 99x64)", "in forward: h = "]),
     ("broken network", f"{CARTPOLE} --network mine.py:Broken", MISTAKEN, ["network=Broken", "in __init__: self.w = 1 / 0"]),
     ("no Python", "train nopython.py:Mine --env CartPole-v1", MISTAKEN, ["line 3: SyntaxError: expected ':'", " ^"]),
@@ -197,10 +198,12 @@ COMMANDS = [
     ("no integer", f"{CARTPOLE} --num-envs 2.5", MISTAKEN, ["--num-envs 2.5: expected an integer"]),
     ("no choice", f"{CARTPOLE} --activation gelu", MISTAKEN, ["--activation gelu: expected relu or tanh"]),
     ("no bool", f"{CARTPOLE} --compile maybe", MISTAKEN, ["--compile maybe: expected auto, False or True"]),
-    ("layers in commas", f"{CARTPOLE} --hidden 64,64", MISTAKEN, ["--hidden 64,64: expected integers with spaces", "64 64"]),
-    ("switch", f"{CARTPOLE} --normalise-obs True", MISTAKEN, ["True: a switch takes no value; it is `--name` or `--no-name`"]),
-    ("option of others", f"{CARTPOLE} --capacity 9", MISTAKEN, ["no option --capacity: dqn, sac, td3 and others have it;"]),
-    ("buffer of others", f"{CARTPOLE} --buffer-size 9", MISTAKEN, ["here it is --capacity, which dqn, sac, td3 and others have"]),
+    ("layers in commas", f"{CARTPOLE} --hidden-sizes 64,64", MISTAKEN,
+    ["--hidden-sizes 64,64: expected integers with spaces", "64 64"]),
+    ("switch", f"{CARTPOLE} --normalize-obs True", MISTAKEN, ["True: a switch takes no value; it is `--name` or `--no-name`"]),
+    ("option of others", f"{CARTPOLE} --buffer-size 9", MISTAKEN, ["no option --buffer-size: dqn, sac, td3 and others have it;"]),
+    ("buffer of others", f"{CARTPOLE} --replay-size 9", MISTAKEN,
+    ["here it is --buffer-size, which dqn, sac, td3 and others have"]),
     ("verbose", f"{CARTPOLE} --verbose 1", MISTAKEN, ["no option --verbose: here it is --quiet"]),
     ("network name", f"{CARTPOLE} --network resnet", MISTAKEN, ["network='resnet': expected my_module:Class"]),
     ("no mask", f"{CARTPOLE} --action-mask method", MISTAKEN, ["action_mask='method' needs a method action_masks()"]),
@@ -210,12 +213,12 @@ COMMANDS = [
     ("lr inf", f"{CARTPOLE} --learning-rate inf", MISTAKEN, ["PPO(learning_rate=inf)"]),
     ("discount 2", f"{CARTPOLE} --discount 2", MISTAKEN, ["PPO(discount=2.0): expected a number from 0 to 1"]),
     ("lambda", f"{CARTPOLE} --gae-lambda -0.1", MISTAKEN, ["PPO(gae_lambda=-0.1)"]),
-    ("clip 0", f"{CARTPOLE} --clip 0", MISTAKEN, ["PPO(clip=0.0)"]),
+    ("clip 0", f"{CARTPOLE} --clip-range 0", MISTAKEN, ["PPO(clip_range=0.0)"]),
     ("no envs", f"{CARTPOLE} --num-envs 0", MISTAKEN, ["PPO(num_envs=0): expected an integer >= 1"]),
     ("no epochs", f"{CARTPOLE} --num-epochs 0", MISTAKEN, ["PPO(num_epochs=0)"]),
     ("lag", f"{CARTPOLE} --max-lag -1", MISTAKEN, ["PPO(max_lag=-1): expected"]),
     ("entropy", f"{CARTPOLE} --entropy-coef -1", MISTAKEN, ["PPO(entropy_coef=-1.0)"]),
-    ("hidden 0", f"{CARTPOLE} --hidden 64 0", MISTAKEN, ["hidden", "(64, 0)"]),
+    ("hidden 0", f"{CARTPOLE} --hidden-sizes 64 0", MISTAKEN, ["hidden_sizes", "(64, 0)"]),
     ("std nan", f"{CARTPOLE} --log-std-init nan", MISTAKEN, ["log_std_init", "nan"]),
     ("minibatch", f"{CARTPOLE} --minibatch-size 100", MISTAKEN, ["1 * 8 * 32 = 256", "try 64 or 128"]),
     ("minibatch too large", f"{CARTPOLE} --minibatch-size 257", MISTAKEN, ["= 256; try 256, or num_minibatches in its place"]),
@@ -373,7 +376,7 @@ def template(tmp_path_factory):
     meta.write_text(json.dumps(checkpoint.sealed(record)))
     for name, change in (
         ("edited", {"learning_rate": None}),
-        ("resized", {"hidden": {"value": [9], "from": "default"}}),
+        ("resized", {"hidden_sizes": {"value": [9], "from": "default"}}),
     ):
         config = json.loads((root / name / "config.json").read_bytes())
         settings = config["settings"] | change
@@ -469,9 +472,10 @@ def test_an_unknown_display_is_refused_before_anything_is_written(here):
     ],
 )
 def test_a_missing_extra_is_named_with_its_command(here, capsys, monkeypatch, env, package, command):
-    monkeypatch.setitem(__import__("sys").modules, package, None)
-    monkeypatch.delitem(__import__("sys").modules, "gymnasium.envs.mujoco", raising=False)
-    done = cli_harness.Shell(capsys)(f"train ppo --env {env}")
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    done = cli_harness.Shell(capsys)(f"train ppo --env {env} --until updates=1")
     assert done.code == MISTAKEN
     assert done.err.startswith(f"levada: task {env!r} needs")
     assert command in done.err

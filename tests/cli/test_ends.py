@@ -10,7 +10,7 @@ import levada
 from levada.run import checkpoint
 from levada.run.summary import Summary
 
-SMALL = "--num-envs 1 --num-steps 2 --minibatch-size 2 --num-epochs 1 --hidden 8 --compile False"
+SMALL = "--num-envs 1 --num-steps 2 --minibatch-size 2 --num-epochs 1 --hidden-sizes 8 --compile False"
 """The third update is the one in which `broken_envs` break."""
 
 
@@ -84,7 +84,13 @@ def test_ctrl_c_does_not_wait_for_a_step_that_hangs(tmp_path, monkeypatch, on, n
     """Inline, in the third update; elsewhere in the first, so that the learner does nothing but wait."""
     for patience in ("run.interrupt.HUNG_S", "runners.threads.PATIENCE_S", "runners.processes.transport.PATIENCE_S"):
         monkeypatch.setattr(f"levada.{patience}", 0.2)
-    fields = {"num_envs": 1, "num_steps": num_steps, "minibatch_size": num_steps, "hidden": (8,), "compile": False}
+    fields = {
+        "num_envs": 1,
+        "num_steps": num_steps,
+        "minibatch_size": num_steps,
+        "hidden_sizes": (8,),
+        "compile": False,
+    }
     task = levada.Task("broken_envs:BrokenHangsInStep-v0", env_kwargs={"main": os.getpid()})
     with pytest.raises(KeyboardInterrupt):
         levada.train("ppo", task, until="updates=9", on=on, out=tmp_path / "run", display="quiet", **fields)

@@ -63,7 +63,7 @@ def test_help_of_everything(shell, command):
 
 def test_help_of_train_is_in_groups_with_the_most_important_first(shell):
     out = shell("train ppo --env CartPole-v1 --help").out
-    groups = ["", "common", "sampling", "optimisation", "network", "machine", "output"]
+    groups = ["", "common", "sampling", "optimization", "network", "machine", "output"]
     assert _groups(out) == groups
     flags = re.findall(r"^\W*?(--[a-z][a-z-]+)", out, re.MULTILINE)
     common = ["--env", "--until", "--seed", "--on", "--out"]
@@ -123,7 +123,7 @@ def test_algorithms(shell):
     done = shell("algorithms")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("a2c           A2C: advantage actor-critic")
-    assert "\nppo           PPO: proximal policy optimisation" in done.out
+    assert "\nppo           PPO: proximal policy optimization" in done.out
     assert "path/to/file.py:Class" in done.out
 
 

@@ -108,7 +108,7 @@ def test_a_replay_says_its_balance():
     (replay,) = apex_like().replays.values()
     assert (
         str(replay)
-        == "capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised (alpha 0.6, beta 0.4), arrival order"
+        == "capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritized (alpha 0.6, beta 0.4), arrival order"
     )
 
 

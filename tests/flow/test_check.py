@@ -108,18 +108,18 @@ LV204 two replays
 LV205
   warning at replay
     got      priorities are sent to a uniform replay, where they have no effect
-    expected sampler=Prioritised(...)
-    hint     Choose the prioritised sampler, or drop the edge.
+    expected sampler=Prioritized(...)
+    hint     Choose the prioritized sampler, or drop the edge.
 LV206
   error at other
     got      gets priorities from learn.priorities
     expected the priorities of a learner that learns from its samples
-    hint     Write flow.reprioritise(update.priorities, of=...) with the replay that was sampled.
+    hint     Write flow.reprioritize(update.priorities, of=...) with the replay that was sampled.
 LV206 stats
   error at replay
     got      gets priorities from learn.stats
     expected the priorities of a learner that learns from its samples
-    hint     Write flow.reprioritise(update.priorities, of=...) with the replay that was sampled.
+    hint     Write flow.reprioritize(update.priorities, of=...) with the replay that was sampled.
 LV301
   error at batch
     got      takes the sharded stream rollout without a queue

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from flow_samples import Adder, Roll, apex_like, impala_like, ppo_like, same, two_learners, two_readers, weighted_union
 
-from levada.flow import Flow, Prioritised, Queue
+from levada.flow import Flow, Prioritized, Queue
 from levada.flow.describe import describe
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
@@ -145,12 +145,14 @@ def variants() -> dict[str, Flow]:
         return flow
 
     changed: list[dict[str, Any]] = [
-        {}, {"name": "other"}, {"node": "roll"}, {"shards": 3}, {"length": 17}, {"work": scaled}, {"size": 5}, {"step": 2.0},
+        {}, {"name": "other"}, {"node": "roll"}, {"shards": 3}, {"length": 17}, {"work": scaled}, {"size": 5},
+        {"step": 2.0},
         {"queue": Queue(max_lag=2)}, {"queue": Queue(max_lag=1, order="arrival")},
         {"queue": Queue(max_lag=1, order="arrival", window=2)}, {"queue": Queue(max_lag=1, on_stale="drop")},
         {"queue": Queue(max_lag=1, on_stale="drop", on_full="block")}, {"queue": Queue(max_lag=1, on_stale="drop", capacity=9)},
-        {"policy": "q"}, {"every": 2}, {"capacity": 101}, {"min_size": 11}, {"ratio": 2.5}, {"ratio": None}, {"tolerance": 1.0},
-        {"sampler": Prioritised()}, {"sample": 9}, {"weights": (1, 2)}, {"weights": None}, {"keys": ("a", "b", "c")},
+        {"policy": "q"}, {"every": 2}, {"capacity": 101}, {"min_size": 11}, {"ratio": 2.5}, {"ratio": None},
+        {"tolerance": 1.0},
+        {"sampler": Prioritized()}, {"sample": 9}, {"weights": (1, 2)}, {"weights": None}, {"keys": ("a", "b", "c")},
         {"corrects": True}, {"at": "shard"}, {"union": False}, {"key": "policy"},
     ]  # fmt: skip
     return {str(options): build(**options) for options in changed}
@@ -202,7 +204,7 @@ def test_a_deployment_does_not_matter():
         (None, None), (True, True), (3, 3), ("a", "a"), (0.1, 0.1), (math.inf, "inf"), (math.nan, "nan"),
         ((1, [2]), [1, [2]]), ({"b": 1, "a": 2}, {"a": 2, "b": 1}), ({3, 1, 2}, [1, 2, 3]),
         (same, "flow_samples.same"), (float, "builtins.float"),
-        (Colour, f"{__name__}.Colour"), (Colour.RED, f"{__name__}.Colour.RED"),
+        (Color, f"{__name__}.Color"), (Color.RED, f"{__name__}.Color.RED"),
     ],
 )  # fmt: skip
 def test_plain_things(thing, form):

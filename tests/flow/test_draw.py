@@ -72,7 +72,7 @@ flowchart LR
 TEXT["apex_like"] = """\
 flow apex: 6 nodes, 16 shards
   [weights] latest of q
-  [replay] replay: capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised (alpha 0.6, beta 0.4), arrival order
+  [replay] replay: capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritized (alpha 0.6, beta 0.4), arrival order
   [weights] ~~> rollout x16 (source)
   rollout --> n_step (map)
   n_step --> chunk (batch of 50 at the shard)
@@ -81,7 +81,7 @@ flow apex: 6 nodes, 16 shards
   learn.stats --> report (report)
   chunk ==store==> [replay]
   learn.weights ==publish every 4==> [weights]
-  learn.priorities ==reprioritise==> [replay]
+  learn.priorities ==reprioritize==> [replay]
 """
 MERMAID["apex_like"] = """\
 flowchart LR
@@ -92,7 +92,7 @@ flowchart LR
   n4["learn (learn)"]
   n5["report (report)"]
   n6[("weights<br/>latest of q")]
-  n7[("replay<br/>capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritised (alpha 0.6, beta 0.4), arrival order")]
+  n7[("replay<br/>capacity 100,000, from 1,000, 8 samples per insert +- 512, prioritized (alpha 0.6, beta 0.4), arrival order")]
   n6 -.->|"reads"| n0
   n0 --> n1
   n1 --> n2
@@ -101,7 +101,7 @@ flowchart LR
   n4 -->|"stats"| n5
   n2 ==>|store| n7
   n4 ==>|publish every 4| n6
-  n4 ==>|reprioritise| n7
+  n4 ==>|reprioritize| n7
 """
 
 TEXT["two_learners"] = """\
@@ -271,10 +271,10 @@ def test_shards_are_stacks_and_feedback_is_dashed():
     found = kinds(root)
     assert found["lv-source"] == 3
     assert found["lv-node"] == 3 * 3 + 3, "three sharded nodes as stacks of cards, three single ones"
-    assert found["lv-back"] == 3, "publish, read, reprioritise"
+    assert found["lv-back"] == 3, "publish, read, reprioritize"
     assert (found["lv-register"], found["lv-replay"]) == (1, 1)
     words = [text.text for text in root.iter("text")]
-    assert {"source x16", "map x16", "publish every 4", "reprioritise", "store", "stats"} <= set(words)
+    assert {"source x16", "map x16", "publish every 4", "reprioritize", "store", "stats"} <= set(words)
 
 
 def test_feedback_runs_below_the_graph():

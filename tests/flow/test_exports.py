@@ -27,7 +27,7 @@ PUBLIC = {
     "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
     "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
-    "NodeStatistics", "NotSavedError", "Prioritised", "Problem", "Published", "Queue", "Replay", "ReplayStatistics",
+    "NodeStatistics", "NotSavedError", "Prioritized", "Problem", "Published", "Queue", "Replay", "ReplayStatistics",
     "Report", "Reported", "Run", "RunState",
     "Shard", "Source", "Stateful", "Statistics", "Stored", "Stream", "StreamError", "Table",
     "Update", "Updates", "Used", "close", "derive_seed",

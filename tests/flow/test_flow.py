@@ -221,7 +221,7 @@ def test_a_replay_is_given_as_what_replay_returned(flow, rollouts):
     with refused(StreamError, message):
         flow.sample("sample", weights, size=1)
     with refused(StreamError, message):
-        flow.reprioritise(rollouts, of=weights)
+        flow.reprioritize(rollouts, of=weights)
 
 
 def test_a_register_of_another_flow_is_refused_even_with_an_equal_name(flow):
@@ -290,7 +290,7 @@ def test_a_batch_is_made_at_the_shard_or_at_the_consumer(flow, rollouts):
         ),
         ({"tolerance": -1.0}, "tolerance=-1.0; expected a number of samples >= 0"),
         ({"tolerance": float("inf")}, "tolerance=inf; expected a number of samples >= 0"),
-        ({"sampler": "newest"}, "sampler='newest'; expected 'uniform' or Prioritised(alpha=..., beta=...)"),
+        ({"sampler": "newest"}, "sampler='newest'; expected 'uniform' or Prioritized(alpha=..., beta=...)"),
     ],
 )
 def test_a_replay_balances_by_numbers(flow, options, message):

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 from torch import distributions as reference
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from levada.math import Distribution, Gaussian, KindError, RangeError, ShapeError, SquashedGaussian
+from levada.math import Distribution, DtypeError, Gaussian, RangeError, ShapeError, SquashedGaussian
 
 
 def randn(*shape, seed=0):
@@ -229,11 +229,11 @@ ZEROS = torch.zeros(2, 3)
         ),
         (
             lambda: Gaussian(ZEROS.double(), torch.zeros(3)),
-            KindError,
+            DtypeError,
             "Gaussian: log_std is torch.float32, expected torch.float64; did you forget .to(torch.float64)?",
         ),
         (lambda: Gaussian(torch.tensor(0.0), torch.tensor(0.0)), ShapeError, "Gaussian: mean has shape (), expected"),
-        (lambda: Gaussian(ZEROS, 0.0), KindError, "Gaussian: log_std is float, expected torch.float32 or"),
+        (lambda: Gaussian(ZEROS, 0.0), DtypeError, "Gaussian: log_std is float, expected torch.float32 or"),
         (
             lambda: Gaussian(ZEROS, torch.zeros(3)).log_prob(torch.zeros(2, 4)),
             ShapeError,
@@ -246,7 +246,7 @@ ZEROS = torch.zeros(2, 3)
         ),
         (
             lambda: Gaussian(ZEROS, torch.zeros(3)).kl(SquashedGaussian(ZEROS, torch.zeros(3), -1.0, 1.0)),
-            KindError,
+            DtypeError,
             "Gaussian.kl: other is SquashedGaussian, expected Gaussian: there is no closed form across classes",
         ),
         (
@@ -261,12 +261,12 @@ ZEROS = torch.zeros(2, 3)
         ),
         (
             lambda: SquashedGaussian(ZEROS, torch.zeros(3), 0.0, torch.ones(3)),
-            KindError,
+            DtypeError,
             "SquashedGaussian: low is float and high is torch.float32, not alike",
         ),
         (
             lambda: SquashedGaussian(ZEROS, torch.zeros(3), np.zeros(3), np.ones(3)),
-            KindError,
+            DtypeError,
             "SquashedGaussian: low is float64, expected float or torch.float32; did you forget torch.as_tensor(...)?",
         ),
         (

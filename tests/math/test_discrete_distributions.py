@@ -8,7 +8,7 @@ from scipy import stats
 from torch import distributions as reference
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from levada.math import Bernoulli, Categorical, Distribution, KindError, MultiCategorical, ShapeError
+from levada.math import Bernoulli, Categorical, Distribution, DtypeError, MultiCategorical, ShapeError
 
 SIZES = (2, 4, 3)
 
@@ -225,7 +225,7 @@ def test_sampling_compiles(name):
     [
         (
             lambda: Categorical(torch.zeros(2, 3, dtype=torch.int64)),
-            KindError,
+            DtypeError,
             "Categorical: logits is torch.int64, expected torch.float32 or",
         ),
         (
@@ -240,7 +240,7 @@ def test_sampling_compiles(name):
         ),
         (
             lambda: Categorical(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.int8)),
-            KindError,
+            DtypeError,
             "Categorical: mask is torch.int8, expected torch.bool; did you forget .bool()?",
         ),
         (
@@ -258,12 +258,12 @@ def test_sampling_compiles(name):
         ),
         (
             lambda: Categorical(torch.zeros(2, 3)).log_prob(torch.zeros(2)),
-            KindError,
+            DtypeError,
             "Categorical.log_prob: action is torch.float32, expected torch.int64 or",
         ),
         (
             lambda: Categorical(torch.zeros(2, 3)).kl(Bernoulli(torch.zeros(2, 3))),
-            KindError,
+            DtypeError,
             "Categorical.kl: other is Bernoulli, expected Categorical",
         ),
         (

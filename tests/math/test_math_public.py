@@ -11,7 +11,7 @@ EXPORTED = [
     "Categorical",
     "Distribution",
     "Gaussian",
-    "KindError",
+    "DtypeError",
     "MultiCategorical",
     "RangeError",
     "ShapeError",
@@ -52,4 +52,4 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_errors_are_those_that_python_users_catch():
     assert issubclass(levada.math.ShapeError, ValueError)
     assert issubclass(levada.math.RangeError, ValueError)
-    assert issubclass(levada.math.KindError, TypeError)
+    assert issubclass(levada.math.DtypeError, TypeError)

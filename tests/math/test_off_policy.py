@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from levada.math import (
-    KindError,
+    DtypeError,
     RangeError,
     ShapeError,
     VTrace,
@@ -220,15 +220,15 @@ def test_compiled_traced_and_mapped_agree_with_eager():
         ),
         (
             {"rho_tm1": torch.ones(5, 2).double()},
-            KindError,
+            DtypeError,
             "vtrace: rho_tm1 is torch.float64, expected torch.float32 as r_t; did you forget .to(torch.float32)?",
         ),
-        ({"terminated": None}, KindError, "vtrace: terminated is NoneType, expected torch.bool"),
+        ({"terminated": None}, DtypeError, "vtrace: terminated is NoneType, expected torch.bool"),
         ({"clip_rho": 0.0}, RangeError, "vtrace: clip_rho is 0.0, expected a number above 0"),
         ({"clip_c": -1.0}, RangeError, "vtrace: clip_c is -1.0, expected a number above 0"),
         ({"clip_pg_rho": math.nan}, RangeError, "vtrace: clip_pg_rho is nan, expected a number above 0"),
         ({"lambda_": 1.1}, RangeError, "vtrace: lambda_ is 1.1, expected a number in [0, 1]"),
-        ({"lambda_": "a"}, KindError, "vtrace: lambda_ is 'a', expected a number; did you forget float(...)?"),
+        ({"lambda_": "a"}, DtypeError, "vtrace: lambda_ is 'a', expected a number; did you forget float(...)?"),
         ({"discount": 99}, RangeError, "vtrace: discount is 99, expected a number in [0, 1]"),
     ],
 )
@@ -364,8 +364,8 @@ def test_retrace_compiled_traced_and_mapped_agrees_with_eager():
             ShapeError,
             "retrace: q_tm1 has shape (6, 2), expected (5, 2) as r_t; of T + 1 values, v_tm1 is values[:-1]",
         ),
-        ({"rho_tm1": torch.ones(5, 2).long()}, KindError, "retrace: rho_tm1 is torch.int64, expected torch.float32"),
-        ({"truncated": torch.zeros(5, 2)}, KindError, "retrace: truncated is torch.float32, expected torch.bool"),
+        ({"rho_tm1": torch.ones(5, 2).long()}, DtypeError, "retrace: rho_tm1 is torch.int64, expected torch.float32"),
+        ({"truncated": torch.zeros(5, 2)}, DtypeError, "retrace: truncated is torch.float32, expected torch.bool"),
         ({"lambda_": -0.1}, RangeError, "retrace: lambda_ is -0.1, expected a number in [0, 1]"),
         ({"discount": 99}, RangeError, "retrace: discount is 99, expected a number in [0, 1]"),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from levada.math import KindError, RangeError, signed_hyperbolic, signed_parabolic
+from levada.math import DtypeError, RangeError, signed_hyperbolic, signed_parabolic
 
 small = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 
@@ -74,14 +74,14 @@ def test_slope():
 
 @pytest.mark.parametrize("function", [signed_hyperbolic, signed_parabolic])
 def test_what_is_refused(function):
-    with pytest.raises(KindError, match=f"{function.__name__}: x is torch.int64, expected torch.float32"):
+    with pytest.raises(DtypeError, match=f"{function.__name__}: x is torch.int64, expected torch.float32"):
         function(torch.tensor([1]))
     with pytest.raises(RangeError, match=f"{function.__name__}: eps is -0.1, expected a number from 0"):
         function(torch.tensor([1.0]), eps=-0.1)
     with pytest.raises(RangeError, match=f"{function.__name__}: eps is inf, expected a number from 0 that is finite"):
         function(torch.tensor([1.0]), eps=math.inf)
     for no_number in ("a", None):
-        with pytest.raises(KindError, match=f"{function.__name__}: eps is {no_number!r}, expected a number"):
+        with pytest.raises(DtypeError, match=f"{function.__name__}: eps is {no_number!r}, expected a number"):
             function(torch.tensor([1.0]), eps=no_number)
 
 

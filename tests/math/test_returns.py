@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from levada.math import (
-    KindError,
+    DtypeError,
     RangeError,
     ShapeError,
     discounted_returns,
@@ -316,12 +316,12 @@ def call(**changes):
         ),
         (
             {"r_t": torch.zeros(5, 2, dtype=torch.float64)},
-            KindError,
+            DtypeError,
             "gae: v_tm1 is torch.float32, expected torch.float64 as r_t; did you forget .to(torch.float64)?",
         ),
         (
             {"r_t": torch.zeros(5, 2, dtype=torch.int64)},
-            KindError,
+            DtypeError,
             (
                 "gae: r_t is torch.int64, expected torch.float32 or torch.float64 or torch.bfloat16 or torch.float16; "
                 "did you forget .to(torch.float32)?"
@@ -329,12 +329,12 @@ def call(**changes):
         ),
         (
             {"truncated": torch.zeros(5, 2)},
-            KindError,
+            DtypeError,
             "gae: truncated is torch.float32, expected torch.bool; did you forget .bool()?",
         ),
         (
             {"terminated": torch.zeros(5, 2).bool().numpy()},
-            KindError,
+            DtypeError,
             "gae: terminated is bool, expected torch.bool; did you forget torch.as_tensor(...)?",
         ),
         ({"discount": 1.01}, RangeError, "gae: discount is 1.01, expected a number in [0, 1]"),
@@ -345,12 +345,12 @@ def call(**changes):
         ),
         (
             {"discount": torch.zeros((), dtype=torch.float64)},
-            KindError,
+            DtypeError,
             "gae: discount is torch.float64, expected torch.float32; did you forget .to(torch.float32)?",
         ),
         ({"lambda_": -0.1}, RangeError, "gae: lambda_ is -0.1, expected a number in [0, 1]"),
-        ({"lambda_": "a"}, KindError, "gae: lambda_ is 'a', expected a number; did you forget float(...)?"),
-        ({"lambda_": None}, KindError, "gae: lambda_ is None, expected a number; did you forget float(...)?"),
+        ({"lambda_": "a"}, DtypeError, "gae: lambda_ is 'a', expected a number; did you forget float(...)?"),
+        ({"lambda_": None}, DtypeError, "gae: lambda_ is None, expected a number; did you forget float(...)?"),
     ],
 )
 def test_gae_refuses(changes, error, message):
@@ -368,7 +368,7 @@ def test_the_others_refuse():
     with pytest.raises(RangeError, match="n_step_returns: n is 0, expected at least 1"):
         n_step_returns(r_t, v_t, terminated, truncated, n=0, discount=0.9)
     for n in (1.5, "1", True, None):
-        with pytest.raises(KindError, match=f"n_step_returns: n is {n!r}, expected an integer of at least 1"):
+        with pytest.raises(DtypeError, match=f"n_step_returns: n is {n!r}, expected an integer of at least 1"):
             n_step_returns(r_t, v_t, terminated, truncated, n=n, discount=0.9)
     with pytest.raises(RangeError, match=r"lambda_returns: lambda_ is 2\.0"):
         lambda_returns(r_t, v_t, terminated, truncated, discount=0.9, lambda_=2.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from levada.math import KindError, RangeError, ShapeError, gae, gae_numpy
+from levada.math import DtypeError, RangeError, ShapeError, gae, gae_numpy
 
 
 def example(*shape):
@@ -97,12 +97,12 @@ def test_importing_it_does_not_import_torch():
     [
         (
             {"r_t": np.zeros((4, 2))},
-            KindError,
+            DtypeError,
             "gae_numpy: r_t is float64, expected float32; did you forget .astype(np.float32)?",
         ),
         (
             {"r_t": torch.zeros(4, 2)},
-            KindError,
+            DtypeError,
             (
                 "gae_numpy: r_t is torch.float32, expected float32; did you want the function for torch tensors, or "
                 "forget .numpy()?"
@@ -110,12 +110,12 @@ def test_importing_it_does_not_import_torch():
         ),
         (
             {"terminated": np.zeros((4, 2), np.float32)},
-            KindError,
+            DtypeError,
             "gae_numpy: terminated is float32, expected bool; did you forget .astype(np.bool)?",
         ),
         (
             {"truncated": [False]},
-            KindError,
+            DtypeError,
             "gae_numpy: truncated is list, expected bool; did you forget np.asarray(...)?",
         ),
         (
@@ -129,7 +129,7 @@ def test_importing_it_does_not_import_torch():
             "gae_numpy: out[1] has shape (4, 3), expected (4, 2) as r_t",
         ),
         ({"lambda_": 1.5}, RangeError, "gae_numpy: lambda_ is 1.5, expected a number in [0, 1]"),
-        ({"lambda_": None}, KindError, "gae_numpy: lambda_ is None, expected a number; did you forget float(...)?"),
+        ({"lambda_": None}, DtypeError, "gae_numpy: lambda_ is None, expected a number; did you forget float(...)?"),
         (
             {"discount": np.float64(-1.0)},
             RangeError,

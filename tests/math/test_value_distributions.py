@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from levada.math import KindError, RangeError, ShapeError, categorical_projection, quantile_huber_loss
+from levada.math import DtypeError, RangeError, ShapeError, categorical_projection, quantile_huber_loss
 
 small = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 finite = st.floats(-8.0, 8.0, width=16)
@@ -181,10 +181,10 @@ def test_traced_and_compiled_agree_with_eager():
 @pytest.mark.parametrize(("changes", "error", "message"), [
     ({"probs": torch.ones(4)}, ShapeError, "categorical_projection: probs has shape (4,), expected (N, K) with K >= 2"),
     ({"probs": torch.ones(4, 1)}, ShapeError, "categorical_projection: probs has shape (4, 1)"),
-    ({"probs": torch.ones(4, 3).long()}, KindError, "categorical_projection: probs is torch.int64"),
+    ({"probs": torch.ones(4, 3).long()}, DtypeError, "categorical_projection: probs is torch.int64"),
     ({"r_t": torch.ones(4, 1)}, ShapeError, "categorical_projection: r_t has shape (4, 1), expected (4,) as the rows of probs"),
-    ({"r_t": torch.ones(4).double()}, KindError, "categorical_projection: r_t is torch.float64, expected torch.float32"),
-    ({"discount_t": 0.9}, KindError, "categorical_projection: discount_t is float"),
+    ({"r_t": torch.ones(4).double()}, DtypeError, "categorical_projection: r_t is torch.float64, expected torch.float32"),
+    ({"discount_t": 0.9}, DtypeError, "categorical_projection: discount_t is float"),
     ({"v_max": 0.0}, RangeError, "categorical_projection: v_max - v_min is 0.0, expected a number above 0"),
     ({"v_max": math.nan}, RangeError, "categorical_projection: v_max is nan, expected a finite number"),
     ({"v_max": math.inf}, RangeError, "categorical_projection: v_max is inf, expected a finite number"),
@@ -206,7 +206,7 @@ def test_the_projection_refuses(changes, error, message):
 @pytest.mark.parametrize(("changes", "error", "message"), [
     ({"quantiles": torch.ones(4)}, ShapeError, "quantile_huber_loss: quantiles has shape (4,), expected (N, K) with K >= 1"),
     ({"targets": torch.ones(3, 5)}, ShapeError, "quantile_huber_loss: targets has shape (3, 5), expected (4, 5) as quantiles"),
-    ({"targets": torch.ones(4, 5).double()}, KindError, "quantile_huber_loss: targets is torch.float64"),
+    ({"targets": torch.ones(4, 5).double()}, DtypeError, "quantile_huber_loss: targets is torch.float64"),
     ({"kappa": -1.0}, RangeError, "quantile_huber_loss: kappa is -1.0, expected a number from 0"),
 ])  # fmt: skip
 def test_the_quantile_loss_refuses(changes, error, message):

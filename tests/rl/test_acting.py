@@ -69,17 +69,17 @@ class Misnamed(Plain):
 
 POLICIES: dict[str, dict[str, Any]] = {
     "discrete": {},
-    "relu": {"activation": "relu", "hidden": (32, 16, 8)},
-    "linear": {"hidden": ()},
+    "relu": {"activation": "relu", "hidden_sizes": (32, 16, 8)},
+    "linear": {"hidden_sizes": ()},
     "box": {"action_space": BOX, "log_std_init": -0.3},
-    "box, normalised": {"action_space": BOX, "normalise_obs": True, "normalise_reward": True},
+    "box, normalized": {"action_space": BOX, "normalize_obs": True, "normalize_reward": True},
     "box of two dimensions": {"action_space": spaces.Box(-1.0, 1.0, (2, 2))},
-    "squashed": {"action_space": BOX, "squash": True},
+    "squashed": {"action_space": BOX, "tanh_squash": True},
     "multidiscrete": {"action_space": spaces.MultiDiscrete([2, 4])},
     "multibinary": {"action_space": spaces.MultiBinary(3)},
-    "masked": {"observation_space": masked(VECTOR, 2), "normalise_obs": True},
+    "masked": {"observation_space": masked(VECTOR, 2), "normalize_obs": True},
     "masked multidiscrete": {"observation_space": masked(VECTOR, 5), "action_space": spaces.MultiDiscrete([2, 3])},
-    "matrix": {"observation_space": spaces.Box(-1.0, 1.0, (2, 3)), "normalise_obs": True},
+    "matrix": {"observation_space": spaces.Box(-1.0, 1.0, (2, 3)), "normalize_obs": True},
     "memory": {"observation_space": spaces.Box(0, 255, (16,), np.uint8)},
     "choice": {"observation_space": spaces.Discrete(5)},
     "choices": {"observation_space": spaces.MultiDiscrete([3, 2])},
@@ -87,12 +87,12 @@ POLICIES: dict[str, dict[str, Any]] = {
     "image": {"observation_space": spaces.Box(0, 255, (10, 10, 3), np.uint8)},
     "dict": {
         "observation_space": spaces.Dict({"speed": VECTOR, "gear": spaces.Discrete(3)}),
-        "normalise_obs": True,
+        "normalize_obs": True,
         "action_space": BOX,
     },
     "masked dict": {"observation_space": masked(spaces.Tuple([VECTOR, spaces.Discrete(3)]), 2)},
     "own network": {"network": Plain},
-    "own network, described": {"network": Described, "action_space": BOX, "normalise_obs": True},
+    "own network, described": {"network": Described, "action_space": BOX, "normalize_obs": True},
     "own network, not described": {"network": Undescribed},
 }
 IN_NUMPY = set(POLICIES) - {"image", "dict", "masked dict", "own network", "own network, not described"}
@@ -167,7 +167,7 @@ def test_acting_equals_the_module(name: str, num_rows: int) -> None:
     assert log_prob.dtype == np.float32 and log_prob.shape == (num_rows,)
     expected = distribution.log_prob(torch.from_numpy(action)).numpy()
     # Inverting tanh near the ends multiplies the rounding of the action itself.
-    rtol, atol = (1e-3, 1e-3) if actor.policy.squash else (1e-5, 1e-5)
+    rtol, atol = (1e-3, 1e-3) if actor.policy.tanh_squash else (1e-5, 1e-5)
     np.testing.assert_allclose(log_prob, expected, rtol=rtol, atol=atol)
     np.testing.assert_allclose(actor.value(obs), value.numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(actor.mode(obs), distribution.mode().numpy(), rtol=1e-5, atol=1e-5)
@@ -216,7 +216,7 @@ def test_continuous_samples_follow_the_distribution_of_the_module(name: str) -> 
         assert stats.ks_2samp(column, other).pvalue > 0.01
 
 
-@pytest.mark.parametrize("name", ["discrete", "box, normalised", "own network", "own network, described"])
+@pytest.mark.parametrize("name", ["discrete", "box, normalized", "own network", "own network, described"])
 def test_weights_are_taken_when_loaded_and_not_later(name: str) -> None:
     actor, module, weights = loaded(name)
     obs = random_obs(VECTOR, 8)
@@ -244,20 +244,20 @@ def test_observations_may_be_read_only_or_views(name: str) -> None:
 
 @pytest.mark.parametrize("outlier", [1e3, -1e3])
 def test_outliers_are_clipped_as_in_the_module(outlier: float) -> None:
-    actor, module, _ = loaded("box, normalised")
+    actor, module, _ = loaded("box, normalized")
     obs = random_obs(VECTOR, 8)
     obs[3, 2] = outlier
     np.testing.assert_allclose(actor.mode(obs), in_torch(module, obs)[0].mode().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_an_environments_double_precision_is_accepted() -> None:
-    actor, _, _ = loaded("box, normalised")
+    actor, _, _ = loaded("box, normalized")
     obs = random_obs(VECTOR, 8)
     np.testing.assert_array_equal(actor.params(obs).copy(), actor.params(obs.astype(np.float64)))
 
 
 def test_a_step_in_numpy_keeps_no_memory() -> None:
-    actor, _, _ = loaded("box, normalised")
+    actor, _, _ = loaded("box, normalized")
     obs = random_obs(VECTOR, 64)
     actor.params(obs)
     tracemalloc.start()
@@ -306,7 +306,7 @@ def test_one_observation_without_batch(name: str) -> None:
 
 
 def test_the_scale_of_rewards_comes_with_the_weights() -> None:
-    policy = Policy(observation_space=VECTOR, action_space=BOX, normalise_reward=True)
+    policy = Policy(observation_space=VECTOR, action_space=BOX, normalize_reward=True)
     actor, weights = policy.actor(), dict(policy.weights(policy.module(0)))
     assert actor.reward_scale == 1.0
     actor.load(weights)

@@ -68,7 +68,7 @@ OBSERVATIONS = {
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
 def test_acting_is_what_the_module_says_is_best(space, kind, dueling):
     policy = Policy(
-        observation_space=space, action_space=spaces.Discrete(4), acts_by="value", network=value_network, values=kind,
+        observation_space=space, action_space=spaces.Discrete(4), output="q_values", network=value_network, values=kind,
         dueling=dueling,
     )  # fmt: skip
     module, generator = policy.module(0).eval(), torch.Generator().manual_seed(1)
@@ -119,11 +119,11 @@ def networks(kind, rng, batch):
 @pytest.mark.parametrize("double", [True, False])
 def test_the_categorical_loss_by_an_independent_count(double):
     """Algorithm 1 of arXiv 1707.06887, and the divergence as in arXiv 1710.02298."""
-    hp = DQN(distribution="categorical", num_atoms=6, v_min=-1.0, v_max=1.5, double=double, prioritised=True)
+    hp = DQN(distribution="categorical", num_atoms=6, v_min=-1.0, v_max=1.5, double=double, prioritized=True)
     batch, distance = rows(), 0.5
     nets, targets, now, then, slow = networks(hp.values, np.random.default_rng(4), batch)
     outcome = DQNLoss(hp)(nets, targets, batch, {})
-    divergences, worth = [], []
+    divergences, expectation = [], []
     for n in range(8):
         chooser = then if double else slow
         best = max(range(3), key=lambda a, n=n, c=chooser: by_hand(hp.values, c[n, a]))
@@ -141,16 +141,16 @@ def test_the_categorical_loss_by_an_independent_count(double):
         logits = now[n, int(batch["action"][n])].astype(np.float64)
         q = np.exp(logits) / np.exp(logits).sum()
         divergences.append(sum(t * np.log(t / some) for t, some in zip(target, q, strict=True) if t > 0.0))
-        worth.append(by_hand(hp.values, logits))
+        expectation.append(by_hand(hp.values, logits))
     np.testing.assert_allclose(outcome.priorities.numpy(), divergences, rtol=1e-3, atol=1e-5)
     assert float(outcome.loss) == pytest.approx(np.mean(batch["importance"].numpy() * divergences), rel=1e-3)
-    assert float(outcome.stats["q_values"]) == pytest.approx(np.mean(worth), rel=1e-3)
+    assert float(outcome.stats["q_values"]) == pytest.approx(np.mean(expectation), rel=1e-3)
 
 
 @pytest.mark.parametrize("huber", [1.0, 0.3, None])
 def test_the_quantile_loss_by_an_independent_count(huber):
     """Algorithm 1 of arXiv 1710.10044."""
-    hp = DQN(distribution="quantile", num_atoms=4, huber=huber, prioritised=True)
+    hp = DQN(distribution="quantile", num_atoms=4, huber_delta=huber, prioritized=True)
     batch = rows()
     nets, targets, now, then, slow = networks(hp.values, np.random.default_rng(5), batch)
     outcome = DQNLoss(hp)(nets, targets, batch, {})
@@ -174,8 +174,8 @@ def test_the_quantile_loss_by_an_independent_count(huber):
 def test_what_is_learned_already_is_no_surprise():
     kind = CategoricalValues(num_atoms=11, v_min=0.0, v_max=1.0)
     atoms = torch.randn(64, 11, generator=torch.Generator().manual_seed(0))
-    loss, surprise = kind.td_loss(atoms, atoms, torch.zeros(64), torch.ones(64), None)
-    assert bool((surprise >= 0.0).all())
+    loss, td_error = kind.td_loss(atoms, atoms, torch.zeros(64), torch.ones(64), None)
+    assert bool((td_error >= 0.0).all())
     torch.testing.assert_close(loss, torch.zeros(64), rtol=0.0, atol=1e-5)
 
 

@@ -24,7 +24,7 @@ HEADS = {
     "box of two dimensions": action_head(spaces.Box(-1.0, 1.0, (2, 3))),
     "box without dimension": action_head(spaces.Box(-1.0, 1.0, ())),
     "squashed": action_head(spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 9.0], np.float32)), True),
-    "squashed of two dimensions": action_head(spaces.Box(-3.0, 1.0, (2, 2)), squash=True),
+    "squashed of two dimensions": action_head(spaces.Box(-3.0, 1.0, (2, 2)), tanh_squash=True),
 }
 
 
@@ -208,7 +208,7 @@ def test_squashed_actions_stay_within_the_bounds_however_large_the_mean() -> Non
 
 def test_squashed_actions_stay_within_bounds_that_do_not_round_well() -> None:
     ends = np.random.default_rng(0).uniform(-1.0, 1.0, (2, 500)).astype(np.float32)
-    head = action_head(spaces.Box(ends.min(0), ends.max(0)), squash=True)
+    head = action_head(spaces.Box(ends.min(0), ends.max(0)), tanh_squash=True)
     for mean in (-30.0, 30.0):
         assert head.space.contains(head.mode(np.full((1, head.row_size), mean, np.float32))[0])
 
@@ -245,10 +245,10 @@ def test_a_shaped_box_has_entropy_and_divergence_of_its_numbers() -> None:
 
 
 def test_spaces_that_have_no_head_are_refused() -> None:
-    with pytest.raises(SpaceError, match=r"squash=True needs a Box action space, got Discrete\(2\)"):
-        action_head(spaces.Discrete(2), squash=True)
-    with pytest.raises(SpaceError, match="squash=True needs finite bounds"):
-        action_head(spaces.Box(-np.inf, np.inf, (2,)), squash=True)
+    with pytest.raises(SpaceError, match=r"tanh_squash=True needs a Box action space, got Discrete\(2\)"):
+        action_head(spaces.Discrete(2), tanh_squash=True)
+    with pytest.raises(SpaceError, match="tanh_squash=True needs finite bounds"):
+        action_head(spaces.Box(-np.inf, np.inf, (2,)), tanh_squash=True)
     with pytest.raises(SpaceError, match="supports Discrete, MultiDiscrete"):
         action_head(spaces.Dict({"a": spaces.Discrete(2)}))
 

@@ -58,7 +58,7 @@ def test_stacks_of_stacks_are_refused() -> None:
     [
         ("ppo", {"minibatch_size": 8, "precision": "bfloat16"}),
         ("impala", {"num_rollouts": 2, "minibatch_size": 8, "precision": "bfloat16"}),
-        ("appo", {"cell": "gru", "precision": "float32"}),
+        ("appo", {"rnn_type": "gru", "precision": "float32"}),
     ],
 )
 def test_algorithms_learn_from_frames_in_processes(algorithm: str, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_single_environments_lose_lives_too() -> None:
         batch.reset(0)
         results = [batch.step(np.zeros(2, np.int64)) for _ in range(12)]
     assert [bool(result.terminated[0]) for result in results] == [False, True] * 6
-    assert [bool(result.goes_on[0]) for result in results] == ([False, True] * 2 + [False, False]) * 2
+    assert [bool(result.life_lost[0]) for result in results] == ([False, True] * 2 + [False, False]) * 2
 
 
 @pytest.mark.parametrize("name", ["episodic_life", "life_loss_info"])
@@ -167,7 +167,7 @@ def test_ales_own_episodes_of_one_life_are_warned_of(name: str) -> None:
         Task(BREAKOUT, env_kwargs={name: True})
 
 
-def test_colours_are_images() -> None:
+def test_colors_are_images() -> None:
     task = Task(BREAKOUT, env_kwargs={"grayscale": False})
     assert task.observation_space.shape == (4, 1, 84, 84, 3)
     policy = Policy(observation_space=task.observation_space, action_space=task.action_space)

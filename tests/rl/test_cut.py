@@ -33,8 +33,8 @@ LENGTH, NUM_STEPS, NUM_ENVS = 9, 24, 3
 
 TASKS: list[Any] = [
     (CARTPOLE, {}),
-    (CARTPOLE, {"network": partial(RecurrentNet, cell="gru", num_units=4, hidden=(4,))}),
-    (CARTPOLE, {"normalise_obs": True, "normalise_reward": True}),
+    (CARTPOLE, {"network": partial(RecurrentNet, rnn_type="gru", rnn_size=4, hidden_sizes=(4,))}),
+    (CARTPOLE, {"normalize_obs": True, "normalize_reward": True}),
     (Task("Pendulum-v1"), {}),
     (Task(make_pixels, frame_stack=3), {}),
     (Task(make_pixels, env_kwargs={"mode": "SameStep"}, frame_stack=3), {}),

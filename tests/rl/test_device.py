@@ -29,7 +29,7 @@ from levada.rl.tensors import flatten, rebuild
 from levada.run.hashing import params_sha256
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "hidden": (16,)}
+SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (16,)}
 CARTPOLE, PENDULUM, PIXELS = lv.Task("CartPole-v1"), lv.Task("Pendulum-v1"), lv.Task(make_pixels, frame_stack=3)
 
 
@@ -42,19 +42,19 @@ class Normed(nn.Module):
         self.policy, self.value = nn.Linear(8, num_params), nn.Linear(8, 1)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.layers(obs)
-        return self.policy(hidden), self.value(hidden).squeeze(-1)
+        hidden_sizes = self.layers(obs)
+        return self.policy(hidden_sizes), self.value(hidden_sizes).squeeze(-1)
 
 
 CASES = [
-    (PPO(**SMALL, num_epochs=2, minibatch_size=16, normalise_obs=True, normalise_reward=True), CARTPOLE),
+    (PPO(**SMALL, num_epochs=2, minibatch_size=16, normalize_obs=True, normalize_reward=True), CARTPOLE),
     (PPO(**SMALL, num_epochs=2, minibatch_size=16), PENDULUM),
     (PPO(num_envs=4, num_steps=8, minibatch_size=16, network=Normed), CARTPOLE),
     (PPO(num_envs=4, num_steps=8, minibatch_size=16), PIXELS),
-    (PPO(**SMALL, minibatch_size=16, cell="lstm"), CARTPOLE),
+    (PPO(**SMALL, minibatch_size=16, rnn_type="lstm"), CARTPOLE),
     (IMPALA(**SMALL, minibatch_size=16), CARTPOLE),
     (IMPALA(num_envs=4, num_steps=8, minibatch_size=16), PIXELS),
-    (APPO(**SMALL, target_every=2, cell="gru"), CARTPOLE),
+    (APPO(**SMALL, target_update_interval=2, rnn_type="gru"), CARTPOLE),
     (A2C(**SMALL, minibatch_size=16), CARTPOLE),
     (PG(**SMALL, baseline=True), CARTPOLE),
     (A3C(**SMALL), CARTPOLE),

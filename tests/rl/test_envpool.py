@@ -68,8 +68,8 @@ def test_life_losses_are_seen() -> None:
     task = Task("ALE/Breakout-v5", vectorization="envpool", life_loss=True)
     with task.make(num_envs=2) as batch:
         batch.reset(0)
-        goes_on = [batch.step(np.array([1, 2])).goes_on.any() for _ in range(120)]
-    assert any(goes_on)
+        life_lost = [batch.step(np.array([1, 2])).life_lost.any() for _ in range(120)]
+    assert any(life_lost)
 
 
 @installed

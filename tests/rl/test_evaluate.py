@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, none favoured, actions as the environment takes them."""
+"""Evaluation: whole episodes, none favored, actions as the environment takes them."""
 
 from __future__ import annotations
 

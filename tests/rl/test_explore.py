@@ -8,7 +8,7 @@ from scipy import stats
 from levada.flow import Shard
 from levada.rl._value_head import ValueHead
 from levada.rl.actions import action_head
-from levada.rl.explore import EpsilonGreedy, GaussianNoise, OwnNoise
+from levada.rl.explore import EpsilonGreedy, GaussianNoise, PolicySampling
 from levada.rl.spaces import SpaceError
 
 HEAD = ValueHead(spaces.Discrete(4))
@@ -51,7 +51,7 @@ def test_greedy_actions_are_the_best_that_are_allowed():
 
 def test_the_ladder_of_apex():
     """Epsilon of actor i of N is 0.4 ** (1 + 7 i / (N - 1)) (arXiv 1803.00933, section 4), counted over all shards."""
-    explore = EpsilonGreedy(ladder=0.4)
+    explore = EpsilonGreedy(base=0.4)
     shares = np.concatenate(
         [(actions_of(explore, index=i, num_shards=2, num_steps=4_000, seed=i) != 1).mean(axis=0) for i in (0, 1)]
     )
@@ -62,9 +62,7 @@ def test_the_ladder_of_apex():
 def test_the_ladder_of_two_actors_has_both_its_ends():
     """In which N - 1 is not nearly N."""
     for index, expected in ((0, 0.75 * 0.4), (1, 0.75 * 0.4**8)):
-        choose = EpsilonGreedy(ladder=0.4).plan(
-            HEAD, np.random.default_rng(0), 20_000, 1, Shard("step", index, 2, 0), 0
-        )
+        choose = EpsilonGreedy(base=0.4).plan(HEAD, np.random.default_rng(0), 20_000, 1, Shard("step", index, 2, 0), 0)
         actions = np.empty((20_000, 1), np.int64)
         for t in range(len(actions)):
             choose(t, PARAMS[:1], None, actions[t])
@@ -72,7 +70,7 @@ def test_the_ladder_of_two_actors_has_both_its_ends():
 
 
 @pytest.mark.parametrize(("options", "match"), [
-    ({"start": 1.5}, "start=1.5.*probability"), ({"end": -0.1}, "end"), ({"ladder": 2.0}, "ladder"),
+    ({"start": 1.5}, "start=1.5.*probability"), ({"end": -0.1}, "end"), ({"base": 2.0}, "base"), ({"alpha": -1.0}, "alpha=-1.0"),
     ({"num_steps": 0}, "num_steps=0"),
 ])  # fmt: skip
 def test_numbers_that_cannot_be(options, match):
@@ -91,7 +89,7 @@ def test_choices_by_their_probabilities_after_some_at_random():
     mask = np.ones((50, 4), np.int8)
     mask[:, 1] = 0
     for allowed, where in ((None, [0, 1, 2, 3]), (mask, [0, 2, 3])):
-        explore = OwnNoise(num_random_steps=20_000)
+        explore = PolicySampling(num_random_steps=20_000)
         actions = actions_of(explore, num_steps=400, num_shards=2, mask=allowed, head=head)
         early, late = (np.bincount(part.ravel(), minlength=4) for part in (actions[:200], actions[200:]))
         assert early[where].sum() == late[where].sum() == 10_000
@@ -101,8 +99,9 @@ def test_choices_by_their_probabilities_after_some_at_random():
 
 
 @pytest.mark.parametrize(("explore", "head", "match"), [
-    (OwnNoise(), HEAD, "OwnNoise needs a policy that acts by probability.*did you mean EpsilonGreedy?"),
-    (OwnNoise(), action_head(spaces.MultiDiscrete([2, 2])), "OwnNoise needs a Box action space with finite bounds, got Multi"),
+    (PolicySampling(), HEAD, "PolicySampling needs a policy with output.*did you mean EpsilonGreedy?"),
+    (PolicySampling(), action_head(spaces.MultiDiscrete([2, 2])),
+    "PolicySampling needs a Box action space with finite bounds, got Multi"),
     (GaussianNoise(), action_head(spaces.Discrete(2)), "GaussianNoise needs a Box action space with finite bounds"),
 ])  # fmt: skip
 def test_policies_that_cannot_explore_so(explore, head, match):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pixel_envs import Pixels, make_pixels, make_stacked_pixels
 
 import levada as lv
-from levada.flow import Flow, Prioritised, Shard
+from levada.flow import Flow, Prioritized, Shard
 from levada.rl import _frame_store
 from levada.rl.evaluate import TrainedPolicy, evaluate
 from levada.rl.explore import EpsilonGreedy
@@ -41,14 +41,14 @@ def tasks(k: int, mode: str | None, longest: int) -> tuple[Task, Task]:
     return Task(make_pixels, env_kwargs=some, frame_stack=k), Task(make_pixels, env_kwargs={**some, "stack": k})
 
 
-def sampler(task: Task, *, num_steps: int, num_envs: int, lookahead: int, index: int = 0) -> tuple[Any, Any]:
+def sampler(task: Task, *, num_steps: int, num_envs: int, n_step: int, index: int = 0) -> tuple[Any, Any]:
     policy = Policy(
-        observation_space=task.observation_space, action_space=task.action_space, acts_by="value",
-        network=partial(ValueMLP, hidden=(4,)),
+        observation_space=task.observation_space, action_space=task.action_space, output="q_values",
+        network=partial(ValueMLP, hidden_sizes=(4,)),
     )  # fmt: skip
     recipe = StepSampler(
         task=task, policy=policy, explore=EpsilonGreedy(start=0.5, end=0.5), num_envs=num_envs, num_steps=num_steps,
-        num_old=lookahead - 1,
+        num_overlap_steps=n_step - 1,
     )  # fmt: skip
     return recipe(Shard("step", index, 2, seed=3 + index)), policy.weights(policy.module(0))
 
@@ -77,18 +77,18 @@ def assert_same(one: Transitions, other: Transitions) -> None:
 def test_what_is_sampled_is_what_gymnasiums_stacking_gives(mode: str | None, data: st.DataObject) -> None:
     draw = data.draw
     k, longest = draw(st.integers(1, 5), label="k"), draw(st.integers(1, 12), label="longest")
-    num_steps, num_envs, lookahead = (draw(st.integers(1, most)) for most in (6, 3, 4))
-    least = (num_steps + lookahead) * num_envs
+    num_steps, num_envs, n_step = (draw(st.integers(1, most)) for most in (6, 3, 4))
+    least = (num_steps + n_step) * num_envs
     capacity = draw(st.integers(least, least + 60), label="capacity")
     removal = draw(st.sampled_from(["fifo", "reservoir"]), label="removal")
-    options = {"removal": removal, "sampler": draw(st.sampled_from(["uniform", Prioritised()]))}
-    made = {"num_steps": num_steps, "num_envs": num_envs, "lookahead": lookahead}
+    options = {"removal": removal, "sampler": draw(st.sampled_from(["uniform", Prioritized()]))}
+    made = {"num_steps": num_steps, "num_envs": num_envs, "n_step": n_step}
     pairs = [
         [sampler(task, **made, index=index) for task in tasks(k, mode, longest)]
         for index in range(draw(st.integers(1, 2), label="shards"))
     ]
     ours, theirs = table_of(capacity, **options), table_of(capacity, **options)
-    look = NStep(discount=0.9, num_steps=lookahead)
+    look = NStep(discount=0.9, num_steps=n_step)
     for number in range(draw(st.integers(1, 25), label="items")):
         (live, weights), (plain, _) = pairs[number % len(pairs)]
         frames, stacked = look(live(weights)), look(plain(weights))
@@ -118,17 +118,16 @@ def test_what_is_sampled_is_what_gymnasiums_stacking_gives(mode: str | None, dat
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("num_steps", "lookahead", "k"), [(1, 1, 4), (8, 1, 4), (4, 3, 4), (1, 5, 2), (16, 3, 1)])
-def test_each_frame_is_kept_once(mode: str | None, num_steps: int, lookahead: int, k: int) -> None:
+@pytest.mark.parametrize(("num_steps", "n_step", "k"), [(1, 1, 4), (8, 1, 4), (4, 3, 4), (1, 5, 2), (16, 3, 1)])
+def test_each_frame_is_kept_once(mode: str | None, num_steps: int, n_step: int, k: int) -> None:
     """The frames of N transitions are N, one more for each end of an episode, and some for each stream."""
     num_envs, shards, capacity, longest = 3, 2, 600, 60
     task, _ = tasks(k, mode, longest)
     lives = [
-        sampler(task, num_steps=num_steps, num_envs=num_envs, lookahead=lookahead, index=index)
-        for index in range(shards)
+        sampler(task, num_steps=num_steps, num_envs=num_envs, n_step=n_step, index=index) for index in range(shards)
     ]
-    table, look = table_of(capacity), NStep(discount=0.9, num_steps=lookahead)
-    per_stream = num_envs * (num_steps + k + 2 * lookahead)
+    table, look = table_of(capacity), NStep(discount=0.9, num_steps=n_step)
+    per_stream = num_envs * (num_steps + k + 2 * n_step)
     for number in range(800 * 3 // num_steps // num_envs):
         live, weights = lives[number % shards]
         table.insert(look(live(weights)))
@@ -262,13 +261,13 @@ def test_parts_of_a_batch_are_put_together() -> None:
 
 
 def test_a_saved_sampler_goes_on_in_the_middle_of_stack_and_window() -> None:
-    for lookahead in (1, 3):
-        made = {"num_steps": 3, "num_envs": 2, "lookahead": lookahead}
+    for n_step in (1, 3):
+        made = {"num_steps": 3, "num_envs": 2, "n_step": n_step}
         task = Task(Pixels, frame_stack=4)
         (live, weights), (other, _), look = (
             sampler(task, **made),
             sampler(task, **made),
-            NStep(discount=0.9, num_steps=lookahead),
+            NStep(discount=0.9, num_steps=n_step),
         )
         for _ in range(17):
             live(weights)

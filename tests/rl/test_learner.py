@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from levada.rl import learner as learner_module
 from levada.rl.learner import Learner, LiveLearner, NonFiniteError
-from levada.rl.normalise import Moments
-from levada.rl.optimise import Adam, AdamPart, adam_init, adam_step
+from levada.rl.normalize import Moments
+from levada.rl.optimize import Adam, AdamPart, adam_init, adam_step
 from levada.rl.policy import Policy
 from levada.rl.record import RecordError, record
 from levada.rl.spaces import allocate, write
 from levada.rl.transitions import Transitions, concatenate
 
-POLICY = Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(2), hidden=(8,))
+POLICY = Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(2), hidden_sizes=(8,))
 
 
 def loss(apply: Callable[[Any], Any], batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]) -> Any:
@@ -259,20 +259,20 @@ def test_minibatches_are_left_out_once_a_statistic_is_exceeded() -> None:
 
 
 def test_statistics_of_observations_are_merged_after_the_update_that_used_them() -> None:
-    from levada.rl.normalise import observation_moments
+    from levada.rl.normalize import observation_moments
 
-    policy = Policy(observation_space=POLICY.observation_space, action_space=POLICY.action_space, normalise_obs=True)
+    policy = Policy(observation_space=POLICY.observation_space, action_space=POLICY.action_space, normalize_obs=True)
     live = make(policy=policy)
     data = batch()[0]
     moments = observation_moments(policy.observation_space, np.array(data.columns["obs"])[:, None])
     weights = live.update([Transitions(data.columns, moments)]).weights
-    np.testing.assert_allclose(weights["normalisers.0.mean"], moments["obs"].mean, rtol=1e-5)
-    assert weights["normalisers.0.count"] == 32
+    np.testing.assert_allclose(weights["normalizers.0.mean"], moments["obs"].mean, rtol=1e-5)
+    assert weights["normalizers.0.count"] == 32
 
 
 @pytest.mark.parametrize("large", [1e25, 1e200, np.inf, np.nan])
 def test_statistics_that_float32_cannot_hold_are_refused_and_nothing_changes(large: float) -> None:
-    live = make(policy=normalising())
+    live = make(policy=normalizing())
     live.update([with_moments(1.0)])
     before = {name: array.copy() for name, array in live.state_dict().items()}
     with pytest.raises(NonFiniteError, match=r"update 2 of policy 'policy' was refused: running statistics of 'obs': "):
@@ -283,10 +283,10 @@ def test_statistics_that_float32_cannot_hold_are_refused_and_nothing_changes(lar
 
 
 def test_statistics_are_accumulated_in_float64_and_saved_so() -> None:
-    live = make(policy=normalising())
+    live = make(policy=normalizing())
     live.update([with_moments(1e8, count=2.0**25)])
     live.update([with_moments(1e8 + 1.0, count=1.0)])
-    other = make(policy=normalising())
+    other = make(policy=normalizing())
     other.load_state_dict(live.state_dict())
     for one in (live, other):
         state = one.state_dict()
@@ -306,8 +306,8 @@ def test_the_state_of_the_optimizer_stays_finite() -> None:
     assert all(np.isfinite(array).all() for array in live.state_dict().values())
 
 
-def normalising() -> Policy:
-    return Policy(observation_space=POLICY.observation_space, action_space=POLICY.action_space, normalise_obs=True)
+def normalizing() -> Policy:
+    return Policy(observation_space=POLICY.observation_space, action_space=POLICY.action_space, normalize_obs=True)
 
 
 def with_moments(mean: float, count: float = 32.0) -> Transitions:

@@ -74,7 +74,9 @@ def _here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_only_allowed_actions_are_chosen_in_training_and_evaluation(env, source, algorithm):
     small = (
-        {**TINY_FIELDS} if algorithm == "ppo" else {"min_size": 32, "batch_size": 8, "hidden": (8,), "compile": False}
+        {**TINY_FIELDS}
+        if algorithm == "ppo"
+        else {"learning_starts": 32, "batch_size": 8, "hidden_sizes": (8,), "compile": False}
     )
     run = levada.train(
         algorithm,
@@ -162,10 +164,10 @@ def test_a_run_without_masks_stays_without(capsys, by):
     ],
 )  # fmt: skip
 def test_which_masks_are_found(task, source):
-    assert task.settled().action_mask == source
-    assert task.settled().settled() == task.settled()
+    assert task.resolved().action_mask == source
+    assert task.resolved().resolved() == task.resolved()
     assert task.has_action_mask == (source is not None or "SmallMasked" in task.name)
-    assert pickle.loads(pickle.dumps(task.settled())).observation_space == task.observation_space
+    assert pickle.loads(pickle.dumps(task.resolved())).observation_space == task.observation_space
 
 
 class OneByOne(gymnasium.vector.VectorEnv):

@@ -1,4 +1,4 @@
-"""The default networks: shapes, initialisation, and the ways they see observations."""
+"""The default networks: shapes, initialization, and the ways they see observations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPACES: dict[str, tuple[Space[Any], type[nn.Module]]] = {
     "minigrid": (image(7, 7, 3), NatureCNN),
     "minatar": (spaces.Box(0, 1, (10, 10, 6), np.bool_), NatureCNN),
     "tiny": (image(2, 3, 1), NatureCNN),
-    "stack of colours": (image(4, 12, 13, 3), NatureCNN),
+    "stack of colors": (image(4, 12, 13, 3), NatureCNN),
     "stack of channels": (image(4, 1, 84, 84), NatureCNN),
     "dict": (spaces.Dict({"camera": image(12, 12, 3), "speed": spaces.Box(-1.0, 1.0, (2,))}), MultiInput),
     "nested": (spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.MultiDiscrete([2, 2])})]), MultiInput),
@@ -52,7 +52,7 @@ SPACES: dict[str, tuple[Space[Any], type[nn.Module]]] = {
 
 @pytest.mark.parametrize(("space", "kind"), SPACES.values(), ids=SPACES.keys())
 def test_the_default_network_suits_the_space(space: Space[Any], kind: type[nn.Module]) -> None:
-    network = default_network(space, num_params=5, hidden=(8,))
+    network = default_network(space, num_params=5, hidden_sizes=(8,))
     assert type(network) is kind
     params, value = network(map_nest(torch.from_numpy, allocate(space, 7)))
     assert params.shape == (7, 5) and value.shape == (7,)
@@ -79,7 +79,7 @@ def test_layers_start_orthogonal_with_the_gains_of_ppo(network: nn.Module) -> No
 
 
 def test_policy_and_value_of_an_mlp_share_nothing() -> None:
-    network = MLP(spaces.Box(-1.0, 1.0, (3,)), 2, hidden=(16, 8), activation="relu")
+    network = MLP(spaces.Box(-1.0, 1.0, (3,)), 2, hidden_sizes=(16, 8), activation="relu")
     assert [layer.weight.shape[0] for layer in network.policy if isinstance(layer, nn.Linear)] == [16, 8, 2]
     _, value = network(torch.ones(2, 3))
     value.sum().backward()
@@ -88,7 +88,7 @@ def test_policy_and_value_of_an_mlp_share_nothing() -> None:
 
 
 def test_an_mlp_may_be_linear() -> None:
-    params, value = MLP(spaces.Box(-1.0, 1.0, (3,)), 2, hidden=())(torch.ones(2, 3))
+    params, value = MLP(spaces.Box(-1.0, 1.0, (3,)), 2, hidden_sizes=())(torch.ones(2, 3))
     assert params.shape == (2, 2) and value.shape == (2,)
 
 

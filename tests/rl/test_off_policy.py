@@ -13,7 +13,7 @@ from levada.algorithms.rainbow import Rainbow
 from levada.rl.action_values import ActionValues, MeanValues
 from levada.rl.learner import NonFiniteError
 from levada.rl.models import ValueMLP
-from levada.rl.off_policy import OffPolicyLearner, Outcome
+from levada.rl.off_policy import LossOutput, OffPolicyLearner
 from levada.rl.policy import Policy
 from levada.rl.transitions import Transitions
 
@@ -23,7 +23,7 @@ PLAIN = DQN()
 
 def learner(seed=0, *, hp=PLAIN, **options):
     policy = Policy(
-        observation_space=OBS, action_space=spaces.Discrete(4), acts_by="value", network=partial(ValueMLP, hidden=(16,)),
+        observation_space=OBS, action_space=spaces.Discrete(4), output="q_values", network=partial(ValueMLP, hidden_sizes=(16,)),
         values=hp.values, dueling=hp.dueling, weight_noise=hp.noisy_std if hp.noisy else 0.0,
     )  # fmt: skip
     fields = {
@@ -47,7 +47,7 @@ def batch(num_rows=8, seed=0, **more):
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports
 @pytest.mark.parametrize("hp", [DQN(), Rainbow(num_atoms=5)], ids=["dqn", "rainbow"])
 def test_eager_recorded_and_compiled_learn_the_same(hp):
-    ways = [learner(hp=hp, compile=compile_, target_every=3) for compile_ in (False, "auto", True)]
+    ways = [learner(hp=hp, compile=compile_, target_update_interval=3) for compile_ in (False, "auto", True)]
     for seed in range(4):
         updates = [live.update(batch(24, seed)) for live in ways]
     for update in updates[1:]:
@@ -58,7 +58,7 @@ def test_eager_recorded_and_compiled_learn_the_same(hp):
 
 @pytest.mark.parametrize("num_at_once", [1, 2, 5])
 def test_updates_in_one_call_are_those_one_by_one(num_at_once):
-    one, many = learner(target_every=4, tau=0.5), learner(target_every=4, tau=0.5)
+    one, many = learner(target_update_interval=4, tau=0.5), learner(target_update_interval=4, tau=0.5)
     for seed in range(3):
         some = batch(8 * num_at_once, seed)[0]
         for start in range(0, 8 * num_at_once, 8):
@@ -72,7 +72,7 @@ def test_updates_in_one_call_are_those_one_by_one(num_at_once):
 
 @pytest.mark.parametrize(("every", "tau"), [(1, 0.25), (3, 1.0)])
 def test_targets_follow(every, tau):
-    live = learner(target_every=every, tau=tau)
+    live = learner(target_update_interval=every, tau=tau)
     target = live.state_dict()["step/target"]
     np.testing.assert_array_equal(target, live.state_dict()["step/params"])
     for step in range(1, 8):
@@ -83,10 +83,10 @@ def test_targets_follow(every, tau):
         np.testing.assert_allclose(state["step/target"], target, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("more", [{}, {"double": False}, {"huber": None}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"double": False}, {"huber_delta": None}], ids=str)
 def test_the_loss_by_an_independent_count(more):
     """From the papers' formulas, in numpy."""
-    hp = DQN(prioritised=True, **more)
+    hp = DQN(prioritized=True, **more)
     rng = np.random.default_rng(3)
     q_tm1, q_next, q_slow = (rng.normal(size=(8, 4)) * 2 for _ in range(3))
     rows = batch(seed=1, importance=rng.random(8).astype(np.float32))[0].columns
@@ -106,7 +106,7 @@ def test_the_loss_by_an_independent_count(more):
     target = rows["reward"] + rows["discount"] * q_slow[np.arange(8), best]
     error = target - q_tm1[np.arange(8), rows["action"]]
     size = np.abs(error)
-    each = 0.5 * error**2 if hp.huber is None else np.where(size < 1.0, 0.5 * error**2, size - 0.5)
+    each = 0.5 * error**2 if hp.huber_delta is None else np.where(size < 1.0, 0.5 * error**2, size - 0.5)
     assert float(outcome.loss) == pytest.approx((rows["importance"] * each).mean(), rel=1e-5)
     np.testing.assert_allclose(outcome.priorities.numpy(), size, rtol=1e-5)
 
@@ -119,7 +119,7 @@ def test_actions_that_are_not_allowed_are_no_target():
     net = {"policy": lambda obs: (ActionValues(MeanValues(), values[..., None], mask), None)}
     target = rows["reward"] + rows["discount"] * values[:, 2]
     error = target - values.gather(1, rows["action"][:, None])[:, 0]
-    outcome = DQNLoss(DQN(prioritised=True))(net, net, rows, {})
+    outcome = DQNLoss(DQN(prioritized=True))(net, net, rows, {})
     torch.testing.assert_close(outcome.priorities, error.abs())
 
 
@@ -128,7 +128,7 @@ def test_several_networks_learn_together_and_only_what_acts_is_published():
         critic = nets["critic"](rows["obs"])[:, 0]
         slow = targets["critic"](rows["obs"])[:, 0]
         actions, _ = nets["policy"](rows["obs"])
-        return Outcome(
+        return LossOutput(
             (critic - rows["reward"]).square().mean() + actions.values.square().mean(), {"gap": (critic - slow).mean()}
         )
 
@@ -161,7 +161,7 @@ def test_nan_is_refused_and_nothing_changes():
 
 @pytest.mark.parametrize("hp", [DQN(), Rainbow(num_atoms=5)], ids=["dqn", "rainbow"])
 def test_a_saved_learner_goes_on(hp):
-    one, other = learner(hp=hp, target_every=3), learner(seed=5, hp=hp, target_every=3)
+    one, other = learner(hp=hp, target_update_interval=3), learner(seed=5, hp=hp, target_update_interval=3)
     for seed in range(4):
         one.update(batch(seed=seed))
     other.load_state_dict(one.state_dict())
@@ -173,7 +173,8 @@ def test_a_saved_learner_goes_on(hp):
 
 
 @pytest.mark.parametrize(("options", "match"), [
-    ({"batch_size": 0}, "batch_size=0"), ({"tau": 0.0}, "tau=0.0"), ({"tau": 1.1}, "tau"), ({"target_every": 0}, "target_every"),
+    ({"batch_size": 0}, "batch_size=0"), ({"tau": 0.0}, "tau=0.0"), ({"tau": 1.1}, "tau"), ({"target_update_interval": 0},
+    "target_update_interval"),
     ({"targets": ("critic",)}, r"networks are \['policy'\], targets \['critic'\], every"),
     ({"coefficients": lambda num_steps: {}}, "learning_rate"),
 ])  # fmt: skip

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from levada.flow.errors import LevadaError
-from levada.rl.normalise import Moments, merge, merge_all, moments, observation_moments
+from levada.rl.normalize import Moments, merge, merge_all, moments, observation_moments
 from levada.rl.policy import ModelError, Policy, PolicyModule
 from levada.rl.spaces import SpaceError
 
@@ -69,7 +69,7 @@ class Misfit(Tiny):
 
 
 class Counting(Tiny):
-    """With a buffer of integers, and batch normalisation, which a dry run must not disturb."""
+    """With a buffer of integers, and batch normalization, which a dry run must not disturb."""
 
     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
         super().__init__(observation_space, num_params)
@@ -99,7 +99,7 @@ def test_equal_seeds_make_equal_modules_and_leave_the_global_generator_alone() -
 
 
 def test_a_recipe_survives_pickling() -> None:
-    policy = make(network=Tiny, normalise_obs=True, action_space=spaces.Box(-1.0, 1.0, (2,)), squash=True)
+    policy = make(network=Tiny, normalize_obs=True, action_space=spaces.Box(-1.0, 1.0, (2,)), tanh_squash=True)
     copy = pickle.loads(pickle.dumps(policy))
     assert copy == policy
     weights, others = (p.weights(p.module(3)) for p in (policy, copy))
@@ -107,13 +107,13 @@ def test_a_recipe_survives_pickling() -> None:
 
 
 def test_weights_are_copies_of_parameters_and_buffers() -> None:
-    policy = make(network=Counting, action_space=spaces.Box(-1.0, 1.0, (2,)), normalise_obs=True, normalise_reward=True)
+    policy = make(network=Counting, action_space=spaces.Box(-1.0, 1.0, (2,)), normalize_obs=True, normalize_reward=True)
     module = policy.module(0)
     weights = policy.weights(module)
     assert set(weights) == {
         "log_std", "network.policy.weight", "network.policy.bias", "network.value.weight", "network.value.bias",
         "network.norm.weight", "network.norm.bias", "network.norm.running_mean", "network.norm.running_var",
-        "network.norm.num_batches_tracked", "normalisers.0.mean", "normalisers.0.var", "normalisers.0.count",
+        "network.norm.num_batches_tracked", "normalizers.0.mean", "normalizers.0.var", "normalizers.0.count",
         "returns.mean", "returns.var", "returns.count",
     }  # fmt: skip
     assert weights["network.norm.num_batches_tracked"] == 0
@@ -159,8 +159,8 @@ def test_masked_actions_get_no_probability() -> None:
     torch.testing.assert_close(half, torch.full((6,), 0.5), rtol=0.1, atol=0.0)
 
 
-def test_observations_are_normalised_by_their_running_moments_and_clipped() -> None:
-    policy = make(observation_space=DICT, normalise_obs=True)
+def test_observations_are_normalized_by_their_running_moments_and_clipped() -> None:
+    policy = make(observation_space=DICT, normalize_obs=True)
     module = policy.module(0)
     seen: list[Any] = []
     module.network.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -186,7 +186,7 @@ def test_observations_are_normalised_by_their_running_moments_and_clipped() -> N
 
 
 def test_buffers_hold_the_moments_of_all_batches() -> None:
-    policy = make(normalise_obs=True, normalise_reward=True)
+    policy = make(normalize_obs=True, normalize_reward=True)
     buffers = dict(policy.weights(policy.module(0)))
     rng = np.random.default_rng(0)
     batches = [rng.normal(3.0, 2.0, (20, 2, 4)) for _ in range(5)]
@@ -199,25 +199,25 @@ def test_buffers_hold_the_moments_of_all_batches() -> None:
         assert all(changed[name].shape == buffers[name].shape for name in changed)
         buffers |= changed
     whole = moments(np.concatenate(batches))
-    assert buffers["normalisers.0.count"] == whole.count
-    np.testing.assert_allclose(buffers["normalisers.0.mean"], whole.mean, rtol=1e-6)
-    np.testing.assert_allclose(buffers["normalisers.0.var"], whole.var, rtol=1e-6)
+    assert buffers["normalizers.0.count"] == whole.count
+    np.testing.assert_allclose(buffers["normalizers.0.mean"], whole.mean, rtol=1e-6)
+    np.testing.assert_allclose(buffers["normalizers.0.var"], whole.var, rtol=1e-6)
     np.testing.assert_allclose(buffers["returns.var"], moments(np.concatenate(rewards)).var, rtol=1e-6)
     np.testing.assert_allclose(policy.moments_of(buffers)["obs"].mean, whole.mean, rtol=1e-6)
 
 
-def test_moments_that_the_policy_does_not_normalise_are_refused() -> None:
-    policy = make(normalise_obs=True)
+def test_moments_that_the_policy_does_not_normalize_are_refused() -> None:
+    policy = make(normalize_obs=True)
     some = merge(Moments(1.0, np.zeros(()), np.zeros(())), Moments(1.0, np.ones(()), np.zeros(())))
-    with pytest.raises(ValueError, match=r"got moments of 'return', policy 'policy' normalises \['obs'\]"):
+    with pytest.raises(ValueError, match=r"got moments of 'return', policy 'policy' normalizes \['obs'\]"):
         policy.buffers_of({"return": some})
 
 
 CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "mlp": ({}, torch.ones(5, 4)),
     "own network": ({"network": Tiny}, torch.ones(5, 4)),
-    "box, normalised": ({"action_space": spaces.Box(-1.0, 1.0, (2,)), "normalise_obs": True}, torch.ones(5, 4)),
-    "squashed": ({"action_space": spaces.Box(-1.0, 1.0, (2, 2)), "squash": True}, torch.ones(5, 4)),
+    "box, normalized": ({"action_space": spaces.Box(-1.0, 1.0, (2,)), "normalize_obs": True}, torch.ones(5, 4)),
+    "squashed": ({"action_space": spaces.Box(-1.0, 1.0, (2, 2)), "tanh_squash": True}, torch.ones(5, 4)),
     "multidiscrete": ({"action_space": spaces.MultiDiscrete([2, 3])}, torch.ones(5, 4)),
     "multibinary of a choice": (
         {"observation_space": spaces.Discrete(3), "action_space": spaces.MultiBinary(2)}, torch.ones(5, dtype=torch.int64),
@@ -227,7 +227,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
         {"obs": torch.ones(5, 4), "action_mask": torch.ones(5, 3, dtype=torch.int8)},
     ),
     "dict": (
-        {"observation_space": DICT, "normalise_obs": True},
+        {"observation_space": DICT, "normalize_obs": True},
         {
             "speed": torch.ones(5, 4), "gear": torch.ones(5, dtype=torch.int64),
             "camera": torch.ones(5, 8, 8, 3, dtype=torch.uint8),
@@ -290,8 +290,8 @@ def test_a_network_that_raises_is_named_with_the_line_and_what_it_was_given() ->
     ("settings", "message"),
     [
         ({"name": ""}, "name is empty"),
-        ({"hidden": (64, 0)}, r"hidden is \(64, 0\), expected widths"),
-        ({"hidden": (64.0,)}, "expected widths"),
+        ({"hidden_sizes": (64, 0)}, r"hidden_sizes is \(64, 0\), expected widths"),
+        ({"hidden_sizes": (64.0,)}, "expected widths"),
         ({"activation": "gelu"}, "activation is 'gelu', expected 'tanh' or 'relu'"),
         ({"log_std_init": float("nan")}, "log_std_init is nan"),
     ],
@@ -302,8 +302,8 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 
 def test_spaces_that_cannot_be_are_refused() -> None:
-    with pytest.raises(SpaceError, match="squash=True needs a Box"):
-        make(squash=True)
+    with pytest.raises(SpaceError, match="tanh_squash=True needs a Box"):
+        make(tanh_squash=True)
     with pytest.raises(SpaceError, match="only Discrete and MultiDiscrete actions can be masked"):
         make(observation_space=MASKED, action_space=spaces.Box(-1.0, 1.0, (3,)))
 
@@ -311,9 +311,9 @@ def test_spaces_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"network": Tiny, "hidden": (8,)}, "hidden has no effect: the policy has a network of its own"),
+        ({"network": Tiny, "hidden_sizes": (8,)}, "hidden_sizes has no effect: the policy has a network of its own"),
         ({"network": Tiny, "activation": "relu"}, "activation has no effect"),
-        ({"observation_space": spaces.Discrete(3), "normalise_obs": True}, "normalise_obs has no effect"),
+        ({"observation_space": spaces.Discrete(3), "normalize_obs": True}, "normalize_obs has no effect"),
         ({"log_std_init": 1.0}, "log_std_init has no effect: the action space is no Box"),
     ],
 )

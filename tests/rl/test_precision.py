@@ -72,7 +72,7 @@ def test_parameters_stay_float32() -> None:
         (spaces.Box(0, 255, (36, 36, 3), np.uint8), True, {}, "float32"),
         (spaces.Dict({"image": IMAGES, "speed": spaces.Box(-1.0, 1.0, (2,))}), True, {}, "bfloat16"),
         (spaces.Box(-1.0, 1.0, (4,)), True, {}, "float32"),
-        (IMAGES, True, {"cell": "lstm"}, "float32"),
+        (IMAGES, True, {"rnn_type": "lstm"}, "float32"),
         (IMAGES, True, {"network": "levada.rl.models:NatureCNN"}, "float32"),
         (IMAGES, True, {"precision": "float32"}, "float32"),
         (IMAGES, False, {"precision": "bfloat16"}, "bfloat16"),
@@ -84,9 +84,9 @@ def test_auto_follows_from_the_processor_and_from_sizes(
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
     hp, task = PPO(device="cpu", **fields), Task(partial(Still, space))
     assert hp.policy(task).precision == chosen
-    settled, reasons = hp.settled(task)
-    assert settled.policy(task).precision == chosen
-    assert settled.precision == ("auto" if not reasons and not fields.get("precision") else chosen)
+    resolved, reasons = hp.resolved(task)
+    assert resolved.policy(task).precision == chosen
+    assert resolved.precision == ("auto" if not reasons and not fields.get("precision") else chosen)
 
 
 class Still(gymnasium.Env[Any, Any]):
@@ -119,8 +119,8 @@ def test_no_clock_is_read_while_a_flow_is_built(monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):
         sys.setprofile(look)
         try:
-            settled, _ = PPO(device="cpu").settled(task)
-            flow = settled.flow(task)
+            resolved, _ = PPO(device="cpu").resolved(task)
+            flow = resolved.flow(task)
         finally:
             sys.setprofile(None)
         hashes.add(flow.hash())
@@ -144,7 +144,7 @@ def test_a_configuration_may_name_it() -> None:
 def test_only_images_are_computed_in_it() -> None:
     """What stands behind them, whatever kind of network it is, computes in float32; recurrent ones have no other operations."""
     both = spaces.Dict({"image": spaces.Box(0, 255, (36, 36, 3), np.uint8), "speed": spaces.Box(-1.0, 1.0, (2,))})
-    recurrent = partial(RecurrentNet, cell="gru", num_units=8)
+    recurrent = partial(RecurrentNet, rnn_type="gru", rnn_size=8)
     for space, network in ((both, None), (IMAGES, recurrent), (both, recurrent)):
         recipe = Policy(observation_space=space, action_space=spaces.Discrete(3), network=network, precision="bfloat16")
         module = recipe.module(seed=1)

@@ -63,7 +63,7 @@ def test_forget_gates_begin_open():
 )
 def test_many_steps_are_the_same_as_one_after_the_other(cell, space):
     torch.manual_seed(0)
-    network = RecurrentNet(space, 3, hidden=(8, 6), num_units=5, cell=cell)
+    network = RecurrentNet(space, 3, hidden_sizes=(8, 6), rnn_size=5, rnn_type=cell)
     obs, state = filled(space, 6, 4), torch.randn(4, network.state_size)
     is_first = torch.rand(6, 4) < 0.3
     params, value, last = network.unroll(obs, state, is_first)
@@ -79,7 +79,7 @@ def test_many_steps_are_the_same_as_one_after_the_other(cell, space):
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_nothing_passes_from_one_episode_to_the_next(cell):
     """Neither numbers, not even NaN, nor gradients."""
-    network = RecurrentNet(VECTOR, 2, num_units=4, cell=cell)
+    network = RecurrentNet(VECTOR, 2, rnn_size=4, rnn_type=cell)
     obs, state = torch.randn(5, 1, 3), torch.randn(1, network.state_size)
     is_first = torch.tensor([[False], [False], [True], [False], [False]])
     expected = network.unroll(obs[2:], torch.zeros_like(state))
@@ -93,12 +93,12 @@ def test_nothing_passes_from_one_episode_to_the_next(cell):
 
 
 def policy_of(space=VECTOR, **fields):
-    fields = {"action_space": spaces.Discrete(2), "network": partial(RecurrentNet, num_units=4)} | fields
+    fields = {"action_space": spaces.Discrete(2), "network": partial(RecurrentNet, rnn_size=4)} | fields
     return Policy(observation_space=space, **fields)
 
 
 @pytest.mark.parametrize("fields", [
-    {}, {"normalise_obs": True}, {"action_space": spaces.Box(-1.0, 1.0, (2,))}, {"acts_by": "value"},
+    {}, {"normalize_obs": True}, {"action_space": spaces.Box(-1.0, 1.0, (2,))}, {"output": "q_values"},
     {"space": spaces.Dict({"obs": VECTOR, "action_mask": spaces.MultiBinary(2)})},
 ], ids=str)  # fmt: skip
 def test_samplers_act_as_the_learner_sees(fields):
@@ -113,7 +113,7 @@ def test_samplers_act_as_the_learner_sees(fields):
         row, v_t, state = actor.step(map_nest(lambda leaf, t=t: leaf[t].numpy(), obs), state)
         np.testing.assert_allclose(v_t, value[t].detach(), rtol=1e-5, atol=1e-6)
         mask = actor.mask(map_nest(lambda leaf, t=t: leaf[t].numpy(), obs))
-        best = distribution.best() if policy.acts_by == "value" else distribution.mode()
+        best = distribution.best() if policy.output == "q_values" else distribution.mode()
         np.testing.assert_allclose(actor.head.mode(row, mask), best[t].detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state, last.detach(), rtol=1e-5, atol=1e-6)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from levada.flow import Flow, Prioritised
+from levada.flow import Flow, Prioritized
 from levada.rl.transitions import Transitions
 
 
@@ -43,13 +43,13 @@ def test_rows_that_are_no_transitions_are_left_out():
 
 
 def test_priorities_come_with_the_rows_and_weights_with_the_samples():
-    table = table_of(sampler=Prioritised(alpha=1.0, beta=1.0))
+    table = table_of(sampler=Prioritized(alpha=1.0, beta=1.0))
     table.insert(rows(range(4), priority=np.array([0.0, 0.0, 3.0, 1.0]), mask=np.array([True, True, True, True])))
     [batch], drawn = table.sample(400)
     reward = batch.columns["reward"]
     assert np.bincount(reward.astype(int), minlength=4).tolist() == [0, 0, 300, 100]
     np.testing.assert_allclose(batch.columns["importance"], np.where(reward == 2.0, 1 / 3, 1.0), rtol=1e-5)
-    table.reprioritise(drawn, np.where(reward == 2.0, 0.0, 1.0))
+    table.reprioritize(drawn, np.where(reward == 2.0, 0.0, 1.0))
     assert set(table.sample(10)[0][0].columns["reward"].tolist()) == {3.0}
 
 
@@ -62,7 +62,7 @@ def test_a_reservoir_keeps_whole_rows():
     assert len(set(batch.columns["reward"].tolist())) == 5
 
 
-@pytest.mark.parametrize("options", [{}, {"sampler": Prioritised()}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"sampler": Prioritized()}], ids=str)
 def test_a_saved_table_goes_on(options):
     one, other = table_of(**options), table_of(**options)
     one.insert(rows(range(6)))

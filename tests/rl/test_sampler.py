@@ -167,7 +167,7 @@ def test_equal_shards_give_equal_rollouts_and_others_differ() -> None:
 
 def test_rewards_are_scaled_by_the_weights_statistics_and_returns_stay_raw() -> None:
     task = Task("Pendulum-v1")
-    policy = Policy(observation_space=task.observation_space, action_space=task.action_space, normalise_reward=True)
+    policy = Policy(observation_space=task.observation_space, action_space=task.action_space, normalize_reward=True)
     weights = dict(policy.weights(policy.module(0)))
     recipe = Sampler(task=task, policy=policy, num_envs=2, num_steps=200)
     raw = recipe(Shard("rollout", 0, 1, 1))(weights)

@@ -65,8 +65,8 @@ class Chronicle(gymnasium.Env):
 
 
 POLICY = Policy(
-    observation_space=Chronicle.observation_space, action_space=Chronicle.action_space, acts_by="value",
-    network=partial(RecurrentNet, hidden=(4,), num_units=3, policy_gain=1.0),
+    observation_space=Chronicle.observation_space, action_space=Chronicle.action_space, output="q_values",
+    network=partial(RecurrentNet, hidden_sizes=(4,), rnn_size=3, policy_gain=1.0),
 )  # fmt: skip
 MODULE = POLICY.module(7)
 WEIGHTS = POLICY.weights(MODULE)
@@ -81,7 +81,7 @@ def sampler(cut, *, longest=7, num_envs=2, num_steps=5, resets_late=False, seed=
     task = Task(make_vector if resets_late else Chronicle, env_kwargs={"longest": longest})
     recipe = StepSampler(
         task=task, policy=POLICY, explore=EpsilonGreedy(start=0.5, end=0.5), num_envs=num_envs, num_steps=num_steps,
-        num_old=cut.num_old,
+        num_overlap_steps=cut.num_overlap_steps,
     )  # fmt: skip
     return recipe(Shard("step", 0, 1, seed=seed))
 
@@ -247,7 +247,7 @@ def test_numbers_that_cannot_be(fields, message):
 def test_steps_of_a_policy_without_memory_are_refused():
     task = Task("CartPole-v1")
     policy = Policy(
-        observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=ValueMLP
+        observation_space=task.observation_space, action_space=task.action_space, output="q_values", network=ValueMLP
     )
     live = StepSampler(task=task, policy=policy, explore=EpsilonGreedy(), num_envs=1, num_steps=4)(
         Shard("step", 0, 1, seed=3)

@@ -44,13 +44,13 @@ class Counting(gymnasium.Env):
         return self._obs(), float(self.total), over and not cut, cut, {}
 
 
-def sampler(*, num_steps, lookahead, vectorization="auto", num_envs=2, env=Counting, **options):
+def sampler(*, num_steps, n_step, vectorization="auto", num_envs=2, env=Counting, **options):
     task = Task(env, vectorization=vectorization)
     policy = Policy(
-        observation_space=task.observation_space, action_space=task.action_space, acts_by="value",
-        network=partial(ValueMLP, hidden=(8,)),
+        observation_space=task.observation_space, action_space=task.action_space, output="q_values",
+        network=partial(ValueMLP, hidden_sizes=(8,)),
     )  # fmt: skip
-    options = {"num_old": lookahead - 1} | options
+    options = {"num_overlap_steps": n_step - 1} | options
     recipe = StepSampler(
         task=task, policy=policy, explore=EpsilonGreedy(), num_envs=num_envs, num_steps=num_steps, **options
     )
@@ -58,11 +58,11 @@ def sampler(*, num_steps, lookahead, vectorization="auto", num_envs=2, env=Count
 
 
 @pytest.mark.parametrize("num_steps", [1, 3, 4, 16])
-@pytest.mark.parametrize("lookahead", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_step", [1, 2, 3, 5])
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
-def test_windows_are_those_of_an_independent_count(num_steps, lookahead, vectorization):
-    live, weights = sampler(num_steps=num_steps, lookahead=lookahead, vectorization=vectorization)
-    look = NStep(discount=0.5, num_steps=lookahead)
+def test_windows_are_those_of_an_independent_count(num_steps, n_step, vectorization):
+    live, weights = sampler(num_steps=num_steps, n_step=n_step, vectorization=vectorization)
+    look = NStep(discount=0.5, num_steps=n_step)
     found, num_env_steps = {}, 0
     for _ in range(60 // num_steps + 2):
         steps = live(weights)
@@ -79,7 +79,7 @@ def test_windows_are_those_of_an_independent_count(num_steps, lookahead, vectori
     total, expected = 0, {}
     for length, cut in lengths:
         for age in range(length):
-            k = min(lookahead, length - age)
+            k = min(n_step, length - age)
             reward = sum(0.5**j * (total + age + j + 1) for j in range(k))
             ends = age + k == length
             discount = 0.0 if ends and not cut else 0.5**k
@@ -93,15 +93,15 @@ def test_windows_are_those_of_an_independent_count(num_steps, lookahead, vectori
             assert row[1] == pytest.approx(discount)
             assert row[2] == after
     assert {len(rows) for rows in found.values()} == {2}  # once in each environment
-    assert len(found) >= 60 - lookahead
-    assert sum(map(len, found.values())) >= num_env_steps - 2 * lookahead
+    assert len(found) >= 60 - n_step
+    assert sum(map(len, found.values())) >= num_env_steps - 2 * n_step
 
 
 def test_a_saved_sampler_goes_on_in_the_middle_of_a_window():
-    live, weights = sampler(num_steps=3, lookahead=4, env="CartPole-v1")
+    live, weights = sampler(num_steps=3, n_step=4, env="CartPole-v1")
     for _ in range(40):
         live(weights)
-    other, _ = sampler(num_steps=3, lookahead=4, env="CartPole-v1")
+    other, _ = sampler(num_steps=3, n_step=4, env="CartPole-v1")
     other.load_state_dict({name: np.array(array) for name, array in live.state_dict().items()})
     look = NStep(discount=0.9, num_steps=4)
     for _ in range(30):
@@ -119,10 +119,12 @@ def td_error(row_tm1, action, reward, discount, row_t, mask_t):
 
 
 @pytest.mark.parametrize("num_steps", [1, 4, 16])
-@pytest.mark.parametrize("lookahead", [1, 3])
-def test_first_priorities_are_the_errors_of_the_network_that_acted(num_steps, lookahead):
-    look = NStep(discount=0.5, num_steps=lookahead, priority=td_error)
-    live, weights = sampler(num_steps=num_steps, lookahead=lookahead, num_old=look.num_old, keeps_rows=True)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_first_priorities_are_the_errors_of_the_network_that_acted(num_steps, n_step):
+    look = NStep(discount=0.5, num_steps=n_step, priority=td_error)
+    live, weights = sampler(
+        num_steps=num_steps, n_step=n_step, num_overlap_steps=look.num_overlap_steps, keeps_head_params=True
+    )
     actor = live.recipe.policy.actor()
     actor.load(weights)
     found, num_cut = 0, 0
@@ -145,30 +147,34 @@ def test_first_priorities_are_the_errors_of_the_network_that_acted(num_steps, lo
     assert num_cut >= 2
 
 
-@pytest.mark.parametrize("lookahead", [1, 3])
-def test_first_priorities_are_given_the_masks_of_the_observations_after_the_windows(lookahead):
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_first_priorities_are_given_the_masks_of_the_observations_after_the_windows(n_step):
     seen = []
 
     def watch(row_tm1, action, reward, discount, row_t, mask_t):
         seen.append(mask_t.reshape(-1, 5).copy())
         return np.zeros_like(reward)
 
-    look = NStep(discount=0.5, num_steps=lookahead, priority=watch)
+    look = NStep(discount=0.5, num_steps=n_step, priority=watch)
     live, weights = sampler(
-        num_steps=4, lookahead=lookahead, env=small_envs.Masked, num_old=look.num_old, keeps_rows=True
+        num_steps=4,
+        n_step=n_step,
+        env=small_envs.Masked,
+        num_overlap_steps=look.num_overlap_steps,
+        keeps_head_params=True,
     )
     all_columns = [look(live(weights)).columns for _ in range(20)]
     live.close()
     num = 0
     for columns, masks in zip(all_columns, seen, strict=True):
-        goes_on = columns["mask"] & (columns["discount"] > 0) & (columns["next_obs"]["action_mask"].sum(axis=1) == 2)
-        np.testing.assert_array_equal(masks[goes_on], columns["next_obs"]["action_mask"][goes_on])
-        num += goes_on.sum()
+        life_lost = columns["mask"] & (columns["discount"] > 0) & (columns["next_obs"]["action_mask"].sum(axis=1) == 2)
+        np.testing.assert_array_equal(masks[life_lost], columns["next_obs"]["action_mask"][life_lost])
+        num += life_lost.sum()
     assert num > 60
 
 
 def test_a_shard_that_begins_anew_explores_as_before():
-    task_sampler, weights = sampler(num_steps=4, lookahead=1, env="CartPole-v1")
+    task_sampler, weights = sampler(num_steps=4, n_step=1, env="CartPole-v1")
     task_sampler.close()
     recipe = task_sampler.recipe
     seen = []

@@ -392,7 +392,7 @@ def test_callables_that_make_something_else(factory: Any, kwargs: dict[str, Any]
         Task(factory, env_kwargs=kwargs).make(2)
 
 
-def test_an_environment_of_the_old_gym_package_is_recognised() -> None:
+def test_an_environment_of_the_old_gym_package_is_recognized() -> None:
     old = type("OldEnv", (), {"__module__": "gym.envs.classic"})
     with pytest.raises(
         TaskError, match=r"a OldEnv, expected a gymnasium.Env; this is one of the old gym package: convert it"

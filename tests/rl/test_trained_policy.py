@@ -115,7 +115,7 @@ def test_a_mask_without_an_action_is_refused_in_a_batch_too():
         policy.act_batch(obs)
 
 
-@pytest.mark.parametrize("more", [{}, {"network": RecurrentNet}, {"normalise_obs": True}])
+@pytest.mark.parametrize("more", [{}, {"network": RecurrentNet}, {"normalize_obs": True}])
 def test_a_pickled_policy_goes_on_as_the_original_does(more):
     space = Box(-1.0, 1.0, (4,))
     policy, obs = trained(space, Box(-9.0, 9.0, (2,)), **more), batch_of(space)

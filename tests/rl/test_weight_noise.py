@@ -14,7 +14,7 @@ from levada.flow import Shard
 from levada.rl.action_values import CategoricalValues
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import MLP, value_network
-from levada.rl.off_policy import OffPolicyLearner, Outcome
+from levada.rl.off_policy import LossOutput, OffPolicyLearner
 from levada.rl.policy import Policy
 from levada.rl.policy_network import PolicyNetwork
 from levada.rl.step_sampler import StepSampler
@@ -27,7 +27,7 @@ VECTOR, IMAGE = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(0, 255, (12, 12, 3), np.
 
 def noisy(space=VECTOR, std=0.5, **options):
     return Policy(
-        observation_space=space, action_space=spaces.Discrete(4), acts_by="value", network=value_network, weight_noise=std,
+        observation_space=space, action_space=spaces.Discrete(4), output="q_values", network=value_network, weight_noise=std,
         **options,
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_networks_of_two_shards_are_not_one_where_they_are_served():
 def test_a_sampler_draws_for_each_item_and_goes_on_where_it_was_saved():
     task = Task("CartPole-v1")
     policy = Policy(
-        observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=value_network,
+        observation_space=task.observation_space, action_space=task.action_space, output="q_values", network=value_network,
         weight_noise=3.0,
     )  # fmt: skip
     recipe = StepSampler(task=task, policy=policy, explore=EpsilonGreedy(start=0.0, end=0.0), num_envs=2, num_steps=8)
@@ -188,7 +188,7 @@ def batch(num_rows=4, seed=0):
 def gap(nets, targets, rows, coefficients):
     """Zero but for noise, in the first step."""
     fast, slow = nets["policy"](rows["obs"])[0].values, targets["policy"](rows["obs"])[0].values
-    return Outcome((fast - slow).square().mean(), {"fast": fast[0, 0], "slow": slow[0, 0]})
+    return LossOutput((fast - slow).square().mean(), {"fast": fast[0, 0], "slow": slow[0, 0]})
 
 
 def test_each_step_has_noise_of_its_own_and_the_target_other():
@@ -217,7 +217,7 @@ def test_deviations_learn_by_the_chain_rule():
     """The gradient of a deviation is that of its weight times the noise."""
 
     def loss(nets, targets, rows, coefficients):
-        return Outcome(
+        return LossOutput(
             (nets["policy"](rows["obs"])[0].values[:, 0] - rows["reward"]).square().mean(), {"x": rows["reward"].sum()}
         )
 
@@ -244,7 +244,7 @@ def test_deviations_learn_by_the_chain_rule():
 
 
 def _plain_adam():
-    from levada.rl.optimise import Adam
+    from levada.rl.optimize import Adam
 
     return Adam(eps=1e-12)
 
@@ -263,10 +263,10 @@ def test_updates_in_one_call_are_those_one_by_one():
 @pytest.mark.parametrize(("options", "match"), [
     ({"weight_noise": -1.0}, r"Policy: weight_noise is -1.0, expected a number >= 0"),
     ({"weight_noise": math.nan}, "weight_noise is nan"),
-    ({"weight_noise": 0.5, "network": None, "acts_by": "probability"}, "expected 0 with acts_by='probability', which explores"),
+    ({"weight_noise": 0.5, "network": None, "output": "distribution"}, "expected 0 with output='distribution', which explores"),
 ])  # fmt: skip
 def test_policies_that_cannot_be(options, match):
-    fields = {"acts_by": "value", "network": value_network} | options
+    fields = {"output": "q_values", "network": value_network} | options
     with pytest.raises(ValueError, match=match):
         Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), **fields)
 
@@ -282,17 +282,24 @@ def test_a_network_without_linear_layers_is_refused():
         add_deviations(nn.Sequential(nn.Conv2d(1, 1, 1)), 0.5)
 
 
-class OwnNoise(MLP):
+class PolicySampling(MLP):
     """Makes its noise itself."""
 
     def __init__(self, space, num_params):
-        super().__init__(space, num_params, hidden=(8,))
+        super().__init__(space, num_params, hidden_sizes=(8,))
         self.weight_sigma = nn.Parameter(torch.ones(2, 3))
 
 
 def test_a_network_with_deviations_of_its_own_gets_no_others():
-    fields = {"observation_space": VECTOR, "action_space": spaces.Discrete(2), "acts_by": "value", "network": OwnNoise}
-    with pytest.raises(ValueError, match="OwnNoise has a parameter 'weight_sigma' of its own; is it noisy already"):
+    fields = {
+        "observation_space": VECTOR,
+        "action_space": spaces.Discrete(2),
+        "output": "q_values",
+        "network": PolicySampling,
+    }
+    with pytest.raises(
+        ValueError, match="PolicySampling has a parameter 'weight_sigma' of its own; is it noisy already"
+    ):
         Policy(**fields, weight_noise=0.5)
     policy = Policy(**fields)
     network, weights = PolicyNetwork(policy), policy.weights(policy.module(seed=0))
@@ -306,7 +313,7 @@ def test_a_network_with_deviations_of_its_own_gets_no_others():
 
 def test_any_network_of_linear_layers_can_have_noise():
     policy = Policy(
-        observation_space=VECTOR, action_space=spaces.Discrete(2), acts_by="value", network=MLP, weight_noise=0.5
+        observation_space=VECTOR, action_space=spaces.Discrete(2), output="q_values", network=MLP, weight_noise=0.5
     )
     weights = policy.weights(policy.module(seed=0))
     assert noise_of(weights).size == 2 * (3 + 64 + 64 + 64 + 64) + 2 + 1

@@ -68,11 +68,11 @@ def test_an_env_may_have_any_name(tmp_path, env, name):
 
 
 def test_the_config_says_who_chose_what(tmp_path):
-    settings = {"hidden": Setting((64, 64), "default"), "max_norm": Setting(float("inf"), "argument"), **SETTINGS}
+    settings = {"hidden_sizes": Setting((64, 64), "default"), "max_norm": Setting(float("inf"), "argument"), **SETTINGS}
     RunDirectory.create(tmp_path / "run", IDENTITY, settings)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["settings"] == {
-        "hidden": {"value": [64, 64], "from": "default"},
+        "hidden_sizes": {"value": [64, 64], "from": "default"},
         "max_norm": {"value": "inf", "from": "argument"},
         "learning_rate": {"value": 3e-4, "from": "preset"},
         "seed": {"value": 1, "from": "command line"},
@@ -114,6 +114,21 @@ def test_what_was_created_is_opened(tmp_path):
     assert opened.config == made.config
     assert opened.config.settings["learning_rate"] == Setting(3e-4, "preset")
     assert (opened.summary(), opened.metrics()) == (None, [])
+
+
+@pytest.mark.parametrize("number", [None, 1, 3])
+def test_a_run_of_another_version_is_refused_with_the_version_that_wrote_it(tmp_path, number):
+    made = create(tmp_path / "run")
+    config = json.loads((made.path / "config.json").read_text())
+    config["versions"]["levada"] = "0.1.0"
+    if number is None:
+        del config["format"]
+    else:
+        config["format"] = number
+    (made.path / "config.json").write_text(json.dumps(config))
+    message = rf"run was written by levada 0\.1\.0 in format {number or 1}; levada {_version.__version__} reads format 2: open"
+    with pytest.raises(RunDirectoryError, match=message):
+        RunDirectory.open(made.path)
 
 
 def test_an_empty_directory_is_taken(tmp_path):

@@ -14,7 +14,7 @@ from levada.flow.watch import LagStatistics, Statistics
 from levada.run.display import JsonDisplay, PlainDisplay, QuietDisplay, make_display
 from levada.run.live import LiveDisplay
 from levada.run.monitor import Monitor
-from levada.run.summary import summarise
+from levada.run.summary import summarize
 from levada.run.until import Until
 
 UNTIL = Until.parse("return=475 steps=1e5")
@@ -34,7 +34,7 @@ def play(display, clock, *, seconds=12.0, step=0.25, stats=None):
         clock.now += step
         monitor.on_event(used(int(clock.now / step), steps=100, returns=[clock.now]))
         display.update(monitor, look)
-    summary = summarise(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="steps=4800")
+    summary = summarize(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="steps=4800")
     display.finish(summary)
     return asked, summary
 

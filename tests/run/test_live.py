@@ -13,7 +13,7 @@ from levada.flow.watch import LagStatistics, Ledger, NodeStatistics, ReplayStati
 from levada.run.display import UntilClosed
 from levada.run.live import LiveDisplay, _nodes, panel
 from levada.run.monitor import Monitor
-from levada.run.summary import summarise
+from levada.run.summary import summarize
 from levada.run.until import Until
 from levada.run.view import History, View
 
@@ -135,7 +135,7 @@ def play(console, clock, *, summary=True, seconds=3.0):
         monitor.on_event(used(num, returns=[float(num)]))
         monitor.on_event(Reported(report(num)))
         display.update(monitor, look)
-    ended = summarise(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="updates=192")
+    ended = summarize(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="updates=192")
     display.finish(ended if summary else None)
     return asked
 
@@ -230,7 +230,7 @@ def test_a_terminal_that_is_gone_ends_the_panel_and_nothing_else(monkeypatch, er
     display = UntilClosed(LiveDisplay(clock=Clock()))
     display.start(IDENTITY, UNTIL)
     display.update(monitor, statistics)
-    display.finish(summarise(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="return=475"))
+    display.finish(summarize(IDENTITY, monitor, statistics(), params_sha256=None, stopped_by="return=475"))
     assert sys.stdout is out
 
 

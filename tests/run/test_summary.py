@@ -9,7 +9,7 @@ from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
 from levada.flow.watch import Failed, LagStatistics, Ledger, ReplayStatistics, Reported
 from levada.run.monitor import Monitor
-from levada.run.summary import Summary, summarise
+from levada.run.summary import Summary, summarize
 from levada.run.words import summary_text
 
 
@@ -20,7 +20,7 @@ def run(returns=(1.0, 2.0), stats=None):
     monitor.on_event(used(0, steps=80, returns=returns))
     monitor.on_event(Reported(report(4)))
     clock.now = 10.0
-    return summarise(IDENTITY, monitor, stats or statistics(), params_sha256="cd" * 32, stopped_by="steps=80")
+    return summarize(IDENTITY, monitor, stats or statistics(), params_sha256="cd" * 32, stopped_by="steps=80")
 
 
 def test_everything_is_said():
@@ -80,7 +80,7 @@ def test_a_shard_that_began_anew_is_said():
         monitor.on_event(Failed("rollout", 0, "the worker ended by SIGKILL", begins_anew))
     again = Monitor(clock=Clock())
     again.restore(monitor.state())
-    found = summarise(IDENTITY, again, statistics(), params_sha256="cd" * 32, stopped_by="steps=80")
+    found = summarize(IDENTITY, again, statistics(), params_sha256="cd" * 32, stopped_by="steps=80")
     assert found.num_begun_anew == 2
     assert "| 2 x a shard or a table began anew: not the result of an undisturbed run |" in summary_text(found)
 

@@ -17,7 +17,7 @@ PLACES = [Inline(), Inline(adversary=3), Threads(workers=2), Processes(workers=1
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"prioritised": False}, {"every": 3}, {"tables": 3}, {"removal": "reservoir"}, {"shards": 1, "tickets": 1},
+    {}, {"prioritized": False}, {"every": 3}, {"tables": 3}, {"removal": "reservoir"}, {"shards": 1, "tickets": 1},
     {"samples_per_insert": 0.7, "size": 5}, {"tickets": 7},
 ], ids=str)  # fmt: skip
 def test_the_same_bits_under_every_deployment(options):
@@ -51,7 +51,7 @@ def test_the_reuse_asked_for_is_the_reuse_that_comes_out(place, who_is_slow, opt
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"prioritised": False, "removal": "reservoir"}, {"every": 3, "tables": 2}], ids=str
+    "options", [{}, {"prioritized": False, "removal": "reservoir"}, {"every": 3, "tables": 2}], ids=str
 )
 @pytest.mark.parametrize("place", [Inline(), Processes(workers=2), Processes(workers=2, replays="worker")], ids=str)
 def test_a_run_goes_on_from_its_contents_bit_for_bit(tmp_path, place, options):

@@ -33,7 +33,7 @@ def kill(run, table=0):
 
 
 @pytest.mark.parametrize("tables", [1, 2])
-@pytest.mark.parametrize("options", [{}, {"prioritised": False, "tolerance": 8.0, "order": "arrival"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"prioritized": False, "tolerance": 8.0, "order": "arrival"}], ids=str)
 def test_a_killed_table_is_filled_anew_and_the_account_names_the_loss(tables, options):
     flow, losses = replay_flow(tables=tables, **options), Losses()
     with APART.open(flow, seed=1, instruments=[losses]) as run:
@@ -91,7 +91,7 @@ def test_what_was_refused_says_of_what_and_leaves_no_answer_behind():
         for _ in range(5):
             table.insert(Transitions({"value": np.arange(6.0)}))
             _, entries = table.sample(4, 4)
-            table.reprioritise(entries, np.full(4, np.nan))
+            table.reprioritize(entries, np.full(4, np.nan))
             with pytest.raises(ValueError, match="4 priorities were expected") as caught:
                 table.sample(4, 4)
             assert caught.value.__notes__ == ["while giving new priorities to samples of the replay 'replay'"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_harness import ToyLearner, toy_source
 
-from levada.flow import Dropped, Event, Flow, Prioritised, Reported, Used
+from levada.flow import Dropped, Event, Flow, Prioritized, Reported, Used
 from levada.schedule import (
     Begin,
     Finished,
@@ -18,7 +18,7 @@ from levada.schedule import (
     Lost,
     Output,
     Publish,
-    Reprioritise,
+    Reprioritize,
     Schedule,
     Start,
     TableLost,
@@ -46,7 +46,7 @@ class Plan:
     every: int
     tables: int
     tickets: int | None
-    prioritised: bool
+    prioritized: bool
     order: str | None
     losses: bool
     filters: bool
@@ -60,14 +60,14 @@ class Plan:
         replay = flow.replay(
             "replay", of=Sized, capacity=10_000, min_size=self.min_size, samples_per_insert=self.samples_per_insert,
             tolerance=self.tolerance, tables=self.tables, tickets=self.tickets, order=self.order,
-            sampler=Prioritised() if self.prioritised else "uniform",
+            sampler=Prioritized() if self.prioritized else "uniform",
         )  # fmt: skip
         looked = (flow.filter if self.filters else flow.map)("look", toy_source, items)
         flow.store(looked, to=replay)
         update = flow.learn("learn", learner, flow.sample("sample", replay, size=self.batch))
         flow.publish(update.weights, to=weights, every=self.every)
-        if self.prioritised:
-            flow.reprioritise(update.priorities, of=replay)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
         flow.report(update.stats)
         return flow
 
@@ -180,7 +180,7 @@ class Execution:
                 [header] = instruction.item.headers
                 self.story.append(("insert", instruction.table, instruction.item.value, dict(header.versions)))
                 self.check()
-            elif isinstance(instruction, Reprioritise):
+            elif isinstance(instruction, Reprioritize):
                 self.story.append(("priorities", instruction.draw.number, instruction.draw.entries))
                 assert instruction.draw.entries == instruction.draw.number
 

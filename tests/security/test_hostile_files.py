@@ -26,7 +26,7 @@ from levada.runners.threads import Threads
 
 FIELDS = {"display": "quiet", "tensorboard": False, **TINY_FIELDS}
 REPLAY = {
-    "num_envs": 2, "hidden": (8,), "batch_size": 8, "capacity": 64, "min_size": 16, "compile": False,
+    "num_envs": 2, "hidden_sizes": (8,), "batch_size": 8, "buffer_size": 64, "learning_starts": 16, "compile": False,
     "display": "quiet", "tensorboard": False, "save_replays": True,
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from levada.flow import Flow, Prioritised
+from levada.flow import Flow, Prioritized
 from levada.tables import Drawn, Index, ItemTable
 
 
@@ -47,7 +47,7 @@ def test_a_reservoir_keeps_a_fair_sample_of_all_that_ever_came():
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_frequencies_are_those_of_the_priorities(alpha):
-    rng, index = np.random.default_rng(1), index_of(50, sampler=Prioritised(alpha=alpha))
+    rng, index = np.random.default_rng(1), index_of(50, sampler=Prioritized(alpha=alpha))
     priorities = rng.exponential(size=50)
     index.add(50, priorities)
     index.add(7)  # with the largest priority that there was
@@ -59,7 +59,7 @@ def test_frequencies_are_those_of_the_priorities(alpha):
 
 
 def test_a_batch_takes_one_of_each_equal_share():
-    index = index_of(8, sampler=Prioritised(alpha=1.0))
+    index = index_of(8, sampler=Prioritized(alpha=1.0))
     index.add(8, np.arange(8.0))
     for _ in range(20):
         counts = np.bincount(index.draw(2_800).places, minlength=8)
@@ -67,7 +67,7 @@ def test_a_batch_takes_one_of_each_equal_share():
 
 
 def test_each_minibatch_takes_one_of_each_equal_share_in_random_order():
-    index, first = index_of(8, sampler=Prioritised(alpha=1.0)), []
+    index, first = index_of(8, sampler=Prioritized(alpha=1.0)), []
     index.add(8, np.arange(8.0))
     for _ in range(300):
         minibatches = index.draw(4 * 28, 28).places.reshape(4, 28)
@@ -87,7 +87,7 @@ def test_a_uniform_draw_is_independent_of_its_minibatches():
 
 def test_minibatches_of_a_draw_are_weighed_by_the_largest_weight_of_all():
     """w_i = (N P(i))^-beta, divided by the largest of the draw (arXiv 1511.05952, algorithm 1)."""
-    index = index_of(40, sampler=Prioritised(alpha=0.7, beta=0.4))
+    index = index_of(40, sampler=Prioritized(alpha=0.7, beta=0.4))
     priorities = np.linspace(0.5, 3.0, 40)
     index.add(40, priorities)
     drawn, scaled = index.draw(64, 4), (priorities + 1e-6) ** 0.7
@@ -97,7 +97,7 @@ def test_minibatches_of_a_draw_are_weighed_by_the_largest_weight_of_all():
 
 def test_importance_weights_in_closed_form():
     """w_i = (N P(i))^-beta, divided by the largest of the batch; beta rises with what was inserted."""
-    index = index_of(40, sampler=Prioritised(alpha=0.7, beta=0.4, anneal_inserts=100))
+    index = index_of(40, sampler=Prioritized(alpha=0.7, beta=0.4, anneal_inserts=100))
     priorities = np.linspace(0.5, 3.0, 25)
     index.add(25, priorities)
     assert index.beta == pytest.approx(0.4 + 0.6 * 0.25)
@@ -114,17 +114,17 @@ def test_importance_weights_in_closed_form():
 
 def test_beta_rises_with_what_all_tables_hold():
     """Each has its share of what is inserted."""
-    index = index_of(40, sampler=Prioritised(beta=0.4, anneal_inserts=100), tables=4)
+    index = index_of(40, sampler=Prioritized(beta=0.4, anneal_inserts=100), tables=4)
     index.add(25)
     assert index.beta == 1.0
 
 
 def test_what_is_gone_gets_no_priority():
-    index = index_of(4, sampler=Prioritised(alpha=1.0))
+    index = index_of(4, sampler=Prioritized(alpha=1.0))
     index.add(4, np.ones(4))
     drawn = Drawn(np.array([0, 1]), np.array([0, 1]), None)
     index.add(1, np.array([2.0]))  # in the place of the first
-    index.reprioritise(drawn, np.array([1_000.0, 0.0]))
+    index.reprioritize(drawn, np.array([1_000.0, 0.0]))
     counts = np.bincount(np.concatenate([index.draw(1).places for _ in range(2_000)]), minlength=4)
     assert stats.chisquare(counts[[0, 2, 3]], np.array([0.5, 0.25, 0.25]) * counts[[0, 2, 3]].sum()).pvalue > 1e-3
     assert counts[1] <= 2
@@ -135,13 +135,13 @@ def test_what_is_gone_gets_no_priority():
     (np.ones(3), r"shape \(3,\)"), (np.ones((2, 1)), r"shape \(2, 1\)"),
 ])  # fmt: skip
 def test_priorities_that_cannot_be(priorities, match):
-    index = index_of(4, sampler=Prioritised())
+    index = index_of(4, sampler=Prioritized())
     index.add(4)
     with pytest.raises(ValueError, match=match):
-        index.reprioritise(index.draw(2), priorities)
+        index.reprioritize(index.draw(2), priorities)
 
 
-@pytest.mark.parametrize("options", [{}, {"sampler": Prioritised()}, {"removal": "reservoir"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"sampler": Prioritized()}, {"removal": "reservoir"}], ids=str)
 def test_a_saved_index_goes_on_with_the_same_draws(options):
     one, other = index_of(9, **options), index_of(9, seed=5, **options)
     for size in (4, 7, 2):
@@ -156,7 +156,7 @@ def test_a_saved_index_goes_on_with_the_same_draws(options):
 
 def test_copies_of_objects_are_kept():
     replay = Flow("flow").replay(
-        "replay", of=object, capacity=3, min_size=1, samples_per_insert=1.0, sampler=Prioritised(alpha=1.0)
+        "replay", of=object, capacity=3, min_size=1, samples_per_insert=1.0, sampler=Prioritized(alpha=1.0)
     )
     table, items = ItemTable(replay, capacity=3, seed=0), [[number] for number in range(5)]
     for item in items:
@@ -165,5 +165,5 @@ def test_copies_of_objects_are_kept():
     assert table.num_entries == 3
     batch, drawn = table.sample(30)
     assert {number for [number] in batch} == {2, 3, 4}
-    table.reprioritise(drawn, np.where([item == [3] for item in batch], 1e9, 0.0))
+    table.reprioritize(drawn, np.where([item == [3] for item in batch], 1e9, 0.0))
     assert all(item == [3] for item in table.sample(10)[0])

@@ -1,1 +1,1 @@
-"""Algorithms: each a configuration and the flow that follows from it; `levada.algorithms.registry` finds them by name."""
+"""Algorithms: each is a configuration that builds a flow. `levada.algorithms.registry` finds them by name."""

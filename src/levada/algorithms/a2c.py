@@ -4,7 +4,8 @@
         ^                                                      |
         +----------------------- [weights] <-------------------+
 
-One gradient step on each batch. With `minibatch_size` its gradient is put together from smaller ones: the same, in less memory.
+Each batch gives one gradient step. `minibatch_size` computes its gradient in parts and sums them: the same gradient, in less
+memory.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ class A2C(FromRollouts):
     """Configuration of A2C."""
 
     minibatch_size: int | None = None
-    """Transitions whose gradient is computed at a time; None: all. It must divide shards * num_envs * num_steps."""
+    """Number of transitions whose gradient is computed at a time; gradients are summed over the update. Must divide shards *
+    num_envs * num_steps. None: all."""
     gae_lambda: float = 1.0
-    """0 trusts the value function, 1 only what was seen: less bias, more noise."""
+    """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
+    high variance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,14 +63,17 @@ class A2C(FromRollouts):
 
 @dataclass(frozen=True)
 class A2CLoss:
-    """Policy gradient by advantages, value loss and entropy bonus (arXiv 1602.01783, algorithm S3)."""
+    """Policy-gradient loss with advantages, value loss and entropy bonus (arXiv 1602.01783, algorithm S3).
+
+    L = mean(-log pi(a|s) A + value_coef / 2 (V(s) - target)^2 - entropy_coef H(pi(s))).
+    """
 
     hp: FromRollouts
 
     def __call__(
         self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of transitions ``[N, ...]``, and what is reported of it."""
+        """Loss of transitions ``[N, ...]``, and its statistics."""
         hp, (now, batch) = self.hp, evaluated(apply, batch)
         weight = batch["weight"]
         policy_loss = -weight.dot(now.log_prob * batch["advantage"])

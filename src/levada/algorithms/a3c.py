@@ -4,8 +4,9 @@
         ^                                                      |
         +----------------------- [weights] <-------------------+
 
-Each shard acts, and differentiates the loss of what it saw; the learner applies gradients as they come. How old each is, is the
-lag of the queue. (The paper applies them to shared memory without a learner; the optimiser there is RMSProp.)
+Each shard samples a rollout and computes the gradient of its loss; the learner applies gradients in arrival order. The lag of
+the queue bounds the age of a gradient. (In the paper there is no learner: samplers apply gradients to shared memory. Its
+optimizer is RMSProp.)
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ class A3C(FromRollouts):
     """Configuration of A3C."""
 
     shards: int = 4
-    """Logical samplers, each with its own environments. More can use more cores, and their gradients are older."""
+    """Number of logical samplers, each with its own environments. More shards can use more cores and make gradients older."""
     max_lag: int = 8
-    """Updates that the policy may be ahead of a gradient that is applied to it."""
+    """Maximum number of updates between the weights a gradient was computed with and the weights it is applied to."""
     gae_lambda: float = 1.0
-    """0 trusts the value function, 1 only what was seen: less bias, more noise."""
+    """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
+    high variance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,7 +40,7 @@ class A3C(FromRollouts):
         require_fractions(self, "gae_lambda")
 
     def flow(self, task: Task) -> Flow:
-        """Differentiate at the shards, apply, publish."""
+        """Compute gradients at the shards, apply, publish."""
         policy = self.policy(task)
         learner = GradientLearner.of(self.learner(policy, A2CLoss(self)))
         gae = GAE(discount=self.discount, lambda_=self.gae_lambda)

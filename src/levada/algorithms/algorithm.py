@@ -1,14 +1,14 @@
-"""What an algorithm is: a configuration that can be written down, and the flow that follows from it.
+"""Algorithm: base of all algorithms, a serializable configuration that builds a flow.
 
     @dataclass(frozen=True, kw_only=True)
     class Mine(Algorithm):
         learning_rate: float = 1e-3
-        '''Size of a step. ...'''
+        '''Learning rate of Adam. ...'''
 
         def flow(self, task: Task) -> Flow:
             ...
 
-`levada.train(Mine(), "CartPole-v1")` trains it, and `levada train path/to/mine.py:Mine --env CartPole-v1` does too.
+`levada.train(Mine(), "CartPole-v1")` trains it, and so does `levada train path/to/mine.py:Mine --env CartPole-v1`.
 """
 
 from __future__ import annotations
@@ -25,34 +25,35 @@ from levada.rl.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(metaclass=ConfigType):
-    """Base of all algorithms: a frozen dataclass with keyword-only fields, and `flow`.
+    """Base of all algorithms: a frozen dataclass with keyword-only fields and a method `flow`.
 
-    A field's docstring stands below it and says meaning, unit and the effect of raising it; the command line and `help` show it.
-    A field that does not exist is refused with a ConfigError, which names the one that is meant.
+    The docstring below a field gives its meaning, its unit and its effect; the command line and `help` show it. An unknown
+    field raises a ConfigError with a hint at the intended one.
     """
 
     def __new__(cls, *args: Any, **fields: Any) -> Self:
-        """Refuse fields that do not exist."""
+        """Reject unknown fields."""
         require_fields(cls, fields, args)
         return super().__new__(cls)
 
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
-        """Fields that stand for each other: where one of them is given, a preset's value for another one is left out."""
+        """Groups of mutually exclusive fields: setting one of them drops a preset's value for the others."""
         return ()
 
-    def settled(self, task: Task) -> tuple[Self, Mapping[str, str]]:
-        """It with the fields decided that depend on the machine, so that they can be written down; why, in words, by their names.
+    def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
+        """Decide the fields that depend on the machine, so that they can be recorded.
 
-        Asked once when a run begins. Most leave nothing open. Nothing may be timed: equal machines decide alike.
+        Returns the decided configuration and, by field, the reason in words. Called once when a run starts. Most algorithms
+        leave nothing open. The decision must not depend on timing: equal machines decide alike.
         """
         return self, {}
 
     @property
     def horizons(self) -> Mapping[str, int]:
-        """What falls to zero while it learns, and after how many env steps. By default nothing does."""
+        """Number of env steps over which each annealed quantity decays to zero, by name. Empty by default."""
         return {}
 
     @abstractmethod
     def flow(self, task: Task) -> Flow:
-        """The graph of one training job on `task`. No work is done here."""
+        """Build the graph of one training job on `task`. This does no work yet."""

@@ -1,12 +1,12 @@
-"""APPO: asynchronous proximal policy optimisation, IMPALA with a clipped surrogate and a target policy (Luo et al. 2020, IMPACT,
-arXiv 1912.00167).
+"""APPO: asynchronous proximal policy optimization, which is IMPALA with a clipped surrogate and a target policy (Luo et al.
+2020, IMPACT, arXiv 1912.00167).
 
     rollout x shards -> [queue: lag <= max_lag] -> batch -> sequences -> learn
         ^                                                                 |
         +---------------------------- [weights] <-------------------------+
 
-The surrogate is clipped around the target policy, a copy that is renewed now and then, and not around the many policies that
-acted; so a batch may be learned from more than once.
+The surrogate is clipped around the target policy, a periodically updated copy of the policy, and not around the many behavior
+policies. A batch can therefore be used for more than one epoch.
 """
 
 from __future__ import annotations
@@ -31,34 +31,41 @@ class APPO(IMPALA):
     """Configuration of APPO."""
 
     num_epochs: int = 1
-    """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
-    target_every: int = 1
-    """Updates from one target policy to the next. More hold the policy back for longer."""
-    clip: float = 0.2
-    """By how much a ratio of probabilities may leave 1 before the gain from it stops."""
+    """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
+    it."""
+    target_update_interval: int = 1
+    """Number of updates between copies of the policy to the target policy. Larger values hold the policy back for longer."""
+    clip_range: float = 0.2
+    """Clip range epsilon of the probability ratio to the target policy."""
     clip_is: float = 2.0
-    """Ratios of the policy that acted to the target policy are cut off here."""
+    """Upper limit of the importance ratio between the behavior policy and the target policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "num_epochs", "target_every")
-        require_positive(self, "clip", "clip_is")
+        require_counts(self, "num_epochs", "target_update_interval")
+        require_positive(self, "clip_range", "clip_is")
 
     def make_learner(self, policy: Policy) -> Learner:
-        """What learns."""
-        return self.sequence_learner(policy, APPOLoss(self), num_epochs=self.num_epochs, target_every=self.target_every)
+        """Make the learner."""
+        return self.sequence_learner(
+            policy, APPOLoss(self), num_epochs=self.num_epochs, target_update_interval=self.target_update_interval
+        )
 
 
 @dataclass(frozen=True)
 class APPOLoss:
-    """Clipped surrogate around the target policy, with V-trace (arXiv 1912.00167, section 3)."""
+    """Clipped surrogate around the target policy, with V-trace (arXiv 1912.00167, section 3).
+
+    With R = min(mu / pi', clip_is) * pi / mu for the policy pi, target policy pi' and behavior policy mu: the policy loss is
+    -mean(min(R A, clip(R, 1 - clip_range, 1 + clip_range) A)), where A and the value targets are V-trace's for pi' / mu.
+    """
 
     hp: APPO
 
     def __call__(
         self, apply: Apply, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of sequences ``[N, T, ...]``, and what is reported of it."""
+        """Loss of sequences ``[N, T, ...]``, and its statistics."""
         hp, weight = self.hp, batch["weight"].t()
         log_mu = batch["log_prob"].t()
         now, slow = Unrolled.of(apply, batch), Unrolled.of(apply.target, batch)
@@ -66,5 +73,5 @@ class APPOLoss:
         trace = vtrace_of(hp, batch, now, rho)
         ratio = (log_mu - slow.log_prob).exp().clamp(max=hp.clip_is) * (now.log_prob - log_mu).exp()
         advantage = trace.pg_advantages
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - hp.clip, 1.0 + hp.clip) * advantage)
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - hp.clip_range, 1.0 + hp.clip_range) * advantage)
         return actor_critic_loss(hp, batch, now, trace, -(weight * surrogate).sum(), rho)

@@ -1,4 +1,4 @@
-"""Checks of configurations: each error says the field, what it got and what was expected."""
+"""Checks of configurations: each error names the field, its value and the expected values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from levada.flow import LevadaError
 
 
 class ConfigError(LevadaError, ValueError):
-    """A field of a configuration has a value that cannot be."""
+    """A field of a configuration has an invalid value."""
 
 
 def require_counts(config: Any, *names: str, least: int = 1, or_none: bool = False) -> None:
-    """Integers from `least`."""
+    """Require integers >= `least`."""
     for name in names:
         value = getattr(config, name)
         if not (_is_count(value, least) or (or_none and value is None)):
@@ -21,7 +21,7 @@ def require_counts(config: Any, *names: str, least: int = 1, or_none: bool = Fal
 
 
 def require_widths(config: Any, *names: str) -> None:
-    """Sequences of integers from 1, perhaps empty."""
+    """Require sequences of integers >= 1; they may be empty."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, tuple | list) or not all(_is_count(width, 1) for width in value):
@@ -29,14 +29,14 @@ def require_widths(config: Any, *names: str) -> None:
 
 
 def require_bools(config: Any, *names: str) -> None:
-    """True or False, and nothing that merely counts as one."""
+    """Require True or False; 0 and 1 do not count."""
     for name in names:
         if not isinstance(getattr(config, name), bool):
             raise _error(config, name, "True or False")
 
 
 def require_choice(config: Any, name: str, *choices: Any) -> None:
-    """One of the choices; True is not 1."""
+    """Require one of the choices; True does not count as 1."""
     value = getattr(config, name)
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         *others, last = map(repr, choices)
@@ -44,21 +44,22 @@ def require_choice(config: Any, name: str, *choices: Any) -> None:
 
 
 def require_texts(config: Any, *names: str) -> None:
-    """Text of some length."""
+    """Require strings that are not empty."""
     for name in names:
         if not isinstance(getattr(config, name), str) or not getattr(config, name):
             raise _error(config, name, "a name")
 
 
-def require_numbers(config: Any, *names: str) -> None:
-    """Finite numbers."""
+def require_numbers(config: Any, *names: str, or_none: bool = False) -> None:
+    """Require finite numbers."""
     for name in names:
-        if not _is_number(getattr(config, name)):
-            raise _error(config, name, "a finite number")
+        value = getattr(config, name)
+        if not (_is_number(value) or (or_none and value is None)):
+            raise _error(config, name, "a finite number" + (", or None" if or_none else ""))
 
 
 def require_positive(config: Any, *names: str, or_none: bool = False) -> None:
-    """Finite numbers above 0."""
+    """Require finite numbers > 0."""
     for name in names:
         value = getattr(config, name)
         if not ((_is_number(value) and value > 0) or (or_none and value is None)):
@@ -66,7 +67,7 @@ def require_positive(config: Any, *names: str, or_none: bool = False) -> None:
 
 
 def require_not_negative(config: Any, *names: str) -> None:
-    """Finite numbers from 0."""
+    """Require finite numbers >= 0."""
     for name in names:
         value = getattr(config, name)
         if not (_is_number(value) and value >= 0):
@@ -74,7 +75,7 @@ def require_not_negative(config: Any, *names: str) -> None:
 
 
 def require_fractions(config: Any, *names: str, or_none: bool = False) -> None:
-    """Numbers from 0 to 1."""
+    """Require numbers from 0 to 1."""
     for name in names:
         value = getattr(config, name)
         if not ((_is_number(value) and 0 <= value <= 1) or (or_none and value is None)):
@@ -82,7 +83,7 @@ def require_fractions(config: Any, *names: str, or_none: bool = False) -> None:
 
 
 def require_divides(config: Any, divisor: str, number: int, product: str, usual: int | None = None) -> None:
-    """`config.divisor` divides `number`; `product` says what the number is made of, and `usual` stands for None."""
+    """Require that `config.divisor` divides `number`; `product` describes the number, and `usual` replaces None."""
     given = getattr(config, divisor)
     value = given if usual is None or given is not None else usual
     if number % value:

@@ -1,7 +1,7 @@
 """DDPG: deep deterministic policy gradient (Lillicrap et al. 2015, arXiv 1509.02971).
 
-It is what TD3 makes more careful: one critic, an actor that learns in each step, and targets that take their actions without
-noise. The noise on actions that are taken is Gaussian, which does as well as the process of the paper (arXiv 1802.09477).
+This is TD3 with one critic, an actor update in each gradient step, and no noise on target actions. Exploration noise is
+Gaussian, which performs as well as the paper's process (arXiv 1802.09477).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ class DDPG(TD3):
     """Configuration of DDPG."""
 
     num_critics: int = 1
-    """Critics, of which the smallest is believed. With two and more it is no longer DDPG, but more careful."""
-    actor_every: int = 1
-    """Gradient steps of the critic for each one of the actor."""
-    target_noise: float = 0.0
-    """Deviation of the noise on actions that targets take."""
+    """Number of critics; targets use the smallest. More than one is no longer DDPG, but overestimates less."""
+    policy_delay: int = 1
+    target_policy_noise: float = 0.0

@@ -1,7 +1,7 @@
-"""DQN: deep Q-networks (Mnih et al. 2015, Nature 518), with the parts that Rainbow put together, each an option.
+"""DQN: deep Q-networks (Mnih et al. 2015, Nature 518), with the components of Rainbow as options.
 
-Steps are taken with the newest weights and some exploration, turned into transitions where they were taken, and stored. What
-is learned from is sampled, so often that each transition is sampled `samples_per_insert` times on average.
+Samplers explore with the newest weights, turn steps into n-step transitions and store them in the replay. The learner samples
+from it at a rate such that each transition is sampled `samples_per_insert` times on average.
 
     step x shards -> n_step ==> [replay] -> sample -> learn
         ^                           ^                    |
@@ -9,9 +9,9 @@ is learned from is sampled, so often that each transition is sampled `samples_pe
         +---------------------- [weights] <--------------+
 
 Double Q-learning: van Hasselt et al. 2015, arXiv 1509.06461. Dueling networks: Wang et al. 2015, arXiv 1511.06581.
-Prioritised replay: Schaul et al. 2015, arXiv 1511.05952. Categorical returns: Bellemare et al. 2017, arXiv 1707.06887. Quantiles
-of returns: Dabney et al. 2017, arXiv 1710.10044. Noisy nets: Fortunato et al. 2017, arXiv 1706.10295. Targets over n steps, and
-all together (`levada.algorithms.rainbow`): Hessel et al. 2017, arXiv 1710.02298.
+Prioritized replay: Schaul et al. 2015, arXiv 1511.05952. Categorical returns (C51): Bellemare et al. 2017, arXiv 1707.06887.
+Quantiles of returns (QR-DQN): Dabney et al. 2017, arXiv 1710.10044. Noisy nets: Fortunato et al. 2017, arXiv 1706.10295.
+n-step returns, and all of them combined (`levada.algorithms.rainbow`): Hessel et al. 2017, arXiv 1710.02298.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from levada.algorithms.checks import (
     require_choice,
     require_counts,
     require_fractions,
+    require_not_negative,
     require_numbers,
     require_positive,
 )
@@ -42,7 +43,7 @@ from levada.rl.action_values import ActionValues, CategoricalValues, QuantileVal
 from levada.rl.explore import EpsilonGreedy
 from levada.rl.models import value_network
 from levada.rl.net import Net
-from levada.rl.off_policy import Outcome, weighed
+from levada.rl.off_policy import LossOutput, apply_importance_weights
 from levada.rl.policy import Policy
 from levada.rl.spaces import Array
 from levada.rl.task import Task
@@ -53,61 +54,63 @@ class DQN(Replayed):
     """Configuration of DQN."""
 
     num_envs: int = 8
-    """Environments of one shard, stepped together. More are quicker per step; newer weights come as often."""
-    capacity: int = 100_000
-    """Transitions that are kept; the oldest go. More forget later, and take more memory."""
+    buffer_size: int = 100_000
     samples_per_insert: float = 8.0
-    """How often a transition is sampled on average. More learn more from a step, and take longer."""
+    """Average number of times a transition is sampled. Larger values learn more from a step and take longer."""
     batch_size: int = 64
-    """Transitions of one gradient step."""
-    target_every: int = 500
-    """Gradient steps from one change of the target network to the next."""
+    target_update_interval: int = 500
+    """Number of gradient steps between updates of the target network."""
     tau: float = 1.0
-    """By how much the target network changes then; 1: it becomes the network. Small with `target_every=1`: it follows."""
+    """Polyak factor of these updates. 1: copy the online network. Use a small value with target_update_interval=1."""
     double: bool = True
-    """Choose the next action by the network and value it by the target: less optimism."""
+    """Double Q-learning: the online network chooses the next action, the target network evaluates it. Reduces
+    overestimation."""
     dueling: bool = False
-    """A value and advantages in place of values: learns sooner where actions matter little."""
+    """Dueling network: separate state value and advantages."""
     distribution: Literal["mean", "categorical", "quantile"] = "mean"
-    """What is learned of a return: its mean, or its distribution by probabilities of atoms (C51) or by quantiles (QR-DQN)."""
+    """Representation of the return. `mean`: its expectation. `categorical`: probabilities of fixed atoms (C51). `quantile`:
+    quantiles (QR-DQN)."""
     num_atoms: int = 51
-    """Atoms of a distribution. More are finer, and slower."""
+    """Number of atoms or quantiles of the return distribution."""
     v_min: float = -10.0
-    """Return of the first atom, if categorical; smaller returns count as this."""
+    """Smallest atom of the categorical distribution; smaller returns are projected onto it."""
     v_max: float = 10.0
-    """Return of the last atom, if categorical; a wider range is coarser."""
+    """Largest atom of the categorical distribution. A wider range is coarser."""
     noisy: bool = False
-    """Explore by noise on the weights, whose size is learned, in place of random actions."""
+    """Noisy nets: explore by learned parameter noise in place of epsilon-greedy."""
     noisy_std: float = 0.5
-    """Deviation of that noise in the beginning, times the root of a layer's inputs. Higher explores more."""
+    """Initial standard deviation sigma_0 of noisy nets, divided by the square root of a layer's inputs."""
     epsilon_start: float | None = None
-    """Share of random actions in the beginning; None: 1, or 0 if noisy."""
+    """Initial epsilon of epsilon-greedy exploration. None: 1, or 0 with noisy nets."""
     epsilon_end: float | None = None
-    """And in the end; None: 0.05, or 0 if noisy."""
+    """Final epsilon. None: 0.05, or 0 with noisy nets."""
     epsilon_steps: int = 10_000
-    """Env steps over which it falls."""
-    ladder: float | None = None
-    """In place of these, each environment keeps a share of its own, from this down to its 8th power: some explore, others
-    do what is best (Ape-X, arXiv 1803.00933)."""
-    first_priorities: bool = False
-    """If prioritised, a new transition's priority is its error by the network that acted; else it is the largest of all."""
-    huber: float | None = 1.0
-    """From which error on the loss grows linearly; None: never, or for quantiles from 0 on. Not for categorical
-    returns, whose loss is a divergence."""
+    """Env steps over which epsilon is annealed."""
+    epsilon_base: float | None = None
+    """Ape-X: epsilon of the first environment, in place of the three above. Environment i of N keeps
+    epsilon_base ** (1 + epsilon_alpha * i / (N - 1)). None: epsilon is annealed."""
+    epsilon_alpha: float = 7.0
+    """Ape-X: spread of epsilon over the environments. 0: the same epsilon for all."""
+    initial_priorities: bool = False
+    """Initial priority of a transition. True: its TD error under the network that acted. False: the largest priority so
+    far."""
+    huber_delta: float | None = 1.0
+    """Huber threshold delta: the loss is quadratic below it and linear above. None: squared error, or plain quantile
+    regression. Has no effect with `categorical`."""
     max_grad_norm: float | None = 10.0
-    """Gradients are scaled down to this norm; None: never."""
     network: NetworkField = None
-    """A network of your own, as `module:Class`, called with the observation space and the number of actions."""
+    """Custom network as `module:Class`, called with the observation space and the number of actions."""
     activation: Literal["tanh", "relu"] = "relu"
-    """Between the layers."""
+    """Activation function between the layers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "target_every", "epsilon_steps")
-        require_fractions(self, "epsilon_start", "epsilon_end", "ladder", or_none=True)
+        require_counts(self, "target_update_interval", "epsilon_steps")
+        require_fractions(self, "epsilon_start", "epsilon_end", "epsilon_base", or_none=True)
         require_positive(self, "noisy_std")
-        require_positive(self, "huber", or_none=True)
-        require_bools(self, "double", "dueling", "noisy", "first_priorities")
+        require_not_negative(self, "epsilon_alpha")
+        require_positive(self, "huber_delta", or_none=True)
+        require_bools(self, "double", "dueling", "noisy", "initial_priorities")
         require_choice(self, "distribution", "mean", "categorical", "quantile")
         require_counts(self, "num_atoms", least=2)
         require_numbers(self, "v_min", "v_max")
@@ -117,29 +120,32 @@ class DQN(Replayed):
         require_choice(self, "activation", "tanh", "relu")
 
     def flow(self, task: Task) -> Flow:
-        """Step, look ahead, store; sample, learn, publish."""
+        """Step, compute n-step returns, store; sample, learn, publish."""
         require_actions(self, task, spaces.Discrete)
         network = find_network(self.network)
         if network is None:
-            network = partial(value_network, hidden=self.hidden, activation=self.activation)
+            network = partial(value_network, hidden_sizes=self.hidden_sizes, activation=self.activation)
         policy = Policy(
-            observation_space=task.observation_space, action_space=task.action_space, acts_by="value", network=network,
+            observation_space=task.observation_space, action_space=task.action_space, output="q_values", network=network,
             values=self.values, dueling=self.dueling, weight_noise=self.noisy_std if self.noisy else 0.0,
         )  # fmt: skip
-        learner = self.learner(policy, DQNLoss(self), targets=("policy",), target_every=self.target_every)
+        learner = self.learner(
+            policy, DQNLoss(self), targets=("policy",), target_update_interval=self.target_update_interval
+        )
         start, end = (0.0, 0.0) if self.noisy else (1.0, 0.05)
         explore = EpsilonGreedy(
             start=start if self.epsilon_start is None else self.epsilon_start,
             end=end if self.epsilon_end is None else self.epsilon_end,
             num_steps=self.epsilon_steps,
-            ladder=self.ladder,
+            base=self.epsilon_base,
+            alpha=self.epsilon_alpha,
         )
-        first = TDError(policy, self.huber) if self.prioritised and self.first_priorities else None
+        first = TDError(policy, self.huber_delta) if self.prioritized and self.initial_priorities else None
         return self.replayed(task, learner, explore, first)
 
     @property
     def values(self) -> ValueKind | None:
-        """The distribution that is learned; None: only its mean."""
+        """Representation of the return distribution; None: only its mean."""
         if self.distribution == "categorical":
             return CategoricalValues(num_atoms=self.num_atoms, v_min=self.v_min, v_max=self.v_max)
         return QuantileValues(num_atoms=self.num_atoms) if self.distribution == "quantile" else None
@@ -147,7 +153,12 @@ class DQN(Replayed):
 
 @dataclass(frozen=True)
 class DQNLoss:
-    """The error of a one-step target from n steps of rewards."""
+    """TD loss of n-step transitions.
+
+    y = r + discount * Z'(s', argmax_a Q(s', a)), where r and discount span n steps, Z' is the target network, and Q is the
+    mean of Z with double Q-learning and of Z' without. The error is squared, Huber, cross-entropy or quantile loss, as
+    configured.
+    """
 
     hp: DQN
 
@@ -157,35 +168,35 @@ class DQNLoss:
         targets: Mapping[str, Net],
         batch: Mapping[str, Any],
         coefficients: Mapping[str, Tensor],
-    ) -> Outcome:
-        """Y = r + discount * Z'(s', argmax_a Q(s', a)), with Z' of the target network, and Q the mean of Z."""
+    ) -> LossOutput:
+        """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         z_tm1, _ = nets["policy"](batch["obs"])
         z_t, _ = targets["policy"](batch["next_obs"])
         chooser = nets["policy"](batch["next_obs"])[0] if self.hp.double else z_t
         after, taken = z_t.atoms_of(chooser.best()), z_tm1.atoms_of(batch["action"])
-        loss, surprise = z_tm1.kind.td_loss(taken, after, batch["reward"], batch["discount"], self.hp.huber)
-        loss = weighed(loss, batch)
-        stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.worth(taken).mean()}
-        return Outcome(loss.mean(), stats, surprise if self.hp.prioritised else None)
+        loss, td_error = z_tm1.kind.td_loss(taken, after, batch["reward"], batch["discount"], self.hp.huber_delta)
+        loss = apply_importance_weights(loss, batch)
+        stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.expectation(taken).mean()}
+        return LossOutput(loss.mean(), stats, td_error if self.hp.prioritized else None)
 
 
 @dataclass(frozen=True)
 class TDError:
-    """How surprising transitions are, by what they were acted on (arXiv 1803.00933, section 3)."""
+    """Initial priorities: TD errors of transitions under the network that acted (arXiv 1803.00933, section 3)."""
 
     policy: Policy
-    huber: float | None
+    huber_delta: float | None
 
     def __call__(
         self, row_tm1: Array, action: Array, reward: Array, discount: Array, row_t: Array, mask_t: Array | None
     ) -> Array:
-        """``[T, B]``, of parameters ``[T, B, row_size]``; see `NStep`."""
+        """TD errors ``[T, B]`` from network outputs ``[T, B, row_size]``; see `NStep`."""
         with torch.inference_mode():
             z_tm1, z_t = self._values(row_tm1, None), self._values(row_t, mask_t)
             actions, rewards, discounts = (torch.from_numpy(x.reshape(-1)) for x in (action, reward, discount))
             taken, after = z_tm1.atoms_of(actions), z_t.atoms_of(z_t.best())
-            _, surprise = z_tm1.kind.td_loss(taken, after, rewards, discounts, self.huber)
-            found: Array = surprise.numpy().reshape(reward.shape)
+            _, td_error = z_tm1.kind.td_loss(taken, after, rewards, discounts, self.huber_delta)
+            found: Array = td_error.numpy().reshape(reward.shape)
         return found
 
     def _values(self, rows: Array, mask: Array | None) -> ActionValues:

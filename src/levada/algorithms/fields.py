@@ -1,13 +1,13 @@
-"""The fields of a configuration: what each means, its group in the help, and what is said of a field that does not exist.
+"""Fields of a configuration: their meanings, their groups in the help, and the hints for an unknown field.
 
-`GROUPS` is data, the most important first: the command line and `help` show fields in this order. A field that it does not name,
-such as one of a user's own algorithm, stands in a group of its own.
+`GROUPS` lists the most important group first; the command line and `help` show fields in this order. Fields that it does not
+list, such as those of a custom algorithm, form a group of their own.
 
 >>> from levada.algorithms.ppo import PPO
 >>> meanings(PPO)["num_epochs"].partition(".")[0]
-'Passes over each batch'
->>> grouped(["clip", "num_envs", "mine", "hidden"])
-{'common': ['num_envs'], 'own': ['mine'], 'optimisation': ['clip'], 'network': ['hidden']}
+'Number of passes over each batch'
+>>> grouped(["clip_range", "num_envs", "mine", "hidden_sizes"])
+{'common': ['num_envs'], 'own': ['mine'], 'optimization': ['clip_range'], 'network': ['hidden_sizes']}
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from levada.algorithms.foreign import RUN, here, in_python
 from levada.algorithms.names import ALGORITHMS
 
 _KNOWN_BEST = ("ppo", "dqn", "sac", "td3")
-"""Named first where several have a field."""
+"""Algorithms named first when several have a field."""
 
 OWN = "own"
-"""Title of the group of fields that `GROUPS` does not name."""
+"""Title of the group of fields that are not in `GROUPS`."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "common": (
@@ -40,34 +40,38 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     OWN: (),
     "sampling": (
         "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
-        "replay_capacity", "normalise_obs", "normalise_reward", "frame_stack", "reward_clip", "life_loss", "action_mask",
+        "replay_buffer_size", "normalize_obs", "normalize_reward", "frame_stack", "reward_clip", "life_loss", "action_mask",
         "vectorization",
     ),
     "exploration": (
-        "epsilon_start", "epsilon_end", "epsilon_steps", "ladder", "noisy", "noisy_std", "noise", "entropy_per_action",
-        "entropy_share", "log_alpha_init", "num_random_steps",
+        "epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_base", "epsilon_alpha", "noisy", "noisy_std",
+        "exploration_noise", "target_entropy",
+        "target_entropy_ratio", "log_alpha_init", "num_random_steps",
     ),
     "replay": (
-        "capacity", "min_size", "samples_per_insert", "prioritised", "alpha", "beta", "eta", "first_priorities", "length",
+        "buffer_size", "learning_starts", "samples_per_insert", "prioritized", "priority_exponent",
+        "importance_sampling_exponent", "max_priority_weight", "initial_priorities", "sequence_length",
         "burn_in", "overlap", "tolerance", "tables",
     ),
-    "optimisation": (
+    "optimization": (
         "batch_size", "minibatch_size", "num_minibatches", "num_epochs", "num_gradient_steps", "anneal_steps",
-        "anneal_learning_rate", "anneal_clip", "gae_lambda", "lookahead", "clip", "clip_value", "clip_rho", "clip_c", "clip_is",
-        "entropy_coef", "value_coef", "baseline", "target_kl", "normalise_advantage", "double", "dueling", "distribution",
-        "num_atoms", "v_min", "v_max", "rescale", "huber", "num_critics", "actor_every", "target_every", "tau", "target_noise",
+        "anneal_learning_rate", "anneal_clip_range", "gae_lambda", "n_step", "clip_range", "clip_range_vf", "clip_rho",
+        "clip_c", "clip_is",
+        "entropy_coef", "value_coef", "baseline", "target_kl", "normalize_advantage", "double", "dueling", "distribution",
+        "num_atoms", "v_min", "v_max", "value_rescaling", "huber_delta", "num_critics", "policy_delay",
+        "target_update_interval", "tau", "target_policy_noise",
         "target_noise_clip", "max_grad_norm", "adam_eps",
     ),
-    "network": ("hidden", "activation", "cell", "num_units", "log_std_init", "network"),
+    "network": ("hidden_sizes", "activation", "rnn_type", "rnn_size", "log_std_init", "network"),
     "machine": ("threads", "device", "precision", "compile", "portable"),
     "output": ("quiet", "json", "tensorboard", "checkpoint_every_updates", "save_replays"),
 }  # fmt: skip
 
 
 def grouped(names: Collection[str], options: Collection[str] = ()) -> dict[str, list[str]]:
-    """The names by title of their group, in the order of `GROUPS`.
+    """Names by the title of their group, in the order of `GROUPS`.
 
-    Names that it does not have are last in "output" if they are `options` of a command, and else in the group `OWN`.
+    Names that are not in `GROUPS` come last in "output" if they are `options` of a command, and in the group `OWN` otherwise.
     """
     groups = {title: [name for name in group if name in names] for title, group in GROUPS.items()}
     named = {name for group in groups.values() for name in group}
@@ -78,9 +82,9 @@ def grouped(names: Collection[str], options: Collection[str] = ()) -> dict[str, 
 
 
 def meanings(cls: type[Any]) -> dict[str, str]:
-    """What the docstring below each field of a dataclass says, in one paragraph; of inherited ones, too.
+    """Docstrings of the fields of a dataclass, inherited ones included, each as one paragraph.
 
-    A class whose source cannot be read, because it was typed into an interpreter, adds none.
+    A class without readable source, such as one typed into an interpreter, contributes none.
     """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -105,13 +109,13 @@ def _own_meanings(cls: type[Any]) -> dict[str, str]:
 
 
 class ConfigType(ABCMeta):
-    """The type of configurations. Their docstring ends with the meaning of every field, which is what `help` shows."""
+    """Metaclass of configurations. It appends the meaning of every field to the docstring, which `help` shows."""
 
     @property
     def __doc__(cls) -> str:  # type: ignore[override]
-        """Made when it is looked at, for that reads the source."""
+        """The docstring with all fields. Built on access, since this reads the source."""
         own = inspect.cleandoc(vars(cls).get("__doc__") or f"Configuration of {cls.__name__}.")
-        if "__match_args__" not in vars(cls):  # it is no dataclass, or the decorator that makes it one is looking
+        if "__match_args__" not in vars(cls):  # not a dataclass, or the dataclass decorator is still running
             return own
         return f"{own}\n\nFields, all of them keyword arguments:\n\n{_listed(cls)}"
 
@@ -132,10 +136,10 @@ def _listed(cls: type[Any]) -> str:
 
 
 def require_fields(cls: type[Any], names: Collection[str], positional: Sequence[Any] = ()) -> None:
-    """Refuse fields that a configuration does not have, with the name that is meant.
+    """Reject fields that a configuration does not have, with a hint at the intended one.
 
     Raises:
-        ConfigError: a name of another library, a misspelt one, or a value without a name.
+        ConfigError: a name from another library, a misspelled name, or a positional value.
 
     >>> from levada.algorithms.ppo import PPO
     >>> try:
@@ -157,7 +161,7 @@ def require_fields(cls: type[Any], names: Collection[str], positional: Sequence[
 
 
 def _takes(cls: type[Any], positional: Sequence[Any], names: Collection[str]) -> bool:
-    """Whether a constructor of the user's own, or one with an InitVar, takes that."""
+    """Whether a custom constructor, or one with an InitVar, accepts these arguments."""
     try:
         inspect.signature(cls.__init__).bind_partial(None, *positional, **dict.fromkeys(names))
     except TypeError:
@@ -166,11 +170,11 @@ def _takes(cls: type[Any], positional: Sequence[Any], names: Collection[str]) ->
 
 
 def elsewhere(name: str, put: Callable[[Collection[str]], str]) -> str | None:
-    """What to say of a name that means a field of other algorithms; None if it does not. `put`: names as they are written.
+    """Hint for a name that means a field of other algorithms; None if it does not. `put` formats names.
 
-    >>> print(elsewhere("clip_range", in_python))
-    here it is 'clip', which ppo and appo have
-    >>> print(elsewhere("capacity", in_python))
+    >>> print(elsewhere("clip_coef", in_python))
+    here it is 'clip_range', which ppo and appo have
+    >>> print(elsewhere("buffer_size", in_python))
     dqn, sac, td3 and others have it
     """
     has = {own: {field.name for field in dataclasses.fields(_class_of(own))} for own in ALGORITHMS}

@@ -1,11 +1,11 @@
-"""Names that users of other libraries type first, and what each is called here.
+"""Names that users of other libraries type first, and their equivalents in levada.
 
-`FOREIGN` is data: a name to what it is here, as alternatives of which the first counts that the algorithm has. An alternative is
-one name, or several that belong together; `name=example` shows how an option is written.
+`FOREIGN` maps a name to alternatives; the first alternative that the algorithm has applies. An alternative is one name, or
+several that belong together. `name=example` shows how to write an option.
 
->>> here("gamma", {"discount", "capacity"})
+>>> here("gamma", {"discount", "buffer_size"})
 ('discount',)
->>> here("batch_size", {"minibatch_size"}), here("batch_size", {"capacity"})
+>>> here("batch_size", {"minibatch_size"}), here("batch_size", {"buffer_size"})
 (('minibatch_size',), ())
 >>> in_python(("until=steps=100_000",)), on_the_command_line(("until=steps=100_000",))
 ("until='steps=100_000'", '--until steps=100_000')
@@ -19,10 +19,10 @@ RUN = frozenset({
     "until", "seed", "on", "out", "env", "env_kwargs", "threads", "checkpoint_every_updates", "save_replays", "tensorboard",
     "display",
 })  # fmt: skip
-"""Options of every run that are names to answer with."""
+"""Options of every run that a hint may refer to."""
 
 FOREIGN: Mapping[str, tuple[str, ...]] = {
-    # how long, where, what is written
+    # length, place and output of a run
     **dict.fromkeys(
         ("total_timesteps", "n_timesteps", "timesteps_total", "num_env_steps_sampled_lifetime", "total_steps", "timesteps",
          "max_timesteps", "max_steps", "num_timesteps"),
@@ -54,10 +54,10 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("train_batch_size", "train_batch_size_per_learner"), ("batch_size", "shards num_envs num_steps")),
     **dict.fromkeys(("train_freq", "train_frequency"), ("samples_per_insert num_steps",)),
-    **dict.fromkeys(("normalize", "norm_env", "vec_normalize"), ("normalise_obs normalise_reward",)),
-    **dict.fromkeys(("norm_obs", "normalize_obs", "normalize_observation", "observation_filter"), ("normalise_obs",)),
-    **dict.fromkeys(("norm_reward", "normalize_reward"), ("normalise_reward",)),
-    # optimisation
+    **dict.fromkeys(("normalize", "norm_env", "vec_normalize"), ("normalize_obs normalize_reward",)),
+    **dict.fromkeys(("norm_obs", "normalise_obs", "normalize_observation", "observation_filter"), ("normalize_obs",)),
+    **dict.fromkeys(("norm_reward", "normalise_reward"), ("normalize_reward",)),
+    # optimization
     **dict.fromkeys(
         ("lr", "step_size", "alpha_lr", "actor_lr", "critic_lr", "policy_lr", "q_lr", "pi_lr", "vf_lr", "optimizer_lr"),
         ("learning_rate",),
@@ -68,44 +68,51 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("n_epochs", "num_sgd_iter", "update_epochs", "noptepochs", "ppo_epoch", "epochs"), ("num_epochs",)),
     **dict.fromkeys(("batch_size", "sgd_minibatch_size", "mini_batch_size"), ("minibatch_size", "batch_size")),
     **dict.fromkeys(("n_minibatches", "nminibatches", "num_mini_batch", "minibatches"), ("num_minibatches",)),
-    **dict.fromkeys(("clip_range", "clip_param", "clip_coef", "cliprange", "clip_ratio", "eps_clip", "clip_epsilon"), ("clip",)),
-    **dict.fromkeys(("clip_range_vf", "vf_clip_param", "clip_vloss"), ("clip_value",)),
+    **dict.fromkeys(("clip", "clip_param", "clip_coef", "cliprange", "clip_ratio", "eps_clip", "clip_epsilon"), ("clip_range",)),
+    **dict.fromkeys(("clip_value", "vf_clip_param", "clip_vloss"), ("clip_range_vf",)),
     **dict.fromkeys(("vf_coef", "vf_loss_coeff", "value_loss_coef", "critic_coef"), ("value_coef",)),
     **dict.fromkeys(("ent_coef", "entropy_coeff", "entropy_weight", "entropy_beta"), ("entropy_coef", "log_alpha_init")),
-    **dict.fromkeys(("target_entropy",), ("entropy_per_action entropy_share",)),
+    **dict.fromkeys(("anneal_clip",), ("anneal_clip_range",)),
+    **dict.fromkeys(("entropy_per_action",), ("target_entropy",)),
+    **dict.fromkeys(("entropy_share", "target_entropy", "target_entropy_scale"), ("target_entropy_ratio",)),
     **dict.fromkeys(("initial_alpha", "init_temperature"), ("log_alpha_init",)),
     **dict.fromkeys(("grad_clip", "clip_grad_norm", "max_gradient_norm", "grad_norm_clip"), ("max_grad_norm",)),
-    **dict.fromkeys(("norm_adv", "normalize_advantage", "normalize_advantages"), ("normalise_advantage",)),
+    **dict.fromkeys(("norm_adv", "normalise_advantage", "normalize_advantages"), ("normalize_advantage",)),
     **dict.fromkeys(("kl_target", "kl_coeff", "max_kl"), ("target_kl",)),
     **dict.fromkeys(("adam_epsilon", "opt_eps"), ("adam_eps",)),
     **dict.fromkeys(("vtrace_clip_rho_threshold",), ("clip_rho",)),
     **dict.fromkeys(("lag", "max_policy_lag", "max_staleness"), ("max_lag",)),
     # replay
     **dict.fromkeys(
-        ("buffer_size", "replay_size", "memory_size", "replay_buffer_size", "replay_buffer_capacity", "max_buffer_size",
-         "replay_buffer_config"),
-        ("capacity",),
+        ("capacity", "replay_size", "memory_size", "replay_buffer_capacity", "max_buffer_size", "replay_buffer_config"),
+        ("buffer_size", "replay_buffer_size"),
     ),
     **dict.fromkeys(
-        ("learning_starts", "learning_start", "warmup_steps", "start_steps", "min_replay_size", "initial_steps",
+        ("min_size", "learning_start", "warmup_steps", "start_steps", "min_replay_size", "initial_steps",
          "num_steps_sampled_before_learning_starts"),
-        ("min_size",),
+        ("learning_starts",),
     ),
     **dict.fromkeys(("gradient_steps", "num_grad_updates"), ("num_gradient_steps",)),
     **dict.fromkeys(("training_intensity", "replay_ratio", "utd", "utd_ratio", "updates_per_step"), ("samples_per_insert",)),
     **dict.fromkeys(
-        ("target_update_interval", "target_network_update_freq", "target_network_frequency", "target_update_freq",
+        ("target_every", "target_network_update_freq", "target_network_frequency", "target_update_freq",
          "target_update_frequency", "target_update_period"),
-        ("target_every",),
+        ("target_update_interval",),
     ),
     **dict.fromkeys(("polyak", "polyak_tau", "soft_update"), ("tau",)),
-    **dict.fromkeys(("prioritized", "prioritized_replay", "per"), ("prioritised",)),
-    **dict.fromkeys(("prioritized_replay_alpha", "per_alpha"), ("alpha",)),
-    **dict.fromkeys(("prioritized_replay_beta", "per_beta"), ("beta",)),
-    **dict.fromkeys(("n_step", "multi_step", "n_step_returns"), ("lookahead",)),
+    **dict.fromkeys(("prioritised", "prioritized_replay", "per"), ("prioritized",)),
+    **dict.fromkeys(("alpha", "prioritized_replay_alpha", "per_alpha", "priority_alpha"), ("priority_exponent",)),
+    **dict.fromkeys(("beta", "prioritized_replay_beta", "per_beta", "priority_beta"), ("importance_sampling_exponent",)),
+    **dict.fromkeys(("lookahead", "multi_step", "n_step_returns"), ("n_step",)),
+    **dict.fromkeys(("eta",), ("max_priority_weight",)),
+    **dict.fromkeys(("first_priorities",), ("initial_priorities",)),
+    **dict.fromkeys(("replay_capacity",), ("replay_buffer_size",)),
+    **dict.fromkeys(("length",), ("sequence_length",)),
+    **dict.fromkeys(("rescale", "value_function_rescaling"), ("value_rescaling",)),
+    **dict.fromkeys(("huber", "huber_param"), ("huber_delta",)),
     **dict.fromkeys(("double_q", "double_dqn"), ("double",)),
     **dict.fromkeys(("n_quantiles", "n_atoms"), ("num_atoms",)),
-    **dict.fromkeys(("policy_delay", "policy_frequency"), ("actor_every",)),
+    **dict.fromkeys(("actor_every", "policy_frequency"), ("policy_delay",)),
     # exploration
     **dict.fromkeys(("exploration_initial_eps", "start_e", "initial_epsilon", "eps_start"), ("epsilon_start",)),
     **dict.fromkeys(("exploration_final_eps", "end_e", "final_epsilon", "eps_end"), ("epsilon_end",)),
@@ -113,18 +120,19 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
         ("exploration_fraction", "epsilon_timesteps", "eps_decay", "epsilon_decay", "epsilon_decay_steps"), ("epsilon_steps",)
     ),
     **dict.fromkeys(("epsilon", "exploration_rate", "exploration_config"), ("epsilon_start epsilon_end epsilon_steps",)),
-    **dict.fromkeys(("action_noise", "exploration_noise"), ("noise",)),
-    **dict.fromkeys(("target_policy_noise", "policy_noise"), ("target_noise",)),
+    **dict.fromkeys(("noise", "action_noise"), ("exploration_noise",)),
+    **dict.fromkeys(("target_noise", "policy_noise"), ("target_policy_noise",)),
     **dict.fromkeys(("noise_clip",), ("target_noise_clip",)),
     **dict.fromkeys(("sigma0", "sigma_init"), ("noisy_std",)),
+    **dict.fromkeys(("ladder",), ("epsilon_base",)),
     # network
     **dict.fromkeys(
-        ("net_arch", "hidden_sizes", "hidden_dim", "hidden_size", "fcnet_hiddens", "layers", "num_hidden"), ("hidden",)
+        ("hidden", "net_arch", "hidden_dim", "hidden_size", "fcnet_hiddens", "layers", "num_hidden"), ("hidden_sizes",)
     ),
     **dict.fromkeys(("activation_fn", "fcnet_activation"), ("activation",)),
-    **dict.fromkeys(("policy_kwargs", "policy", "model", "model_config", "rl_module_spec"), ("network hidden activation",)),
-    **dict.fromkeys(("use_lstm", "lstm", "recurrent"), ("cell=lstm",)),
-    **dict.fromkeys(("lstm_cell_size", "lstm_hidden_size"), ("num_units",)),
+    **dict.fromkeys(("policy_kwargs", "policy", "model", "model_config", "rl_module_spec"), ("network hidden_sizes activation",)),
+    **dict.fromkeys(("use_lstm", "lstm", "recurrent", "cell"), ("rnn_type=lstm",)),
+    **dict.fromkeys(("num_units", "lstm_cell_size", "lstm_hidden_size"), ("rnn_size",)),
 }  # fmt: skip
 
 ALGORITHMS: Mapping[str, tuple[str, str]] = {
@@ -135,18 +143,18 @@ ALGORITHMS: Mapping[str, tuple[str, str]] = {
     "ddqn": ("dqn", ""),
     "double_dqn": ("dqn", ""),
     "dueling_dqn": ("dqn", "dueling=True"),
-    "recurrent_ppo": ("ppo", "cell=lstm"),
-    "ppo_lstm": ("ppo", "cell=lstm"),
+    "recurrent_ppo": ("ppo", "rnn_type=lstm"),
+    "ppo_lstm": ("ppo", "rnn_type=lstm"),
     "maskable_ppo": ("ppo", ""),
     "reinforce": ("pg", ""),
     "vpg": ("pg", ""),
     "impact": ("appo", ""),
 }
-"""Another library's name of an algorithm -> what it is here, and the field that makes it so."""
+"""Another library's name of an algorithm -> its name in levada, and the field to set."""
 
 
 def here(name: str, known: Collection[str]) -> tuple[str, ...]:
-    """What a foreign name is called here, of the names that are known; empty if it is not known either."""
+    """Equivalents of a foreign name among the known names; empty if there are none."""
     for together in FOREIGN.get(name, ()):
         found = tuple(target for target in together.split(" ") if target.partition("=")[0] in known)
         if found:
@@ -155,21 +163,21 @@ def here(name: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def in_python(targets: Collection[str]) -> str:
-    """As keyword arguments.
+    """Format names as keyword arguments.
 
-    >>> in_python(("hidden", "activation")), in_python(("device=cuda",))
-    ("'hidden' or 'activation'", "device='cuda'")
+    >>> in_python(("hidden_sizes", "activation")), in_python(("device=cuda",))
+    ("'hidden_sizes' or 'activation'", "device='cuda'")
     """
     return " or ".join(_argument(target) for target in targets)
 
 
 def on_the_command_line(targets: Collection[str]) -> str:
-    """As options."""
+    """Format names as command-line options."""
     return " or ".join(option(target) for target in targets)
 
 
 def option(target: str) -> str:
-    """A name, perhaps with an example, as it stands on the command line.
+    """Format a name, with its example if any, as a command-line option.
 
     >>> option("num_envs"), option("until=steps=5")
     ('--num-envs', '--until steps=5')

@@ -1,4 +1,4 @@
-"""Advantages beside the producer: a map node from rollouts to transitions with `advantage` and `target`."""
+"""Map node from rollouts to transitions with the columns `advantage` and `target`, computed beside the sampler."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from levada.rl.transitions import Transitions
 
 @dataclass(frozen=True, kw_only=True)
 class GAE:
-    """Generalised advantage estimation (Schulman et al. 2015, arXiv 1506.02438)."""
+    """Generalized advantage estimation (Schulman et al. 2015, arXiv 1506.02438)."""
 
     discount: float
-    """What a reward loses each step."""
+    """Discount factor gamma per step."""
     lambda_: float
-    """0: one-step, biased by the value function; 1: the whole return, noisy."""
+    """Lambda. 0: one-step advantages, biased by the value function. 1: full returns, with high variance."""
 
     def __call__(self, rollout: Rollout) -> Transitions:
-        """Transitions with two more columns: `advantage`, and `target`, which is what the value should have been."""
+        """Transitions with two more columns: `advantage` and `target`, the target of the value function."""
         advantage, target = gae_numpy(
             rollout.reward, rollout.value, rollout.next_value, rollout.terminated, rollout.truncated,
             discount=self.discount, lambda_=self.lambda_,

@@ -1,13 +1,13 @@
 """IMPALA: importance-weighted actor-learners (Espeholt et al. 2018, arXiv 1802.01561).
 
-Nobody waits for anybody: rollouts are learned from as they come, once, and V-trace corrects for the policy having gone on
-meanwhile.
+Sampling and learning are asynchronous: by default the learner uses each rollout once, in arrival order. V-trace corrects for
+the lag between the policy that collected it and the policy that learns.
 
     rollout x shards -> [queue: lag <= max_lag] -> batch -> sequences -> learn
         ^                                                                 |
         +---------------------------- [weights] <-------------------------+
 
-With `replay_ratio`, rollouts are also kept for a while and learned from again, between the new ones.
+With `replay_ratio`, the learner also replays recent rollouts between new ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from levada.rl.transitions import Transitions
 from levada.rl.unrolled import Unrolled
 
 _SLACK = 2
-"""Updates by which replay may be ahead of its ratio."""
+"""Number of updates by which replay may exceed its ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,29 +49,32 @@ class IMPALA(FromRollouts):
     """Configuration of IMPALA."""
 
     num_rollouts: int = 1
-    """Rollouts of one update. More make it steadier, and weights older."""
+    """Number of rollouts per update. More make updates less noisy and weights older."""
     minibatch_size: int | None = None
-    """Transitions whose gradient is computed at a time; None: those of the whole update. A few hundred images fit into caches and
-    are quicker. It must be whole rollouts of single environments, and divide num_rollouts * num_envs * num_steps."""
+    """Number of transitions whose gradient is computed at a time; gradients are summed over the update. Must be whole
+    rollouts of single environments and divide num_rollouts * num_envs * num_steps. Some hundred images fit into the cache and
+    are faster. None: the whole update."""
     max_lag: int | None = 4
-    """Updates that the policy may be ahead of the samples it learns from; None: as many as there are. Fewer also mean that fewer
-    shards are at work at once: `levada show` tells how many are idle. With `replay_ratio` it is the number of updates by new
-    rollouts alone. Those by rollouts that come again are added to the bound, which `levada show` prints: (1 + replay_ratio) *
-    (max_lag + 1), rounded up, + 2. New rollouts that are older are dropped; those that come again may be of any age."""
+    """Maximum number of updates between the policy that collected a sample and the policy that learns from it. None: no
+    limit. Smaller values let fewer shards work at a time: `levada show` prints how many are idle. With `replay_ratio`, only
+    updates by new rollouts count, and `levada show` prints the bound over all of them: (1 + replay_ratio) * (max_lag + 1),
+    rounded up, + 2. New rollouts that are older are dropped; replayed ones may be of any age."""
     order: Literal["admission", "arrival"] = "arrival"
-    """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
-    where some take longer than others, and never the same twice."""
+    """Order in which samples are learned from. `admission`: a fixed order, so the result does not depend on timing.
+    `arrival`: the order in which they come, which is faster where rollouts differ in duration and never gives the same result
+    twice."""
     on_new_weights: OnNewWeights = "continue"
-    """What becomes of a rollout when newer weights come: it goes on with the old ones, or is `cut`, and the shorter one sent,
-    which is less stale; for `arrival` alone, since how long rollouts are depends on timing then."""
+    """Treatment of a rollout in progress when new weights arrive. `continue`: finish it with the old weights. `cut`: send
+    what there is, which is less stale; needs order=arrival, since lengths then depend on timing."""
     replay_ratio: float = 0.0
-    """Rollouts that are learned from again for each new one; 0: none. More learn more from a sample, and from older ones."""
-    replay_capacity: int = 64
-    """Rollouts that are kept for that. More are older when they come again."""
+    """Number of replayed rollouts per new rollout. 0: no replay."""
+    replay_buffer_size: int = 64
+    """Number of rollouts kept for replay."""
     clip_rho: float = 1.0
-    """Importance ratios are cut off here. Higher learns more nearly the values of the newest policy, with more noise."""
+    """Upper limit rho-bar of the importance ratios of V-trace. Larger values are less biased towards the behavior policy,
+    with higher variance."""
     clip_c: float = 1.0
-    """The same for how far corrections travel back in time."""
+    """Upper limit c-bar of the trace coefficients of V-trace. Larger values propagate corrections further back in time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +88,7 @@ class IMPALA(FromRollouts):
         require_choice(self, "order", "admission", "arrival")
         require_choice(self, "on_new_weights", *get_args(OnNewWeights))
         require_not_negative(self, "replay_ratio")
-        require_counts(self, "replay_capacity", least=self.num_rollouts if self.replay_ratio else 1)
+        require_counts(self, "replay_buffer_size", least=self.num_rollouts if self.replay_ratio else 1)
         require_positive(self, "clip_rho", "clip_c")
         in_any_order = {
             "on_new_weights='cut'": self.on_new_weights == "cut", "max_lag=None": self.max_lag is None,
@@ -97,27 +100,27 @@ class IMPALA(FromRollouts):
             raise ConfigError(msg)
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
-        """What changes from update to update; steps that come again are no further ones."""
+        """Coefficients of the next update. `num_env_steps` includes replayed steps, which do not count."""
         return super().coefficients(round(num_env_steps / (1.0 + self.replay_ratio)))
 
     @property
     def queue(self) -> Queue:
-        """Between samplers and learner."""
+        """Queue between samplers and learner."""
         if self.max_lag is None:
             return Queue(max_lag=None, capacity=2 * max(self.shards, self.num_rollouts))
         if self.replay_ratio:
-            # how many updates come between two new batches is not fixed, only their mean; the field says what becomes of max_lag
+            # the number of updates between two new batches varies; only its mean is fixed (see the docstring of max_lag)
             capacity = (self.max_lag + 1) * self.num_rollouts
             most = math.ceil((1.0 + self.replay_ratio) * (self.max_lag + 1)) + _SLACK
             return Queue(max_lag=most, on_stale="drop", capacity=capacity)
         return Queue(max_lag=self.max_lag, order=self.order)
 
     def make_learner(self, policy: Policy) -> Learner:
-        """What learns."""
+        """Make the learner."""
         return self.sequence_learner(policy, VTraceLoss(self))
 
     def sequence_learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
-        """What learns from whole rollouts of single environments."""
+        """Make a learner from whole rollouts of single environments."""
         size = None if self.minibatch_size is None else self.num_sequences(self.minibatch_size)
         return self.learner(policy, loss, minibatch_size=size, accumulate=True, corrects_staleness=True, **more)
 
@@ -140,10 +143,10 @@ class IMPALA(FromRollouts):
     def mixed(
         self, flow: Flow, new: Stream[Sequence[Transitions]], rollouts: Stream[Rollout]
     ) -> Stream[Sequence[Transitions]]:
-        """New rollouts, and between them such as were learned from before (RLlib's mix-in replay)."""
+        """Mix replayed rollouts into the stream of new ones (RLlib's mix-in replay)."""
         num_rows = self.num_rollouts * self.num_envs
         replay = flow.replay(
-            "replay", of=Transitions, capacity=self.replay_capacity * self.num_envs, min_size=num_rows,
+            "replay", of=Transitions, capacity=self.replay_buffer_size * self.num_envs, min_size=num_rows,
             samples_per_insert=self.replay_ratio, tolerance=float(num_rows), order="arrival",
         )  # fmt: skip
         flow.store(flow.map("rows", Rollout.sequences, rollouts), to=replay)
@@ -151,20 +154,24 @@ class IMPALA(FromRollouts):
 
 
 def sequences(rollouts: Sequence[Rollout]) -> Sequence[Transitions]:
-    """Rollouts as rows that each hold one environment."""
+    """Reshape rollouts into rows of one environment each."""
     return [rollout.sequences() for rollout in rollouts]
 
 
 @dataclass(frozen=True)
 class VTraceLoss:
-    """Policy gradient, value loss and entropy bonus (arXiv 1802.01561, section 4.2)."""
+    """Policy-gradient loss, value loss and entropy bonus with V-trace (arXiv 1802.01561, section 4.2).
+
+    L = mean(-min(rho_s, clip_rho) (r_s + discount v_{s+1} - V(x_s)) log pi(a_s|x_s) + value_coef / 2 (v_s - V(x_s))^2
+    - entropy_coef H(pi(x_s))), with the V-trace targets v_s of equation 1.
+    """
 
     hp: IMPALA
 
     def __call__(
         self, apply: Apply, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of sequences ``[N, T, ...]``, and what is reported of it."""
+        """Loss of sequences ``[N, T, ...]``, and its statistics."""
         weight = batch["weight"].t()
         now = Unrolled.of(apply, batch)
         rho = (now.log_prob - batch["log_prob"].t()).detach().exp()
@@ -173,7 +180,7 @@ class VTraceLoss:
 
 
 def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, rho: Tensor) -> VTrace:
-    """V-trace of sequences, with importance ratios ``[T, N]``. Where episodes end, values ahead are by the weights that acted."""
+    """V-trace of sequences with importance ratios ``[T, N]``. Next values at episode ends are those of the acting weights."""
     terminated, truncated = batch["terminated"].t(), batch["truncated"].t()
     ahead = torch.cat([now.value[1:], now.last_value[None]])
     v_t = torch.where(terminated | truncated, batch["next_value"].t(), ahead)
@@ -186,7 +193,7 @@ def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, rho: Tensor) 
 def actor_critic_loss(
     hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, trace: VTrace, policy_loss: Tensor, rho: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of policy, values and entropy, and what is reported of it."""
+    """Sum of policy loss, value loss and entropy bonus, and its statistics."""
     weight = batch["weight"].t()
     value_loss = 0.5 * (weight * trace.errors.square()).sum()
     entropy = (weight * now.entropy).sum()

@@ -1,4 +1,4 @@
-"""The algorithms by name, and what each is in one line. Looking loads none of them, so `levada algorithms` is quick.
+"""Names of the algorithms, and a one-line summary of each, without importing them, so that `levada algorithms` is fast.
 
 >>> summary("ppo").partition(" ")[0]
 'PPO:'
@@ -27,18 +27,18 @@ ALGORITHMS = {
     "sac": "levada.algorithms.sac:SAC",
     "td3": "levada.algorithms.td3:TD3",
 }
-"""Name -> module:class. Imported when used."""
+"""Name -> module:class, imported on use."""
 
 
 def summary(name: str) -> str:
-    """The first paragraph of the docstring of an algorithm's module, read without importing it."""
+    """Read the first paragraph of an algorithm module's docstring without importing the module."""
     package, _, module = ALGORITHMS[name].partition(":")[0].rpartition(".")
     source = files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
     return first_paragraph(ast.get_docstring(ast.parse(source)) or name)
 
 
 def first_paragraph(text: str) -> str:
-    r"""The first paragraph of a docstring, in one line.
+    r"""The first paragraph of a docstring, on one line.
 
     >>> first_paragraph("PG: the policy\n    gradient.\n\nMore.")
     'PG: the policy gradient.'

@@ -1,6 +1,6 @@
-"""A network of the user's own as a field of a configuration: a class in Python, `module:Class` on the command line.
+"""Custom network as a field of a configuration: a class in Python, `module:Class` on the command line.
 
-It is called with the observation space and the number of action parameters and returns an `nn.Module`; see docs/rl.md.
+It is called with the observation space and the number of action parameters, and returns an `nn.Module`; see docs/rl.md.
 
 >>> find_network("levada.rl.models:MLP").__name__
 'MLP'
@@ -16,14 +16,14 @@ import tyro
 from levada.algorithms.registry import AlgorithmError, load_module
 
 NetworkField = Annotated[Any, tyro.conf.arg(constructor=str, metavar="MODULE:CLASS")]
-"""The type of such a field: a callable, a string, or None."""
+"""Type of the field: a callable, a string, or None."""
 
 
 def find_network(network: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
-    """What makes the network; None for the one that suits the observations.
+    """Resolve the field to a function that makes the network; None: the default network for the observations.
 
     Raises:
-        AlgorithmError: there is no such module or class.
+        AlgorithmError: the module or class does not exist.
     """
     if not isinstance(network, str):
         return network

@@ -4,8 +4,8 @@
         ^                                                          |
         +------------------------- [weights] <---------------------+
 
-An action is made more likely by the discounted return after it. Where a rollout ends before its episode, a learned value stands
-for the rest; with `baseline` it is also what returns are compared with, which is quicker.
+The gradient weights the log-probability of an action by the discounted return after it. If a rollout ends before its episode,
+a learned value function bootstraps the rest. With `baseline` this value is also subtracted from returns, which learns faster.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ class PG(FromRollouts):
     """Configuration of PG."""
 
     num_steps: int = 128
-    """Steps of one rollout. More rely less on the learned value where it ends, and come more seldom."""
     baseline: bool = False
-    """Subtract the learned value from returns: the same gradient on average, with less noise."""
+    """Subtract the value function from returns: the same expected gradient, with lower variance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_bools(self, "baseline")
 
     def flow(self, task: Task) -> Flow:
-        """Sample, add up returns, batch, learn, publish."""
+        """Sample, compute returns, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(policy, PGLoss(self))
 
@@ -55,13 +54,13 @@ class PG(FromRollouts):
 
 @dataclass(frozen=True)
 class PGLoss:
-    """That of A2C, with returns in place of advantages unless there is a baseline."""
+    """The loss of A2C, with returns in place of advantages unless `baseline` is set."""
 
     hp: PG
 
     def __call__(
         self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of transitions ``[N, ...]``, and what is reported of it."""
+        """Loss of transitions ``[N, ...]``, and its statistics."""
         gain = batch["advantage" if self.hp.baseline else "target"]
         return A2CLoss(self.hp)(apply, {**batch, "advantage": gain}, coefficients)

@@ -1,7 +1,7 @@
-"""PPO: proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347), for discrete and continuous actions.
+"""PPO: proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347), for discrete and continuous actions.
 
-Rollouts are taken with the newest weights, turned into advantages where they were taken, gathered into a batch, and
-learned from in several epochs of minibatches. The clipped ratio keeps the new policy near the one that acted.
+Samplers collect rollouts with the newest weights and compute advantages. The learner runs several epochs of minibatches over
+each batch of rollouts. Clipping the probability ratio keeps the new policy close to the one that collected the batch.
 
     rollout x shards -> gae -> [queue: lag <= max_lag] -> batch -> learn
         ^                                                           |
@@ -36,7 +36,7 @@ from levada.rl.task import Task
 from levada.rl.unrolled import evaluated
 
 USUAL_MINIBATCH = 256
-"""Transitions per gradient step, unless something else is said."""
+"""Default number of transitions per gradient step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,48 +44,51 @@ class PPO(FromRollouts):
     """Configuration of PPO."""
 
     num_steps: int = 128
-    """Steps of one rollout. More look further ahead, and come more seldom."""
     max_lag: int = 0
-    """Updates that the policy may be ahead of the samples it learns from. 0: on-policy; 1: sampling and learning overlap."""
+    """Maximum number of updates between the policy that collected a sample and the policy that learns from it. 0: on-policy.
+    1: sampling and learning overlap."""
     order: Literal["admission", "arrival"] = "admission"
-    """`admission`: the result does not depend on timing. `arrival`: samples are learned from as they come, which is quicker
-    where some take longer than others, and never the same twice."""
+    """Order in which samples are learned from. `admission`: a fixed order, so the result does not depend on timing.
+    `arrival`: the order in which they come, which is faster where rollouts differ in duration and never gives the same result
+    twice."""
     num_epochs: int = 4
-    """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
+    """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
+    it."""
     minibatch_size: int | None = None
-    """Transitions per gradient step, which must divide shards * num_envs * num_steps. Smaller means more, noisier steps. None:
-    256, or as `num_minibatches` says."""
+    """Number of transitions per gradient step; must divide shards * num_envs * num_steps. Smaller minibatches make more and
+    noisier gradient steps. None: 256, or what `num_minibatches` gives."""
     num_minibatches: int | None = None
-    """Gradient steps per pass, in place of `minibatch_size`, which follows then when num_envs changes. It must divide
-    shards * num_envs * num_steps. None: as `minibatch_size` says."""
+    """Number of gradient steps per epoch, in place of `minibatch_size`, which then follows from `num_envs`; must divide
+    shards * num_envs * num_steps. None: what `minibatch_size` gives."""
     learning_rate: float = 3e-4
-    """Size of a step of Adam."""
     anneal_steps: int | None = None
-    """Env steps over which learning rate and clip fall linearly to zero, as far as they are annealed; None: never."""
+    """Env steps over which the annealed settings fall linearly to zero. None: constant."""
     anneal_learning_rate: bool = True
-    """Whether the learning rate falls over `anneal_steps`."""
-    anneal_clip: bool = False
-    """Whether the clip falls over `anneal_steps`."""
+    """Anneal the learning rate over `anneal_steps`."""
+    anneal_clip_range: bool = False
+    """Anneal the clip range over `anneal_steps`."""
     gae_lambda: float = 0.95
-    """0 trusts the value function, 1 only what was seen: less bias, more noise."""
-    clip: float = 0.2
-    """By how much a ratio of probabilities may leave 1 before the gain from it stops."""
-    clip_value: float | None = None
-    """By how much a value may leave the old one before its loss stops to fall; None: not clipped."""
-    normalise_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 in each minibatch."""
+    """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
+    high variance."""
+    clip_range: float = 0.2
+    """Clip range epsilon of the probability ratio. Smaller values keep the new policy closer to the old one."""
+    clip_range_vf: float | None = None
+    """Clip range of the value loss around the old prediction. None: no clipping."""
+    normalize_advantage: bool = True
+    """Normalize advantages to mean 0 and standard deviation 1 in each minibatch."""
     target_kl: float | None = None
-    """Leave out the rest of an update once its KL divergence from the acting policy is above 1.5 times this; None: never."""
+    """Target KL divergence: the rest of an update is skipped once its KL divergence from the old policy exceeds 1.5 times
+    this. None: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fractions(self, "gae_lambda")
-        require_positive(self, "clip")
-        require_positive(self, "clip_value", "target_kl", or_none=True)
+        require_positive(self, "clip_range")
+        require_positive(self, "clip_range_vf", "target_kl", or_none=True)
         require_counts(self, "num_epochs")
         require_counts(self, "minibatch_size", "num_minibatches", or_none=True)
         require_counts(self, "max_lag", least=0)
-        require_bools(self, "anneal_learning_rate", "anneal_clip", "normalise_advantage")
+        require_bools(self, "anneal_learning_rate", "anneal_clip_range", "normalize_advantage")
         require_choice(self, "order", "admission", "arrival")
         product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
         if self.minibatch_size is not None and self.num_minibatches is not None:
@@ -99,33 +102,33 @@ class PPO(FromRollouts):
 
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
-        """Size and number of minibatches."""
+        """`minibatch_size` and `num_minibatches`."""
         return (("minibatch_size", "num_minibatches"),)
 
     @property
     def num_transitions(self) -> int:
-        """Transitions of one gradient step, whichever way they were given."""
+        """Number of transitions per gradient step, from `minibatch_size` or `num_minibatches`."""
         if self.num_minibatches is not None:
             return self.batch_size // self.num_minibatches
         return self.minibatch_size or USUAL_MINIBATCH
 
     @property
     def batch_size(self) -> int:
-        """Transitions of one update."""
+        """Number of transitions per update."""
         return self.shards * self.num_envs * self.num_steps
 
     @property
     def horizons(self) -> Mapping[str, int]:
-        """Those of the learning rate and the clip, as far as they are annealed."""
-        falls = {"learning_rate": self.anneal_learning_rate, "clip": self.anneal_clip}
+        """Horizons of the learning rate and the clip range, if annealed."""
+        falls = {"learning_rate": self.anneal_learning_rate, "clip_range": self.anneal_clip_range}
         return {name: self.anneal_steps for name, does in falls.items() if does and self.anneal_steps is not None}
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
-        """What changes from update to update."""
-        left = self.share_left(num_env_steps)
+        """Learning rate and clip range of the next update, after `num_env_steps`."""
+        left = self.remaining_fraction(num_env_steps)
         return {
             "learning_rate": self.learning_rate * (left if self.anneal_learning_rate else 1.0),
-            "clip": self.clip * (left if self.anneal_clip else 1.0),
+            "clip_range": self.clip_range * (left if self.anneal_clip_range else 1.0),
         }
 
     def flow(self, task: Task) -> Flow:
@@ -149,28 +152,32 @@ class PPO(FromRollouts):
 
 @dataclass(frozen=True)
 class PPOLoss:
-    """Clipped surrogate, value loss and entropy bonus (arXiv 1707.06347, equations 7 and 9)."""
+    """Clipped surrogate, value loss and entropy bonus (arXiv 1707.06347, equations 7 and 9).
+
+    L = mean(-min(R A, clip(R, 1 - clip_range, 1 + clip_range) A) + value_coef / 2 (V(s) - target)^2 - entropy_coef H(pi(s))),
+    with the probability ratio R = pi(a|s) / pi_old(a|s).
+    """
 
     hp: PPO
 
     def __call__(
         self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of one minibatch ``[M, ...]``, and what is reported of it."""
-        hp, clip, (now, batch) = self.hp, coefficients["clip"], evaluated(apply, batch)
+        """Loss of one minibatch ``[M, ...]``, and its statistics."""
+        hp, clip, (now, batch) = self.hp, coefficients["clip_range"], evaluated(apply, batch)
         weight, value = batch["weight"], now.value
         log_ratio = now.log_prob - batch["log_prob"]
         ratio = log_ratio.exp()
         advantage = batch["advantage"]
-        if hp.normalise_advantage:
-            centred = advantage - weight.dot(advantage)
-            advantage = centred / (weight.dot(centred * centred).sqrt() + 1e-8)
+        if hp.normalize_advantage:
+            centered = advantage - weight.dot(advantage)
+            advantage = centered / (weight.dot(centered * centered).sqrt() + 1e-8)
 
         # min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A), written without the clamp
         surrogate = torch.minimum(ratio * advantage, advantage + clip * advantage.abs())
         error = (value - batch["target"]).square()
-        if hp.clip_value is not None:
-            near = batch["value"] + (value - batch["value"]).clamp(-hp.clip_value, hp.clip_value)
+        if hp.clip_range_vf is not None:
+            near = batch["value"] + (value - batch["value"]).clamp(-hp.clip_range_vf, hp.clip_range_vf)
             error = torch.maximum(error, (near - batch["target"]).square())
         policy_loss = -weight.dot(surrogate)
         value_loss = 0.5 * weight.dot(error)

@@ -1,12 +1,12 @@
-"""Recurrent SAC: soft actor-critic for choices, with a memory (Ni et al. 2021, arXiv 2110.05038).
+"""Recurrent SAC: soft actor-critic for discrete actions with recurrent networks (Ni et al. 2021, arXiv 2110.05038).
 
     step x shards -> sequences ==> [replay] -> sample -> learn
         ^                                                  |
         +----------------------- [weights] <---------------+
 
-Actor and critics have memories of their own. The actor's state is stored with each sequence; that of the critics, who never act,
-begins with zeros at the burn-in. What differs from Ni et al.: networks do not see the last action and reward, sequences are cut,
-not whole episodes, and critics learn rescaled values, as in R2D2.
+Actor and critics have separate recurrent layers. The actor's recurrent state is stored with each sequence. The critics never
+act, so their state starts at zero at the burn-in. Differences from Ni et al.: networks do not observe the last action and
+reward, the replay stores fixed-length sequences instead of whole episodes, and critics learn rescaled values, as in R2D2.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from levada.algorithms.sequenced import Sequenced
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
-from levada.rl.explore import OwnNoise
+from levada.rl.explore import PolicySampling
 from levada.rl.models import TensorNest
 from levada.rl.net import Net
-from levada.rl.off_policy import Outcome, weighed
+from levada.rl.off_policy import LossOutput, apply_importance_weights
 from levada.rl.policy import Policy
 from levada.rl.recurrent import RecurrentNet
 from levada.rl.sequences import time_major, unroll
@@ -39,25 +39,25 @@ from levada.rl.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentSAC(Sequenced):
-    """Configuration of recurrent SAC. `capacity`, `min_size`, `batch_size` and `samples_per_insert` count sequences."""
+    """Configuration of recurrent SAC. `buffer_size`, `learning_starts`, `batch_size`, `samples_per_insert` count sequences."""
 
     tau: float = 0.02
-    """By how much the targets of the critics change in each gradient step."""
+    """Polyak factor of the target critics, applied at each gradient step."""
     log_alpha_init: float = -2.0
-    """Logarithm of the temperature in the beginning. Higher explores more at first."""
-    entropy_share: float = 0.3
-    """Entropy that the temperature aims at, as a share of that of random choices. Higher explores more in the long run."""
+    """Initial log temperature. Larger values explore more at first."""
+    target_entropy_ratio: float = 0.3
+    """Target entropy as a fraction of its maximum, log(number of allowed actions)."""
     num_random_steps: int = 1_000
-    """Env steps in which actions are random, before the policy is asked."""
+    """Number of env steps with random actions before the policy acts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_numbers(self, "log_alpha_init")
         require_counts(self, "num_random_steps", least=0)
-        require_fractions(self, "entropy_share")
+        require_fractions(self, "target_entropy_ratio")
 
     def flow(self, task: Task) -> Flow:
-        """Step, cut, store; sample, learn, publish."""
+        """Step, slice into sequences, store; sample, learn, publish."""
         require_actions(self, task, spaces.Discrete)
         policy = Policy(
             observation_space=task.observation_space, action_space=task.action_space, network=self.memory(policy_gain=0.01)
@@ -67,11 +67,11 @@ class RecurrentSAC(Sequenced):
             "temperature": partial(Temperature, self.log_alpha_init),
         }
         learner = self.learner(policy, RecurrentSACLoss(self, policy.head.num_params), more=more, targets=("critic",))
-        return self.replayed(task, learner, OwnNoise(num_random_steps=self.num_random_steps))
+        return self.replayed(task, learner, PolicySampling(num_random_steps=self.num_random_steps))
 
 
 class RecurrentCritic(nn.Module):
-    """Two values of each choice, by one memory."""
+    """Two values of each action, from one recurrent network."""
 
     def __init__(self, hp: RecurrentSAC, observation_space: Space[Any], num_actions: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class RecurrentCritic(nn.Module):
         self.network: RecurrentNet = hp.memory(policy_gain=1.0)(space, 2 * num_actions)
 
     def forward(self, obs: TensorNest, state: Tensor | None, is_first: Tensor) -> tuple[Tensor, Tensor]:
-        """Values ``[2, T, N, A]`` of observations ``[T, N, ...]``, and the state after them; None: it begins with zeros."""
+        """Values ``[2, T, N, A]`` of observations ``[T, N, ...]``, and the state after them. A state of None is zeros."""
         seen = cast("dict[str, TensorNest]", obs)[OBS] if self._has_mask else obs
         if state is None:
             state = torch.zeros(is_first.shape[1], self.network.state_size)
@@ -90,7 +90,7 @@ class RecurrentCritic(nn.Module):
 
 @dataclass(frozen=True)
 class RecurrentSACLoss:
-    """The losses of `ChoiceSACLoss`, for each step of a sequence."""
+    """Losses of `DiscreteSACLoss`, averaged over the steps of sequences (arXiv 1910.07207, equations 4, 5, 10, 11 and 12)."""
 
     hp: RecurrentSAC
     num_actions: int
@@ -101,37 +101,38 @@ class RecurrentSACLoss:
         targets: Mapping[str, Net],
         batch: Mapping[str, Any],
         coefficients: Mapping[str, Tensor],
-    ) -> Outcome:
-        """ArXiv 1910.07207, equations 4, 5, 10, 11 and 12; time-major, and with what follows the steps behind them."""
+    ) -> LossOutput:
+        """Loss of sequences, its statistics, and priorities. Tensors are time-major, and include what follows the steps."""
         hp, steps = self.hp, time_major(batch)
         log_alpha = nets["temperature"]()
         alpha = log_alpha.detach().exp()
         policy, _ = unroll(nets["policy"], steps, hp.burn_in, steps["state"])
         [values] = unroll(nets["critic"], steps, hp.burn_in, None)
         [slow] = unroll(targets["critic"], steps, hp.burn_in, None)
-        seen_as = signed_parabolic if hp.rescale else _same  # what the critics' numbers are worth
-        told_as = signed_hyperbolic if hp.rescale else _same
+        # from rescaled values to returns, and back
+        seen_as = signed_parabolic if hp.value_rescaling else _same
+        told_as = signed_hyperbolic if hp.value_rescaling else _same
         is_step = steps["is_step"]
         weight = is_step / is_step.sum()
 
         soft = soft_value(policy, seen_as(slow), alpha).detach()
-        after = soft.gather(0, steps["ahead"] + torch.arange(hp.length)[:, None])
+        after = soft.gather(0, steps["ahead"] + torch.arange(hp.sequence_length)[:, None])
         target = told_as(steps["reward"] + steps["discount"] * after)
-        chosen = value_of(values[:, : hp.length], steps["action"])
+        chosen = value_of(values[:, : hp.sequence_length], steps["action"])
         errors = (chosen - target).masked_fill(is_step.logical_not(), 0.0)
-        critic_loss = weighed(0.5 * errors.square() * weight, batch).sum()
+        critic_loss = apply_importance_weights(0.5 * errors.square() * weight, batch).sum()
 
-        actor_loss = -(soft_value(policy, seen_as(values.detach()), alpha)[: hp.length] * weight).sum()
-        entropy = policy.entropy().detach()[: hp.length]
-        seen = map_nest(lambda leaf: leaf[hp.burn_in : hp.burn_in + hp.length], steps["obs"])
-        goal = hp.entropy_share * most_entropy(seen, self.num_actions)
+        actor_loss = -(soft_value(policy, seen_as(values.detach()), alpha)[: hp.sequence_length] * weight).sum()
+        entropy = policy.entropy().detach()[: hp.sequence_length]
+        seen = map_nest(lambda leaf: leaf[hp.burn_in : hp.burn_in + hp.sequence_length], steps["obs"])
+        goal = hp.target_entropy_ratio * most_entropy(seen, self.num_actions)
         alpha_loss = (log_alpha * ((entropy - goal) * weight).sum()).sum()
         stats = {
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": (chosen[0] * weight).sum(),
             "entropy": (entropy * weight).sum(), "alpha": alpha.sum(),
         }  # fmt: skip
         priorities = hp.sequence_priorities(errors.abs().mean(dim=0), is_step)
-        return Outcome(critic_loss + actor_loss + alpha_loss, stats, priorities)
+        return LossOutput(critic_loss + actor_loss + alpha_loss, stats, priorities)
 
 
 def _same(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Algorithms by name, whatever its case, and any other by where it stands: `ppo`, `my_module:Mine`, `path/to/mine.py:Mine`.
+"""Algorithms by name, in any case, or by location: `ppo`, `my_module:Mine`, `path/to/mine.py:Mine`.
 
 >>> find_algorithm("ppo").__name__
 'PPO'
@@ -28,14 +28,14 @@ _EXPECTED = "my_module:Class, importable from here, or path/to/file.py:Class"
 
 
 class AlgorithmError(LevadaError, ValueError):
-    """There is no such algorithm."""
+    """An algorithm does not exist."""
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The class of an algorithm.
+    """Find the class of an algorithm.
 
     Raises:
-        AlgorithmError: no such name, module, file or class, or it is no algorithm.
+        AlgorithmError: the name, module, file or class does not exist, or the class is not an algorithm.
     """
     short = name.lower().replace("-", "_")
     if short in ALGORITHMS:
@@ -57,13 +57,13 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def algorithm_name(algorithm: type[Algorithm]) -> str:
-    """The short name of an algorithm, or of a user's own the name of its class."""
+    """The short name of an algorithm, or the class name of a custom one."""
     where = f"{algorithm.__module__}:{algorithm.__qualname__}"
     return next((name for name, home in ALGORITHMS.items() if home == where), algorithm.__qualname__)
 
 
 def algorithm_home(algorithm: type[Algorithm]) -> str:
-    """What `find_algorithm` finds it by, in any process: `module:Class`, or the whole path of its file.
+    """The location by which `find_algorithm` finds it in any process: `module:Class`, or the full path of its file.
 
     >>> algorithm_home(find_algorithm("ppo"))
     'levada.algorithms.ppo:PPO'
@@ -73,7 +73,7 @@ def algorithm_home(algorithm: type[Algorithm]) -> str:
 
 
 def describe(algorithm: type[Algorithm]) -> str:
-    """What it is, in one line: the first paragraph of its module's docstring, else of its own.
+    """One-line description: the first paragraph of the module's docstring, or of the class's if the module has none.
 
     >>> describe(find_algorithm("ppo")).partition(" ")[0]
     'PPO:'
@@ -107,10 +107,10 @@ def _no_such_class(where: str, name: str, module: ModuleType) -> str:
 
 
 def load_module(where: str) -> ModuleType:
-    """The module of a dotted name or of a file.
+    """Load a module by its dotted name or file.
 
     Raises:
-        AlgorithmError: there is none, or it is not Python.
+        AlgorithmError: it does not exist, or is not valid Python.
     """
     try:
         return _load_file(Path(where)) if where.endswith(".py") else _import(where)
@@ -126,7 +126,7 @@ def _import(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # found, but something that it imports is not
+            raise  # the module exists, but one of its imports does not
         msg = f"no module {module!r}; expected {_EXPECTED}"
         raise AlgorithmError(msg) from error
 

@@ -1,9 +1,9 @@
-"""What all algorithms that learn from a replay have in common: their settings, and the flow.
+"""Base of the algorithms that learn from a replay: their settings, and the flow.
 
 step x shards -> n_step ==> [replay] -> sample -> learn
-^                           ^                    |
-|                           +--- (priorities) ---+
-+---------------------- [weights] <--------------+
+    ^                           ^                    |
+    |                           +--- (priorities) ---+
+    +---------------------- [weights] <--------------+
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from levada.algorithms.checks import (
     require_positive,
     require_widths,
 )
-from levada.flow import Flow, Prioritised
+from levada.flow import Flow, Prioritized
 from levada.rl.explore import Exploration
 from levada.rl.off_policy import OffPolicyLearner
-from levada.rl.optimise import Adam
+from levada.rl.optimize import Adam
 from levada.rl.policy import Policy
 from levada.rl.sequences import Sequences
 from levada.rl.step_sampler import FirstPriority, NStep, StepSampler
@@ -38,56 +38,62 @@ from levada.rl.transitions import Transitions
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(Algorithm):
-    """Base of their configurations."""
+    """Base configuration of the algorithms that learn from a replay."""
 
     shards: int = 1
-    """Logical samplers, each with its own environments. More can use more cores."""
+    """Number of logical samplers, each with its own environments. More shards can use more cores."""
     num_envs: int = 1
-    """Environments of one shard, stepped together. More are quicker per step; newer weights come as often."""
+    """Number of environments per shard, stepped together. More environments cost less per step; weights are renewed equally
+    often."""
     num_steps: int = 8
-    """Steps between two looks at newer weights. More are quicker; the actions are those of older weights."""
-    capacity: int = 1_000_000
-    """Transitions that are kept; the oldest go. More forget later, and take more memory."""
-    min_size: int = 1_000
-    """Transitions that are stored before the first is learned from. Where actions are drawn, they are random until then."""
+    """Number of steps per environment between two looks at newer weights. More steps are faster and act with older
+    weights."""
+    buffer_size: int = 1_000_000
+    """Replay buffer size, in transitions. The oldest are overwritten."""
+    learning_starts: int = 1_000
+    """Number of transitions stored before the first gradient step. With Box actions they are random until then."""
     samples_per_insert: float = 256.0
-    """How often a transition is sampled on average; `batch_size` is one gradient step for each env step. More learn more from a
-    step, and take longer."""
+    """Average number of times a transition is sampled. `batch_size` here means one gradient step per env step. Larger values
+    learn more from a step and take longer."""
     tolerance: float = 0.0
-    """By how many samples that may be off before one side waits. 0: the result does not depend on timing."""
+    """Number of samples by which sampling and inserting may drift apart before one of them waits. 0: the result does not
+    depend on timing."""
     order: Literal["admission", "arrival"] = "admission"
-    """Transitions are stored in the order of their tickets, or as they come: then nobody waits for a slow shard, and the result
-    depends on timing."""
+    """Order in which transitions are stored. `admission`: a fixed order. `arrival`: the order in which they come, so no shard
+    waits for a slower one, and the result depends on timing."""
     tables: int = 1
-    """Tables that the replay consists of; each may have a process of its own. More are filled and drawn from in turn."""
-    prioritised: bool = False
-    """Sample more often what was more surprising."""
-    alpha: float = 0.6
-    """Exponent of the priorities, if prioritised. 0 is uniform, 1 in proportion to them."""
-    beta: float = 0.4
-    """Exponent of the weights that correct for priorities; it rises to 1 over `capacity` transitions."""
+    """Number of tables that the replay is split into, each with its own process if the deployment says so. They are filled
+    and sampled in turn."""
+    prioritized: bool = False
+    """Prioritized replay: sample transitions with larger TD errors more often."""
+    priority_exponent: float = 0.6
+    """Priority exponent alpha of prioritized replay. 0: uniform. 1: proportional to the TD error."""
+    importance_sampling_exponent: float = 0.4
+    """Importance-sampling exponent beta of prioritized replay, which rises to 1 over `buffer_size` transitions."""
     batch_size: int = 256
-    """Transitions of one gradient step."""
+    """Number of transitions per gradient step."""
     num_gradient_steps: int = 8
-    """Gradient steps of one update, on one draw. More are quicker; priorities and weights are renewed less often."""
+    """Number of gradient steps per update, all on one draw from the replay. More are faster; priorities and weights are
+    renewed less often."""
     learning_rate: float = 1e-3
-    """Size of a step of Adam."""
+    """Learning rate of Adam."""
     anneal_steps: int | None = None
-    """Env steps over which the learning rate falls linearly to zero; None: never."""
+    """Env steps over which the learning rate falls linearly to zero. None: constant."""
     discount: float = 0.99
-    """What a reward loses each step. Nearer to 1 looks further ahead."""
-    lookahead: int = 1
-    """Steps whose rewards a target adds up before it trusts a network. More learn sooner, from actions of older policies."""
+    """Discount factor gamma per step. Closer to 1 weighs distant rewards more."""
+    n_step: int = 1
+    """n of n-step returns. Larger n propagates rewards faster and makes targets more off-policy."""
     tau: float = 0.005
-    """By how much target networks change at a time; 1: they become the networks."""
+    """Polyak factor of the target networks. 1: copy the online network."""
     max_grad_norm: float | None = None
-    """Gradients are scaled down to this norm; None: never."""
+    """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
     adam_eps: float = 1e-8
-    """Adam's epsilon."""
-    hidden: tuple[int, ...] = (256, 256)
+    """Epsilon of Adam."""
+    hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     compile: Literal["auto"] | bool = "auto"
-    """Compile the update: at once, never (then it is ordinary torch), or once the run is long enough to earn it."""
+    """Compilation of the update. True: at the first update. False: never. `auto`: once the run is long enough to make up for
+    it."""
 
     def __post_init__(self) -> None:
         require_counts(
@@ -95,45 +101,45 @@ class Replayed(Algorithm):
             "shards",
             "num_envs",
             "num_steps",
-            "capacity",
-            "min_size",
+            "buffer_size",
+            "learning_starts",
             "batch_size",
             "num_gradient_steps",
-            "lookahead",
+            "n_step",
             "tables",
         )
         require_counts(self, "anneal_steps", or_none=True)
-        require_fractions(self, "discount", "tau", "alpha", "beta")
-        require_bools(self, "prioritised")
+        require_fractions(self, "discount", "tau", "priority_exponent", "importance_sampling_exponent")
+        require_bools(self, "prioritized")
         require_positive(self, "samples_per_insert", "learning_rate", "adam_eps", "tau")
         require_positive(self, "max_grad_norm", or_none=True)
         require_not_negative(self, "tolerance")
         require_choice(self, "order", "admission", "arrival")
-        require_widths(self, "hidden")
+        require_widths(self, "hidden_sizes")
         require_choice(self, "compile", True, False, "auto")
 
     @property
     def cut(self) -> NStep | Sequences:
-        """What makes rows of a replay of steps."""
-        return NStep(discount=self.discount, num_steps=self.lookahead)
+        """Converter from steps to rows of the replay."""
+        return NStep(discount=self.discount, num_steps=self.n_step)
 
     @property
     def horizons(self) -> Mapping[str, int]:
-        """The learning rate's."""
+        """Horizon of the learning rate, if annealed."""
         return {} if self.anneal_steps is None else {"learning_rate": self.anneal_steps}
 
     def coefficients(self, num_gradient_steps: int) -> dict[str, float]:
-        """What changes from update to update."""
+        """Learning rate of the next update, after `num_gradient_steps`."""
         num_steps = num_gradient_steps * self.batch_size / self.samples_per_insert * self.cut.stride
         left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_steps / self.anneal_steps)
         return {"learning_rate": self.learning_rate * left}
 
     def priorities(self, errors: Tensor) -> Tensor | None:
-        """Those of rows, by the errors ``[num, N]`` of critics; None if the replay has none."""
-        return errors.detach().abs().mean(dim=0) if self.prioritised else None
+        """Priorities of rows from the critics' errors ``[num, N]``; None unless replay is prioritized."""
+        return errors.detach().abs().mean(dim=0) if self.prioritized else None
 
     def learner(self, policy: Policy, loss: Any, **more: Any) -> OffPolicyLearner:
-        """The learner of these settings; `more`: fields of `OffPolicyLearner`."""
+        """Make the learner; `more`: fields of `OffPolicyLearner`."""
         return OffPolicyLearner(
             policy=policy, loss=loss, coefficients=self.coefficients, batch_size=self.batch_size, tau=self.tau,
             optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), compile=self.compile, **more,
@@ -146,9 +152,9 @@ class Replayed(Algorithm):
         explore: Exploration,
         first_priority: FirstPriority | None = None,
     ) -> Flow:
-        """The flow; with priorities, they go back to the replay after each update, and transitions may bring their first ones.
+        """Build the flow. With prioritized replay, each update sends priorities back; `first_priority` computes initial ones.
 
-        A shard looks at new weights once per item, so they are published about once in the time of an item, not more often.
+        A shard reads weights once per item, so they are published about once per item and no more often.
         """
         policy, cut = learner.policy, self.cut
         if bool(policy.state_size) is not isinstance(cut, Sequences):
@@ -160,34 +166,37 @@ class Replayed(Algorithm):
             cut = replace(cut, priority=first_priority)
         sampler = StepSampler(
             task=task, policy=policy, explore=explore, num_envs=self.num_envs, num_steps=self.num_steps,
-            num_old=cut.num_old, keeps_rows=first_priority is not None,
+            num_overlap_steps=cut.num_overlap_steps, keeps_head_params=first_priority is not None,
         )  # fmt: skip
-        # rows that only the end of an episode completes
-        pending = -(-cut.num_old // cut.stride) if isinstance(cut, Sequences) else 0
-        most, share = self.num_envs * (self.num_steps + pending), -(-self.capacity // self.tables)
+        # rows that are complete only when their episode ends
+        pending = -(-cut.num_overlap_steps // cut.stride) if isinstance(cut, Sequences) else 0
+        most, share = self.num_envs * (self.num_steps + pending), -(-self.buffer_size // self.tables)
         if most > share:
             msg = (
-                f"{type(self).__name__}(capacity={self.capacity}, tables={self.tables}): an item of num_envs={self.num_envs} and "
-                f"num_steps={self.num_steps} may be {most} entries, and a table holds {share}; raise the capacity"
+                f"{type(self).__name__}(buffer_size={self.buffer_size}, tables={self.tables}): an item of num_envs="
+                f"{self.num_envs} and num_steps={self.num_steps} may be {most} entries, and a table holds {share}; "
+                "raise buffer_size"
             )
             raise ConfigError(msg)
         size = self.num_gradient_steps * self.batch_size
         updates_per_item = self.num_envs * self.num_steps / cut.stride * self.samples_per_insert / size
 
-        prioritised = Prioritised(alpha=self.alpha, beta=self.beta, anneal_inserts=self.capacity)
+        prioritized = Prioritized(
+            alpha=self.priority_exponent, beta=self.importance_sampling_exponent, anneal_inserts=self.buffer_size
+        )
         flow = Flow(type(self).__name__.lower())
         weights = flow.latest("weights", of=learner)
         steps = flow.source("step", sampler, reads=weights, shards=self.shards)
         rows = flow.map("sequences" if isinstance(cut, Sequences) else "n_step", cut, steps)
         replay = flow.replay(
-            "replay", of=Transitions, capacity=self.capacity, min_size=self.min_size, tolerance=self.tolerance,
+            "replay", of=Transitions, capacity=self.buffer_size, min_size=self.learning_starts, tolerance=self.tolerance,
             samples_per_insert=self.samples_per_insert, order=self.order, tables=self.tables,
-            sampler=prioritised if self.prioritised else "uniform",
+            sampler=prioritized if self.prioritized else "uniform",
         )  # fmt: skip
         flow.store(rows, to=replay)
         update = flow.learn("learn", learner, flow.sample("sample", replay, size=size, minibatch_size=self.batch_size))
         flow.publish(update.weights, to=weights, every=max(1, int(updates_per_item)))
-        if self.prioritised:
-            flow.reprioritise(update.priorities, of=replay)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
         flow.report(update.stats)
         return flow

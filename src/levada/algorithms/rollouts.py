@@ -1,4 +1,4 @@
-"""What all algorithms that learn from rollouts have in common: their settings; policy, sampler and learner made of them."""
+"""Base of the algorithms that learn from rollouts: their settings, and the policy, sampler and learner made from them."""
 
 from __future__ import annotations
 
@@ -24,67 +24,68 @@ from levada.algorithms.checks import (
 from levada.algorithms.network import NetworkField, find_network
 from levada.rl._layers import has_large_images
 from levada.rl.device import choose_device
+from levada.rl.double_buffered import DoubleBufferedSampler
 from levada.rl.learner import Learner
-from levada.rl.optimise import Adam
+from levada.rl.optimize import Adam
 from levada.rl.policy import Policy
 from levada.rl.precision import Precision, choose_precision
 from levada.rl.recurrent import RecurrentNet
-from levada.rl.ring import Ring
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromRollouts(Algorithm):
-    """Base of their configurations."""
+    """Base configuration of the algorithms that learn from rollouts."""
 
     shards: int = 1
-    """Logical samplers, each with its own environments. More can use more cores."""
+    """Number of logical samplers, each with its own environments. More shards can use more cores."""
     num_envs: int = 8
-    """Environments of one shard, stepped together. More are quicker per step, and make rollouts larger."""
+    """Number of environments per shard, stepped together. More environments cost less per step and make batches larger."""
     num_groups: int = 1
-    """Groups of a shard's environments, which must divide num_envs: while one steps, actions of another are chosen. 2 pays where
-    environments let go of Python's lock, as Atari's, and there are cores to spare."""
+    """Number of groups of a shard's environments; must divide `num_envs`. While one group steps, actions of the next are
+    computed. 2 pays off where environments release the GIL, as Atari's do, and cores are free."""
     num_steps: int = 32
-    """Steps of one rollout. More look further ahead, and come more seldom."""
+    """Length of one rollout, in steps per environment. Longer rollouts give better return estimates and fewer updates."""
     learning_rate: float = 1e-3
-    """Size of a step of Adam."""
+    """Learning rate of Adam."""
     anneal_steps: int | None = None
-    """Env steps over which the learning rate falls linearly to zero; None: never."""
+    """Env steps over which the learning rate falls linearly to zero. None: constant."""
     discount: float = 0.99
-    """What a reward loses each step. Nearer to 1 looks further ahead."""
+    """Discount factor gamma per step. Closer to 1 weighs distant rewards more."""
     entropy_coef: float = 0.0
-    """Weight of the entropy bonus. More explores longer."""
+    """Coefficient of the entropy bonus. Larger values explore longer."""
     value_coef: float = 0.5
-    """Weight of the value loss."""
+    """Coefficient of the value loss."""
     max_grad_norm: float | None = 0.5
-    """Gradients are scaled down to this norm; None: never."""
+    """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
     adam_eps: float = 1e-5
-    """Adam's epsilon."""
-    normalise_obs: bool = False
-    """Shift and scale observations by their running mean and deviation."""
-    normalise_reward: bool = False
-    """Scale rewards by the running deviation of their discounted sum."""
+    """Epsilon of Adam."""
+    normalize_obs: bool = False
+    """Normalize observations by their running mean and standard deviation."""
+    normalize_reward: bool = False
+    """Scale rewards by the running standard deviation of the discounted return."""
     network: NetworkField = None
-    """A network of your own, as `module:Class`, called with the observation space and the number of action parameters."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers, without a network of your own."""
+    """Custom network as `module:Class`, called with the observation space and the number of action parameters."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of the default network."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Between the layers."""
-    cell: Literal["lstm", "gru"] | None = None
-    """Kind of the memory of a recurrent policy; None: it has none."""
-    num_units: int = 64
-    """Units of the memory. More remember more, and are slower."""
+    """Activation function between the layers."""
+    rnn_type: Literal["lstm", "gru"] | None = None
+    """Recurrent layer of the policy. None: feedforward."""
+    rnn_size: int = 64
+    """Number of units of the recurrent layer."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Numbers that layers compute in. "auto": bfloat16 for images of 64 x 64 and more with the default network, where the
-    processor multiplies bfloat16 (AVX512-BF16, AMX); else float32."""
+    """Floating-point format of the layers. `auto`: bfloat16 for images of at least 64 x 64 with the default network, where
+    the processor multiplies bfloat16 (AVX512-BF16, AMX); float32 otherwise."""
     device: str = field(default="auto", compare=False)
-    """Where networks compute: "cpu", "cuda", or one of several GPUs, "cuda:1". "auto": on a GPU for images of 36 x 36 and more,
+    """Device of the networks: `cpu`, `cuda`, or one of several GPUs, `cuda:1`. `auto`: a GPU for images of at least 36 x 36,
     where there is one."""
     log_std_init: float = 0.0
-    """Logarithm of the deviation of continuous actions in the beginning. More explores wider."""
+    """Initial log standard deviation of Box actions. Larger values explore more."""
     compile: Literal["auto"] | bool = "auto"
-    """Compile the update: at once, never (then it is ordinary torch), or once the run is long enough to earn it."""
+    """Compilation of the update. True: at the first update. False: never. `auto`: once the run is long enough to make up for
+    it."""
 
     def __post_init__(self) -> None:
         require_counts(self, "shards", "num_envs", "num_groups", "num_steps")
@@ -95,13 +96,13 @@ class FromRollouts(Algorithm):
         require_positive(self, "max_grad_norm", or_none=True)
         require_not_negative(self, "entropy_coef", "value_coef")
         require_numbers(self, "log_std_init")
-        require_bools(self, "normalise_obs", "normalise_reward")
-        require_widths(self, "hidden")
+        require_bools(self, "normalize_obs", "normalize_reward")
+        require_widths(self, "hidden_sizes")
         require_choice(self, "activation", "tanh", "relu")
-        require_choice(self, "cell", "lstm", "gru", None)
-        require_counts(self, "num_units")
-        if self.cell is not None and self.network is not None:
-            msg = f"{type(self).__name__}(cell={self.cell!r}, network=...): expected one of them"
+        require_choice(self, "rnn_type", "lstm", "gru", None)
+        require_counts(self, "rnn_size")
+        if self.rnn_type is not None and self.network is not None:
+            msg = f"{type(self).__name__}(rnn_type={self.rnn_type!r}, network=...): expected one of them"
             raise ConfigError(msg)
         require_choice(self, "precision", "auto", "float32", "bfloat16")
         require_texts(self, "device")
@@ -109,28 +110,28 @@ class FromRollouts(Algorithm):
 
     @property
     def horizons(self) -> Mapping[str, int]:
-        """The learning rate's."""
+        """Horizon of the learning rate, if annealed."""
         return {} if self.anneal_steps is None else {"learning_rate": self.anneal_steps}
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
-        """What changes from update to update."""
-        return {"learning_rate": self.learning_rate * self.share_left(num_env_steps)}
+        """Learning rate of the next update, after `num_env_steps`."""
+        return {"learning_rate": self.learning_rate * self.remaining_fraction(num_env_steps)}
 
-    def share_left(self, num_env_steps: int) -> float:
-        """Which share of `anneal_steps` is left."""
+    def remaining_fraction(self, num_env_steps: int) -> float:
+        """Fraction of `anneal_steps` that remains."""
         return 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_env_steps / self.anneal_steps)
 
     def policy(self, task: Task) -> Policy:
-        """The policy of these settings."""
-        shape: Any = {} if self.cell else {"hidden": self.hidden, "activation": self.activation}
+        """Make the policy."""
+        shape: Any = {} if self.rnn_type else {"hidden_sizes": self.hidden_sizes, "activation": self.activation}
         return Policy(
             observation_space=task.observation_space, action_space=task.action_space, network=self.make_network(),
-            normalise_obs=self.normalise_obs, normalise_reward=self.normalise_reward, log_std_init=self.log_std_init,
+            normalize_obs=self.normalize_obs, normalize_reward=self.normalize_reward, log_std_init=self.log_std_init,
             device=self._device(task), precision=self._precision(task)[0], **shape,
         )  # fmt: skip
 
-    def settled(self, task: Task) -> tuple[Self, Mapping[str, str]]:
-        """With a precision, if that depends on the processor."""
+    def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
+        """Choose the precision if it depends on the processor."""
         if self.precision != "auto" or not has_large_images(task.observation_space):
             return self, {}
         chosen, why = self._precision(task)
@@ -142,22 +143,26 @@ class FromRollouts(Algorithm):
     def _precision(self, task: Task) -> tuple[Precision, str]:
         if self.precision != "auto":
             return self.precision, "it was asked for"
-        is_default_network = self.network is None and self.cell is None
+        is_default_network = self.network is None and self.rnn_type is None
         return choose_precision(task.observation_space, self._device(task), is_default_network=is_default_network)
 
     def make_network(self) -> Callable[..., Any] | None:
-        """What makes the network; None: the one that suits the observations."""
-        if self.cell is None:
+        """Function that makes the network; None: the default network for the observations."""
+        if self.rnn_type is None:
             return find_network(self.network)
         return partial(
-            RecurrentNet, cell=self.cell, num_units=self.num_units, hidden=self.hidden, activation=self.activation
+            RecurrentNet,
+            rnn_type=self.rnn_type,
+            rnn_size=self.rnn_size,
+            hidden_sizes=self.hidden_sizes,
+            activation=self.activation,
         )
 
     def num_sequences(self, num_transitions: int) -> int:
-        """How many rows hold so many transitions, if each is a whole rollout of one environment.
+        """Number of rows that hold this many transitions if each row is a whole rollout of one environment.
 
         Raises:
-            ConfigError: that is no whole number.
+            ConfigError: the number is not whole.
 
         """
         if num_transitions % self.num_steps:
@@ -169,25 +174,25 @@ class FromRollouts(Algorithm):
         return num_transitions // self.num_steps
 
     def num_rows(self, policy: Policy, num_transitions: int | None) -> int | None:
-        """How many rows hold so many transitions: of a recurrent policy each is a whole rollout of one environment.
+        """Number of rows that hold this many transitions. For a recurrent policy, a row is a whole rollout of one environment.
 
         Raises:
-            ConfigError: that is no whole number.
+            ConfigError: the number is not whole.
 
         """
         if num_transitions is None or not policy.state_size:
             return num_transitions
         return self.num_sequences(num_transitions)
 
-    def sampler(self, task: Task, policy: Policy, **more: Any) -> Sampler | Ring:
-        """What acts; `more`: fields of `Sampler`."""
+    def sampler(self, task: Task, policy: Policy, **more: Any) -> Sampler | DoubleBufferedSampler:
+        """Make the sampler; `more`: fields of `Sampler`."""
         sampler = Sampler(
             task=task, policy=policy, num_envs=self.num_envs, num_steps=self.num_steps, discount=self.discount, **more
         )
-        return sampler if self.num_groups == 1 else Ring(sampler=sampler, num_groups=self.num_groups)
+        return sampler if self.num_groups == 1 else DoubleBufferedSampler(sampler=sampler, num_groups=self.num_groups)
 
     def learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
-        """What learns; `more`: fields of `Learner`."""
+        """Make the learner; `more`: fields of `Learner`."""
         return Learner(
             policy=policy, loss=loss, coefficients=self.coefficients, compile=self.compile,
             optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), **more,

@@ -1,12 +1,12 @@
-"""SAC: soft actor-critic (Haarnoja et al. 2018, arXiv 1801.01290 and 1812.05905), with two critics and its own temperature.
+"""SAC: soft actor-critic (Haarnoja et al. 2018, arXiv 1801.01290 and 1812.05905), with two critics and a learned temperature.
 
     step x shards -> n_step ==> [replay] -> sample -> learn
         ^                                               |
         +---------------------- [weights] <-------------+
 
-Actor, critics and temperature learn in one gradient step: each from its own loss, in which the others are frozen. Where an
-action is a choice (Discrete), critics value all of them, and expectations over the policy take the place of drawn actions:
-Christodoulou 2019, arXiv 1910.07207.
+Actor, critics and temperature learn in one gradient step, each from its own loss, in which the others are frozen. For discrete
+actions, critics evaluate all actions, and expectations over the policy replace sampled actions: Christodoulou 2019, arXiv
+1910.07207.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from levada.algorithms.suited import require_actions, require_vectors
 from levada.flow import Flow
 from levada.math import Categorical
 from levada.rl._box_heads import vector_of
-from levada.rl.critic import ChoiceCritic, Critic
-from levada.rl.explore import OwnNoise
+from levada.rl.critic import Critic, DiscreteCritic
+from levada.rl.explore import PolicySampling
 from levada.rl.models import actor_network, value_network
 from levada.rl.net import Net
-from levada.rl.off_policy import Outcome, weighed
+from levada.rl.off_policy import LossOutput, apply_importance_weights
 from levada.rl.policy import Policy
 from levada.rl.spaces import ACTION_MASK
 from levada.rl.task import Task
@@ -42,58 +42,70 @@ class SAC(Replayed):
     """Configuration of SAC."""
 
     log_alpha_init: float = 0.0
-    """Logarithm of the temperature in the beginning. Higher explores more at first."""
-    entropy_per_action: float = -1.0
-    """Entropy that the temperature aims at, for each number of an action, as if it lay in (-1, 1). Higher explores more in the
-    long run."""
-    entropy_share: float = 0.6
-    """The same where an action is a choice, as a share of the most that there can be: the logarithm of the number of actions that
-    are allowed. The paper has 0.98, which stays near to choosing at random; 0 becomes greedy."""
+    """Initial log temperature. Larger values explore more at first."""
+    target_entropy: float | None = None
+    """Box actions: target entropy in nats, of actions scaled to (-1, 1). None: minus the number of action dimensions."""
+    target_entropy_ratio: float = 0.6
+    """Discrete actions: target entropy as a fraction of its maximum, log(number of allowed actions). The paper uses 0.98,
+    which stays close to a random policy; 0 becomes greedy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_numbers(self, "log_alpha_init", "entropy_per_action")
-        require_fractions(self, "entropy_share")
+        require_numbers(self, "log_alpha_init")
+        require_numbers(self, "target_entropy", or_none=True)
+        require_fractions(self, "target_entropy_ratio")
 
     def flow(self, task: Task) -> Flow:
-        """Step, look ahead, store; sample, learn, publish."""
+        """Step, compute n-step returns, store; sample, learn, publish."""
         require_actions(self, task, spaces.Box, spaces.Discrete)
         shared: Any = {"observation_space": task.observation_space, "action_space": task.action_space}
-        loss: SACLoss | ChoiceSACLoss
+        loss: SACLoss | DiscreteSACLoss
         critic: Callable[[], nn.Module]
         noise = {}
         if isinstance(task.action_space, spaces.Discrete):
-            policy = Policy(**shared, network=partial(value_network, hidden=self.hidden))
+            policy = Policy(**shared, network=partial(value_network, hidden_sizes=self.hidden_sizes))
             num_actions = policy.head.num_params
-            critic = partial(ChoiceCritic, policy.observation_space, num_actions, hidden=self.hidden)
-            loss = ChoiceSACLoss(self, num_actions)
+            critic = partial(DiscreteCritic, policy.observation_space, num_actions, hidden_sizes=self.hidden_sizes)
+            loss = DiscreteSACLoss(self, num_actions)
         else:
             require_vectors(self, task)
             assert isinstance(task.action_space, spaces.Box)
-            policy = Policy(**shared, network=partial(actor_network, hidden=self.hidden), squash=True, state_std=True)
+            policy = Policy(
+                **shared,
+                network=partial(actor_network, hidden_sizes=self.hidden_sizes),
+                tanh_squash=True,
+                state_dependent_std=True,
+            )
             num_actions = math.prod(task.action_space.shape)
-            critic = partial(Critic, policy.observation_space, policy.action_space, hidden=self.hidden)
+            critic = partial(Critic, policy.observation_space, policy.action_space, hidden_sizes=self.hidden_sizes)
             loss, noise = SACLoss(self, num_actions), {"noise": (num_actions,), "next_noise": (num_actions,)}
         more = {"critic": critic, "temperature": partial(Temperature, self.log_alpha_init)}
         learner = self.learner(policy, loss, more=more, targets=("critic",), noise=noise)
-        return self.replayed(task, learner, OwnNoise(num_random_steps=self.min_size))
+        return self.replayed(task, learner, PolicySampling(num_random_steps=self.learning_starts))
 
 
 class Temperature(nn.Module):
-    """The weight of the entropy, by its logarithm."""
+    """Temperature alpha, the weight of the entropy, parameterized by its logarithm."""
 
     def __init__(self, log_alpha: float) -> None:
         super().__init__()
         self.log_alpha = nn.Parameter(torch.tensor([log_alpha]))
 
     def forward(self) -> Tensor:
-        """Its logarithm, ``[1]``."""
+        """Log alpha, ``[1]``."""
         return self.log_alpha
 
 
 @dataclass(frozen=True)
 class SACLoss:
-    """Soft Bellman errors, the soft value of the actor's actions, and the gap to the entropy that is aimed at."""
+    """Losses of critics, actor and temperature (arXiv 1812.05905, equations 5, 7, 9 and 18).
+
+    With reparameterized actions a ~ pi(s) and a' ~ pi(s'):
+
+    - critics: sum_i mean(1/2 (Q_i(s, a_tm1) - y)^2), y = r + discount * (min_i Q'_i(s', a') - alpha log pi(a'|s')).
+    - actor: mean(alpha log pi(a|s) - min_i Q_i(s, a)).
+    - temperature: -log(alpha) mean(log pi(a|s) + target entropy).
+    """
 
     hp: SAC
     num_actions: int
@@ -104,8 +116,8 @@ class SACLoss:
         targets: Mapping[str, Net],
         batch: Mapping[str, Any],
         coefficients: Mapping[str, Tensor],
-    ) -> Outcome:
-        """ArXiv 1812.05905, equations 5, 7, 9 and 18."""
+    ) -> LossOutput:
+        """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         log_alpha = nets["temperature"]()
         alpha = log_alpha.detach().exp()
         after, log_prob_after = _act(nets["policy"].frozen, batch["next_obs"], batch["next_noise"])
@@ -113,22 +125,22 @@ class SACLoss:
         target = (batch["reward"] + batch["discount"] * soft).detach()
         values = nets["critic"](batch["obs"], batch["action"])
         errors = values - target
-        critic_loss = 0.5 * weighed(errors.square(), batch).mean(dim=1).sum()
+        critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
 
         action, log_prob = _act(nets["policy"], batch["obs"], batch["noise"])
         actor_loss = (alpha * log_prob - nets["critic"].frozen(batch["obs"], action).amin(dim=0)).mean()
-        goal = self.hp.entropy_per_action * self.num_actions
+        goal = -float(self.num_actions) if self.hp.target_entropy is None else self.hp.target_entropy
         alpha_loss = -(log_alpha * (log_prob.detach() + goal).mean()).sum()
         stats = {
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": values.mean(), "entropy": -log_prob.mean(),
             "alpha": alpha.sum(),
         }  # fmt: skip
-        return Outcome(critic_loss + actor_loss + alpha_loss, stats, self.hp.priorities(errors))
+        return LossOutput(critic_loss + actor_loss + alpha_loss, stats, self.hp.priorities(errors))
 
 
 def _act(policy: Net, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions ``[N, A]`` that the noise makes, with gradient, and their log-densities ``[N]`` as if their range were (-1, 1): how
-    much entropy is aimed at must not depend on the units of the actions.
+    """Reparameterized actions ``[N, A]`` with gradient, and their log-densities ``[N]`` as if their range were (-1, 1). The
+    target entropy must not depend on the units of the actions.
     """
     distribution = vector_of(policy(obs)[0])
     x = distribution.base.mean + distribution.base.log_std.exp() * noise
@@ -137,8 +149,15 @@ def _act(policy: Net, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class ChoiceSACLoss:
-    """The same for choices: nothing is drawn, for the expectation over the policy is a sum."""
+class DiscreteSACLoss:
+    """Losses of `SACLoss` for discrete actions: expectations over the policy are exact sums (arXiv 1910.07207).
+
+    With the soft value V of `soft_value` (equations 4, 5, 10, 11 and 12):
+
+    - critics: sum_i mean(1/2 (Q_i(s, a) - y)^2), y = r + discount * V'(s').
+    - actor: -mean(V(s)), with gradient to the policy only.
+    - temperature: log(alpha) mean(H(pi(s)) - target entropy).
+    """
 
     hp: SAC
     num_actions: int
@@ -149,8 +168,8 @@ class ChoiceSACLoss:
         targets: Mapping[str, Net],
         batch: Mapping[str, Any],
         coefficients: Mapping[str, Tensor],
-    ) -> Outcome:
-        """ArXiv 1910.07207, equations 4, 5, 10, 11 and 12."""
+    ) -> LossOutput:
+        """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         log_alpha = nets["temperature"]()
         alpha = log_alpha.detach().exp()
         policy_t, _ = nets["policy"].frozen(batch["next_obs"])
@@ -160,34 +179,34 @@ class ChoiceSACLoss:
         policy_tm1, _ = nets["policy"](batch["obs"])
         chosen = value_of(values, batch["action"])
         errors = chosen - target
-        critic_loss = 0.5 * weighed(errors.square(), batch).mean(dim=1).sum()
+        critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
 
         actor_loss = -soft_value(policy_tm1, values.detach(), alpha).mean()
         entropy = policy_tm1.entropy().detach()
-        goal = self.hp.entropy_share * most_entropy(batch["obs"], self.num_actions)
+        goal = self.hp.target_entropy_ratio * most_entropy(batch["obs"], self.num_actions)
         alpha_loss = (log_alpha * (entropy - goal).mean()).sum()
         stats = {
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": chosen.mean(), "entropy": entropy.mean(),
             "alpha": alpha.sum(),
         }  # fmt: skip
-        return Outcome(critic_loss + actor_loss + alpha_loss, stats, self.hp.priorities(errors))
+        return LossOutput(critic_loss + actor_loss + alpha_loss, stats, self.hp.priorities(errors))
 
 
 def soft_value(policy: Categorical, values: Tensor, alpha: Tensor) -> Tensor:
-    """What it is worth to act by the policy, its entropy included: ``[*batch]``, with the policy's gradient.
+    """Soft value of a state, ``[*batch]``, with the policy's gradient (arXiv 1910.07207, equation 10).
 
-    ArXiv 1910.07207, equation 10, with the smallest of the critics' `values` ``[num, *batch, A]``.
+    V(s) = sum_a pi(a|s) (min_i Q_i(s, a) - alpha log pi(a|s)), from the critics' `values` ``[num, *batch, A]``.
     """
     return (policy.log_probs.exp() * (values.amin(dim=0) - alpha * policy.log_probs)).sum(dim=-1)
 
 
 def value_of(values: Tensor, action: Tensor) -> Tensor:
-    """The values ``[num, *batch]`` of one action ``[*batch]`` each, of `values` ``[num, *batch, A]``."""
+    """Values ``[num, *batch]`` of the actions ``[*batch]``, from `values` ``[num, *batch, A]``."""
     return values.gather(-1, action.expand(values.shape[:-1])[..., None])[..., 0]
 
 
 def most_entropy(obs: Any, num_actions: int) -> Tensor:
-    """Of whoever chooses at random among the actions that are allowed: ``[*batch]``, or a scalar where all are."""
+    """Maximum entropy, that of uniform random allowed actions: ``[*batch]``, or a scalar without an action mask."""
     if isinstance(obs, dict) and ACTION_MASK in obs:
         num_allowed: Tensor = (obs[ACTION_MASK] != 0).sum(dim=-1)
         return num_allowed.clamp(min=1).log()

@@ -1,12 +1,12 @@
-"""What algorithms that learn from replayed sequences have in common: recurrent networks, and what is stored for them.
+"""Base of the algorithms that learn from replayed sequences: recurrent networks, and the sequences they store.
 
     step x shards -> sequences ==> [replay] -> sample -> learn
         ^                                                  |
         +----------------------- [weights] <---------------+
 
-Stored are sequences of steps, none of which leaves its episode, with the state of the network as it was when they were taken. A
-gradient step first runs the networks over the `burn_in` before a sequence, so that their states are nearly those of the present
-weights, and then learns from all steps of the sequence (Kapturowski et al. 2019, Recurrent experience replay in distributed
+The replay stores sequences of steps, each within one episode, with the recurrent state of the acting network. A gradient step
+first runs the networks over the `burn_in` before a sequence, so that their states are close to those of the current weights,
+and then learns from all steps of the sequence (Kapturowski et al. 2019, Recurrent experience replay in distributed
 reinforcement learning, section 3).
 """
 
@@ -27,71 +27,73 @@ from levada.rl.sequences import Sequences
 
 @dataclass(frozen=True, kw_only=True)
 class Sequenced(Replayed):
-    """Base of their configurations. `capacity`, `min_size`, `batch_size` and `samples_per_insert` count sequences."""
+    """Base configuration. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count sequences."""
 
     num_envs: int = 8
-    """Environments of one shard, stepped together. More are quicker per step; newer weights come as often."""
     num_steps: int = 20
-    """Steps between two looks at newer weights. Fewer copy the burn-in more often; more act by older weights."""
-    length: int = 20
-    """Steps of a sequence that are learned from. Longer ones remember further back, and are fewer."""
+    """Number of steps per environment between two looks at newer weights. More steps copy the burn-in less often and act with
+    older weights."""
+    sequence_length: int = 20
+    """Number of steps per sequence that are learned from. Longer sequences learn longer dependencies."""
     burn_in: int = 10
-    """Steps before them, over which the state is brought up to date. More trust less in old states, and take longer."""
+    """Number of steps before them that only warm up the recurrent state. More steps rely less on stale states and take
+    longer."""
     overlap: int = 0
-    """Steps that a sequence shares with the next, beside the burn-in. More learn from each step in several sequences."""
-    capacity: int = 10_000
-    """Sequences that are kept; the oldest go. More forget later, and take more memory."""
-    min_size: int = 50
-    """Sequences that are stored before the first is learned from."""
+    """Number of steps that consecutive sequences share, beside the burn-in."""
+    buffer_size: int = 10_000
+    """Replay buffer size, in sequences. The oldest are overwritten."""
+    learning_starts: int = 50
+    """Number of sequences stored before the first gradient step."""
     samples_per_insert: float = 16.0
-    """How often a sequence is sampled on average. More learn more from a step, and take longer."""
+    """Average number of times a sequence is sampled. Larger values learn more from a step and take longer."""
     batch_size: int = 32
-    """Sequences of one gradient step."""
+    """Number of sequences per gradient step."""
     num_gradient_steps: int = 4
-    """Gradient steps of one update, on one draw. More are quicker; priorities and weights are renewed less often."""
-    lookahead: int = 3
-    """Steps whose rewards a target adds up before it trusts a network. More learn sooner, from actions of older policies."""
-    eta: float = 0.9
-    """If prioritised: share of the largest error in a sequence's priority; the rest is the mean. 1 seeks single surprises."""
-    rescale: bool = True
-    """Learn the values' signed hyperbolic function: returns of any size are made small."""
+    n_step: int = 3
+    max_priority_weight: float = 0.9
+    """Weight eta of the largest TD error in a sequence's priority; the mean error has weight 1 - eta."""
+    value_rescaling: bool = True
+    """Value rescaling: learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of the return, which tolerates returns of any
+    scale."""
     max_grad_norm: float | None = 10.0
-    """Gradients are scaled down to this norm; None: never."""
-    hidden: tuple[int, ...] = (64,)
-    """Widths of the layers before the memory."""
-    num_units: int = 64
-    """Units of the memory. More remember more, and are slower."""
-    cell: Literal["lstm", "gru"] = "lstm"
-    """Kind of the memory; "gru" is smaller and quicker."""
+    hidden_sizes: tuple[int, ...] = (64,)
+    """Widths of the layers before the recurrent layer."""
+    rnn_size: int = 64
+    """Number of units of the recurrent layer."""
+    rnn_type: Literal["lstm", "gru"] = "lstm"
+    """Recurrent layer. `gru` is smaller and faster."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "length", "num_units")
+        require_counts(self, "sequence_length", "rnn_size")
         require_counts(self, "burn_in", "overlap", least=0)
-        require_bools(self, "rescale")
-        require_fractions(self, "eta")
-        require_choice(self, "cell", "lstm", "gru")
-        if self.overlap >= self.length:
-            msg = f"{type(self).__name__}(overlap={self.overlap}): expected an integer below length={self.length}"
+        require_bools(self, "value_rescaling")
+        require_fractions(self, "max_priority_weight")
+        require_choice(self, "rnn_type", "lstm", "gru")
+        if self.overlap >= self.sequence_length:
+            length = f"sequence_length={self.sequence_length}"
+            msg = f"{type(self).__name__}(overlap={self.overlap}): expected an integer below {length}"
             raise ConfigError(msg)
 
     @property
     def cut(self) -> Sequences:
-        """Sequences."""
+        """Converter from steps to sequences."""
         return Sequences(
-            discount=self.discount, length=self.length, burn_in=self.burn_in, overlap=self.overlap, num_steps=self.lookahead
+            discount=self.discount, length=self.sequence_length, burn_in=self.burn_in, overlap=self.overlap, num_steps=self.n_step
         )  # fmt: skip
 
     def sequence_priorities(self, error: Tensor, is_step: Tensor) -> Tensor | None:
-        """Those of sequences ``[N]`` by the errors ``[length, N]`` of their steps, 0 where there is none; None if nobody asks."""
-        if not self.prioritised:
+        """Priorities of sequences ``[N]`` from their steps' TD errors ``[length, N]``, 0 in the padding; None if uniform."""
+        if not self.prioritized:
             return None
         size = error.detach().abs()
-        return self.eta * size.amax(dim=0) + (1.0 - self.eta) * size.sum(dim=0) / is_step.sum(dim=0)
+        return self.max_priority_weight * size.amax(dim=0) + (1.0 - self.max_priority_weight) * size.sum(
+            dim=0
+        ) / is_step.sum(dim=0)
 
     def memory(self, policy_gain: float) -> Callable[..., RecurrentNet]:
-        """What makes a network of these settings; `policy_gain`: scale of its parameters in the beginning."""
+        """Make a factory of recurrent networks; `policy_gain`: initial scale of the output layer."""
         return partial(
-            RecurrentNet, hidden=self.hidden, num_units=self.num_units, cell=self.cell, activation="relu",
+            RecurrentNet, hidden_sizes=self.hidden_sizes, rnn_size=self.rnn_size, rnn_type=self.rnn_type, activation="relu",
             policy_gain=policy_gain,
         )  # fmt: skip

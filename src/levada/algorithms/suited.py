@@ -1,4 +1,4 @@
-"""Whether an algorithm can learn a task, by its spaces; a refusal says which algorithms can."""
+"""Checks that an algorithm supports the spaces of a task; errors name the algorithms that do."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SUITED: Mapping[type[Space[Any]], tuple[str, ...]] = {
     spaces.MultiDiscrete: ("ppo", "impala", "a2c"),
     spaces.MultiBinary: ("ppo", "impala", "a2c"),
 }
-"""Kind of an action space -> algorithms to try first."""
+"""Kind of action space -> algorithms to try first."""
 
 
 def require_actions(config: Algorithm, task: Task, *kinds: type[Space[Any]]) -> None:
-    """The action space is of one of these kinds.
+    """Require an action space of one of these kinds.
 
     Raises:
-        SpaceError: it is of another; says which algorithms take it.
+        SpaceError: it is of another kind; names algorithms that support it.
     """
     space = task.action_space
     if not isinstance(space, kinds):
@@ -37,10 +37,10 @@ def require_actions(config: Algorithm, task: Task, *kinds: type[Space[Any]]) -> 
 
 
 def require_vectors(config: Algorithm, task: Task) -> None:
-    """Observations are vectors or numbers of a choice: a critic of observations and actions flattens whatever it is given.
+    """Require observations that are vectors or discrete: a critic of observations and actions flattens its inputs.
 
     Raises:
-        SpaceError: they are images, a Dict or a Tuple; says what to do.
+        SpaceError: they are images, a Dict or a Tuple; suggests what to do.
     """
     space = task.observation_space
     if is_image(space):

@@ -4,7 +4,7 @@
         ^                                               |
         +---------------------- [weights] <-------------+
 
-The smaller of two critics is believed, actions of targets are smoothed by noise, and the actor learns more seldom.
+Targets use the smaller of two critics and add noise to target actions, and the actor learns less often than the critics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from levada.rl.critic import Critic
 from levada.rl.explore import GaussianNoise
 from levada.rl.models import actor_network
 from levada.rl.net import Net
-from levada.rl.off_policy import Outcome, weighed
+from levada.rl.off_policy import LossOutput, apply_importance_weights
 from levada.rl.policy import Policy
 from levada.rl.task import Task
 
@@ -38,41 +38,48 @@ class TD3(Replayed):
     """Configuration of TD3."""
 
     num_critics: int = 2
-    """Critics, of which the smallest is believed. More are more careful."""
-    actor_every: int = 2
-    """Gradient steps of the critics for each one of the actor."""
-    noise: float = 0.1
-    """Deviation of the noise on actions that are taken, as a share of half their range."""
-    target_noise: float = 0.2
-    """Deviation of the noise on actions that targets take."""
+    """Number of critics; targets use the smallest. More critics are more pessimistic."""
+    policy_delay: int = 2
+    """Number of critic gradient steps per actor gradient step."""
+    exploration_noise: float = 0.1
+    """Standard deviation of the exploration noise, as a fraction of half the action range."""
+    target_policy_noise: float = 0.2
+    """Standard deviation of the noise on target actions, as a fraction of half their range."""
     target_noise_clip: float = 0.5
-    """Where that noise is cut."""
+    """Clip range of that noise, in the same unit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "num_critics", "actor_every")
-        require_not_negative(self, "noise", "target_noise", "target_noise_clip")
+        require_counts(self, "num_critics", "policy_delay")
+        require_not_negative(self, "exploration_noise", "target_policy_noise", "target_noise_clip")
 
     def flow(self, task: Task) -> Flow:
-        """Step, look ahead, store; sample, learn, publish."""
+        """Step, compute n-step returns, store; sample, learn, publish."""
         require_actions(self, task, spaces.Box)
         require_vectors(self, task)
         policy = Policy(
-            observation_space=task.observation_space, action_space=task.action_space, squash=True,
-            network=partial(actor_network, hidden=self.hidden),
+            observation_space=task.observation_space, action_space=task.action_space, tanh_squash=True,
+            network=partial(actor_network, hidden_sizes=self.hidden_sizes),
         )  # fmt: skip
         space = cast("spaces.Box", policy.action_space)
-        critic = partial(Critic, policy.observation_space, space, hidden=self.hidden, num=self.num_critics)
+        critic = partial(Critic, policy.observation_space, space, hidden_sizes=self.hidden_sizes, num=self.num_critics)
         learner = self.learner(
-            policy, TD3Loss(self, space), more={"critic": critic}, targets=("policy", "critic"), target_every=self.actor_every,
-            every={"policy": self.actor_every}, noise={"noise": (math.prod(space.shape),)},
+            policy, TD3Loss(self, space), more={"critic": critic}, targets=("policy", "critic"),
+            target_update_interval=self.policy_delay,
+            every={"policy": self.policy_delay}, noise={"noise": (math.prod(space.shape),)},
         )  # fmt: skip
-        return self.replayed(task, learner, GaussianNoise(std=self.noise, num_random_steps=self.min_size))
+        return self.replayed(
+            task, learner, GaussianNoise(std=self.exploration_noise, num_random_steps=self.learning_starts)
+        )
 
 
 @dataclass(frozen=True)
 class TD3Loss:
-    """Bellman errors with smoothed target actions; the value of the actor's actions, when it is its turn."""
+    """Losses of critics and actor (arXiv 1802.09477, algorithm 1).
+
+    - critics: sum_i mean(1/2 (Q_i(s, a) - y)^2), y = r + discount * min_i Q'_i(s', clip(mu'(s') + clip(noise))).
+    - actor, every `policy_delay` gradient steps: -mean(Q_1(s, mu(s))).
+    """
 
     hp: TD3
     action_space: spaces.Box
@@ -83,28 +90,28 @@ class TD3Loss:
         targets: Mapping[str, Net],
         batch: Mapping[str, Any],
         coefficients: Mapping[str, Tensor],
-    ) -> Outcome:
-        """ArXiv 1802.09477, algorithm 1."""
+    ) -> LossOutput:
+        """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         ends = self.action_space.low, self.action_space.high
         low, high = (torch.from_numpy(end.reshape(-1)).to(torch.float32) for end in ends)
         limit = self.hp.target_noise_clip
-        noise = (self.hp.target_noise * batch["noise"]).clamp(-limit, limit) * (0.5 * (high - low))
+        noise = (self.hp.target_policy_noise * batch["noise"]).clamp(-limit, limit) * (0.5 * (high - low))
         after = (_best(targets["policy"], batch["next_obs"]) + noise).clamp(low, high)
         worth = targets["critic"](batch["next_obs"], after).amin(dim=0)
         target = (batch["reward"] + batch["discount"] * worth).detach()
         values = nets["critic"](batch["obs"], batch["action"])
         errors = values - target
-        critic_loss = 0.5 * weighed(errors.square(), batch).mean(dim=1).sum()
+        critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
         priorities = self.hp.priorities(errors)
         stats = {"critic_loss": critic_loss, "q_values": values.mean()}
         if not nets["policy"].learns:
-            return Outcome(critic_loss, stats | {"actor_loss": torch.tensor(torch.nan)}, priorities)
+            return LossOutput(critic_loss, stats | {"actor_loss": torch.tensor(torch.nan)}, priorities)
         actor_loss = -nets["critic"].frozen(batch["obs"], _best(nets["policy"], batch["obs"]))[0].mean()
-        return Outcome(critic_loss + actor_loss, stats | {"actor_loss": actor_loss}, priorities)
+        return LossOutput(critic_loss + actor_loss, stats | {"actor_loss": actor_loss}, priorities)
 
 
 def _best(policy: Net, obs: Any) -> Tensor:
-    """The actor's actions ``[N, A]``, with gradient."""
+    """Deterministic actions ``[N, A]`` of the actor, with gradient."""
     distribution = vector_of(policy(obs)[0])
     action: Tensor = distribution.squash(distribution.base.mean)
     return action

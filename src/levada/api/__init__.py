@@ -1,4 +1,4 @@
-"""Train, load, resume and evaluate: what the command line does, from Python.
+"""Train, load, resume and evaluate: the commands of the command line as Python functions.
 
     import levada as lv
 
@@ -10,7 +10,7 @@
     lv.evaluate(again, num_episodes=20).mean
     lv.resume(run.path, until="return=490")
 
-A mistake of the caller is a `LevadaError` that is a ValueError or a TypeError, raised before anything starts.
+Invalid arguments raise a `LevadaError` that is a ValueError or a TypeError, before anything starts.
 """
 
 from levada.api.load import LoadError, evaluate, load

@@ -1,8 +1,8 @@
-"""What a run that was made elsewhere may name: code that is installed as a part of levada or Gymnasium, and nothing else.
+"""Checks of code named by a foreign run: only code installed as part of levada or Gymnasium is allowed.
 
-config.json names an algorithm, environments and perhaps a network by module or file, and whoever loads the run executes that.
-What the user names in the call is not looked at, nor what a run names that was made by this user on this machine, unless it
-stands in the run's own directory.
+config.json names an algorithm, environments and perhaps a network by module or file, and loading the run executes that code.
+Names that the user passes in the call are not checked. Names in a run made by this user on this machine are checked only if
+they refer to the run's own directory.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from levada.run.printable import printable
 from levada.run.trust import UntrustedError, why_no_key
 
 KNOWN = {"algorithm_class": ("levada",), "env": ("gymnasium", "ale_py"), "network": ("levada",)}
-"""Setting -> packages that a foreign run may name there."""
+"""Setting -> packages that a foreign run may name in it."""
 
 
 def check_code(directory: RunDirectory, setting: str, name: object) -> None:
-    """Refuse code that a run names and nobody vouches for; `name`: `module:Name`, `path/to/file.py:Name` or `module.Name`.
+    """Reject untrusted code that a run names; `name`: `module:Name`, `path/to/file.py:Name` or `module.Name`.
 
     Raises:
-        UntrustedError: it may be anything.
+        UntrustedError: the code is not trusted.
 
     """
     if directory.trust or not isinstance(name, str):
         return
     where = name.rpartition(":" if ":" in name or setting == "env" else ".")[0]
-    if not where:  # an id that is registered
+    if not where:  # a registered id
         return
     inside = _is_inside(where, directory.path)
     is_known = where.partition(".")[0] in KNOWN.get(setting, ()) and not any(
@@ -51,10 +51,10 @@ def check_code(directory: RunDirectory, setting: str, name: object) -> None:
 
 
 def check_env_kwargs(directory: RunDirectory, kwargs: object) -> None:
-    """Refuse paths and names of modules in a foreign run: an environment may open them.
+    """Reject paths and module names in the env_kwargs of a foreign run, because an environment may open them.
 
     Raises:
-        UntrustedError: there is one.
+        UntrustedError: there is a path or module name.
 
     """
     if directory.trust or directory.is_ours:
@@ -69,8 +69,8 @@ def check_env_kwargs(directory: RunDirectory, kwargs: object) -> None:
 
 
 def forget_modules_beside(path: str) -> None:
-    """Take away from where modules are imported what holds the run, or lies in it: no `mujoco.py` beside a foreign run is taken
-    for MuJoCo. For the command line, whose process does nothing else.
+    """Remove from sys.path the directories that contain the run or are in it, so that a `mujoco.py` beside a foreign run is
+    not imported as MuJoCo. Meant for the command line, whose process does nothing else.
     """
     run = Path(path).resolve()
     sys.path[:] = [entry for entry in sys.path if not _touches(Path(entry).resolve(), run)]
@@ -81,7 +81,7 @@ def _touches(entry: Path, run: Path) -> bool:
 
 
 def _is_inside(where: str, run: Path) -> bool:
-    """Whether code stands below the run's directory."""
+    """Whether code is in the run's directory."""
     run = run.resolve()
     if where.endswith(".py"):
         return Path(where).resolve().is_relative_to(run)

@@ -1,4 +1,4 @@
-"""Load a run, and play with its policy."""
+"""Loading of runs, and evaluation of their policies."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from levada.run.files import short
 from levada.run.monitor import Monitor
 from levada.run.resume import check_belongs, newest_checkpoint
 from levada.run.state import check_numbers, learner_prefix
-from levada.run.summary import Summary, summarise
+from levada.run.summary import Summary, summarize
 
 CUT_OFF = "cut off"
-"""`Summary.stopped_by` of a run that was killed, as `load` gives it."""
+"""`Summary.stopped_by`, as returned by `load`, of a run that was killed."""
 
 
 class LoadError(LevadaError, ValueError):
@@ -49,27 +49,27 @@ def load(
     at: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> Result:
-    """A finished or interrupted run: its newest valid checkpoint as a policy that acts.
+    """Load a finished or interrupted run, with its newest valid checkpoint as the policy.
 
     Args:
         path: directory of the run.
         env: needed only if the run was trained on a callable.
-        algorithm: needed only if its class cannot be imported, or it has a field that JSON does not hold.
-        checkpoint: number of updates of the checkpoint to take; None: the newest valid one.
-        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
+        algorithm: needed only if its class cannot be imported, or it has a field that JSON cannot represent.
+        checkpoint: number of updates of the checkpoint to load; None: the newest valid one.
+        at: directory with the run's own modules and files, if they have moved since it was trained.
         trust: execute code that the run names, wherever it comes from; see docs/security.md.
 
     Raises:
-        RunDirectoryError, CheckpointError, LoadError: there is no run, nothing was saved, or it cannot be read back.
-        UntrustedError: it names code, and was not made by this user on this machine.
+        RunDirectoryError, CheckpointError, LoadError: there is no run, nothing was saved, or it cannot be read.
+        UntrustedError: the run names code, and was not made by this user on this machine.
 
-    Warns with CheckpointWarning about what is torn and was left aside: a checkpoint, or summary.json.
+    Warns with CheckpointWarning about files that are corrupt and skipped: a checkpoint, or summary.json.
     """
     check_path("load", path)
     directory = RunDirectory.open(path, trust=trust)
     look_in(at)
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
-    if isinstance(config, FromRollouts):  # to act it needs no GPU, which may be elsewhere
+    if isinstance(config, FromRollouts):  # acting needs no GPU, and this machine may have none
         config = dataclasses.replace(config, device="cpu")
     task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
     with saying_where_to_look(directory):
@@ -94,22 +94,22 @@ def evaluate(
     trust: bool = False,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> Evaluation:
-    """Play whole episodes with the policy of a run (or of its directory) and return what came of them.
+    """Play whole episodes with the policy of a run (or of its directory), and return their statistics.
 
     Args:
-        run: what was trained, or its directory.
-        num_episodes: how many, the same number in each environment.
-        seed: of the environments and of the sampled actions.
-        deterministic: take the likeliest actions; else draw them as in training.
-        checkpoint: number of updates of the checkpoint to play with, of a directory; None: the newest valid one.
-        env_kwargs: keyword arguments of the environment, beside or in place of those that it was trained with.
-        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
+        run: result of training, or directory of a run.
+        num_episodes: number of episodes, the same in each environment.
+        seed: random seed of the environments and of the sampled actions.
+        deterministic: take the most likely actions; otherwise sample them as in training.
+        checkpoint: number of updates of the checkpoint to evaluate, for a directory; None: the newest valid one.
+        env_kwargs: keyword arguments of the environment, which extend or override those of training.
+        at: directory with the run's own modules and files, if they have moved since it was trained.
         trust: execute code that the run names, wherever it comes from; see docs/security.md.
-        on_episode: called after each, to show progress.
+        on_episode: called after each episode, to show progress.
 
     Raises:
         ConfigError: fewer than one episode, or a negative seed.
-        LoadError: `env_kwargs` make another kind of observations or actions; or see `load`.
+        LoadError: `env_kwargs` change the observation or action space; or see `load`.
     """
     check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     if isinstance(run, Result) and (checkpoint is not None or at is not None):
@@ -127,7 +127,7 @@ def evaluate(
 
 
 def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
-    """The task of a run, with keyword arguments that change what happens, not what is seen and done."""
+    """The task of a run with other keyword arguments, which must not change its spaces."""
     if not isinstance(env_kwargs, Mapping):
         msg = f"evaluate: env_kwargs={env_kwargs!r}, expected a mapping from names to values, such as {{'mode': 1}}, or None"
         raise LoadError(msg)
@@ -146,7 +146,7 @@ def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
 
 
 def check_path(function: str, path: object) -> None:
-    """Refuse what is no path of a run directory."""
+    """Reject a path of the wrong type."""
     if not isinstance(path, str | os.PathLike):
         hint = "; the directory of a Result is its `path`" if isinstance(path, Result) else ""
         msg = (
@@ -156,10 +156,10 @@ def check_path(function: str, path: object) -> None:
 
 
 def look_in(at: str | os.PathLike[str] | None) -> None:
-    """Find modules and files in this directory too, after all others; workers do the same.
+    """Add this directory to the end of sys.path; workers do the same.
 
     Raises:
-        LoadError: it is no directory.
+        LoadError: it is not a directory.
 
     """
     if at is None:
@@ -179,7 +179,7 @@ def look_in(at: str | os.PathLike[str] | None) -> None:
 
 @contextmanager
 def saying_where_to_look(directory: RunDirectory) -> Iterator[None]:
-    """A module or file that is not found may be in another place than when the run was trained."""
+    """Add a hint to errors about missing modules and files: they may have moved since the run was trained."""
     try:
         yield
     except (AlgorithmError, TaskError) as error:
@@ -195,13 +195,13 @@ def read_checkpoint(
     *,
     check: Callable[[checkpoint.Checkpoint], None] = lambda found: None,
 ) -> checkpoint.Checkpoint:
-    """The checkpoint after so many updates, without the contents of replays; None: the newest valid one.
+    """Load the checkpoint after this many updates, without the contents of replays; None: the newest valid one.
 
-    `check` raises CheckpointError about one that will not do.
+    `check` raises CheckpointError if a checkpoint is unusable.
 
     Raises:
-        LoadError: there is none.
-        CheckpointError: the one that was asked for is torn, or will not do.
+        LoadError: the checkpoint does not exist.
+        CheckpointError: the requested checkpoint is corrupt or unusable.
 
     """
     if num_updates is None:
@@ -224,10 +224,10 @@ def read_checkpoint(
 
 
 def read_task(directory: RunDirectory) -> Task:
-    """The environments that a run was trained on.
+    """Read the task that a run was trained on.
 
     Raises:
-        LoadError: they were made by a callable, which only has a name there.
+        LoadError: the environments were made by a callable, of which only the name was saved.
 
     """
     env, kwargs, how = (read_setting(directory, name) for name in ("env", "env_kwargs", "vectorization"))
@@ -239,7 +239,7 @@ def read_task(directory: RunDirectory) -> Task:
         raise LoadError(msg)
     settings = directory.config.settings
     others = ("frame_stack", "reward_clip", "life_loss", "action_mask")
-    more = {name: settings[name].value for name in others if name in settings}  # runs from before have none
+    more = {name: settings[name].value for name in others if name in settings}  # absent in runs of older versions
     if not isinstance(kwargs, dict):
         msg = (
             f"{directory.shown}: env_kwargs was saved as {kwargs!r}, expected names with values; config.json was edited"
@@ -249,10 +249,10 @@ def read_task(directory: RunDirectory) -> Task:
 
 
 def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorithm:
-    """The configuration of the algorithm; `cls`: its class, if that cannot be imported.
+    """Read the algorithm's configuration; `cls`: its class, if it cannot be imported.
 
     Raises:
-        LoadError: it cannot be read back.
+        LoadError: the configuration cannot be read.
 
     """
     if cls is None:
@@ -270,12 +270,12 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
             cls = find_algorithm(home)
     try:
         hints = get_type_hints(cls)
-    except NameError:  # names that are imported for type checkers only
+    except NameError:  # names imported only under TYPE_CHECKING
         hints = {}
     values = {}
     for field in dataclasses.fields(cls):
         saved = read_setting(directory, field.name)
-        if hints.get(field.name, Any) is Any:  # what may be anything may be the name of a network
+        if hints.get(field.name, Any) is Any:  # a field of type Any may name a network
             check_code(directory, "network", saved)
         try:
             values[field.name] = msgspec.convert(saved, hints.get(field.name, Any), strict=False)
@@ -289,10 +289,10 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
 
 
 def read_setting(directory: RunDirectory, name: str) -> Any:
-    """What a run was told.
+    """Read a setting of a run.
 
     Raises:
-        LoadError: its config.json does not say.
+        LoadError: config.json lacks it.
 
     """
     settings = directory.config.settings
@@ -303,11 +303,11 @@ def read_setting(directory: RunDirectory, name: str) -> Any:
 
 
 def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
-    """The flow of a run.
+    """Build the flow of a run.
 
     Raises:
-        LoadError: what a foreign run asks for cannot be made.
-        Exception: what the environment raises, or any other code of the user's own.
+        LoadError: the settings of a foreign run cannot be built.
+        Exception: any error of the environment or of other user code.
 
     """
     try:
@@ -320,16 +320,16 @@ def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
 
 
 def weights_of(saved: checkpoint.Checkpoint, node: str) -> dict[str, Any]:
-    """The weights of a learner's policy."""
+    """Select the weights of a learner's policy."""
     prefix = f"{learner_prefix(node)}weights/"
     return {name.removeprefix(prefix): array for name, array in saved.arrays.items() if name.startswith(prefix)}
 
 
 def check_weights(saved: checkpoint.Checkpoint, node: str) -> None:
-    """Whether there are weights, of numbers.
+    """Check that the weights exist and are finite.
 
     Raises:
-        CheckpointError: there are none, or some are not finite.
+        CheckpointError: they are missing, or some are not finite.
 
     """
     try:
@@ -341,7 +341,7 @@ def check_weights(saved: checkpoint.Checkpoint, node: str) -> None:
 
 
 def _summary(directory: RunDirectory) -> Summary | None:
-    """What came of the run; a torn summary is said and taken for none, for the checkpoints are whole without it."""
+    """Read the summary; a corrupt one raises a warning and counts as missing, because checkpoints do not need it."""
     try:
         return directory.summary()
     except RunDirectoryError as error:
@@ -351,15 +351,15 @@ def _summary(directory: RunDirectory) -> Summary | None:
 
 
 def _cut_off(directory: RunDirectory, saved: checkpoint.Checkpoint) -> Summary:
-    """What is known of a run without a summary: what its newest checkpoint says."""
+    """Summarize a run without a summary, from its newest checkpoint."""
     monitor = Monitor(clock=lambda: 0.0)
     monitor.restore(saved.meta["monitor"])
     nothing = Statistics(0.0, {}, {}, {})
-    return summarise(directory.config.identity, monitor, nothing, params_sha256=None, stopped_by=CUT_OFF)
+    return summarize(directory.config.identity, monitor, nothing, params_sha256=None, stopped_by=CUT_OFF)
 
 
 def _num_updates(saved: checkpoint.Checkpoint, node: str) -> int:
-    """Updates that a learner's policy has had; the step of a checkpoint is the most that any policy has."""
+    """Number of updates of a learner's policy. The step of a checkpoint is the largest over all policies."""
     counts = saved.arrays.get(f"{learner_prefix(node)}counts")
     if counts is None or counts.ndim != 1 or not len(counts) or counts.dtype.kind not in "iu":
         msg = f"checkpoint {short(saved.path)} lacks the counts of learner {node!r}: it is that of another flow"

@@ -1,10 +1,10 @@
-"""How much memory a run will need, estimated from sizes before anything starts, beside what the machine has.
+"""Estimate of the memory that a run needs, computed from sizes before it starts, and compared with the machine's memory.
 
     needs = estimate(flow, Processes(workers=2))
     check_memory(needs, machine_memory())
 
-The estimate counts what grows with a setting: replays, draws of them, items that are under way, environments, networks of ours,
-worker processes. What an environment allocates as it goes is not in it.
+The estimate counts what grows with a setting: replays, batches drawn from them, items in queues, environments, levada's
+networks, worker processes. It does not include memory that an environment allocates while it runs.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from levada.runners.counts import useful_workers
 from levada.runners.processes import Processes
 
 WORKER_NBYTES = 60 << 20
-"""A worker process beside its environments: what it does not share with the process that it was forked from."""
+"""Memory of a worker process beside its environments that it does not share with its parent process."""
 STEP_NBYTES = 20
-"""Of a step of an item beside observation and action: reward, flags, what the policy adds."""
+"""Bytes per step of an item beside observation and action: reward, flags, and data from the policy."""
 ROW_NBYTES = 8
-"""Of a transition in a replay beside observations and action: reward and discount."""
+"""Bytes per transition in a replay beside observations and action: reward and discount."""
 PRIORITY_NBYTES = 16
-"""Of an entry of a prioritised replay: its place in the tree of sums."""
+"""Bytes per entry of a prioritized replay: its place in the sum tree."""
 INDEX_NBYTES = 20
-"""Of a row that is drawn from a replay: where it lies, its number and its weight."""
+"""Bytes per row drawn from a replay: its index, number and weight."""
 MANY_ENVS = 1_000
-"""From so many environments on, some are made for a trial, to see what one takes."""
+"""Number of environments from which a few are created on trial, to measure the memory of one."""
 TRIAL_ENVS = 16
 TOLD_FROM = 0.5
-"""Share of the free memory from which the estimate is told."""
+"""Fraction of the free memory from which the estimate is reported."""
 
 
 def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
-    """Bytes by what needs them, such as `replay 'replay'`; what is not known is left out."""
+    """Bytes by purpose, such as `replay 'replay'`; unknown amounts are skipped."""
     needs: dict[str, int] = {}
     topology = derive(flow)
     for node in flow.nodes.values():
@@ -79,7 +79,7 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
                 needs[f"{node.size:,} rows that {node.name!r} draws"] = node.size * (row + INDEX_NBYTES)
     for name, recipe in flow.learners().items():
         policy = getattr(recipe, "policy", None)
-        if isinstance(policy, Policy) and _is_ours(policy.network):  # others were built, and so tried, with the flow
+        if isinstance(policy, Policy) and _is_ours(policy.network):  # custom networks were already built with the flow
             needs[f"the network of {name!r}"] = WEIGHT_NBYTES * _num_weights(policy)
     if isinstance(place, Processes):
         num_workers = useful_workers(flow, place.workers)
@@ -88,10 +88,10 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
 
 
 def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
-    """What to tell the user of an estimate; None: there is enough by far.
+    """Message about an estimate for the user; None if there is ample memory.
 
     Raises:
-        ConfigError: it is more than the machine has.
+        ConfigError: the estimate exceeds the machine's memory.
 
     """
     total = sum(needs.values())
@@ -112,13 +112,13 @@ def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
 
 _WAYS = {
     " environments": "num_envs or shards",
-    " entries of ": "capacity",
+    " entries of ": "buffer_size",
     " rows that ": "batch_size or num_gradient_steps",
     " item": "num_envs, num_steps or shards",
-    "the network of ": "hidden or num_units",
+    "the network of ": "hidden_sizes or rnn_size",
     " worker processes": "the number of workers",
 }
-"""What stands in the name of a need -> what it comes from."""
+"""Text in the name of a need -> the fields that it depends on."""
 
 
 def _way_out(largest: str) -> str:
@@ -127,12 +127,12 @@ def _way_out(largest: str) -> str:
 
 
 def observation_nbytes(task: Task) -> int:
-    """Bytes of one observation as it is kept; of stacked frames only the newest, for each is kept once."""
+    """Bytes of one stored observation. Of a frame stack only the newest frame counts, because each frame is stored once."""
     return _nbytes(canonical_observation_space(task.observation_space)) // (task.frame_stack or 1)
 
 
 def action_nbytes(task: Task) -> int:
-    """Bytes of one action as it is kept."""
+    """Bytes of one stored action."""
     return _nbytes(canonical_action_space(task.action_space))
 
 
@@ -141,14 +141,14 @@ def _nbytes(space: Space[Any]) -> int:
 
 
 def _samplers(work: Any) -> Iterator[Any]:
-    """A source's work, and what it wraps."""
+    """A source's work, and the samplers that it wraps."""
     while work is not None:
         yield work
         work = getattr(work, "sampler", None)
 
 
 def _sampler(work: Any) -> Any:
-    """The part of a source's work that has environments; None: it is something else."""
+    """The part of a source's work that has environments; None if there is none."""
     names = ("task", "num_envs", "num_steps")
     return next((part for part in _samplers(work) if all(hasattr(part, name) for name in names)), None)
 
@@ -163,7 +163,7 @@ def _item_nbytes(work: Any) -> int | None:
 
 
 def _entry_nbytes(flow: Flow, source: Node, *, whole: bool = False) -> int | None:
-    """Bytes of one entry that a replay keeps of what a source makes; `whole`: as it is drawn, with all of its frames."""
+    """Bytes of one replay entry made from a source's items; `whole`: as drawn, with the full frame stack."""
     sampler, item = _sampler(source.work), _item_nbytes(source.work)
     if sampler is None or item is None:
         return None
@@ -173,7 +173,7 @@ def _entry_nbytes(flow: Flow, source: Node, *, whole: bool = False) -> int | Non
         observation *= sampler.task.frame_stack or 1
     for node in flow.nodes.values():
         if node.kind == "map" and any(edge.node == source.name for edge in node.inputs):
-            if isinstance(node.work, NStep):  # the observations before and after it; of frames both share nearly all
+            if isinstance(node.work, NStep):  # two observations, whose frame stacks share nearly all frames
                 return (1 if shares_frames else 2) * observation + action + ROW_NBYTES
             if isinstance(node.work, Sequences):
                 cut = node.work
@@ -182,28 +182,30 @@ def _entry_nbytes(flow: Flow, source: Node, *, whole: bool = False) -> int | Non
 
 
 def _is_ours(network: Any) -> bool:
-    """Whether nothing but layers comes of making it: the default network, or a part of this package with its settings set."""
+    """Whether building the network only creates layers: the default network, or a class of this package with its settings."""
     made_by = network.func if isinstance(network, partial) else network
     return network is None or getattr(made_by, "__module__", "").startswith("levada.rl.")
 
 
 def _num_weights(policy: Policy) -> int:
-    """Weights of a network of ours, counted without memory for them.
+    """Count the weights of one of levada's networks without allocating them.
 
     Raises:
-        SizeError: a layer alone is too large for the machine.
+        SizeError: a single layer is too large for the machine.
 
     """
     with torch.device("meta"):
         if policy.network is None:
-            network = default_network(policy.inner_space, policy.head.num_params, policy.hidden, policy.activation)
+            network = default_network(
+                policy.inner_space, policy.head.num_params, policy.hidden_sizes, policy.activation
+            )
         else:
             network = policy.network(policy.inner_space, policy.head.num_params)
     return num_weights(network)
 
 
 def _environments(node: Node) -> dict[str, int]:
-    """What the environments of a source take, by a trial where there are many."""
+    """Memory of a source's environments, measured on a trial if there are many."""
     sampler = _sampler(node.work)
     num_envs = node.shards * sampler.num_envs
     if num_envs < MANY_ENVS:

@@ -1,4 +1,4 @@
-"""What the user is told about learning: schedules that end before the run does, and what to try where nothing is learned."""
+"""Notes for the user about learning: schedules that end before the run, and what to try if the return does not improve."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from levada.run.monitor import Monitor
 from levada.run.stagnation import Stagnation
 from levada.run.until import DEFAULT_STEPS, Until
 
-ENOUGH_LOOKAHEAD: Final = 3
+ENOUGH_N_STEP: Final = 3
 
 
 def default_until(config: Algorithm) -> str:
-    """When a run ends that is not told: where the last of its schedules does, or after `DEFAULT_STEPS` env steps."""
+    """Default stopping condition: the end of the last schedule, or `DEFAULT_STEPS` env steps."""
     return f"steps={max(config.horizons.values(), default=DEFAULT_STEPS)}"
 
 
 class Watch:
-    """Tells what a user should know of a run, before it and while it goes on."""
+    """Source of notes for the user before and during a run."""
 
     def __init__(self, config: Algorithm, task: Task, until: Until) -> None:
         self._falls = config.horizons
@@ -42,16 +42,16 @@ class Watch:
         )  # fmt: skip
 
     def before(self) -> str | None:
-        """A warning where the run is to go on after its schedules have ended. Where that is open, `look` says it then."""
+        """Warn if the run continues after its schedules have ended. If its length is open, `look` warns later."""
         return self._ended(self._until.steps or 0)
 
     def look(self, monitor: Monitor) -> str | None:
-        """What to say after an update; nearly always nothing. A run that is at its end has nothing more to lose."""
+        """Note after an update, usually None. At the end of the run there is no warning about schedules."""
         is_over = self._until.met(monitor) is not None
         return (None if is_over else self._ended(monitor.env_steps)) or self._stagnation.look(monitor)
 
     def _ended(self, num_env_steps: int) -> str | None:
-        """What to say, once, of a run that takes so many."""
+        """Warn, once, if a run of this many env steps outlasts its schedules."""
         last = max(self._falls.values(), default=math.inf)
         if self._has_ended or num_env_steps <= last:
             return None
@@ -63,7 +63,7 @@ class Watch:
 
 
 def advice(config: Algorithm, task: Task) -> str:
-    """What to try where nothing is learned, most promising first.
+    """What to try if the return does not improve, most promising first.
 
     >>> from levada.algorithms.ppo import PPO
     >>> print(advice(PPO(), Task("Acrobot-v1")).partition(", ")[0])
@@ -84,21 +84,21 @@ def _ideas(config: Algorithm, task: Task) -> Iterator[str]:
     if isinstance(config, DQN):
         yield f"more exploration (epsilon_steps={config.epsilon_steps * 5}, or noisy=True)"
     elif isinstance(config, SAC):
-        yield f"more exploration ({'entropy_share=0.9' if is_discrete else 'log_alpha_init=2'})"
+        yield f"more exploration ({'target_entropy_ratio=0.9' if is_discrete else 'log_alpha_init=2'})"
     elif isinstance(config, TD3):
-        yield f"more exploration (noise={max(0.3, 3 * config.noise):g})"
+        yield f"more exploration (exploration_noise={max(0.3, 3 * config.exploration_noise):g})"
     elif isinstance(config, FromRollouts) and isinstance(task.action_space, spaces.Box):
         yield f"more exploration (log_std_init={config.log_std_init + 1:g})"
     elif isinstance(config, FromRollouts):
         yield f"more exploration (entropy_coef={max(0.01, 3 * config.entropy_coef):g})"
     if isinstance(config, Replayed):
-        if config.lookahead < ENOUGH_LOOKAHEAD:
-            yield f"targets over more steps (lookahead={ENOUGH_LOOKAHEAD})"
+        if config.n_step < ENOUGH_N_STEP:
+            yield f"targets over more steps (n_step={ENOUGH_N_STEP})"
     elif isinstance(config, FromRollouts):
-        if not config.normalise_obs and isinstance(task.observation_space, spaces.Box):
-            yield "normalise_obs=True"
-        if not config.normalise_reward:
-            yield "normalise_reward=True"
+        if not config.normalize_obs and isinstance(task.observation_space, spaces.Box):
+            yield "normalize_obs=True"
+        if not config.normalize_reward:
+            yield "normalize_reward=True"
         yield f"longer rollouts (num_steps={4 * config.num_steps})"
         yield f"an algorithm that keeps rare rewards in a replay ({'dqn' if is_discrete else 'sac'})"
 

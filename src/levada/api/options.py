@@ -1,4 +1,4 @@
-"""What every run is told, whatever the algorithm; and configurations and deployments from what the user gives."""
+"""Options of every run, independent of the algorithm; and configurations and deployments from the user's arguments."""
 
 from __future__ import annotations
 
@@ -28,38 +28,41 @@ Env = str | EnvFactory | Task
 
 
 class OptionError(LevadaError, TypeError):
-    """Something of another kind than an option takes."""
+    """An option has a value of the wrong type."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to run, whatever the algorithm."""
+    """Options of a run, independent of the algorithm."""
 
     until: str | None = None
-    """When to stop: `return=475`, `steps=100_000`, `updates=30`, `episodes=500`, `minutes=2`, or several of them. By default
-    after the env steps over which the algorithm anneals (`anneal_steps`), or after 1,000,000."""
+    """Stopping condition: `return=475` (mean return of the last 100 episodes), `steps=100_000` (env steps), `updates=30`,
+    `episodes=500`, `minutes=2`, or several of them. By default `anneal_steps` env steps if the algorithm anneals, 1,000,000
+    otherwise."""
     seed: int = 0
-    """Everything random follows from it: inline, the same seed gives the same bits."""
+    """Random seed. Inline, the same seed gives the same bits on the same machine."""
     on: str = "inline"
-    """Where to run: `inline` is everything in one thread, `processes` and `processes:2` use more cores, `auto` measures for
-    a moment and picks."""
+    """Deployment. `inline`: everything in one thread. `processes`, `processes:2`: more cores. `auto`: measure briefly and
+    choose."""
     out: str | None = None
-    """Directory of the run, which must be new or empty; by default one below runs/."""
+    """Directory of the run; must be new or empty. By default a new one in runs/."""
     threads: int = 1
-    """Threads that torch and numpy learn with. Results depend on it, so the default is the same everywhere. More pay for images
-    and wide networks where cores are idle, and are slow where cores are busy."""
+    """Number of threads of torch and numpy in the learner. Results depend on it, so the default is the same on every machine.
+    More threads pay off for images and wide networks on idle cores."""
     checkpoint_every_updates: int | Literal["auto"] | None = "auto"
-    """A checkpoint after each so many updates, from which `levada resume` goes on, and one at the end; auto: about every ten
-    seconds, after a multiple of ten updates; None: only at the end."""
+    """Number of updates between checkpoints, from which `levada resume` continues; one more is saved at the end. `auto`:
+    about every ten seconds, after a multiple of ten updates. None: only at the end."""
     save_replays: bool = False
-    """Save the contents of replays in checkpoints, compressed; otherwise a resumed run fills them anew."""
+    """Save the contents of replays in checkpoints, compressed. Otherwise a resumed run fills them anew."""
     tensorboard: bool = True
-    """Write TensorBoard events."""
+    """Write TensorBoard event files."""
     init_from: str | None = None
-    """Directory of a run whose weights this one starts from; its networks must be the same. The optimiser begins anew."""
+    """Directory of a run whose weights to start from; the networks must be the same. The state of the optimizer is not taken
+    over."""
     portable: Mode = "auto"
-    """Compute with AVX2 on every x86-64 processor, so that another one of the same maker gives the same bits. `auto`: all but
-    convolutions, bfloat16 and large products; `on`: these too, slower where there is AVX-512; `off`: what the processor has."""
+    """Instruction set of numpy and torch. `auto`: AVX2 on every x86-64 processor, so that processors of one maker give the
+    same bits, except in convolutions, bfloat16 and large matrix products. `on`: AVX2 in these too, which is slower on AVX-512
+    processors. `off`: what the processor has."""
 
     def __post_init__(self) -> None:
         numbers: dict[str, tuple[Any, int]] = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
@@ -91,10 +94,10 @@ class Options:
 def configure(
     algorithm: str | Algorithm | type[Algorithm], env: Env, fields: Mapping[str, Any], *, origin: Origin = "argument"
 ) -> tuple[Algorithm, dict[str, Setting]]:
-    """The configuration for an environment: defaults, then the preset, then `fields`; and where each value is from.
+    """Build a configuration from defaults, then the preset for the environment, then `fields`; with each value's origin.
 
     Raises:
-        AlgorithmError, ConfigError: no such algorithm or field, or a value that cannot be.
+        AlgorithmError, ConfigError: unknown algorithm or field, or an invalid value.
     """
     if isinstance(algorithm, Algorithm):
         cls = type(algorithm)
@@ -120,7 +123,7 @@ def configure(
     except ValueError as error:
         if isinstance(error, LevadaError):
             raise
-        msg = f"{cls.__name__}: {error}"  # a check of a user's own algorithm
+        msg = f"{cls.__name__}: {error}"  # raised by a check in a custom algorithm
         raise ConfigError(msg) from error
     origins |= dict.fromkeys(fields, origin)
     settings = {name: Setting(getattr(config, name), origins.get(name, "default")) for name in known}
@@ -128,10 +131,10 @@ def configure(
 
 
 def deployment(on: str | Deployment) -> Deployment:
-    """The deployment of a name.
+    """Parse a deployment.
 
     Raises:
-        DeploymentError: there is none.
+        DeploymentError: it is unknown.
     """
     if not isinstance(on, str):
         if not callable(getattr(on, "open", None)):
@@ -159,7 +162,7 @@ def deployment(on: str | Deployment) -> Deployment:
 
 
 def check_instruments(instruments: object) -> None:
-    """Each has `on_event`.
+    """Check that each instrument has a method `on_event`.
 
     Raises:
         OptionError: one has not.
@@ -176,7 +179,7 @@ def check_instruments(instruments: object) -> None:
 
 
 def check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
-    """Name -> (value, least)."""
+    """Check integers against minimums: name -> (value, least)."""
     for name, (value, least) in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             msg = f"{name}={value!r}: expected an integer >= {least}"
@@ -184,7 +187,7 @@ def check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
 
 
 def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[str]) -> None:
-    """Refuse fields that the class does not have, and a class whose fields cannot be given."""
+    """Reject unknown fields, and classes with invalid fields."""
     declared = {field.name: field for field in dataclasses.fields(cls)}
     options = {field.name for field in dataclasses.fields(Options)} | {
         "env",

@@ -1,4 +1,4 @@
-"""Go on with a run that ended, was interrupted or killed."""
+"""Resumption of runs that ended, were interrupted or killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from levada.api.load import (
 )
 from levada.api.memory import check_memory, estimate
 from levada.api.options import Env, Options, check_instruments, deployment
-from levada.api.run import Job, Result, of_policies, settle
+from levada.api.run import Job, Result, of_policies, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
@@ -58,30 +58,30 @@ def resume(
     on_directory: Callable[[RunDirectory], None] = lambda directory: None,
     began_s: float | None = None,
 ) -> Result:
-    """Go on with a run from its newest valid checkpoint, in the same directory.
+    """Resume a run from its newest valid checkpoint, in the same directory.
 
-    In admission order, with environments that can be saved, the run ends as if it had never been interrupted, bit for
-    bit, whatever it runs on. Otherwise it goes on with new episodes, and says so in a CheckpointWarning.
+    In admission order, with environments that can be saved, the result is bitwise equal to that of an uninterrupted run,
+    whatever the deployment. Otherwise the run continues with new episodes and warns with a CheckpointWarning.
 
     Args:
         path: directory of the run.
-        until: when to stop; None: when the run was to stop.
-        on: where to run; None: where it ran.
+        until: stopping condition; None: that of the run.
+        on: deployment; None: that of the run.
         env: needed only if the run was trained on a callable.
-        algorithm: needed only if its class cannot be imported, or it has a field that JSON does not hold.
-        trust: go on with a run that was made elsewhere: execute code that it names, and unpickle the states of its environments;
+        algorithm: needed only if its class cannot be imported, or it has a field that JSON cannot represent.
+        trust: resume a run that was made elsewhere: execute code that it names, and unpickle the states of its environments;
             see docs/security.md.
-        fresh_episodes: begin episodes anew, and replays empty, and unpickle nothing.
-        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
-        display: what is shown meanwhile.
-        instruments: see every event from here on.
-        on_directory: called with the directory before the run goes on.
-        began_s: when the command began, by `time.perf_counter`.
+        fresh_episodes: start new episodes and empty replays, and unpickle nothing.
+        at: directory with the run's own modules and files, if they have moved since it was trained.
+        display: display during the run.
+        instruments: receive every event from here on.
+        on_directory: called with the directory before the run continues.
+        began_s: start time of the command, by `time.perf_counter`.
 
     Raises:
-        RunDirectoryError, LoadError: there is no run, another process is at it, or it is no longer the same flow.
-        UntrustedError: it was not made by this user on this machine, and neither `trust` nor `fresh_episodes` is given.
-        KeyboardInterrupt: Ctrl-C came; everything is saved. Its `result` is the Result until then.
+        RunDirectoryError, LoadError: there is no run, another process uses it, or its flow has changed.
+        UntrustedError: it was not made by this user on this machine, and neither `trust` nor `fresh_episodes` is set.
+        KeyboardInterrupt: Ctrl-C was pressed; everything is saved. Its `result` is the Result so far.
     """
     began_s = time.perf_counter() if began_s is None else began_s
     check_path("resume", path)
@@ -109,7 +109,7 @@ def resume(
         for what in _what_is_missing_here(flow, identity.machine, here):
             warnings.warn(f"{directory.shown} {what}", CheckpointWarning, stacklevel=2)
         threads = options.threads
-        place = settle(place, flow, identity.seed, threads, shown)
+        place = resolve_deployment(place, flow, identity.seed, threads, shown)
         if isinstance(place, Processes):
             check_start(flow)
         identity = msgspec.structs.replace(
@@ -144,7 +144,7 @@ def resume(
 
 
 def _options(directory: RunDirectory) -> Options:
-    """What the run was told, checked as if it were told now."""
+    """Read the options of the run, with the same checks as for a new run."""
     names = ("on", "threads", "checkpoint_every_updates", "save_replays", "tensorboard")
     told = {name: read_setting(directory, name) for name in names}
     kinds = {"on": str, "threads": int, "save_replays": bool, "tensorboard": bool}
@@ -156,22 +156,22 @@ def _options(directory: RunDirectory) -> Options:
 
 
 def _beginning(directory: RunDirectory, flow: Flow) -> RunState | None:
-    """Of a run that was cut off before it was saved: with the weights that it started from, if there were such."""
-    setting = directory.config.settings.get("init_from")  # runs from before have none
+    """Initial state of a run that was killed before its first checkpoint: the weights of `init_from`, if set."""
+    setting = directory.config.settings.get("init_from")  # absent in runs of older versions
     if setting is None or setting.value is None:
         return None
     return start_from(flow, str(setting.value), directory.config.identity.seed)
 
 
 def _check(found: Checkpoint, flow: Flow, directory: RunDirectory, fresh: bool) -> None:
-    """Whether the flow can go on from a checkpoint; contents of replays that were written here are taken as they are.
+    """Check that the flow can continue from a checkpoint; contents of replays written by this user are not checked.
 
     Raises:
         CheckpointError: it cannot.
 
     """
     if not (found.is_ours or directory.trust or fresh):
-        return  # it will be refused, whatever it holds
+        return  # it will be rejected anyway
     try:
         state = unpack(found.arrays, found.meta["flow"], found.replays, flow)
         if fresh:
@@ -182,13 +182,13 @@ def _check(found: Checkpoint, flow: Flow, directory: RunDirectory, fresh: bool) 
             for version, own in versions.items():
                 check_numbers(f"version {version} of register {name!r}", own)
         check_fits(flow, state, directory.config.identity.seed, tables=not found.is_ours)
-    except Exception as error:  # whatever it raises, it is the checkpoint that does not fit
+    except Exception as error:  # any error means that the checkpoint does not fit
         msg = f"checkpoint {short(found.path)} is {error if isinstance(error, ValueError) else repr(error)}"
         raise CheckpointError(msg) from error
 
 
 def _what_is_missing_here(flow: Flow, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """In words: what the run had, and this machine cannot give."""
+    """Differences between the run's machine and this one, in words."""
     device = of_policies(flow, "device", "cpu")
     if of_policies(flow, "precision", "float32") == "bfloat16" and not precision.has_bfloat16(device):
         yield (
@@ -200,7 +200,7 @@ def _what_is_missing_here(flow: Flow, then: Mapping[str, str], now: Mapping[str,
 
 
 def _what_is_new(directory: RunDirectory, flow: Flow, state: RunState) -> str:
-    """In words: why the run that goes on is not bit for bit the one that was interrupted."""
+    """Reasons why the resumed run is not bitwise equal to the interrupted one, in words."""
     found = []
     lost = [name for name in flow.learners() if name not in state.learners]
     if lost:

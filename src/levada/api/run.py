@@ -1,4 +1,4 @@
-"""Carry out a run in its directory: what training and resuming have in common."""
+"""Execution of a run in its directory, shared by training and resuming."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ from levada.runners.allocation import keep_freed_memory
 from levada.runners.auto import Auto
 
 _AUTO = (10, 10.0)
-"""Updates and seconds from one checkpoint to the next: the shards of a flow whose states take long to save are ready for it after
-each so many updates; where updates are quick, most of these are left out."""
+"""Updates and seconds between checkpoints. Shards whose states take long to save are ready for a checkpoint after each
+such number of updates; if updates are fast, most of these checkpoints are skipped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,16 @@ class Result:
     """A finished run."""
 
     summary: Summary
-    """The same as summary.json."""
+    """Content of summary.json."""
     policy: TrainedPolicy
-    """With the weights of the end; `policy.act(observation)`."""
+    """Policy with the final weights; `policy.act(observation)`."""
     path: Path
     """Directory of the run."""
     task: Task
     flow: Flow
 
     def __str__(self) -> str:
-        """Three lines: which run it is, what came of it, where it lies."""
+        """Three lines: the run, its result, its directory."""
         summary = self.summary
         which = f"{summary.algorithm} on {summary.env}, seed {summary.seed}, {summary.deployment}"
         return f"{which}\n{summary_text(summary)}\n{self.path}"
@@ -65,7 +66,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that is known before a run starts."""
+    """Everything known before a run starts."""
 
     flow: Flow
     task: Task
@@ -88,15 +89,15 @@ class Job:
         state: RunState | None = None,
         rewind_to: int | None = None,
     ) -> Result:
-        """Run until the end, write everything, return what came of it; after Ctrl-C, raise Interrupted with what came of it.
+        """Run until the end, write everything, and return the result; after Ctrl-C, raise Interrupted with the result.
 
         Args:
-            directory: of the run.
-            monitor: that counts; of a run that goes on, from there.
-            display: what is shown.
-            instruments: see every event.
-            state: of the run that goes on.
-            rewind_to: updates; what the directory says of later ones is forgotten once the run has been opened.
+            directory: directory of the run.
+            monitor: counts of the run; those of the interrupted run if it is resumed.
+            display: display during the run.
+            instruments: receive every event.
+            state: state of a resumed run.
+            rewind_to: number of updates; records of later ones are removed from the directory once the run has been opened.
 
         """
         every, every_s = _AUTO if self.checkpoint_every_updates == "auto" else (self.checkpoint_every_updates, 0.0)
@@ -106,7 +107,7 @@ class Job:
         watch = Watch(self.config, self.task, self.until)
         try:
             with directory.locked(), sys_exit_is_an_error():
-                shown.start(self.identity, self.until)  # opening takes seconds where there are workers
+                shown.start(self.identity, self.until)  # opening takes seconds with workers
                 try:
                     run = self.place.open(
                         self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
@@ -146,7 +147,7 @@ class Job:
 
 
 def _executed(*args: Any, **options: Any) -> tuple[Summary, bool]:
-    """What `execute` returns, and whether Ctrl-C ended it."""
+    """Return the result of `execute`, and whether Ctrl-C ended it."""
     try:
         return execute(*args, **options), False
     except Interrupted as stop:
@@ -154,17 +155,17 @@ def _executed(*args: Any, **options: Any) -> tuple[Summary, bool]:
 
 
 def build(config: Algorithm, task: Task) -> Flow:
-    """The flow of a configuration.
+    """Build the flow of a configuration.
 
     Raises:
-        ConfigError: a policy, learner or sampler refused what the configuration gives it, there is no flow, or torch is in a mode
-            in which nothing can be learned.
-        Exception: whatever the environment raises when its spaces are looked at.
+        ConfigError: a policy, learner or sampler rejected its arguments, there is no flow, or torch is in a mode that prevents
+            learning.
+        Exception: any error of the environment when its spaces are read.
     """
     if (why_not := torch_modes.problem()) is not None:
         raise ConfigError(why_not)
     try:
-        flow = config.flow(task.settled())
+        flow = config.flow(task.resolved())
     except ValueError as error:
         if isinstance(error, LevadaError) or not _is_ours(error):
             raise
@@ -175,8 +176,8 @@ def build(config: Algorithm, task: Task) -> Flow:
     return flow
 
 
-def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Display) -> Deployment:
-    """Where a flow runs, once `auto` has measured it; it says why."""
+def resolve_deployment(place: Deployment, flow: Flow, seed: int, threads: int, display: Display) -> Deployment:
+    """Resolve `auto` by measuring the flow, and report the reason."""
     if not isinstance(place, Auto):
         return place
     set_threads(threads)
@@ -187,16 +188,16 @@ def settle(place: Deployment, flow: Flow, seed: int, threads: int, display: Disp
 
 
 def of_policies(flow: Flow, name: str, usual: str) -> str:
-    """What the policies that are learned in a flow say of something: where several differ, all of it."""
+    """Value of an attribute of the flow's policies, such as their device; all values if they differ."""
     policies = [getattr(recipe, "policy", None) for recipe in flow.learners().values()]
     return ", ".join(sorted({getattr(policy, name, usual) for policy in policies})) or usual
 
 
 def require_level(mode: Mode) -> dict[str, str]:
-    """What this process computes with.
+    """Return the instruction sets that this process uses.
 
     Raises:
-        ConfigError: it is not what the mode wants, and cannot be changed any more.
+        ConfigError: they differ from those of the mode, and can no longer be changed.
 
     """
     found = machine()
@@ -216,7 +217,7 @@ def require_level(mode: Mode) -> dict[str, str]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether levada itself raised it, not an environment or a user's code that it called."""
+    """Whether levada itself raised it, and not an environment or user code that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -229,7 +230,7 @@ def _learners(run: Run) -> dict[str, Any]:
 
 
 def _close(run: Run, directory: RunDirectory) -> None:
-    """Close a run that is done and saved, which an environment that cannot be closed does not undo."""
+    """Close a finished and saved run. An error of an environment on closing becomes a warning."""
     try:
         run.close()
     except Exception as error:
@@ -242,7 +243,7 @@ def _weights(run: Run) -> dict[str, Any]:
 
 
 def _is_whole(run: Run) -> bool:
-    """Whether every update that a learner has counted was also published: it counts one before the last of it is done."""
+    """Whether every update that a learner has counted is published: the count increases before the update is complete."""
     versions = run.statistics().versions
     recipes: dict[str, Learner] = run.flow.learners()
     return all(live.num_updates == versions[recipes[name].policy_name] for name, live in _learners(run).items())

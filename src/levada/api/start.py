@@ -1,6 +1,6 @@
 """Start a run from the weights of another, or with its settings.
 
-lv.train("ppo", "CartPole-v1", init_from="runs/first")                 # its weights, a new optimiser
+lv.train("ppo", "CartPole-v1", init_from="runs/first")                 # its weights, a new optimizer
 lv.train(**{**lv.settings("runs/first"), "seed": 2})                   # its settings, another seed
 """
 
@@ -16,7 +16,7 @@ from levada.api.options import Options
 from levada.flow import Flow, RunState
 from levada.flow.payload import derive_seed
 from levada.flow.protocols import close
-from levada.flow.state import Below
+from levada.flow.state import PrefixView
 from levada.rl.starting import Startable, StartError
 from levada.run.checkpoint import Checkpoint, CheckpointError
 from levada.run.directory import CONFIG, RunDirectory
@@ -26,13 +26,13 @@ from levada.runners.saving import begun_with
 
 
 def start_from(flow: Flow, path: str | os.PathLike[str], seed: int) -> RunState:
-    """The state of a run that has done nothing yet, and whose networks are those of another run's newest checkpoint.
+    """Initial state of a run whose networks have the weights of another run's newest checkpoint.
 
-    Optimiser, counts and random generators are new. What decides whether weights fit are names and shapes.
+    Optimizer, counts and random generators are new. Weights fit if names and shapes match.
 
     Raises:
         RunDirectoryError, LoadError: there is no run, or nothing was saved.
-        StartError: the weights are those of other networks.
+        StartError: the weights belong to other networks.
     """
     directory = RunDirectory.open(path)
     saved = read_checkpoint(directory, None, check=_check_finite)
@@ -44,12 +44,12 @@ def start_from(flow: Flow, path: str | os.PathLike[str], seed: int) -> RunState:
                 msg = f"init_from={os.fspath(path)!r}: {type(live).__name__} has no start_from, and cannot take weights"
                 raise StartError(msg)
             try:
-                live.start_from(Below(saved.arrays, learner_prefix(name)))
+                live.start_from(PrefixView(saved.arrays, learner_prefix(name)))
             except StartError as error:
                 was = directory.config.identity
                 msg = (
                     f"init_from={os.fspath(path)!r}: the networks of {was.algorithm} on {was.env} do not fit learner {name!r} of "
-                    f"{flow.name!r}: {error}; the same algorithm, spaces, hidden and network are needed"
+                    f"{flow.name!r}: {error}; the same algorithm, spaces, hidden_sizes and network are needed"
                 )
                 raise StartError(msg) from error
             learners[name] = live.state_dict()  # type: ignore[attr-defined]
@@ -59,10 +59,10 @@ def start_from(flow: Flow, path: str | os.PathLike[str], seed: int) -> RunState:
 
 
 def _check_finite(saved: Checkpoint) -> None:
-    """Whether its arrays hold numbers.
+    """Check that the arrays are finite.
 
     Raises:
-        CheckpointError: some are not finite.
+        CheckpointError: some are not.
 
     """
     try:
@@ -75,16 +75,16 @@ def _check_finite(saved: Checkpoint) -> None:
 def settings(
     path: str | os.PathLike[str], *, at: str | os.PathLike[str] | None = None, trust: bool = False
 ) -> dict[str, Any]:
-    """What `levada.train` is to be called with to do again what a run did: its arguments, but for `out`.
+    """Arguments of `levada.train` that repeat a run, except `out`.
 
     Args:
         path: directory of the run, or its config.json.
-        at: directory with modules and files of the run's own, if they are not where they were when it was trained.
+        at: directory with the run's own modules and files, if they have moved since it was trained.
         trust: execute code that the run names, wherever it comes from; see docs/security.md.
 
     Raises:
-        UntrustedError: it names code, and was not made by this user on this machine.
-        RunDirectoryError, LoadError: there is no run, or its settings cannot be read back.
+        UntrustedError: the run names code, and was not made by this user on this machine.
+        RunDirectoryError, LoadError: there is no run, or its settings cannot be read.
     """
     where = Path(path)
     directory = RunDirectory.open(where.parent if where.name == CONFIG else where, trust=trust)

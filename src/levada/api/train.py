@@ -1,4 +1,4 @@
-"""Train a policy."""
+"""Training of a policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.algorithms.registry import algorithm_home, algorithm_name
 from levada.api.memory import check_memory, estimate
 from levada.api.notes import default_until
 from levada.api.options import Env, OptionError, Options, check_instruments, configure, deployment
-from levada.api.run import Job, Result, build, of_policies, require_level, settle
+from levada.api.run import Job, Result, build, of_policies, require_level, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
@@ -52,29 +52,31 @@ def train(
     Args:
         algorithm: a name (`"ppo"`), a class, or a configuration.
         env: a registered id, a callable that makes environments, or a `Task`.
-        until: when to stop; see `levada.run.until`. None: after the env steps over which the algorithm anneals, or 1,000,000.
-        seed: everything random follows from it.
-        on: where to run.
-        out: directory of the run; None makes one below runs/.
-        threads: that torch and numpy learn with. Results depend on it, so it is 1 on every machine and deployment unless you say
-            otherwise.
-        checkpoint_every_updates: a checkpoint after each so many; None saves at the end only; "auto" about every ten seconds.
-        save_replays: whether checkpoints hold the contents of replays; otherwise a resumed run fills them anew.
-        tensorboard: whether to write TensorBoard events.
-        init_from: directory of a run whose weights this one starts from; its networks must be the same.
-        portable: the level of instructions, which is fixed when levada is imported (see `levada.portable`): "on" and "off" refuse
-            to run where another one is in force.
-        display: what is shown meanwhile; `auto` is live in a terminal and plain lines elsewhere.
-        instruments: see every event of the run.
-        **fields: of the algorithm's configuration.
+        until: stopping condition; see `levada.run.until`. None: after the env steps over which the algorithm anneals, or
+            1,000,000.
+        seed: random seed of everything in the run.
+        on: deployment.
+        out: directory of the run; None creates one in runs/.
+        threads: number of threads of torch and numpy in the learner. Results depend on it, so the default is 1 on every
+            machine and deployment.
+        checkpoint_every_updates: number of updates between checkpoints; None saves at the end only; "auto" saves about every
+            ten seconds.
+        save_replays: save the contents of replays in checkpoints; otherwise a resumed run fills them anew.
+        tensorboard: write TensorBoard events.
+        init_from: directory of a run whose weights to start from; the networks must be the same.
+        portable: instruction set, which is fixed when levada is imported (see `levada.portable`): "on" and "off" raise an
+            error if another one is in use.
+        display: display during the run; `auto` is live in a terminal and plain lines elsewhere.
+        instruments: receive every event of the run.
+        **fields: fields of the algorithm's configuration.
 
     Raises:
-        ValueError, TypeError: something that cannot be run, found before anything starts.
-        Exception: whatever the environment or the loss raises, with a note that says where in the flow; the
-            traceback is in error.txt of the run directory, too.
+        ValueError, TypeError: the run is invalid; raised before anything starts.
+        Exception: any error of the environment or the loss, with a note that names the place in the flow; the traceback is
+            also in error.txt of the run directory.
         ExitError: the environment or the loss called sys.exit.
-        KeyboardInterrupt: Ctrl-C came; the update was finished and everything saved. Its `result` is the Result until then.
-        SystemExit: SIGTERM or SIGHUP came; the run was ended and saved as after Ctrl-C, and now the process should end.
+        KeyboardInterrupt: Ctrl-C was pressed; the update was finished and everything saved. Its `result` is the Result so far.
+        SystemExit: SIGTERM or SIGHUP arrived; the run ended and was saved as after Ctrl-C, and the process should now exit.
     """
     began_s = time.perf_counter()
     place = deployment(on)
@@ -106,7 +108,7 @@ def launch(
     on_directory: Callable[[RunDirectory], None] = lambda directory: None,
     began_s: float | None = None,
 ) -> Result:
-    """Run a configuration: what `train` and the command line have in common."""
+    """Run a configuration, for `train` and the command line."""
     began_s = time.perf_counter() if began_s is None else began_s
     with displayed(display) as shown:
         return _launch(
@@ -128,12 +130,12 @@ def _launch(
     on_directory: Callable[[RunDirectory], None],
     began_s: float,
 ) -> Result:
-    # now: user code may change directory
+    # resolve paths now, because user code may change the working directory
     root, out = (absolute("runs"), None) if options.out is None else ("", absolute(options.out))
     asked = env if isinstance(env, Task) else Task(env)
     machine = require_level(options.portable)
     with sys_exit_is_an_error():
-        task = asked.settled()
+        task = asked.resolved()
         if asked.action_mask == "auto" and task.action_mask is not None:
             shown.note(f"action_mask: {task.action_mask}, for {task.name} gives action masks")
         config, settings = _settled(config, settings, task, shown)
@@ -143,7 +145,7 @@ def _launch(
         flow.check(reports=True)
         if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
             shown.note(memory)
-    place = settle(place, flow, options.seed, options.threads, shown)
+    place = resolve_deployment(place, flow, options.seed, options.threads, shown)
     if isinstance(place, Processes):
         check_start(flow)
     state = None if options.init_from is None else start_from(flow, options.init_from, options.seed)
@@ -166,7 +168,7 @@ def _launch(
     }
     about["until"] = Setting(ends, about["until"].origin)
     about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
-    for name, (value, usual) in _written(asked, task).items():
+    for name, (value, usual) in _task_settings(asked, task).items():
         about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
     directory = RunDirectory.create(out, identity, {**about, **settings}, root=root)
     on_directory(directory)
@@ -183,17 +185,17 @@ def _launch(
 def _settled(
     config: Algorithm, settings: Mapping[str, Setting], task: Task, display: Display
 ) -> tuple[Algorithm, Mapping[str, Setting]]:
-    """A configuration that leaves nothing to the machine, and where each value is from; it is said what was decided."""
-    config, reasons = config.settled(task)
+    """Decide the fields that depend on the machine, and note each decision and its origin."""
+    config, reasons = config.resolved(task)
     for name, why in reasons.items():
         display.note(f"{name}: {getattr(config, name)}, for {why}")
     return config, {**settings, **{name: Setting(getattr(config, name), "machine") for name in reasons}}
 
 
-def _written(asked: Task, task: Task) -> dict[str, tuple[Any, Any]]:
-    """A task as settings, once it is settled: name -> (value, default); a callable can only be named."""
+def _task_settings(asked: Task, task: Task) -> dict[str, tuple[Any, Any]]:
+    """Settings of a resolved task: name -> (value, default); of a callable only the name is saved."""
     env = task.env if isinstance(task.env, str) else {"callable": task.name}
-    usual = Task(task.env, vectorization=task.vectorization)  # Atari's has settings of its own
+    usual = Task(task.env, vectorization=task.vectorization)  # Atari has its own defaults
     return {
         "env": (env, None),
         "env_kwargs": (dict(task.env_kwargs), dict(usual.env_kwargs)),

@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints. Everything it does can be done from Python; see `levada.api`.
+"""Command line of levada: parsing, calls and output. Everything it does is available in Python; see `levada.api`.
 
     levada train ppo --env CartPole-v1 --until return=475
     levada resume RUN
@@ -7,9 +7,8 @@
     levada check ppo --env CartPole-v1
     levada algorithms
 
-Exit codes: 0 done; 1 the run failed; 2 the command cannot be carried out as given; 130, 143, 129
-stopped by Ctrl-C, SIGTERM, SIGHUP (after the first one the update is finished and everything is saved, so the run can be
-evaluated).
+Exit codes: 0 success; 1 the run failed; 2 the command is invalid; 130, 143, 129 stopped by Ctrl-C, SIGTERM, SIGHUP. After the
+first signal the update is finished and everything is saved, so the run can be evaluated.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ VERBS = {
     "check": ("ppo --env CartPole-v1", "check flow and environment, run nothing"),
     "algorithms": ("", "list the algorithms"),
 }
-"""Command -> the words that it may be given, and what it does."""
+"""Command -> example arguments, and what it does."""
 
 LOADING = ("train", "resume", "eval")
-"""Commands that wait for torch, which takes seconds."""
+"""Commands that import torch, which takes seconds."""
 SILENT = {"-h", "--help", "--quiet", "--json"}
 _LARGEST_CONFIG = 1 << 24
-"""Bytes of a config.json that are read before a run is opened."""
+"""Maximum size in bytes of a config.json that is read before a run is opened."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     began_s = time.perf_counter()
     args = list(sys.argv[1:] if argv is None else argv)
-    with suppress(FileNotFoundError):  # the directory that we stand in was removed
+    with suppress(FileNotFoundError):  # the working directory was removed
         if (here := os.getcwd()) not in sys.path:
             sys.path.append(here)  # for `--env my_module:Mine-v0`; last, so that no file here hides a library
     code = guarded(lambda: _dispatch(args, began_s))
@@ -72,26 +71,26 @@ def _dispatch(args: list[str], began_s: float) -> int:
         raise UsageError(msg)
     fix(_mode(verb, rest))
     if verb in LOADING and not SILENT & set(rest) and sys.stderr is not None and sys.stderr.isatty():
-        tell("levada: loading", end="\r")  # what comes next is written over it
+        tell("levada: loading", end="\r")  # the next output overwrites it
     return _command(verb)(rest, began_s)
 
 
 def _mode(verb: str, args: list[str]) -> Mode:
-    """On which level of instructions a command computes: it has to be known before numpy and torch are loaded."""
+    """Instruction set of a command, which must be known before numpy and torch are loaded."""
     if verb == "resume":
         return _recorded_mode(args)
     words = [word.partition("=") for word in args]
     given = [value or next(iter(args[n + 1 :]), "") for n, (name, _, value) in enumerate(words) if name == "--portable"]
     mode = (given or [os.environ.get(VARIABLE, "auto")])[-1]
-    return cast("Mode", mode) if is_mode(mode) else "auto"  # what is no mode is refused with the other options
+    return cast("Mode", mode) if is_mode(mode) else "auto"  # an invalid mode is rejected with the other options
 
 
 def _recorded_mode(args: list[str]) -> Mode:
-    """That of the run that goes on; runs from before there were levels took what the processor has."""
+    """Instruction set of the resumed run. Runs of versions without this option used that of the processor."""
     import json
 
     for path in (os.path.join(os.path.expanduser(word), "config.json") for word in args):
-        # what cannot be read is refused when the run is opened
+        # an unreadable file is rejected when the run is opened
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             if os.path.isfile(path) and os.path.getsize(path) <= _LARGEST_CONFIG:
                 with open(path, "rb") as file:
@@ -101,7 +100,7 @@ def _recorded_mode(args: list[str]) -> Mode:
 
 
 def _command(verb: str) -> Callable[[list[str], float], int]:
-    # imported when used: `levada --help` should not wait for torch
+    # imported on use: `levada --help` should not wait for torch
     if verb == "train":
         from levada.cli.train import train as command
     elif verb == "resume":

@@ -1,4 +1,4 @@
-"""`levada algorithms`: loads none of them, so it is quick."""
+"""`levada algorithms`: the list of algorithms, printed without importing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees when something goes wrong: one clear message on stderr, and an exit code that says whose turn it is.
+"""Errors as the user sees them: one message on stderr, and an exit code that tells usage errors from failures.
 
     MISTAKEN    levada: no algorithm 'pop'; did you mean 'ppo'? There are: ppo
     FAILED      levada: ZeroDivisionError: division by zero
@@ -7,7 +7,7 @@
                   in node 'rollout' of flow 'ppo' (rollout, shard 0, firing 1, ticket 0); versions: policy 0
                   The traceback is in runs/ppo-.../error.txt.
 
-Where there is no run yet, the traceback is printed above the message.
+If there is no run yet, the traceback is printed above the message.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from levada.run.directory import RunDirectory  # loads numpy, for which `levada --help` should not wait
 
 THREADS_S = 1.0
-"""How long threads that an environment has left may take to end."""
+"""Seconds that threads left by an environment may take to finish."""
 MOST_CHARS = 2_000
-"""Of the message of an error, such as one that an environment raises: more would push away what else is said."""
+"""Maximum length of an error message, such as one from an environment; longer ones would hide the rest."""
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 
 
 class UsageError(LevadaError, ValueError):
-    """The command cannot be carried out as given."""
+    """The command cannot be carried out with these arguments."""
 
 
 class RunFailedError(LevadaError, RuntimeError):
-    """A run failed after it had begun; `directory` holds what was written until then."""
+    """A run failed after its start; `directory` holds everything written so far."""
 
     def __init__(self, directory: RunDirectory) -> None:
         super().__init__(f"the run in {directory.shown} failed")
@@ -61,16 +61,16 @@ class RunFailedError(LevadaError, RuntimeError):
 
 
 class ParserExit(OwnExit):
-    """The parser has printed its message, or the help, and is done."""
+    """The parser has printed its message or the help."""
 
 
 @contextmanager
 def parsing() -> Iterator[None]:
-    """Around the parser: its box is one message, and its SystemExit is told from one of the user's code.
+    """Run the parser: turn the box it prints into one message, and distinguish its SystemExit from that of user code.
 
     Raises:
-        UsageError: the words cannot be parsed.
-        ParserExit: it has shown the help.
+        UsageError: the arguments cannot be parsed.
+        ParserExit: the parser has printed the help.
     """
     box = io.StringIO()
     try:
@@ -83,7 +83,7 @@ def parsing() -> Iterator[None]:
 
 
 def in_one_line(box: str) -> str:
-    '''What the parser says in its box, up to the first rule.
+    '''Extract the message from the parser's box, up to the first rule.
 
     >>> print(in_one_line("""
     ... ╭─ Value error ─────────────────╮
@@ -124,11 +124,11 @@ _SAYINGS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"Unrecognized options: (.*)", lambda m: f"{m[1].replace(', ', ' ')}: neither an option nor the value of one"),
 )
-"""What the parser says, and how it is put here."""
+"""Messages of the parser -> our wording."""
 
 
 def in_our_words(said: str) -> str:
-    """What the parser says of a value, with what was expected; anything else as it is.
+    """Reword a message of the parser about a value, with the expected ones; other messages are unchanged.
 
     >>> print(in_our_words("Error parsing --seed: invalid literal for int() with base 10: 'one'"))
     --seed one: expected an integer
@@ -154,7 +154,7 @@ def _is_rule(row: str) -> bool:
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Call `command`; turn what it raises into a message and an exit code, and what it warns of into one line each."""
+    """Call `command`; turn errors into a message and an exit code, and warnings into one line each."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -165,7 +165,7 @@ def guarded(command: Callable[[], int]) -> int:
         except KeyboardInterrupt:
             tell("levada: interrupted")
             return INTERRUPTED
-        except BrokenPipeError:  # `levada show ppo ... | head`: the reader has seen enough
+        except BrokenPipeError:  # `levada show ppo ... | head`: the reader has closed the pipe
             return 0
         except RunFailedError as failure:
             return _report(failure.__cause__ or failure, failure.directory)
@@ -183,10 +183,8 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def end_left_threads(code: int) -> None:
-    """End the process if an environment has left threads that Python would wait for, perhaps for ever."""
-    pools: Collection[threading.Thread] = getattr(
-        concurrent.futures.thread, "_threads_queues", ()
-    )  # those end by themselves
+    """Exit the process if an environment has left threads running for which Python would wait, perhaps forever."""
+    pools: Collection[threading.Thread] = getattr(concurrent.futures.thread, "_threads_queues", ())  # these end at exit
     left = [t for t in threading.enumerate() if not t.daemon and t not in pools and t is not threading.main_thread()]
     deadline_s = time.monotonic() + THREADS_S
     for thread in left:
@@ -200,12 +198,12 @@ def end_left_threads(code: int) -> None:
 
 
 def say(text: str) -> None:
-    """Print on stdout, without what would steer the terminal."""
+    """Print on stdout, without terminal control characters."""
     print(printable(text))
 
 
 def tell(text: str, end: str = "\n") -> None:
-    """Print on stderr; nothing if nobody reads it any more, for then there is nobody to tell. It cannot steer the terminal."""
+    """Print on stderr without terminal control characters; do nothing if stderr is closed."""
     if sys.stderr is None:
         return
     try:
@@ -216,7 +214,7 @@ def tell(text: str, end: str = "\n") -> None:
 
 
 def _forget_if_closed(stream: TextIO | None) -> None:
-    """What a closed stream still holds would be written when Python ends, and make its exit code 120."""
+    """Discard the buffer of a closed stream, which Python would write on exit, with exit code 120."""
     if stream is None:
         return
     try:
@@ -230,7 +228,7 @@ def _forget_if_closed(stream: TextIO | None) -> None:
 
 
 def silence_warnings() -> None:
-    """Show none until `guarded` returns."""
+    """Hide warnings until `guarded` returns."""
     warnings.showwarning = lambda *args, **kwargs: None
 
 
@@ -242,7 +240,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """One line, without the place in somebody's site-packages, and without Gymnasium's colours."""
+    """Print a warning as one line, without its location in site-packages and without Gymnasium's colors."""
     del category, filename, lineno, line
     if file is None:
         tell(f"levada: warning: {plain_warning(message)}")
@@ -251,12 +249,12 @@ def _show_warning(
 
 
 def plain_warning(message: Warning | str) -> str:
-    """The text of a warning, without Gymnasium's colours and mark."""
+    """Text of a warning, without Gymnasium's colors and prefix."""
     return re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")
 
 
 def _report(error: BaseException, directory: RunDirectory | None) -> int:
-    """Say what failed; the traceback is in a file beside the run, or is printed above if there is none."""
+    """Report a failure. The traceback is in a file of the run directory, or printed above the message if there is none."""
     lines = [f"levada: {type(error).__name__}: {_text(error)}", *_place(error)]
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -274,7 +272,7 @@ def _report(error: BaseException, directory: RunDirectory | None) -> int:
 def _text(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception as second:  # of the user's own class
+    except Exception as second:  # from a custom exception class
         return f"(str() of it raises {type(second).__name__})"
     if len(text) <= MOST_CHARS:
         return text
@@ -282,19 +280,19 @@ def _text(error: BaseException) -> str:
 
 
 def _users_part(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """A traceback from the first frame on that is neither levada's nor Python's own; all of it if there is none."""
+    """Traceback from the first frame outside levada and Python's library; the whole traceback if there is none."""
     own, pythons = Path(levada.__file__).parent, Path(traceback.__file__).parent
     is_own = [
         frame.filename.startswith("<frozen")
         or Path(frame.filename).is_relative_to(own)
-        or Path(frame.filename).parent == pythons  # such as functools, through which the spaces of a task are looked at
+        or Path(frame.filename).parent == pythons  # such as functools, through which the spaces of a task are read
         for frame in stack
     ]
     return list(stack[is_own.index(False) :]) if False in is_own else list(stack)
 
 
 def _place(error: BaseException) -> list[str]:
-    """Where the user's own code raised it; nothing if levada did."""
+    """Place in user code where the error was raised; empty if levada raised it."""
     raised = error.__cause__ if isinstance(error, ExitError | StrayError) and error.__cause__ is not None else error
     frames = traceback.extract_tb(raised.__traceback__)
     if not frames or Path(frames[-1].filename).is_relative_to(Path(levada.__file__).parent):

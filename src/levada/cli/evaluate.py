@@ -29,24 +29,24 @@ class EvalOptions:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Directory of the run."""
     episodes: int = 20
-    """How many episodes; the same number in each environment."""
+    """Number of episodes, the same in each environment."""
     seed: int = 0
-    """Seed of the environments and of the sampled actions."""
+    """Random seed of the environments and of sampled actions."""
     stochastic: bool = False
-    """Draw actions as in training, instead of taking the likeliest."""
+    """Sample actions as in training. Otherwise the most likely action is taken."""
     trust: bool = False
-    """Execute code that the run names, wherever it comes from."""
+    """Execute code that the run names, wherever the run comes from."""
     checkpoint: Annotated[int | None, tyro.conf.arg(metavar="NUM_UPDATES")] = None
-    """The checkpoint after so many updates, of those in checkpoints/; by default the newest valid one."""
+    """Number of updates of the checkpoint to load. By default the newest valid one."""
     env_kwargs: tuple[str, ...] = ()
-    """Keyword arguments of the environment, beside or in place of those that it was trained with: `--env-kwargs mode=1`."""
+    """Keyword arguments of the environment that replace or extend those of training, such as `--env-kwargs mode=1`."""
     at: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Directory with modules and files of the run's own, if they are not where they were when it was trained."""
+    """Directory of the run's own modules and files, if they have moved since training."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
 
 
 def evaluate(args: list[str], began_s: float) -> int:
-    """Play whole episodes and print what came of them."""
+    """Play whole episodes and print their statistics."""
     del began_s
     options = parse_run(EvalOptions, "eval", args)
     with ExitStack() as closing:

@@ -1,7 +1,7 @@
-"""From words to a configuration: `ppo --env CartPole-v1 --until return=475 --learning-rate 1e-3`.
+"""Parser from command-line arguments to a configuration: `ppo --env CartPole-v1 --until return=475 --learning-rate 1e-3`.
 
-The options of the command and the fields of the algorithm are given side by side, with the help that stands in their
-docstrings and in the groups of `levada.algorithms.fields`. Defaults are those of the preset for the environment.
+The options of the command and the fields of the algorithm appear together, with the help from their docstrings, in the groups
+of `levada.algorithms.fields`. Defaults are those of the preset for the environment.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from levada.cli.errors import ParserExit, UsageError, parsing
 from levada.rl.task import MaskOption, Task, Vectorization
 from levada.run.identity import Origin, Setting
 
-_SHORT = {"--lag": "--max-lag"}
-"""Names that everybody tries first."""
+_SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}
+"""Field -> short form of its option."""
 
 _METAVARS = {
     "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "cpu|cuda",
-    "hidden": "[INT ...]", "checkpoint_every_updates": "INT|auto|None",
+    "hidden_sizes": "[INT ...]", "checkpoint_every_updates": "INT|auto|None",
 }  # fmt: skip
-"""Name -> what stands for its value in the help, where its type does not say that well."""
+"""Name -> placeholder of its value in the help, if its type is not a good one."""
 
 OptionsT = TypeVar("OptionsT", bound="EnvOption")
 RunOptionsT = TypeVar("RunOptionsT")
@@ -48,36 +48,38 @@ RunOptionsT = TypeVar("RunOptionsT")
 
 @dataclass(frozen=True, kw_only=True)
 class EnvOption:
-    """What every command about an algorithm must be told."""
+    """Options of every command about an algorithm."""
 
     env: Annotated[str, tyro.conf.arg(metavar="ENV", help_behavior_hint="(required)")] = ""
-    """A registered environment, such as CartPole-v1; my_module:MyEnv-v0, which imports my_module first; or a class or function
-    of a file, path/to/file.py:MyEnv."""
+    """Environment: a registered id, such as CartPole-v1; my_module:MyEnv-v0, which imports my_module first; or a class or
+    function in a file, path/to/file.py:MyEnv."""
     env_kwargs: tuple[str, ...] = ()
-    """Keyword arguments of the environment: `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are written as in
-    JSON or Python; what is neither is text."""
+    """Keyword arguments of the environment, such as `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are JSON or
+    Python literals; anything else is text."""
     action_mask: MaskOption | None = "auto"
-    """Where the environment gives action masks, if not in its observations: `info`, in `info["action_mask"]`; `method`, by
-    `env.action_masks()`; `auto`, one of the two if the environment has it. `None` trains without masks."""
+    """Source of action masks that are not part of the observations. `info`: `info["action_mask"]`. `method`:
+    `env.action_masks()`. `auto`: one of the two if the environment has it. None: no masks."""
     vectorization: Vectorization = "auto"
-    """How several environments are stepped: `sync` one after the other, `async` in a process for each, `vector_entry_point` by
-    the id's own vector environment, `envpool` by EnvPool; `auto` is the id's own where that is quicker, else `sync`."""
+    """How several environments are stepped. `sync`: one after another. `async`: in a process each. `vector_entry_point`: by
+    the vector environment of the id. `envpool`: by EnvPool. `auto`: by the vector environment of the id where that is faster,
+    otherwise `sync`."""
     frame_stack: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
-    """Observations are stacks of the last K frames. By default what the environment shows; 4 for Atari's."""
+    """Number of frames per observation. By default what the environment shows; 4 for Atari."""
     reward_clip: Annotated[float | None, tyro.conf.arg(metavar="LIMIT")] = None
-    """Rewards are cut off at plus and minus this before they are learned from. By default never; 1 for Atari's."""
+    """Limit of the rewards that are learned from, on both sides of zero; reported returns are not clipped. By default no
+    limit; 1 for Atari."""
     life_loss: tyro.conf.FlagCreatePairsOff[bool] = False
-    """An episode ends for the learner with each life that is lost."""
+    """End an episode for the learner at each loss of a life."""
     config: Annotated[str | None, tyro.conf.arg(metavar="RUN/config.json")] = None
-    """Settings of a run, in place of the defaults: its algorithm, environment, options and fields. What stands beside it on the
-    command line goes before."""
+    """Settings of an earlier run in place of the defaults: algorithm, environment, options and fields. Options on the command
+    line take precedence."""
 
     @property
     def task(self) -> Task:
         """The environment as a task.
 
         Raises:
-            UsageError: a keyword argument without a value, or given twice.
+            UsageError: a keyword argument has no value, or is repeated.
         """
         return Task(
             self.env, env_kwargs=env_kwargs_of(self.env_kwargs), vectorization=self.vectorization, frame_stack=self.frame_stack,
@@ -87,32 +89,30 @@ class EnvOption:
 
 @dataclass(frozen=True)
 class Parsed(Generic[OptionsT]):
-    """What was said."""
+    """Result of parsing."""
 
     options: OptionsT
     config: Algorithm
     settings: dict[str, Setting]
-    """The fields of the algorithm, and where each value is from."""
+    """Fields of the algorithm, with the origin of each value."""
     given: frozenset[str]
-    """Names of the options and fields that stood on the command line."""
+    """Names of the options and fields on the command line."""
     otherwise: Origin = "default"
-    """Where the other options are from."""
+    """Origin of the other options."""
 
 
 def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[OptionsT]:
     """Parse `ALGORITHM --env ENV ...`.
 
     Raises:
-        UsageError, AlgorithmError, ConfigError: what cannot be; and ParserExit after tyro's own message.
+        UsageError, AlgorithmError, ConfigError: invalid arguments. ParserExit: the parser has printed its message.
     """
     args, told = with_config(args)
     if not args or args[0].startswith("-"):
         _without_algorithm(verb, options, args)
     cls = find_algorithm(args[0])
-    args = [
-        _SHORT.get(word.partition("=")[0], word.partition("=")[0]) + "".join(word.partition("=")[1:]) for word in args
-    ]
-    words = join_until(args[1:]) if "until" in _fields(options) else list(args[1:])
+    words = _in_full(args[1:], {*_fields(options), *_fields(cls)})
+    words = join_until(words) if "until" in _fields(options) else words
     names = _names(words)
     for name, count in Counter(name.removeprefix("no_") for name in names).items():
         if count > 1:
@@ -145,12 +145,22 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     return Parsed(parsed, config, settings, given, "config" if told else "default")
 
 
+def _in_full(words: Sequence[str], fields: Collection[str]) -> list[str]:
+    """Expand short forms of options, unless a field has that name.
+
+    >>> _in_full(["--lr=0.1", "--gamma", "0.9"], {"learning_rate", "discount"})
+    ['--learning-rate=0.1', '--discount', '0.9']
+    """
+    full = {option(short): option(name) for name, short in _SHORT.items() if name in fields and short not in fields}
+    return ["".join((full.get(head, head), equals, value)) for head, equals, value in (w.partition("=") for w in words)]
+
+
 def with_config(args: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:
-    """The words with the algorithm of `--config RUN/config.json` in front, and the settings that it holds; else None.
+    """The arguments with the algorithm of `--config RUN/config.json` in front, and the settings in that file, or None.
 
     Raises:
-        UsageError: another algorithm is given, or no file.
-        RunDirectoryError, LoadError: it cannot be read.
+        UsageError: another algorithm is named, or the file is missing from the command.
+        RunDirectoryError, LoadError: the file cannot be read.
     """
     words = [part for word in args for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
     if "--config" not in words:
@@ -169,7 +179,7 @@ def with_config(args: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:
 
 
 def _as_options(told: Mapping[str, Any], env: str | None, names: Collection[str]) -> dict[str, Any]:
-    """Settings as options; those of the environment only where it is the same."""
+    """Settings as options; those of the environment only if it is the same one."""
     task: Task = told["env"]
     values = {name: value for name, value in told.items() if name not in ("algorithm", "env")}
     if env == task.env:
@@ -183,7 +193,7 @@ def _as_options(told: Mapping[str, Any], env: str | None, names: Collection[str]
 
 
 def _sections(options: EnvOption, config: Algorithm) -> dict[str, type[Any]]:
-    """Options and fields as dataclasses, one for each group of the help, with the values of the two as defaults."""
+    """Options and fields as dataclasses, one per group of the help, with their values as defaults."""
     shown: dict[str, tuple[str, Any, Any]] = {}
     for part in (config, options):
         hints, texts = get_type_hints(type(part), include_extras=True), meanings(type(part))
@@ -197,7 +207,7 @@ def _sections(options: EnvOption, config: Algorithm) -> dict[str, type[Any]]:
         own if title == OWN and own not in GROUPS else title: dataclasses.make_dataclass(
             title,
             [shown[name] for name in names],
-            namespace={"__doc__": " "},  # of a blank one the parser shows nothing
+            namespace={"__doc__": " "},  # the parser prints nothing for a blank docstring
             kw_only=True,
         )
         for title, names in grouped(shown, _fields(type(options))).items()
@@ -209,8 +219,10 @@ def _same(value: Any) -> Any:
 
 
 def _shown(name: str, hint: Any, value: Any, text: str, is_unset: bool) -> Any:
-    """A type hint with what the help says of it. An option that is None unless it is set is not set to it by name."""
+    """Type hint with its help. An option whose default is None cannot be set to None by name."""
     about: dict[str, Any] = {"help": text}
+    if name in _SHORT:
+        about["aliases"] = [option(_SHORT[name])]
     if metavar := _METAVARS.get(name) or _or_none(hint):
         about["metavar"] = metavar
     if value is None or value == ():
@@ -221,7 +233,7 @@ def _shown(name: str, hint: Any, value: Any, text: str, is_unset: bool) -> Any:
 
 
 def _or_none(hint: Any) -> str | None:
-    """What stands for a value that may be None: the usual first. None: as the parser has it.
+    """Placeholder of a value that may be None, with None last; None for the parser's own placeholder.
 
     >>> _or_none(int | None), _or_none(Literal["lstm", "gru"] | None), _or_none(int)
     ('INT|None', '{lstm,gru,None}', None)
@@ -235,7 +247,7 @@ def _or_none(hint: Any) -> str | None:
 
 
 def origins(parsed: Parsed[Any]) -> Mapping[str, Origin]:
-    """Where the values of the options are from."""
+    """Origins of the options' values."""
     chosen: dict[str, Origin] = {
         name: "command line" if name in parsed.given else parsed.otherwise for name in _fields(type(parsed.options))
     }
@@ -243,7 +255,7 @@ def origins(parsed: Parsed[Any]) -> Mapping[str, Origin]:
 
 
 def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> None:
-    """Say what is missing, or help."""
+    """Report the missing algorithm, or print the help."""
     known = ", ".join(ALGORITHMS)
     if {"-h", "--help"} & set(args):
         print(
@@ -258,10 +270,10 @@ def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> No
 
 
 def parse_run(kind: type[RunOptionsT], verb: str, args: Sequence[str]) -> RunOptionsT:
-    """Parse `RUN ...`, the words of a command about a run.
+    """Parse `RUN ...`, the arguments of a command about a run.
 
     Raises:
-        UsageError: they cannot be parsed; and ParserExit after the parser's own message.
+        UsageError: they cannot be parsed. ParserExit: the parser has printed its message.
     """
     check_names(verb, _names(args), _fields(kind), is_of_an_algorithm=False)
     with parsing():
@@ -269,10 +281,10 @@ def parse_run(kind: type[RunOptionsT], verb: str, args: Sequence[str]) -> RunOpt
 
 
 def check_names(command: str, names: Sequence[str], known: Collection[str], *, is_of_an_algorithm: bool = True) -> None:
-    """Refuse names that are not known, with the one that is meant: of another library or algorithm, a short form, a near one.
+    """Reject unknown names, with a hint at the intended one: of another library or algorithm, a short form, or similar.
 
     Raises:
-        UsageError: a name is not known.
+        UsageError: a name is unknown.
     """
     for name in names:
         if name in known or name.removeprefix("no_") in known or name == "help":
@@ -290,16 +302,16 @@ def check_names(command: str, names: Sequence[str], known: Collection[str], *, i
 
 
 def _is_short_for(name: str, full: str) -> bool:
-    """Whether it is the initials of a name, one of its words, or the beginning of the first: lr, epochs, ent."""
+    """Whether a name is the initials of another, one of its words, or a prefix of its first word: lr, epochs, ent."""
     words = full.split("_")
     return name == "".join(word[0] for word in words) or name in words or words[0].startswith(name)
 
 
 def env_kwargs_of(words: Sequence[str]) -> dict[str, Any]:
-    """Keyword arguments from `name=value`.
+    """Parse keyword arguments from `name=value`.
 
     Raises:
-        UsageError: one without a value, or given twice.
+        UsageError: one has no value, or is repeated.
     """
     kwargs: dict[str, Any] = {}
     for word in words:
@@ -315,7 +327,7 @@ def env_kwargs_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(word: str) -> Any:
-    """A value as it stands in JSON or Python; or the word itself.
+    """Parse a value as JSON or a Python literal; otherwise return the word.
 
     >>> [_value(word) for word in ("0.25", "true", "False", "None", "(84, 84)", "easy")]
     [0.25, True, False, None, (84, 84), 'easy']
@@ -334,7 +346,7 @@ def _description(cls: type[Algorithm], env: str | None) -> str:
     text = describe(cls)
     if env is not None and preset(algorithm_name(cls), env):
         text += f" Defaults are those of the preset for {env}."
-    # the parser joins lines, but for indented ones
+    # the parser joins lines, except indented ones
     return textwrap.fill(text, shutil.get_terminal_size().columns, subsequent_indent="  ")
 
 
@@ -343,7 +355,7 @@ def _fields(cls: type[Any]) -> list[str]:
 
 
 def join_until(words: Sequence[str]) -> list[str]:
-    """The words with all conditions of `--until` in one: `--until return=475 steps=100_000` needs no quotes."""
+    """Join all conditions of `--until` into one argument: `--until return=475 steps=100_000` needs no quotes."""
     joined: list[str] = []
     conditions: list[str] = []
     place: int | None = None
@@ -372,5 +384,5 @@ def _env(words: Sequence[str]) -> str | None:
 
 
 def _names(words: Sequence[str]) -> list[str]:
-    """Names of what was given."""
+    """Names of the options in the arguments."""
     return [word[2:].split("=")[0].replace("-", "_") for word in words if word.startswith("--")]

@@ -20,24 +20,24 @@ from levada.run.interrupt import Interrupted
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeOptions(Shown):
-    """Go on with a run from its newest valid checkpoint."""
+    """Resume a run from its newest valid checkpoint."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Directory of the run."""
     until: str | None = None
-    """When to stop; by default when the run was to stop. See `levada train ppo --help`."""
+    """Stopping condition, as for `levada train`. By default that of the run."""
     on: str | None = None
-    """Where to run; by default where it ran. In admission order the result does not depend on it."""
+    """Deployment. By default that of the run. In admission order the result does not depend on it."""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on with a run that was made elsewhere: execute code that it names, and unpickle its environments."""
+    """Resume a run from elsewhere: execute code that it names and unpickle its environments."""
     fresh_episodes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Begin episodes anew, and replays empty; unpickle nothing."""
+    """Start new episodes and empty replays; unpickle nothing."""
     at: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Directory with modules and files of the run's own, if they are not where they were when it was trained."""
+    """Directory of the run's own modules and files, if they have moved since training."""
 
 
 def resume(args: list[str], began_s: float) -> int:
-    """Go on with a run."""
+    """Resume a run."""
     options = parse_run(ResumeOptions, "resume", join_until(args))
     options.check()
     keep_to_installed(options.run, trust=options.trust)
@@ -61,6 +61,6 @@ def resume(args: list[str], began_s: float) -> int:
 
 
 def keep_to_installed(run: str, *, trust: bool) -> None:
-    """Before a run is opened that was not made here: import nothing that lies beside it."""
+    """Import nothing from beside a run that was made elsewhere. Called before it is opened."""
     if not trust and not RunDirectory.open(run).is_ours:
         forget_modules_beside(run)

@@ -1,4 +1,4 @@
-"""`levada show`, `levada check`: look without running."""
+"""`levada show` and `levada check`: inspection without a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CheckOptions(EnvOption):
     """Check flow and environment, run nothing."""
 
     reproducible: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Also refuse what makes the result depend on timing."""
+    """Also refuse whatever makes the result depend on timing."""
 
 
 def show(args: list[str], began_s: float) -> int:
@@ -60,7 +60,7 @@ def show(args: list[str], began_s: float) -> int:
 
 
 def check(args: list[str], began_s: float) -> int:
-    """Check the flow of an algorithm, and that the environment keeps Gymnasium's contract."""
+    """Check the flow of an algorithm, and the environment against Gymnasium's contract."""
     del began_s
     parsed = parse("check", CheckOptions, args)
     task = parsed.options.task
@@ -77,10 +77,10 @@ def check(args: list[str], began_s: float) -> int:
 
 
 def _env_remarks(task: Task) -> list[str]:
-    """What Gymnasium's own checker remarks.
+    """Warnings of Gymnasium's environment checker.
 
     Raises:
-        TaskError: it found that the environment breaks the contract.
+        TaskError: the environment breaks the contract.
     """
     env = single_env(task)
     if env is None:
@@ -91,7 +91,7 @@ def _env_remarks(task: Task) -> list[str]:
             check_env(env.unwrapped, skip_render_check=True)
     except AssertionError as error:
         if not traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(Path(gymnasium.__file__).parent)):
-            raise  # the environment's own
+            raise  # raised by the environment
         msg = f"environment {task.name!r} breaks Gymnasium's contract: {error}"
         raise TaskError(msg) from error
     finally:

@@ -20,7 +20,7 @@ from levada.run.interrupt import Interrupted
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What to show of a run."""
+    """Options of what a run displays."""
 
     quiet: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print nothing but errors."""
@@ -29,18 +29,18 @@ class Shown:
 
     @property
     def display(self) -> Mode:
-        """As `train` wants it."""
+        """Display mode for `train`."""
         return "quiet" if self.quiet else "json" if self.json else "auto"
 
     def check(self) -> None:
-        """Refuse what contradicts itself, and show no warnings where nothing is to be shown."""
+        """Reject contradictory options, and hide warnings if nothing is to be displayed."""
         if self.quiet and self.json:
             raise UsageError("--quiet and --json contradict each other: leave one out")
         if self.quiet:
             silence_warnings()
 
     def finish(self, result: Result, algorithm: str, is_interrupted: bool = False) -> int:
-        """Say what can be done next; the exit code."""
+        """Print the next possible commands, and return the exit code."""
         if self.display == "auto":
             tell(_what_next(result, algorithm, is_interrupted))
         return INTERRUPTED if is_interrupted else 0

@@ -7,7 +7,7 @@
 """
 
 from levada.flow.bounds import Bound
-from levada.flow.channels import Latest, Prioritised, Queue, Replay
+from levada.flow.channels import Latest, Prioritized, Queue, Replay
 from levada.flow.deployment import Deployment, Run
 from levada.flow.errors import (
     ChannelError,
@@ -51,7 +51,7 @@ __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",
     "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
     "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError",
-    "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritised", "Problem", "Published",
+    "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritized", "Problem", "Published",
     "Queue", "Replay", "ReplayStatistics", "Report", "Reported", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics",
     "Stored", "Stream", "StreamError", "Table", "Update", "Updates", "Used", "close", "derive_seed",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What each queue promises, as data and in words; the argument is in `levada.flow.derive`."""
+"""Guarantees of each queue, as data and in words; the proof is in `levada.flow.derive`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The promise of one queue."""
+    """The guarantee of one queue."""
 
     channel: str
     policy: str | None
-    """Whose versions the lag counts."""
+    """Policy whose versions the lag counts."""
     tickets: int | None
-    """Items in existence at most."""
+    """Largest number of items in existence."""
     per_update: int | None
     """Items that one update consumes."""
     window: int
     max_lag: int | None
-    """Largest lag at consumption, in updates; None: no bound."""
+    """Largest lag at consumption, in updates. None: no bound."""
     num_idle: int
-    """Shards without work at any time, since there are fewer tickets than shards."""
+    """Shards that are always idle, because there are fewer tickets than shards."""
 
     def __str__(self) -> str:
         tickets = "tickets not derivable" if self.tickets is None else plural(self.tickets, "ticket")
@@ -40,12 +40,12 @@ class Bound:
 
 
 def find_bounds(flow: Flow) -> list[Bound]:
-    """The bound of each queue, in the order in which the flow was built."""
+    """Return the bound of each queue, in the order in which the flow was built."""
     return [bound_of(channel) for channel in derive(flow).channels]
 
 
 def bound_of(channel: Channel) -> Bound:
-    """The bound of one channel."""
+    """Return the bound of one channel."""
     tickets = channel.tickets
     num_busy = channel.num_shards if tickets is None or not channel.queue.blocks else min(tickets, channel.num_shards)
     return Bound(

@@ -1,6 +1,6 @@
-"""Channels: what holds items between nodes. All flow policy lives here.
+"""Channels hold items between nodes. All flow policy is defined here.
 
-A `Queue` says how stale its items may be when they are consumed, and what happens when it is full or an item stale:
+A `Queue` sets how stale its items may be when they are consumed, and what happens when it is full or an item is stale:
 
 >>> print(Queue(max_lag=0))
 lag <= 0, block, admission order
@@ -25,30 +25,30 @@ Order = Literal["admission", "arrival"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
-    """First in, first out, bounded, with a bound on staleness.
+    """A bounded first-in, first-out queue with a bound on staleness.
 
     Raises:
-        ChannelError: a combination that cannot be kept, said with the likely mistake.
+        ChannelError: an impossible combination; the message names the likely mistake.
 
     """
 
     max_lag: int | None
-    """Largest number of updates that an item's policy version may lie behind when the item is consumed.
-    0 is synchronous, 1 overlaps sampling and learning, None lets samplers run free (give `capacity` then).
-    Raising it lets samplers run further ahead: more overlap, older samples."""
+    """Largest number of updates by which an item's policy version may lag when the item is consumed.
+    0 is synchronous, 1 overlaps sampling and learning, and None lets samplers run free (requires `capacity`).
+    Larger values let samplers run further ahead: more overlap, older samples."""
     on_stale: Literal["block", "drop"] = "block"
-    """`block` withholds tickets, so that nothing stale is ever made; `drop` discards what is found stale, and counts it."""
+    """`block` withholds tickets, so that no stale item is ever made; `drop` discards stale items and counts them."""
     order: Order | None = None
-    """`admission`: consumed in ticket order, with exactly the version the ticket names: the result does not depend on
-    timing. `arrival`: consumed as items are finished. Default: admission for `block`, arrival otherwise."""
+    """`admission`: items are consumed in ticket order, made with exactly the version the ticket names, so the result does not
+    depend on timing. `arrival`: items are consumed when finished. Default: admission for `block`, arrival otherwise."""
     window: int | None = None
-    """Arrival order with `block`: an item may overtake the oldest outstanding ticket by `window - 1` numbers. A larger
-    window tolerates slower stragglers, and leaves fewer tickets. Default: half of what `max_lag` leaves."""
+    """For arrival order with `block`: an item may overtake the oldest outstanding ticket by `window - 1` numbers. A larger
+    window tolerates slower stragglers but leaves fewer tickets. Default: half of what `max_lag` leaves."""
     capacity: int | None = None
-    """Most items in existence, made or in the making. With `block` it follows from `max_lag` and must not be given;
-    with `drop` the default is what `block` would issue; without `max_lag` it must be given."""
+    """Largest number of items in existence, finished or in progress. With `block` it follows from `max_lag` and must not be
+    given; with `drop` it defaults to the number of tickets of `block`; without `max_lag` it is required."""
     on_full: Literal["block", "drop"] | None = None
-    """`block`: samplers wait for room. `drop`: the oldest item is discarded, and counted; samplers never wait.
+    """`block`: samplers wait for room. `drop`: the oldest item is discarded and counted, and samplers never wait.
     Default: `drop` with `on_stale="drop"`, otherwise `block`."""
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class Queue:
 
     @property
     def blocks(self) -> bool:
-        """Whether tickets are withheld so that nothing stale is made."""
+        """Whether tickets are withheld so that no stale item is made."""
         return self.max_lag is not None and self.on_stale == "block"
 
     @property
@@ -129,92 +129,92 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Latest(Generic[W]):
-    """A versioned register: writers replace, readers take the newest (or the version that their ticket names).
+    """A versioned register: writers replace the value, readers take the newest version or the one their ticket names.
 
-    Made by `Flow.latest`. Together with `Replay` the only channel through which a cycle may close.
+    Created by `Flow.latest`. A cycle in the graph may close only through a `Latest` or a `Replay`.
     """
 
     name: str
     policy: str
-    """Whose versions it holds."""
+    """The policy whose versions it holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prioritised:
-    """Draws entries in proportion to their priorities (arXiv 1511.05952, section 3.3 and 3.4).
+class Prioritized:
+    """Sampling in proportion to the priorities of entries (arXiv 1511.05952, section 3.3 and 3.4).
 
     Raises:
-        ChannelError: numbers that cannot be.
+        ChannelError: a value out of range.
 
     """
 
     alpha: float = 0.6
-    """Exponent of a priority; 0 is uniform."""
+    """Exponent of the priorities; 0 samples uniformly."""
     beta: float = 0.4
-    """Exponent of the importance weights that correct for it; 1 corrects fully."""
+    """Exponent of the importance-sampling weights; 1 corrects fully."""
     anneal_inserts: int | None = None
-    """Inserted entries over which beta rises to 1; None: never."""
+    """Number of inserted entries over which beta increases to 1. None: beta is constant."""
 
     def __post_init__(self) -> None:
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                msg = f"Prioritised({name}={value!r}): expected a number from 0 to 1"
+                msg = f"Prioritized({name}={value!r}): expected a number from 0 to 1"
                 raise ChannelError(msg)
         if self.anneal_inserts is not None and (type(self.anneal_inserts) is not int or self.anneal_inserts < 1):
-            msg = f"Prioritised(anneal_inserts={self.anneal_inserts!r}): expected an integer >= 1, or None for never"
+            msg = f"Prioritized(anneal_inserts={self.anneal_inserts!r}): expected an integer >= 1, or None for never"
             raise ChannelError(msg)
 
     def __str__(self) -> str:
         rising = "" if self.anneal_inserts is None else f" to 1 over {self.anneal_inserts:,}"
-        return f"prioritised (alpha {self.alpha:g}, beta {self.beta:g}{rising})"
+        return f"prioritized (alpha {self.alpha:g}, beta {self.beta:g}{rising})"
 
 
-Sampling = Literal["uniform"] | Prioritised
+Sampling = Literal["uniform"] | Prioritized
 Removal = Literal["fifo", "reservoir"]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay(Generic[T]):
-    """Tables that are sampled, with a balance between what is inserted and what is sampled.
+    """Tables to sample from, with a balance between inserting and sampling.
 
-    Made by `Flow.replay`. With `e = (inserted - min_size) * samples_per_insert - sampled`, inserting waits while
+    Created by `Flow.replay`. With `e = (inserted - min_size) * samples_per_insert - sampled`, inserting waits while
     `e > tolerance` and sampling waits while `e <= -tolerance` (Reverb's rate limiter, arXiv 2102.04736, section 3.3). An
-    item may bring several entries, as a rollout does with its transitions; what is inserted and sampled is counted in entries.
+    item may hold several entries, as a rollout holds transitions; inserts and samples are counted in entries.
     """
 
     name: str
     of: type[T]
-    """The type of its items. One that says so (see `Storable`) brings a table of its own, such as one of rows."""
+    """Type of the items. A `Storable` type provides its own table, for example one of rows."""
     capacity: int
-    """Most entries held."""
+    """Largest number of entries held."""
     min_size: int
-    """Entries that must be there before the first is sampled."""
+    """Entries required before sampling starts."""
     samples_per_insert: float | None
-    """How often each entry is sampled on average. None: free-running; the report shows what came out."""
+    """Average number of times each entry is sampled. None: free-running; the report shows the actual value."""
     tolerance: float
-    """By how many samples the balance may be off before one side waits. 0 makes the interleaving exact."""
+    """Number of samples by which the balance may be off before one side waits. 0 makes the interleaving exact."""
     sampler: Sampling
-    """How entries are drawn."""
+    """Sampling distribution over the entries."""
     order: Order
     """`admission`: items are inserted in ticket order; with a tolerance of 0 each is made with exactly the version that
-    its ticket names, and the result does not depend on timing. `arrival`: as they are finished."""
+    its ticket names, and the result does not depend on timing. `arrival`: items are inserted as they are finished."""
     tables: int
-    """How many tables it consists of. Items go to them in turn, and so do draws."""
+    """Number of tables. Items are inserted into them in turn, and draws also take turns."""
     tickets: int | None
-    """Items in existence that are not inserted yet. None: two for each shard, so that the next is made while one is inserted
-    and learned from. With a single shard and one ticket sampling and learning take turns."""
+    """Items in existence that are not yet inserted. None: two per shard, so that the next item is made while one is inserted
+    and learned from. With a single shard and one ticket, sampling and learning alternate."""
     removal: Removal
-    """What goes when there is no more room: the oldest entry, or any, so that those which are kept are a fair sample of all
-    that ever came (Vitter's algorithm R)."""
+    """Which entries to remove when the table is full: the oldest (`fifo`), or any (`reservoir`), such that the kept entries
+    are a uniform sample of all entries ever inserted (Vitter's algorithm R)."""
 
     @property
     def capacity_per_table(self) -> int:
-        """Most entries of one of the tables."""
+        """Largest number of entries in one table."""
         return -(-self.capacity // self.tables)
 
     @property
     def is_exact(self) -> bool:
-        """Whether inserting and sampling interleave in one way only."""
+        """Whether inserts and draws can interleave in only one way."""
         return self.order == "admission" and self.samples_per_insert is not None and self.tolerance == 0
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Check before run: every problem of a flow, with a code, what was got and expected, and the likely mistake.
+"""Check before run: every problem of a flow, with a code, the actual and expected state, and the likely mistake.
 
 Each code has a section in docs/checks.md. `find_problems` never raises for a malformed flow; `Flow.check` does.
 """
@@ -27,13 +27,13 @@ class _Subject:
 def find_problems(
     flow: Flow, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
 ) -> list[Problem]:
-    """Every problem of a flow, errors before warnings.
+    """Return every problem of a flow, errors before warnings.
 
     Args:
-        flow: to look at.
-        reproducible: also refuse what makes the result depend on timing.
-        crosses_processes: also refuse work that cannot be sent to another process.
-        reports: also refuse a flow that reports nothing, for whoever waits for reports.
+        flow: the flow to check.
+        reproducible: also reject whatever makes the result depend on timing.
+        crosses_processes: also reject work that cannot be sent to another process.
+        reports: also reject a flow that reports nothing, which would leave a loop over its reports waiting.
 
     """
     subject = _Subject(flow, derive(flow))
@@ -147,11 +147,11 @@ def _replays(s: _Subject) -> Iterator[Problem]:
                 "LV204", replay.name, f"the cycle {' -> '.join(cycle)} cannot start: it stores only what was sampled from it",
                 "another node that stores first", "Store the items of a source in it.",
             )  # fmt: skip
-        priorities = [edge.source for edge in flow.edges if edge.kind == "reprioritise" and edge.target == replay.name]
+        priorities = [edge.source for edge in flow.edges if edge.kind == "reprioritize" and edge.target == replay.name]
         if replay.sampler == "uniform" and priorities:
             yield Problem(
                 "LV205", replay.name, "priorities are sent to a uniform replay, where they have no effect",
-                "sampler=Prioritised(...)", "Choose the prioritised sampler, or drop the edge.", "warning",
+                "sampler=Prioritized(...)", "Choose the prioritized sampler, or drop the edge.", "warning",
             )  # fmt: skip
         for stream in priorities:
             sampled = {flow.nodes[name].replay for name in ancestors(flow, stream.node)}
@@ -159,13 +159,13 @@ def _replays(s: _Subject) -> Iterator[Problem]:
                 yield Problem(
                     "LV206", replay.name, f"gets priorities from {stream.label}",
                     "the priorities of a learner that learns from its samples",
-                    "Write flow.reprioritise(update.priorities, of=...) with the replay that was sampled.",
+                    "Write flow.reprioritize(update.priorities, of=...) with the replay that was sampled.",
                 )  # fmt: skip
 
 
 def _closed_cycle(flow: Flow, replay: str) -> list[str]:
-    """The nodes from a replay back to itself, if all that could ever be stored in it was sampled from it, also by way of
-    other replays; otherwise nothing.
+    """Return the nodes on the path from a replay back to itself, if everything that could ever be stored in it was sampled
+    from it, directly or through other replays; otherwise an empty list.
     """
     origins, pending = set[str](), [replay]
     while pending:
@@ -181,7 +181,7 @@ def _closed_cycle(flow: Flow, replay: str) -> list[str]:
 
 
 def _way_back(flow: Flow, name: str, to: str, seen: tuple[str, ...]) -> list[str]:
-    """One way by which what is stored in a replay was sampled from `to`, in the order in which items pass."""
+    """Return one path by which items stored in a replay were sampled from `to`, in the order in which items pass."""
     for edge in flow.edges:
         if edge.kind == "store" and edge.target == name:
             for sample in ancestors(flow, edge.source.node):
@@ -267,7 +267,7 @@ def _queues(s: _Subject) -> Iterator[Problem]:
 
 
 def _turns(s: _Subject) -> Iterator[Problem]:
-    """Two rules about whose turn it is may wait for each other."""
+    """Report rules about turns that could wait for each other."""
     flow = s.flow
     dealt = [channel for channel in s.topology.channels if channel.proportions is not None]
     for index, channel in enumerate(dealt):
@@ -304,7 +304,7 @@ def _blocking(s: _Subject, channel: Channel) -> Iterator[Problem]:
 
 
 def _not_one_learner(channel: Channel) -> tuple[str, str] | None:
-    """In words, and what to do about it."""
+    """Return the reason in words, and a hint."""
     if not channel.learners:
         return "no learner is behind it", "Without a learner there is no lag: use Queue(max_lag=None, capacity=...)."
     if len(channel.learners) > 1:
@@ -313,7 +313,7 @@ def _not_one_learner(channel: Channel) -> tuple[str, str] | None:
 
 
 def _weight_edge(s: _Subject, channel: Channel) -> Iterator[Problem]:
-    """Whether lag is bounded by something that exists: the versions of one learner, which come often enough."""
+    """Report a lag that is not bounded by versions of one learner that are published often enough."""
     lag = channel.queue.max_lag
     if lag is None:
         return

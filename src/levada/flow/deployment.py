@@ -1,6 +1,6 @@
-"""The seam between the graph and the machines: a deployment opens a flow and gives back a run.
+"""The boundary between the graph and the machines: a deployment opens a flow and returns a run.
 
-`Inline()` is one; processes and clusters are others. The flow never changes with them, nor does its hash.
+`Inline()` is one deployment; processes and clusters are others. The flow and its hash do not depend on the deployment.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ class Run(Protocol):
     """A flow that is being executed."""
 
     on_turn: Callable[[], None]
-    """Called before each thing that the run does, as far as it does it in this process; what it raises ends the loop."""
+    """Called before each action of the run in this process; an exception raised here stops the loop."""
 
     @property
     def flow(self) -> Flow:
-        """What is being executed."""
+        """The flow that is being executed."""
         ...
 
     def __iter__(self) -> Iterator[Report]:
-        """Go on, and yield each report."""
+        """Continue the run and yield each report."""
         ...
 
     def is_hung(self, seconds: float) -> bool:
-        """Whether it has waited for so long for one step of an environment, or for its workers. Asked from another thread."""
+        """Whether it has waited this long for one environment step or for its workers. Called from another thread."""
         ...
 
     def statistics(self) -> Statistics:
-        """The run at this moment, as plain data."""
+        """Return statistics of the run at this moment, as plain data."""
         ...
 
     def node_state(self, node: str) -> Any:
-        """The live actor of a node: the learner of a learn node."""
+        """Return the live actor of a node: the learner of a learn node."""
         ...
 
     def save(self, replays: bool = True) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+        """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
 
-        `replays`: with their contents, or else they will be filled anew.
+        `replays`: include their contents. Otherwise they are filled again after resuming.
         """
         ...
 
     def close(self) -> None:
-        """Stop, and give the resources back."""
+        """Stop, and release the resources."""
         ...
 
 
 class Deployment(Protocol):
-    """Where nodes run."""
+    """Decides where nodes run."""
 
     def open(
         self,
@@ -66,14 +66,14 @@ class Deployment(Protocol):
         state: RunState | None = None,
         save_every: int | None = None,
     ) -> Run:
-        """Check the flow, start what carries it, and return the run, which has done nothing yet.
+        """Check the flow, start the machinery that executes it, and return a run that has done nothing yet.
 
         Args:
-            flow: what to execute.
-            seed: everything random follows from it.
-            instruments: see every event.
-            state: of a run of this flow with this seed, to go on from, under whatever deployment it was saved.
-            save_every: the run will be saved after each so many updates; it prepares for that where shards run ahead.
+            flow: the flow to execute.
+            seed: seed from which all randomness derives.
+            instruments: observers of every event.
+            state: saved state of a run of this flow with this seed, under any deployment, to resume from.
+            save_every: number of updates between saves; the run prepares for saving where shards run ahead.
 
         Raises:
             FlowError: the flow is not well formed.

@@ -1,7 +1,7 @@
-"""What follows from a graph: stages, and for each queue who feeds it, who learns from it, and how many tickets exist.
+"""What follows from a graph: stages, and for each queue its sources, its learners, and its number of tickets.
 
-A *stage* is what one place executes in sequence: a source with the nodes that run beside it at the shard, or the
-consumer nodes that hand items to each other directly. Queues, registers and replays lie between stages.
+A *stage* is executed in sequence in one place: a source with the nodes that run next to it at the shard, or the
+consumer nodes that hand items to each other directly. Queues, registers and replays are between stages.
 
 **Tickets and lag.** Let P be the items of a queue that one update consumes, and B the tickets in existence. A ticket
 comes back when the version made from its item is published.
@@ -35,14 +35,14 @@ PER_ITEM = ("source", "map", "filter", "flat_map", "split", "union")
 
 @dataclass(frozen=True, slots=True)
 class ShardStage:
-    """A source and what runs beside it; there is one for each shard."""
+    """A source with the nodes that run next to it; there is one per shard."""
 
     source: str
     nodes: tuple[str, ...]
-    """The source first, then in the order in which items pass."""
+    """The source first, then the nodes in the order in which items pass."""
     shards: int
     firings_per_ticket: int
-    """More than one where items are batched at the shard."""
+    """Greater than one if items are batched at the shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ConsumerStage:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A queue in its place in the graph, with what follows from it. None: cannot be derived, `check` says why."""
+    """A queue in its place in the graph, with derived properties. None: cannot be derived; `check` reports why."""
 
     name: str
     queue: Queue
@@ -62,23 +62,23 @@ class Channel:
     consumer: str
     input_index: int
     sources: tuple[str, ...]
-    """Where its items come from."""
+    """Sources of its items."""
     num_shards: int
-    """Of its sources together."""
+    """Total number of shards of its sources."""
     proportions: tuple[float, ...] | None
-    """How tickets are dealt to the sources, where a weighted union says so."""
+    """Proportions in which tickets are dealt to the sources, if a weighted union sets them."""
     learners: tuple[str, ...]
     """Learn nodes that its items reach."""
     policy: str | None
-    """Whose lag is bounded and measured: that of its learner."""
+    """Policy whose lag is bounded and measured: that of its learner."""
     per_update: int | None
     """P: items that one update consumes."""
     publish_every: int | None
-    """Its sources get only each n-th version of its learner. None: they get none."""
+    """Its sources receive only every n-th version of its learner. None: they receive none."""
     counted: bool = True
-    """Whether each item that is taken serves the next update of the learner, and no later one."""
+    """Whether each item taken is used by the next update of the learner, and by no later one."""
     at_once: int = 1
-    """Items that are taken together or not at all, so that no update by what is sampled comes between them."""
+    """Items that are taken together or not at all, so that no update from sampled items comes between them."""
 
     @property
     def window(self) -> int:
@@ -90,7 +90,7 @@ class Channel:
 
     @property
     def tickets(self) -> int | None:
-        """B: tickets in existence; what `drop` keeps waiting at most."""
+        """B: tickets in existence; with `drop`, the largest number of waiting items."""
         if self.queue.capacity is not None:
             return self.queue.capacity
         if self.queue.max_lag is None or self.per_update is None:
@@ -99,7 +99,7 @@ class Channel:
 
     @property
     def lag_bound(self) -> int | None:
-        """The largest lag at consumption; None: no bound."""
+        """The largest lag at consumption. None: no bound."""
         if not self.queue.blocks:
             return self.queue.max_lag if self.counted else None
         if self.per_update is None or self.tickets is None:
@@ -109,22 +109,21 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A replay in its place in the graph, with what follows from it."""
+    """A replay in its place in the graph, with derived properties."""
 
     replay: Replay[Any]
     sources: tuple[str, ...]
-    """Where its items come from."""
+    """Sources of its items."""
     tickets: int
-    """Items in existence that are not inserted yet."""
+    """Number of items in existence that are not yet inserted."""
     is_exact: bool
-    """Whether what is inserted and drawn does not depend on timing: the balance is exact, and a version is named wherever
-    one is read."""
+    """Whether inserts and draws do not depend on timing: the balance is exact, and every read names a version."""
     policy: str | None
-    """Whose versions its tickets name; None: they name none, and items are made with the newest."""
+    """Policy whose versions its tickets name. None: they name none, and items are made with the newest version."""
     publish_every: int
-    """Its sources get only each n-th version of that."""
-    is_reprioritised: bool
-    """Whether priorities come back for each draw."""
+    """Its sources receive only every n-th version of that policy."""
+    is_reprioritized: bool
+    """Whether new priorities come back for each draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Topology:
 
 
 def derive(flow: Flow) -> Topology:
-    """Derive stages and channels; malformed flows too, with None where something cannot be derived."""
+    """Derive stages and channels, also for malformed flows, with None for whatever cannot be derived."""
     sharded = _sharded(flow)
     shard_stages = tuple(_shard_stage(flow, node, sharded) for node in flow.nodes.values() if node.kind == "source")
     channels = tuple(
@@ -154,7 +153,7 @@ def derive(flow: Flow) -> Topology:
 
 
 def consumers(flow: Flow, name: str) -> Iterator[tuple[Node, Input]]:
-    """The nodes that take items of `name`, with the edge by which they do."""
+    """Yield the nodes that take items of `name`, each with the edge."""
     for node in flow.nodes.values():
         for edge in node.inputs:
             if edge.node == name:
@@ -162,12 +161,12 @@ def consumers(flow: Flow, name: str) -> Iterator[tuple[Node, Input]]:
 
 
 def upstream_sources(flow: Flow, name: str) -> tuple[str, ...]:
-    """The sources whose items reach a node, in the order of its inputs."""
+    """Return the sources whose items reach a node, in the order of its inputs."""
     return tuple(ancestor for ancestor in ancestors(flow, name) if flow.nodes[ancestor].kind == "source")
 
 
 def ancestors(flow: Flow, name: str) -> Iterator[str]:
-    """A node and everything that its items have passed, each once, depth first in the order of the inputs."""
+    """Yield a node and everything upstream of it, each once, depth first in the order of the inputs."""
     pending, seen = [name], set[str]()
     while pending:
         node = flow.nodes[pending.pop()]
@@ -178,7 +177,7 @@ def ancestors(flow: Flow, name: str) -> Iterator[str]:
 
 
 def shard_batches(flow: Flow, name: str, source: str) -> set[int]:
-    """How many items of a source are batched into one on its ways to a node: one number for each way that differs."""
+    """Return how many items of a source are batched into one on the way to a node: one number per distinct path."""
     node = flow.nodes[name]
     size = node.size if node.kind == "batch" and node.at == "shard" else 1
     if name == source:
@@ -187,14 +186,14 @@ def shard_batches(flow: Flow, name: str, source: str) -> set[int]:
 
 
 def policy_read(flow: Flow, learner: str, sources: tuple[str, ...]) -> str | None:
-    """The policy of a learner, if one of the sources reads it."""
+    """Return the policy of a learner, if one of the sources reads it."""
     policy: str = flow.nodes[learner].work.policy_name
     return policy if _registers_read(flow, policy, sources) else None
 
 
 def _sharded(flow: Flow) -> frozenset[str]:
     found: set[str] = set()
-    for node in flow.nodes.values():  # nodes can only be made after their inputs, so one pass is enough
+    for node in flow.nodes.values():  # nodes are always created after their inputs, so one pass is enough
         direct = bool(node.inputs) and all(edge.queue is None and edge.node in found for edge in node.inputs)
         if node.kind == "source" or (
             direct and (node.kind in PER_ITEM or (node.kind == "batch" and node.at == "shard"))
@@ -267,19 +266,19 @@ def _storage(flow: Flow, replay: Replay[Any], sharded: frozenset[str]) -> Storag
     if not every or not policy:
         policy, every = None, 1
         is_exact = is_exact and not any(flow.nodes[name].reads for name in sources)
-    is_reprioritised = any(edge.kind == "reprioritise" and edge.target == replay.name for edge in flow.edges)
-    return Storage(replay, sources, tickets, is_exact, policy, every, is_reprioritised)
+    is_reprioritized = any(edge.kind == "reprioritize" and edge.target == replay.name for edge in flow.edges)
+    return Storage(replay, sources, tickets, is_exact, policy, every, is_reprioritized)
 
 
 def _only_learner(flow: Flow, replay: Replay[Any]) -> str | None:
-    """The learner of which each update uses exactly one draw of this replay, if it is the only one to draw from it."""
+    """Return the learner whose updates each use exactly one draw of this replay, if no other learner draws from it."""
     samples = [node for node in flow.nodes.values() if node.replay == replay.name]
     reached = [(name, items) for node in samples for name, items in _learners(flow, node, 1)]
     return reached[0][0] if len(samples) == 1 and len(reached) == 1 and reached[0][1] == 1 else None
 
 
 def _learners(flow: Flow, node: Node, items: int | None) -> Iterator[tuple[str, int | None]]:
-    """Learn nodes reached by direct edges, each with the number of items that one update consumes."""
+    """Yield the learn nodes reached by direct edges, each with the number of items that one update consumes."""
     if node.kind == "learn":
         yield node.name, items
         return
@@ -293,7 +292,7 @@ def _learners(flow: Flow, node: Node, items: int | None) -> Iterator[tuple[str, 
 
 
 def _joins_samples(flow: Flow, node: Node, consumer: Node) -> bool:
-    """Whether what the consumer makes of items goes to learners as it is, past unions with nothing but samples of replays."""
+    """Whether the consumer's output reaches learners unchanged, only past unions whose other inputs are replay samples."""
     is_batch = node.kind == "batch" and node.size > 1 and node is not consumer
     if node.kind in ("filter", "flat_map") or is_batch:
         return False
@@ -311,7 +310,7 @@ def _one_item_per_ticket(flow: Flow, name: str, sharded: frozenset[str]) -> bool
     if name not in sharded or node.kind in ("filter", "flat_map"):
         return False
     origins = [source for edge in node.inputs for source in upstream_sources(flow, edge.node)]
-    if len(set(origins)) < len(origins):  # both ways of a stream that was given to two nodes meet again
+    if len(set(origins)) < len(origins):  # two paths of one stream meet again
         return False
     return all(_one_item_per_ticket(flow, edge.node, sharded) for edge in node.inputs)
 
@@ -322,7 +321,7 @@ def _registers_read(flow: Flow, policy: str, sources: tuple[str, ...]) -> set[st
 
 
 def _publish_every(flow: Flow, learner: str, sources: tuple[str, ...]) -> int | None:
-    """Every how many updates each register of the learner's policy that the sources read has a new version."""
+    """Number of updates after which each register of the learner's policy that the sources read has a new version."""
     every: list[int] = []
     for register in _registers_read(flow, flow.nodes[learner].work.policy_name, sources):
         published = [
@@ -337,7 +336,7 @@ def _publish_every(flow: Flow, learner: str, sources: tuple[str, ...]) -> int | 
 
 
 def _proportions(flow: Flow, name: str, sources: tuple[str, ...]) -> tuple[float, ...] | None:
-    """Proportions of a union's inputs, where each input is one source."""
+    """Return the proportions of a union's inputs, if each input is one source."""
     node = flow.nodes[name]
     while node.kind in ("map", "split", "batch", "filter", "flat_map"):
         node = flow.nodes[node.inputs[0].node]

@@ -1,4 +1,4 @@
-"""The JSON form of a flow and its hash: the same in every process, for it holds names and numbers, never addresses."""
+"""The JSON form of a flow and its hash. Both are identical in every process and contain no addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 def flow_to_json(flow: Flow) -> dict[str, Any]:
-    """The graph as JSON-able data."""
+    """Return the graph as JSON-able data."""
     return {
         "flow": flow.name,
         "nodes": [describe(node) for node in flow.nodes.values()],
@@ -33,16 +33,16 @@ def flow_to_json(flow: Flow) -> dict[str, Any]:
 
 
 def flow_hash(flow: Flow) -> str:
-    """SHA-256 of the canonical JSON form, in hexadecimal."""
+    """Return the SHA-256 of the canonical JSON form, in hexadecimal."""
     return sha256(json.dumps(flow_to_json(flow), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def describe(thing: Any) -> Any:
-    """Plain data that says what `thing` is: values for data, qualified names for code.
+    """Describe `thing` as plain data: data by its values, code by qualified names.
 
-    Fields of dataclasses that are not part of their comparison (caches) are left out. A nested function is described
-    with its code and what it closes over, since its name does not tell it from its siblings; an object that is no
-    dataclass by its own repr, or by what would be pickled.
+    Dataclass fields that are excluded from comparison (caches) are skipped. A nested function is described with its code and
+    closure, since its name does not distinguish it from its siblings. Objects other than dataclasses are described by their
+    own repr, or otherwise by what would be pickled.
 
     >>> describe({"b": (1, 2.5), "a": None})
     {'a': None, 'b': [1, 2.5]}
@@ -53,7 +53,7 @@ def describe(thing: Any) -> Any:
 
 
 def _describe(thing: Any, inside: tuple[int, ...]) -> Any:
-    """`inside`: identities of what is being described, so that a cycle ends."""
+    """`inside`: identities of the objects being described, to stop at cycles."""
     if thing is None or isinstance(thing, bool | int | str):
         return thing
     if isinstance(thing, float):
@@ -107,7 +107,7 @@ def _describe_code(thing: Any, inside: tuple[int, ...]) -> Any:
 
 
 def _describe_state(thing: Any, inside: tuple[int, ...]) -> dict[str, Any]:
-    """How an object differs from others of its type: by its own repr, or else by what would be pickled."""
+    """Describe what distinguishes an object from others of its type: its own repr, or otherwise what would be pickled."""
     if hasattr(type(thing), "__array__"):
         try:
             return {"array": _describe(np.asarray(thing), inside)}
@@ -126,7 +126,7 @@ def _describe_state(thing: Any, inside: tuple[int, ...]) -> dict[str, Any]:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that is bound only later
+    except ValueError:  # a name that is not bound yet
         return None
 
 

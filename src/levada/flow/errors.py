@@ -1,10 +1,10 @@
-"""Errors of the flow layer: a user's mistake is a ValueError or TypeError, found before anything starts.
+"""Errors of the flow layer. A user's mistake is a ValueError or TypeError, found before anything starts.
 
-LevadaError                     everything that levada raises on purpose
-├── FlowError(ValueError)       the graph is not well formed: carries every Problem
-├── ChannelError(ValueError)    a channel whose promises contradict each other
-├── NameInUseError(ValueError)  two nodes or channels with one name
-├── StreamError(TypeError)      something that is no stream of this flow was given to a node
+LevadaError                     base of all errors that levada raises on purpose
+├── FlowError(ValueError)       the graph is not well formed; lists every Problem
+├── ChannelError(ValueError)    a channel with contradictory options
+├── NameInUseError(ValueError)  two nodes or channels with the same name
+├── StreamError(TypeError)      a node received something other than a stream of this flow
 └── NotSavedError               the state of a node's work (an environment) cannot be saved
 LevadaInternalError             a broken invariant of levada itself: please report it
 """
@@ -17,15 +17,15 @@ from typing import Literal
 
 
 class LevadaError(Exception):
-    """Base of everything that levada raises on purpose."""
+    """Base of all errors that levada raises on purpose."""
 
 
 class ChannelError(LevadaError, ValueError):
-    """A channel whose promises contradict each other."""
+    """A channel with contradictory options."""
 
 
 class DeploymentError(LevadaError, ValueError):
-    """A deployment that cannot be."""
+    """An invalid deployment."""
 
 
 class NameInUseError(LevadaError, ValueError):
@@ -33,25 +33,25 @@ class NameInUseError(LevadaError, ValueError):
 
 
 class NotSavedError(LevadaError, RuntimeError):
-    """The state of a node's work cannot be saved, or was not restored; says why. A run goes on without it."""
+    """The state of a node's work cannot be saved, or was not restored; the message says why. A run continues without it."""
 
 
 class StreamError(LevadaError, TypeError):
-    """Something that is no stream of this flow was given to a node."""
+    """A node received something other than a stream of this flow."""
 
 
 class LevadaInternalError(AssertionError):
-    """An invariant of levada is broken. This is a defect of levada, not of the caller: please report it."""
+    """An invariant of levada is broken. This is a bug in levada, not in the caller's code: please report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a flow."""
+    """One problem of a flow."""
 
     code: str
-    """`LV` and a number; each has a section in docs/checks.md."""
+    """`LV` and a number; each code has a section in docs/checks.md."""
     where: str
-    """Node or channel."""
+    """Name of the node or channel."""
     got: str
     expected: str
     hint: str
@@ -64,7 +64,7 @@ class Problem:
 
 
 class FlowWarning(UserWarning):
-    """A flow runs, but probably not as it was meant."""
+    """A flow runs, but probably not as intended."""
 
 
 class FlowError(LevadaError, ValueError):

@@ -1,4 +1,4 @@
-"""Flow: the graph of one training job, built by ordinary typed Python; no work is done while it is built.
+"""Flow: the graph of one training job, built in ordinary typed Python. Building it does no work.
 
 >>> from levada.flow import Queue
 >>> def count(shard: Shard) -> Callable[[None], int]:
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from levada.flow.channels import Latest, Order, Prioritised, Removal, Replay, Sampling
+from levada.flow.channels import Latest, Order, Prioritized, Removal, Replay, Sampling
 from levada.flow.errors import ChannelError, FlowError, NameInUseError, Problem, StreamError
 from levada.flow.nodes import Edge, Input, Node, NodeKind, Stream, Updates
 from levada.flow.protocols import LearnerRecipe, Source
@@ -46,8 +46,8 @@ class Flow:
     """The graph of one training job: plain data that can be printed, drawn, checked, hashed and run.
 
     Raises:
-        NameInUseError, StreamError, ChannelError, ValueError: by the methods that add to it, at once, for what can be
-            seen locally; `check` finds what only shows in the whole.
+        NameInUseError, StreamError, ChannelError, ValueError: from the methods that add to the flow, at once, for local
+            mistakes; `check` finds the mistakes that only show in the whole graph.
 
     """
 
@@ -70,13 +70,13 @@ class Flow:
         self, name: str, make: Source[Mapping[str, W], T], *, reads: Mapping[str, Latest[W]], shards: int = 1
     ) -> Stream[T]: ...
     def source(self, name: str, make: Any, *, reads: Any = None, shards: int = 1) -> Stream[Any]:
-        """Where items begin: `make(shard)` is called once per shard and returns what is called with weights.
+        """Add a source of items: `make(shard)` is called once per shard and returns a function of the weights.
 
         Args:
-            name: of the node.
-            make: a recipe that can be pickled; it gets a `Shard`.
-            reads: the register whose weights each firing gets, or a mapping of them; None: it gets None.
-            shards: logical copies. It belongs to the algorithm; how many processes carry them is the deployment's.
+            name: name of the node.
+            make: a recipe that can be pickled; it receives a `Shard`.
+            reads: the register whose weights are passed to each firing, or a mapping of registers. None: passes None.
+            shards: number of logical copies, a property of the algorithm; the deployment decides how many processes run them.
 
         """
         read: tuple[tuple[str | None, str], ...] = ()
@@ -90,28 +90,28 @@ class Flow:
         return self._add(name, "source", _callable(make, name), reads=read, shards=_count(shards, name, "shards"))
 
     def map(self, name: str, function: Callable[[T], U], items: Stream[T]) -> Stream[U]:
-        """Apply a function to each item. On a sharded stream it runs at the shard, beside the producer."""
+        """Apply a function to each item. On a sharded stream it runs at the shard, next to the producer."""
         return self._add(name, "map", _callable(function, name), (items,))
 
     def filter(self, name: str, predicate: Callable[[T], bool], items: Stream[T]) -> Stream[T]:
-        """Keep the items for which `predicate` holds; the others are dropped and counted, their tickets come back."""
+        """Keep the items for which `predicate` holds. The others are dropped and counted, and their tickets come back."""
         return self._add(name, "filter", _callable(predicate, name), (items,))
 
     def flat_map(self, name: str, function: Callable[[T], Iterable[U]], items: Stream[T]) -> Stream[U]:
-        """Make several items, or none, from each."""
+        """Turn each item into any number of items, possibly none."""
         return self._add(name, "flat_map", _callable(function, name), (items,))
 
     def batch(
         self, name: str, items: Stream[T], *, size: int, at: Literal["shard", "consumer"] = "consumer"
     ) -> Stream[Sequence[T]]:
-        """Collect `size` items. At the consumer it ends the sharding; `at="shard"` collects at the producer."""
+        """Collect `size` items. At the consumer this ends the sharding; `at="shard"` collects at the producer."""
         if at not in ("shard", "consumer"):
             msg = f"batch {name!r}: at={at!r}; expected 'shard' or 'consumer'"
             raise ValueError(msg)
         return self._add(name, "batch", None, (items,), size=_count(size, name, "size"), at=at)
 
     def split(self, name: str, items: Stream[Mapping[K, T]], *, keys: Sequence[K]) -> dict[K, Stream[T]]:
-        """Give each part of an item to a stream of its own: one per policy, for example."""
+        """Split items into one stream per key: one per policy, for example."""
         if isinstance(keys, str) or not keys or not all(isinstance(key, str) and key for key in keys):
             msg = f"split {name!r}: keys={keys!r}; expected a sequence of at least one name"
             raise ValueError(msg)
@@ -122,7 +122,7 @@ class Flow:
         return {key: Stream(Input(whole.input.node, key), self) for key in keys}
 
     def union(self, name: str, *streams: Stream[T], weights: Sequence[float] | None = None) -> Stream[T]:
-        """Several streams as one: as items come, or by `weights`, exactly (3, 1: of four items three are of the first)."""
+        """Merge streams: in arrival order, or exactly by `weights` (3, 1: three of four items are from the first stream)."""
         if len(streams) < 2:
             msg = f"union {name!r} got {len(streams)} stream(s); expected at least two"
             raise ValueError(msg)
@@ -141,7 +141,7 @@ class Flow:
         return self._add(name, "union", None, streams, weights=weights)
 
     def learn(self, name: str, learner: LearnerRecipe[In, W], batch: Stream[In]) -> Updates[W]:
-        """Update a policy from each item: one firing is one update, and one version more."""
+        """Update a policy from each item. One firing is one update and increments the version by one."""
         if not hasattr(learner, "open") or not hasattr(learner, "policy_name"):
             msg = f"learn {name!r} got {learner!r}; expected a learner recipe, with policy_name and open(seed)"
             raise StreamError(msg)
@@ -154,12 +154,12 @@ class Flow:
         """Draw batches from a replay, as its balance allows.
 
         Args:
-            name: of the node.
-            replay: to draw from.
-            size: entries of a batch.
-            minibatch_size: how many of them, in their order, the learner takes for one gradient step; it must divide the size.
-                A prioritised replay draws each minibatch from the whole table.
-                None: the batch is learned from as a whole.
+            name: name of the node.
+            replay: the replay to draw from.
+            size: batch size, in entries.
+            minibatch_size: number of consecutive entries that the learner uses for one gradient step; must divide `size`.
+                A prioritized replay draws each minibatch from the whole table.
+                None: the whole batch is one gradient step.
 
         """
         if minibatch_size is not None and _count(size, name, "size") % _count(minibatch_size, name, "minibatch_size"):
@@ -171,13 +171,13 @@ class Flow:
         )  # fmt: skip
 
     def report(self, stats: Stream[Mapping[str, float]], *, name: str = "report") -> None:
-        """Hand each item to the user's loop: `for report in flow.run(...)`. Due by updates, never by wall-clock."""
+        """Yield each item to the user's loop: `for report in flow.run(...)`. Timed by updates, never by wall-clock."""
         self._add(name, "report", None, (stats,))
 
     # ---- named channels and the edges into them
 
     def latest(self, name: str, *, of: LearnerRecipe[Any, W]) -> Latest[W]:
-        """A register for the weights of a learner. It begins with the learner's initial weights, version 0."""
+        """Create a register for a learner's weights. It initially holds the learner's initial weights, version 0."""
         policy = getattr(of, "policy_name", None)
         if not isinstance(policy, str):
             msg = f"latest {name!r}: of={of!r}; expected the learner recipe whose weights it holds"
@@ -201,9 +201,9 @@ class Flow:
         tickets: int | None = None,
         removal: Removal = "fifo",
     ) -> Replay[T]:
-        """Tables that are sampled; see `Replay` for what the options mean.
+        """Create a replay: tables to sample from. See `Replay` for the options.
 
-        Without `order` items are inserted in ticket order if the balance is exact, and otherwise as they come.
+        Without `order`, items are inserted in ticket order if the balance is exact, otherwise in arrival order.
         """
         if not isinstance(of, type):
             msg = f"replay {name!r}: of={of!r}; expected the type of its items, such as Transitions"
@@ -221,8 +221,8 @@ class Flow:
         if not 0 <= tolerance < float("inf"):
             msg = f"replay {name!r}: tolerance={tolerance}; expected a number of samples >= 0"
             raise ChannelError(msg)
-        if sampler != "uniform" and not isinstance(sampler, Prioritised):
-            msg = f"replay {name!r}: sampler={sampler!r}; expected 'uniform' or Prioritised(alpha=..., beta=...)"
+        if sampler != "uniform" and not isinstance(sampler, Prioritized):
+            msg = f"replay {name!r}: sampler={sampler!r}; expected 'uniform' or Prioritized(alpha=..., beta=...)"
             raise ChannelError(msg)
         if order not in ("admission", "arrival", None):
             msg = f"replay {name!r}: order={order!r}; expected 'admission' or 'arrival'"
@@ -239,20 +239,20 @@ class Flow:
         return replay
 
     def publish(self, weights: Stream[W], *, to: Latest[W], every: int = 1) -> None:
-        """Send new weights to a register after each (`every`-th) update: the feedback edge, visible."""
+        """Publish new weights to a register after every `every`-th update: an explicit feedback edge."""
         self._edge("publish", weights, self._mine(to, Latest), _count(every, to.name, "every"))
 
     def store(self, items: Stream[T], *, to: Replay[T]) -> None:
         """Insert each item into a replay."""
         self._edge("store", items, self._mine(to, Replay))
 
-    def reprioritise(self, priorities: Stream[list[float]], *, of: Replay[Any]) -> None:
+    def reprioritize(self, priorities: Stream[list[float]], *, of: Replay[Any]) -> None:
         """Send new priorities of sampled items back to their replay."""
-        self._edge("reprioritise", priorities, self._mine(of, Replay))
+        self._edge("reprioritize", priorities, self._mine(of, Replay))
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Prefix the names of what is added inside, so that a sub-flow can be used twice."""
+        """Prefix the names of everything added inside, so that a sub-flow can be used twice."""
         outer = self._scope
         self._scope = (*outer, _checked_name(name, "scope"))
         try:
@@ -260,15 +260,15 @@ class Flow:
         finally:
             self._scope = outer
 
-    # ---- looking
+    # ---- inspection
 
     def problems(
         self, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
     ) -> list[Problem]:
-        """Everything that is wrong with the flow, warnings included; see docs/checks.md for the codes.
+        """List everything that is wrong with the flow, including warnings; see docs/checks.md for the codes.
 
-        `reproducible` also finds what makes the result depend on timing; `crosses_processes` work that cannot be sent to
-        another process; `reports` a flow that reports nothing.
+        `reproducible` also finds what makes the result depend on timing, `crosses_processes` work that cannot be sent to
+        another process, and `reports` a flow that reports nothing.
         """
         from levada.flow.check import find_problems
 
@@ -277,14 +277,14 @@ class Flow:
     def check(
         self, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
     ) -> list[Problem]:
-        """Raise `FlowError` with every error of the flow; return the warnings. The arguments are those of `problems`."""
+        """Raise `FlowError` with every error of the flow; return the warnings. Takes the arguments of `problems`."""
         problems = self.problems(reproducible=reproducible, crosses_processes=crosses_processes, reports=reports)
         if any(problem.severity == "error" for problem in problems):
             raise FlowError(self.name, problems)
         return problems
 
     def bounds(self) -> list[Bound]:
-        """What each queue promises: tickets in existence, and the largest lag."""
+        """Guarantees of each queue: tickets in existence and the largest lag."""
         from levada.flow.bounds import find_bounds
 
         return find_bounds(self)
@@ -294,25 +294,25 @@ class Flow:
         return {node.name: node.work for node in self.nodes.values() if node.kind == "learn"}
 
     def to_json(self) -> dict[str, Any]:
-        """The graph as JSON: the same in every process."""
+        """Return the graph as JSON, identical in every process."""
         from levada.flow.describe import flow_to_json
 
         return flow_to_json(self)
 
     def hash(self) -> str:
-        """SHA-256 of the JSON form: equal flows have equal hashes, in every process and under every deployment."""
+        """Return the SHA-256 of the JSON form: equal flows have equal hashes, in every process and under every deployment."""
         from levada.flow.describe import flow_hash
 
         return flow_hash(self)
 
     def mermaid(self) -> str:
-        """The graph as a Mermaid flowchart."""
+        """Return the graph as a Mermaid flowchart."""
         from levada.flow.mermaid import to_mermaid
 
         return to_mermaid(self)
 
     def svg(self) -> str:
-        """The graph as a drawing."""
+        """Return the graph as an SVG drawing."""
         from levada.flow.svg import to_svg
 
         return to_svg(self)
@@ -328,12 +328,12 @@ class Flow:
     # ---- running
 
     def run(self, *, on: Deployment, seed: int = 0, instruments: Sequence[Instrument] = ()) -> Iterator[Report]:
-        """Run the flow and yield each report: `for report in flow.run(on=Inline()): ...`. Ends when the loop does."""
+        """Run the flow and yield each report: `for report in flow.run(on=Inline()): ...`. Stops when the loop does."""
         self.check(reports=True)
         with closing(on.open(self, seed=seed, instruments=instruments)) as run:
             yield from run
 
-    # ---- inside
+    # ---- internals
 
     def _add(
         self, name: str, kind: NodeKind, work: Any, streams: Sequence[Stream[Any]] = (), **options: Any
@@ -344,7 +344,7 @@ class Flow:
         return Stream(Input(node.name), self)
 
     def _edge(
-        self, kind: Literal["publish", "store", "reprioritise"], stream: Stream[Any], to: str, every: int = 1
+        self, kind: Literal["publish", "store", "reprioritize"], stream: Stream[Any], to: str, every: int = 1
     ) -> None:
         self.edges.append(Edge(kind, self._stream(stream, f"{kind} to {to!r}"), to, every))
 
@@ -383,7 +383,7 @@ class Flow:
 
 
 def total(numbers: Sequence[float]) -> dict[str, float]:
-    """Sum of a batch, as a report; used in examples."""
+    """Sum a batch, as a report; used in examples."""
     return {"sum": float(sum(numbers))}
 
 

@@ -1,8 +1,8 @@
-"""Where the parts of a drawing stand: columns by longest path, few crossings, room of its own for each label.
+"""Layout of a drawing: columns by longest path, few crossings, and room for each label.
 
-The layered method of Sugiyama, Tagawa and Toda (1981). Nodes and labels stand in columns of their own, so that between
-two columns there is nothing but lines; a link that spans several columns bends in each of them. Feedback leaves a box on
-its right, runs below the graph in a lane of its own, and comes back on the left:
+The layered method of Sugiyama, Tagawa and Toda (1981). Nodes and labels are in separate columns, so that there are
+only lines between two columns. A link that spans several columns bends in each of them. Feedback leaves a box on
+its right, runs below the graph in a separate lane, and comes back on the left:
 
         column   gap   column   gap   column
       +-[rollout]-----(lag <= 0)-----[learn]-+
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 GAP = 22.0
-"""Between a column and the lines beside it."""
+"""Space between a column and the lines next to it."""
 TRACK = 9.0
-"""Between vertical lines."""
+"""Space between vertical lines."""
 PORT = 14.0
-"""Between the ends of lines at one side of a box."""
+"""Space between the ends of lines at one side of a box."""
 _HEADER, _FOOTER, _SPACE = 24.0, 12.0, 16.0
 
 Point = tuple[float, float]
@@ -28,7 +28,7 @@ Point = tuple[float, float]
 
 @dataclass(slots=True, eq=False)
 class Box:
-    """Something that takes room in a column or a lane. `x` and `y` are its centre."""
+    """Something that takes up space in a column or a lane. `x` and `y` are its center."""
 
     key: str
     width: float
@@ -42,18 +42,18 @@ class Box:
 
     @property
     def left(self) -> float:
-        """Its left edge."""
+        """Left edge."""
         return self.x - self.width / 2
 
     @property
     def right(self) -> float:
-        """Its right edge."""
+        """Right edge."""
         return self.x + self.width / 2
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """An edge that goes forward, from left to right."""
+    """A forward edge, from left to right."""
 
     source: Box
     target: Box
@@ -66,21 +66,21 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class End:
-    """Where a loop begins or ends."""
+    """One end of a loop."""
 
     box: Box
     line: list[Point] = field(default_factory=list)
-    """From the box to its loop's register; without a register, from the first box to the last."""
+    """Points from the box to its loop's register; without a register, from the first box to the last."""
 
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """Feedback: from boxes on the right to boxes on the left, below the graph, perhaps by way of a register."""
+    """Feedback from boxes on the right to boxes on the left, below the graph, possibly through a register."""
 
     sources: list[End]
     targets: list[End]
     label: Box
-    """Stands below the first source."""
+    """Label below the first source."""
     box: Box | None = None
     """The register."""
 
@@ -98,7 +98,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What `arrange` has found; boxes, links and loops have their places now."""
+    """Result of `arrange`; boxes, links and loops have their positions by then."""
 
     width: float
     height: float
@@ -119,7 +119,7 @@ def closes_cycle(links: Sequence[Link], source: Box, target: Box) -> bool:
 def arrange(
     boxes: Sequence[Box], links: Sequence[Link], loops: Sequence[Loop], header_width: Callable[[tuple[str, ...]], float]
 ) -> Drawing:
-    """Give every box a place and every line its points. The links must not form a cycle."""
+    """Set the position of every box and the points of every line. The links must not form a cycle."""
     columns = _columns(boxes, links)
     bands = _bands([box for column in columns for box in column])
     _order(columns, links, bands)
@@ -142,7 +142,7 @@ def arrange(
 
 
 def _columns(boxes: Sequence[Box], links: Sequence[Link]) -> list[list[Box]]:
-    """Nodes in even columns by longest path, labels in the odd ones between; columns that stay empty are left out."""
+    """Put nodes into even columns by longest path, and labels into the odd ones between; empty columns are removed."""
     for _ in boxes:
         for link in links:
             link.target.column = max(link.target.column, link.source.column + 2)
@@ -171,7 +171,7 @@ def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _bands(boxes: Sequence[Box]) -> dict[tuple[str, ...], int]:
-    """Each scope has a band of rows for itself, so that the rectangles of scopes never overlap. Parents come first."""
+    """Return a separate band of rows for each scope, so that the rectangles of scopes never overlap. Parents come first."""
     prefixes = list(dict.fromkeys(box.scope[:n] for box in boxes for n in range(len(box.scope) + 1)))
     scopes = {box.scope for box in boxes} | {()}
     ordered = sorted(scopes, key=lambda scope: [prefixes.index(scope[:n]) for n in range(1, len(scope) + 1)])
@@ -188,7 +188,7 @@ def _pairs(links: Sequence[Link]) -> Iterator[tuple[Box, Box]]:
 
 
 def _beside(links: Sequence[Link]) -> tuple[dict[Box, list[Box]], dict[Box, list[Box]]]:
-    """The boxes to the left and to the right of each."""
+    """Return the boxes to the left and to the right of each box."""
     before: dict[Box, list[Box]] = {}
     after: dict[Box, list[Box]] = {}
     for left, right in _pairs(links):
@@ -198,7 +198,7 @@ def _beside(links: Sequence[Link]) -> tuple[dict[Box, list[Box]], dict[Box, list
 
 
 def _order(columns: list[list[Box]], links: Sequence[Link], bands: Mapping[tuple[str, ...], int]) -> None:
-    """Sort each column by the mean place of its neighbours, in both directions; keep what crosses least."""
+    """Sort each column by the mean position of its neighbors, in both directions; keep the order with fewest crossings."""
     before, after = _beside(links)
     best, fewest = [list(column) for column in columns], -1
     for sweep in range(8):
@@ -224,9 +224,9 @@ def _crossings(columns: list[list[Box]], links: Sequence[Link]) -> int:
 def _rows(
     columns: list[list[Box]], links: Sequence[Link], bands: Mapping[tuple[str, ...], int]
 ) -> tuple[dict[tuple[str, ...], tuple[float, float]], float]:
-    """Give each box its height, near its neighbours. Gives top and bottom of each band, and the end of all.
+    """Place each box vertically, near its neighbors. Return top and bottom of each band, and the overall bottom.
 
-    What has no scope is kept out of the bands of others only in the columns that scopes reach.
+    Boxes without a scope are kept out of the bands of scopes only in the columns that scopes reach.
     """
     scoped = [box.column for column in columns for box in column if box.scope]
     bound = range(min(scoped, default=0), max(scoped, default=-1) + 1)
@@ -258,11 +258,11 @@ def _stack(boxes: Sequence[Box]) -> float:
 def _settle(
     boxes: Sequence[Box], beside: Mapping[Box, Sequence[Box]], top: float, bottom: float, *, first: bool
 ) -> None:
-    """Move boxes towards their neighbours, keeping their order and distances between `top` and `bottom`."""
+    """Move boxes toward their neighbors, keeping their order and distances between `top` and `bottom`."""
     spare = bottom - top - _stack(boxes)
     above = [
         _stack([*boxes[:i], box]) - box.height / 2 for i, box in enumerate(boxes)
-    ]  # smallest centres, from the top
+    ]  # smallest centers, from the top
     wanted = []
     for box, least in zip(boxes, above, strict=True):
         near = beside.get(box, [])
@@ -285,7 +285,7 @@ def _span(loop: Loop) -> int:
 def _across(
     columns: list[list[Box]], lanes: Sequence[Loop], headers: Mapping[tuple[str, ...], float]
 ) -> tuple[list[float], list[float]]:
-    """Places from left to right; registers and labels of lanes stand below a column. Gives the edges of the columns."""
+    """Place the columns from left to right, with registers and labels of lanes below a column. Return the column edges."""
     widths = [max((box.width for box in column), default=0.0) for column in columns] or [0.0]
     for scope, width in headers.items():
         first = min(box.column for column in columns for box in column if box.scope[: len(scope)] == scope)
@@ -314,9 +314,9 @@ def _across(
 
 
 def _lead(links: Sequence[Link], lanes: Sequence[Loop], lefts: Sequence[float], rights: Sequence[float]) -> None:
-    """The points of every line: forward ones at the middle of a box's sides, those of loops below them.
+    """Set the points of every line: forward lines start and end at the middle of a box's sides, loops below them.
 
-    A loop has a vertical line of its own at each end; what lies deeper turns further out, so that they do not cross.
+    A loop has a separate vertical line at each end; deeper loops turn further out, so that the lines do not cross.
     """
     num_in: dict[Box, int] = {}
     for link in links:
@@ -357,7 +357,7 @@ def _groups(
     rows: Mapping[tuple[str, ...], tuple[float, float]],
     scopes: Iterable[tuple[str, ...]],
 ) -> Iterator[Group]:
-    """A rectangle for each scope, outer ones first."""
+    """Return a rectangle for each scope, outer ones first."""
     for scope in scopes:
         inside = [box for column in columns for box in column if box.scope[: len(scope)] == scope]
         bands = [(len(found) - len(scope), *ends) for found, ends in rows.items() if found[: len(scope)] == scope]

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from levada.flow.graph import Flow
 
 _RESERVED = re.compile(r'["#`\n\r]|<(?=[A-Za-z/!?])')
-"""What would end a label, begin an entity or open a tag."""
+"""Text that would end a label, start an entity or open a tag."""
 
 
 def to_mermaid(flow: Flow) -> str:
-    """One line per node, channel and edge; identifiers are numbered, for names may hold what Mermaid reserves."""
+    """Return one line per node, channel and edge. Identifiers are numbered, since names may contain reserved text."""
     ids = {name: f"n{index}" for index, name in enumerate([*flow.nodes, *flow.registers, *flow.replays])}
     lines = ["flowchart LR"]
     lines += [f"  {ids[node.name]}[{_label(describe_node(node))}]" for node in flow.nodes.values()]

@@ -1,4 +1,4 @@
-r"""Words for mistakes in the user's own code: where a file cannot be read as Python, and where something was raised.
+r"""Messages for mistakes in the user's own code: where a file is not valid Python, and where an exception was raised.
 
 >>> try:
 ...     compile("def f(:\n    pass\n", "mine.py", "exec")
@@ -18,7 +18,7 @@ _OWN = Path(__file__).parent.parent
 
 
 def syntax_text(error: SyntaxError) -> str:
-    """File, line and what is wrong; below it the line and a caret."""
+    """Describe a syntax error: file, line and message, then the line itself with a caret."""
     where = f"{error.filename or '<unknown>'}, line {error.lineno or 1}: {type(error).__name__}: {error.msg}"
     line = (error.text or "").rstrip("\n")
     if not line.strip():
@@ -31,7 +31,7 @@ def syntax_text(error: SyntaxError) -> str:
 
 
 def raised_text(error: BaseException) -> str:
-    """What was raised, and the innermost line of the user's code that it came through, if there is one."""
+    """Describe an exception, with the innermost line of the user's code that it passed through, if any."""
     said = f"{type(error).__name__}: {error}"
     place = place_of(error)
     return (
@@ -40,7 +40,7 @@ def raised_text(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame of the user's code: neither levada's nor an installed package's nor Python's own."""
+    """Return the innermost frame of the user's code: not levada's, an installed package's or Python's own."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame for frame in reversed(frames) if _is_users(frame.filename)), None)
 

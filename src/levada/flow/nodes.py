@@ -1,4 +1,4 @@
-"""The graph as plain data: nodes, edges, and the streams that users hold in their hands."""
+"""The graph as plain data: nodes, edges, and the stream handles that users pass around."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ T_co = TypeVar("T_co", covariant=True)
 W = TypeVar("W")
 
 NodeKind = Literal["source", "map", "filter", "flat_map", "batch", "split", "union", "learn", "sample", "report"]
-EdgeKind = Literal["publish", "store", "reprioritise"]
+EdgeKind = Literal["publish", "store", "reprioritize"]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One edge into a node: where the items come from and what holds them on the way."""
+    """One edge into a node: where the items come from and which queue, if any, holds them."""
 
     node: str
     port: str | None = None
-    """Which of the outputs of a node that has several (`weights` of a learner, a key of a split)."""
+    """Output port, if the node has several (`weights` of a learner, a key of a split)."""
     queue: Queue | None = None
-    """None: handed over directly, in the same stage."""
+    """None: items are handed over directly, in the same stage."""
 
     @property
     def label(self) -> str:
@@ -36,56 +36,56 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Does work when it fires."""
+    """A node: does work when it fires."""
 
     name: str
     kind: NodeKind
     work: Any = None
-    """The function, factory or learner recipe; None for nodes that only move items."""
+    """The function, factory or learner recipe. None for nodes that only move items."""
     inputs: tuple[Input, ...] = ()
     reads: tuple[tuple[str | None, str], ...] = ()
-    """Registers that a source reads: (key, register); the key is None for a source that reads a single one."""
+    """Registers that a source reads, as (key, register). The key is None for a source that reads a single register."""
     shards: int = 1
     size: int = 1
-    """Items of a batch or a sample."""
+    """Number of items in a batch or sample."""
     at: Literal["shard", "consumer"] = "consumer"
-    """Where a batch is made."""
+    """Where a batch is collected."""
     keys: tuple[str, ...] = ()
     """Ports of a split."""
     weights: tuple[float, ...] | None = None
-    """In which proportion a union takes from its inputs; None: as items come."""
+    """Proportions in which a union takes from its inputs. None: in arrival order."""
     replay: str | None = None
-    """The table that a sample reads."""
+    """Replay that a sample node draws from."""
     minibatch_size: int | None = None
-    """How many items of a sample are learned from at a time; None: all."""
+    """Items of a sample per gradient step. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge into a named channel: the visible feedback of the algorithm."""
+    """An edge into a named channel: an explicit feedback edge of the algorithm."""
 
     kind: EdgeKind
     source: Input
     target: str
     every: int = 1
-    """Publish only each n-th update."""
+    """Publish only every n-th update."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream(Generic[T_co]):
-    """Handle on the output of a node; giving it to another node makes the edge.
+    """Handle for the output of a node; passing it to another node creates the edge.
 
-    You are not meant to make one: the methods of `Flow` return them.
+    Do not create one directly: the methods of `Flow` return them.
     """
 
     input: Input
     flow: Flow = field(repr=False, compare=False)
 
     def via(self, queue: Queue) -> Stream[T_co]:
-        """The same stream, carried by `queue`.
+        """Return the same stream, carried by `queue`.
 
         Raises:
-            StreamError: the stream has a queue already, or `queue` is none.
+            StreamError: the stream already has a queue, or `queue` is not a Queue.
 
         """
         if not isinstance(queue, Queue):
@@ -102,11 +102,11 @@ class Stream(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Updates(Generic[W]):
-    """The streams that a learner gives."""
+    """Output streams of a learner."""
 
     weights: Stream[W]
-    """To be published."""
+    """New weights, for `Flow.publish`."""
     stats: Stream[dict[str, float]]
-    """To be reported."""
+    """Statistics, for `Flow.report`."""
     priorities: Stream[list[float]]
-    """To be sent back to the replay that the batch was sampled from."""
+    """New priorities, for the replay that the batch was sampled from."""

@@ -1,7 +1,7 @@
-"""What takes long: who waits for it is told, and what may be left is left after a time.
+"""Slow operations: report them to listeners, detect hangs, and limit their duration.
 
-- `taking_long("compiling")`: whoever would take the silence for a hang hears why there is one, by `listening`.
-- `Step` says what an environment is at, `hung_s` how long it has been, `telling_of_hangs` tells of it after a minute.
+- `taking_long("compiling")` tells those waiting, through `listening`, that the silence is not a hang.
+- `Step` says what an environment is doing, `hung_s` for how long; `telling_of_hangs` reports hangs after a minute.
 - `limited(seconds)` leaves a block that takes longer.
 
 >>> heard = []
@@ -24,19 +24,19 @@ from typing import Protocol, TypeAlias
 from weakref import WeakSet
 
 HANG_S = 60.0
-"""How long one step may take before somebody is told which one it is."""
+"""Time after which a step is reported, in seconds."""
 CLOSE_S = 4.0
-"""How long an environment may take to close; less than workers have, which are killed."""
+"""Time an environment may take to close, in seconds; shorter than that of workers, which are killed."""
 
 Listener: TypeAlias = Callable[[str], None]
-"""Is told what begins to take long, and, by an empty text, that it has ended."""
+"""Called with a description when a slow operation starts, and with an empty string when it ends."""
 
 _listeners: list[Listener] = []
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Hear of what takes long in this process."""
+    """Call `listener` for slow operations in this process."""
     _listeners.append(listener)
     try:
         yield
@@ -46,7 +46,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def taking_long(what: str) -> Iterator[None]:
-    """The block may take long, and is no hang."""
+    """Announce that the block may take long and is not a hang."""
     tell(what)
     try:
         yield
@@ -55,7 +55,7 @@ def taking_long(what: str) -> Iterator[None]:
 
 
 def tell(what: str) -> None:
-    """Pass on what takes long elsewhere."""
+    """Forward the news of a slow operation elsewhere."""
     for listener in tuple(_listeners):
         listener(what)
 
@@ -64,10 +64,10 @@ class Step(Protocol):
     """Environments that are stepped in this process."""
 
     stepping_since_s: float | None
-    """By `time.monotonic`, when the present step began; None between two steps."""
+    """Time by `time.monotonic` at which the current step started. None between two steps."""
 
     def where(self) -> str:
-        """Which environment, which step, which seed."""
+        """Describe the environment, its step and its seed."""
         ...
 
 
@@ -76,27 +76,27 @@ _lock = threading.Lock()
 
 
 def note_steps(step: Step) -> None:
-    """From now on, tell if these environments hang."""
+    """Watch these environments for hangs from now on."""
     with _lock:
         _stepping.add(step)
 
 
 def _steps() -> list[tuple[Step, float]]:
-    """Those that are being stepped, and since when."""
+    """Return the steps in progress, each with its start time."""
     with _lock:
         known = list(_stepping)
     return [(step, since_s) for step in known if (since_s := step.stepping_since_s) is not None]
 
 
 def hung_s() -> float:
-    """For how long the longest step of this process has gone on; 0.0: there is none."""
+    """Return the duration of the longest step in progress in this process; 0.0 if there is none."""
     now_s = monotonic()
     return max((now_s - since_s for _, since_s in _steps()), default=0.0)
 
 
 @contextmanager
 def telling_of_hangs(say: Callable[[str], None], after_s: float = HANG_S) -> Iterator[None]:
-    """Say of each step that takes longer than `after_s`, once, which one it is; by a thread, which sleeps in between."""
+    """Report each step that takes longer than `after_s`, once, from a thread that sleeps in between."""
     done, told = threading.Event(), set[float]()
 
     def watch() -> None:
@@ -115,14 +115,14 @@ def telling_of_hangs(say: Callable[[str], None], after_s: float = HANG_S) -> Ite
 
 
 class OverdueError(BaseException):
-    """The block has taken too long. No Exception, for what takes too long may handle those."""
+    """The block took too long. Not an Exception, because the slow code may catch those."""
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Leave the block by OverdueError if it takes longer, and Python comes by.
+    """Leave the block with OverdueError if it takes longer, as soon as the interpreter can handle the signal.
 
-    Only in the main thread, which signals reach, and where nobody else uses SIGALRM; elsewhere there is no limit.
+    Works only in the main thread, which receives signals, and if SIGALRM is otherwise unused; elsewhere there is no limit.
     """
     is_free = (
         threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL

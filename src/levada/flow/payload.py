@@ -1,4 +1,4 @@
-"""What travels through a flow beside the value itself: who made it, with which versions, and what it counts for.
+"""Data that travels through a flow with each value: which shard made it, with which versions, and what it counts for.
 
 >>> header = Header(versions={"policy": 3}, source="rollout", shard=0, ticket=12, num_env_steps=256, episodes=())
 >>> Item(value="any object", headers=(header,)).num_env_steps
@@ -27,24 +27,24 @@ class Episode(Struct, frozen=True):
 
 @runtime_checkable
 class Experience(Protocol):
-    """What the item of a source may offer, so that env steps and episodes are counted."""
+    """Properties that an item of a source may provide, so that env steps and episodes are counted."""
 
     @property
     def num_env_steps(self) -> int:
-        """Env steps that were taken to make the item."""
+        """Number of env steps taken to make the item."""
         ...
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        """Episodes that ended while the item was made, in order."""
+        """Episodes that finished while the item was made, in order."""
         ...
 
 
 class Served(Protocol):
-    """What a deployment may carry out elsewhere: it takes weights, and its other methods nests of arrays, which they return."""
+    """A model that a deployment may run elsewhere. It loads weights; its other methods take and return nested arrays."""
 
     def load(self, weights: Any) -> None:
-        """Take the weights that the next calls are to use."""
+        """Set the weights for the following calls."""
         ...
 
 
@@ -52,20 +52,20 @@ ServedT = TypeVar("ServedT", bound=Served)
 
 
 class Serve(Protocol):
-    """Makes what is served: `serve(factory)` gives what `factory()` does, or what stands for it."""
+    """Creates a served model: `serve(factory)` returns the result of `factory()` or a proxy for it."""
 
     def __call__(self, factory: Callable[[], ServedT]) -> ServedT:
-        """Make it."""
+        """Create the model."""
         ...
 
 
 def serve_here(factory: Callable[[], ServedT]) -> ServedT:
-    """Make it here."""
+    """Create the model in this process."""
     return factory()
 
 
 def never() -> bool:
-    """No newer weights come while a firing lasts, as where all is one thread."""
+    """Return False: no newer weights arrive during a firing when everything runs in one thread."""
     return False
 
 
@@ -74,33 +74,33 @@ Allocate: TypeAlias = Callable[[tuple[int, ...], Any], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Given to the factory of a source when the run starts: which of the logical copies it is."""
+    """Identity of one logical copy of a source, passed to its factory when the run starts."""
 
     node: str
     """Name of the source."""
     index: int
-    """Number of this shard, from 0."""
+    """Index of this shard, from 0."""
     num_shards: int
-    """How many shards the source has. It belongs to the algorithm, not to the deployment."""
+    """Number of shards of the source, a property of the algorithm, not of the deployment."""
     seed: int
-    """Seed for everything random in this shard; it depends on the run's seed, the node, the index and the generation."""
+    """Seed for all randomness in this shard; depends on the run's seed, the node, the index and the generation."""
     generation: int = 0
-    """How often it had to begin anew, because its work raised an error or could not be restored."""
+    """Number of times the shard was restarted because its work raised an error or could not be restored."""
     num_items: int = 0
-    """Items that it had made when it began anew: schedules by env steps go on from there."""
+    """Number of items made before the restart; schedules by env steps continue from there."""
     num_threads: int = field(default=1, compare=False)
-    """Threads to compute with. It is the deployment's, and by default everywhere the same, for float results depend on it."""
+    """Threads for computation. Set by the deployment, by default the same everywhere, because float results depend on it."""
     empty: Allocate = field(default=np.empty, compare=False, repr=False)
-    """`empty(shape, dtype)`: memory to make the next item in, which its consumer sees without a copy, in whatever process
-    it is. It is used again once the item is consumed, so nothing of it may be kept from one item to the next."""
+    """`empty(shape, dtype)`: allocate memory for the next item. Its consumer, in whatever process, sees it without a copy.
+    The memory is reused once the item is consumed, so do not keep any of it from one item to the next."""
     has_newer: Callable[[], bool] = field(default=never, compare=False, repr=False)
-    """`has_newer()`: whether newer weights have come since the present firing began; quick enough to be asked at each step."""
+    """`has_newer()`: whether newer weights have arrived since the current firing started. Fast enough for every step."""
     serve: Serve = field(default=serve_here, compare=False, repr=False)
-    """`serve(factory)`: makes a model to act with, in this process or wherever the deployment has its inference."""
+    """`serve(factory)`: create a model for acting, in this process or wherever the deployment runs inference."""
 
 
 class Header(Struct, frozen=True):
-    """Travels with an item from its source to the update that consumes it."""
+    """Header of an item; travels with it from its source to the update that consumes it."""
 
     versions: Mapping[str, int]
     """Policy -> version of the weights that the item was made with."""
@@ -113,38 +113,38 @@ class Header(Struct, frozen=True):
 
 
 class Draw(Struct, frozen=True):
-    """Which entries of a replay make up a batch: for their new priorities."""
+    """The entries of a replay that make up a batch, as a reference for their new priorities."""
 
     replay: str
     table: int
     size: int
-    """How many entries."""
+    """Number of entries."""
     minibatch_size: int
-    """How many of them are learned from at a time."""
+    """Number of entries per gradient step."""
     number: int
-    """Counted per replay, from 0."""
+    """Number of the draw, counted per replay from 0."""
     entries: Any = None
-    """What the table knows them by."""
+    """Handle by which the table identifies the entries."""
 
 
 class Item(Struct, frozen=True):
-    """A value and the headers of everything it was made from (a batch of 8 rollouts has 8 headers)."""
+    """A value with the headers of everything it was made from (a batch of 8 rollouts has 8 headers)."""
 
     value: Any
     headers: tuple[Header, ...]
     draws: tuple[Draw, ...] = ()
-    """Of replays, if it was sampled."""
+    """Draws from replays, if the item was sampled."""
 
     @property
     def num_env_steps(self) -> int:
-        """Env steps behind the value."""
+        """Number of env steps behind the value."""
         return sum(header.num_env_steps for header in self.headers)
 
 
 def derive_seed(seed: int, node: str, index: int = 0, generation: int = 0) -> int:
-    """A seed of its own for each node and shard, below 2**31, the same in every process.
+    """Derive a separate seed for each node and shard: below 2**31, identical in every process.
 
-    `generation` counts how often a shard had to begin anew.
+    `generation` counts the restarts of a shard.
 
     >>> derive_seed(1, "rollout", 0) == derive_seed(1, "rollout", 0) != derive_seed(1, "rollout", 1)
     True

@@ -1,4 +1,4 @@
-"""What the work of a node looks like to the flow: recipes that are opened when the run starts, and what they make.
+"""Protocols for the work of a node: recipes that are opened when the run starts, and the objects they create.
 
 A recipe is plain data that can be pickled, compared and printed. The runner opens it where the work is done:
 
@@ -25,19 +25,19 @@ W_co = TypeVar("W_co", covariant=True)
 In_contra = TypeVar("In_contra", contravariant=True)
 
 Source = Callable[[Shard], Callable[[W], T]]
-"""A factory: given the shard it returns the function that makes one item from weights."""
+"""A factory: given the shard, it returns the function that makes one item from weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update(Generic[W_co]):
-    """What one firing of a learner gives."""
+    """Result of one firing of a learner."""
 
     weights: W_co
-    """The new weights, not changed by later updates."""
+    """The new weights; later updates do not modify them."""
     stats: Mapping[str, float]
-    """What is worth reporting, by metric name."""
+    """Statistics to report, by metric name."""
     priorities: Sequence[float] | np.ndarray | None = None
-    """New priorities of the sampled items, from learners that prioritise a replay."""
+    """New priorities of the sampled items, from learners that prioritize a replay."""
 
 
 class LearnerState(Protocol[In_contra, W_co]):
@@ -48,25 +48,25 @@ class LearnerState(Protocol[In_contra, W_co]):
         ...
 
     def weights(self) -> W_co:
-        """The present weights."""
+        """Return the current weights."""
         ...
 
 
 class LearnerRecipe(Protocol[In_contra, W_co]):
-    """Makes a learner when the run starts."""
+    """A recipe that creates a learner when the run starts."""
 
     @property
     def policy_name(self) -> str:
-        """The policy whose version each update advances."""
+        """The policy whose version each update increments."""
         ...
 
     @property
     def corrects_staleness(self) -> bool:
-        """Whether the loss corrects for samples of an older policy without bound (V-trace, importance weights)."""
+        """Whether the loss corrects for samples of arbitrarily older policies (V-trace, importance weights)."""
         ...
 
     def open(self, seed: int) -> LearnerState[In_contra, W_co]:
-        """Start the learner."""
+        """Create the learner."""
         ...
 
 
@@ -74,38 +74,38 @@ class Table(Protocol):
     """A live table of a replay."""
 
     def insert(self, item: Any) -> None:
-        """Copy an item in."""
+        """Insert a copy of an item."""
         ...
 
     def sample(self, size: int, minibatch_size: int) -> tuple[Sequence[Any], Any]:
-        """Draw `size` entries: a batch, and what they are known by.
+        """Draw `size` entries; return the batch and a handle that identifies its entries.
 
-        Each `minibatch_size` of them, in their order, are one gradient step's: a fair sample of the whole table by themselves.
+        Each `minibatch_size` consecutive entries form one gradient step, and are themselves a fair sample of the table.
         """
         ...
 
-    def reprioritise(self, entries: Any, priorities: Any) -> None:
-        """New priorities of what was drawn; what is gone meanwhile is left out."""
+    def reprioritize(self, entries: Any, priorities: Any) -> None:
+        """Set new priorities of drawn entries; entries removed since then are skipped."""
         ...
 
 
 class Storable(Protocol):
-    """Items that bring a table of their own, and may be several entries each."""
+    """Items that provide their own table and may hold several entries each."""
 
     @property
     def num_entries(self) -> int:
-        """How many entries the item is."""
+        """Number of entries in the item."""
         ...
 
     @staticmethod
     def open_table(replay: Any, *, capacity: int, seed: int, zeros: Allocate) -> Table:
-        """A table for such items.
+        """Create a table for such items.
 
         Args:
-            replay: that it is a part of.
-            capacity: its share of the replay's.
-            seed: of its draws.
-            zeros: `zeros(shape, dtype)` gives memory for what it keeps, which the deployment may want to have elsewhere.
+            replay: the replay that the table is a part of.
+            capacity: capacity of this table, a part of the replay's.
+            seed: seed of its draws.
+            zeros: `zeros(shape, dtype)` allocates memory for the contents, wherever the deployment wants it.
 
         """
         ...
@@ -113,31 +113,31 @@ class Storable(Protocol):
 
 @runtime_checkable
 class Closable(Protocol):
-    """Work that holds resources (an environment) is closed when the run ends."""
+    """Work that holds resources (an environment) and is closed when the run ends."""
 
     def close(self) -> None:
-        """Give the resources back."""
+        """Release the resources."""
         ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Work that can be saved: a sampler in the middle of its episodes, a learner between two updates."""
+    """Work that can be saved: a sampler in mid-episode, a learner between two updates."""
 
     def state_dict(self) -> Mapping[str, np.ndarray]:
-        """Everything that its next firing depends on, but what it is given; no later firing changes these arrays.
+        """Return everything its next firing depends on, other than its inputs. Later firings do not modify these arrays.
 
         Raises:
-            NotSavedError: it cannot be saved; says why.
+            NotSavedError: it cannot be saved; the message says why.
 
         """
         ...
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state_dict` gave, in this process or in another.
+        """Resume from the result of `state_dict`, in this process or in another.
 
         Raises:
-            NotSavedError: it is the state of something else.
+            NotSavedError: the state belongs to something else.
 
         """
         ...

@@ -19,7 +19,7 @@ _WORD = (1 << 64) - 1
 
 
 def rng_array(rng: np.random.Generator) -> Array:
-    """The state ``[6]``, uint64: state and increment of PCG64, low words first, and the half word that is left over."""
+    """Return the state ``[6]``, uint64: state and increment of PCG64, low words first, then the unused half word."""
     known = rng.bit_generator.state
     state, inc = known["state"]["state"], known["state"]["inc"]
     words = [state & _WORD, state >> 64, inc & _WORD, inc >> 64, known["has_uint32"], known["uinteger"]]
@@ -27,7 +27,7 @@ def rng_array(rng: np.random.Generator) -> Array:
 
 
 def set_rng(rng: np.random.Generator, state: Array) -> None:
-    """Go on from a state."""
+    """Restore a state."""
     words = [int(word) for word in state]
     rng.bit_generator.state = {
         "bit_generator": "PCG64",

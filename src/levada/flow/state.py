@@ -1,4 +1,4 @@
-"""What a run goes on from: taken between two updates, given to any deployment that opens the same flow.
+"""State for resuming a run: taken between two updates, and accepted by any deployment that opens the same flow.
 
 state = run.save()
 run = deployment.open(flow, seed=seed, state=state)
@@ -15,10 +15,10 @@ import numpy as np
 Arrays = Mapping[str, np.ndarray]
 
 
-class Below(Arrays):
-    """The arrays whose names begin with a prefix, without it; each is looked up when it is asked for.
+class PrefixView(Arrays):
+    """The arrays whose names start with a prefix, under their names without it; each is looked up on access.
 
-    >>> below = Below({"rows/obs": np.zeros(3), "index": np.zeros(1)}, "rows/")
+    >>> below = PrefixView({"rows/obs": np.zeros(3), "index": np.zeros(1)}, "rows/")
     >>> list(below), below["obs"].shape
     (['obs'], (3,))
     """
@@ -42,23 +42,23 @@ class Below(Arrays):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunState:
-    """Everything of a run that its result depends on."""
+    """Everything in a run that its result depends on."""
 
     learners: Mapping[str, Arrays]
-    """By learn node."""
+    """Arrays of each learner, by learn node."""
     shards: Mapping[tuple[str, int], Arrays]
-    """By source and shard; a shard that is missing has done nothing yet, or is in `unsaved`."""
+    """Arrays of each shard, by source and shard. A missing shard has done nothing yet, or is in `unsaved`."""
     generations: Mapping[tuple[str, int], int]
-    """Of the shards that had to begin anew."""
+    """Generations of the shards that were restarted."""
     registers: Mapping[str, Mapping[int, Arrays]]
     """Weights of older versions that tickets can still name."""
     schedule: Mapping[str, Any]
-    """Of the schedule, as JSON-able data."""
+    """State of the schedule, as JSON-able data."""
     is_exact: bool
-    """Whether the run that goes on is, bit for bit, the one that was not interrupted."""
+    """Whether the resumed run is bit-for-bit identical to the uninterrupted one."""
     unsaved: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """Shards that begin anew, and why."""
+    """Shards that restart, and why."""
     replays: Mapping[str, tuple[Arrays, ...]] = field(default_factory=dict)
-    """The content of each table: views, which the run changes when it goes on, or what is read when it is asked for."""
+    """Contents of each table: views that the run modifies once it continues, or arrays that are read on access."""
     unsaved_replays: Mapping[str, str] = field(default_factory=dict)
-    """Replays that are filled anew, and why."""
+    """Replays that are filled again, and why."""

@@ -1,4 +1,4 @@
-"""BaseExceptions of user code, which would pass by everything that handles errors, made errors.
+"""Convert BaseExceptions of user code, which would bypass all error handling, into errors.
 
 >>> class Odd(BaseException):
 ...     pass
@@ -12,15 +12,15 @@ from levada.flow.errors import LevadaError
 
 
 class Leaving(BaseException):
-    """Of our own: leaves the work of a node from outside."""
+    """Raised by levada itself to leave the work of a node from outside."""
 
 
 class StrayError(LevadaError, RuntimeError):
-    """User code raised a BaseException of its own; `__cause__` is that."""
+    """User code raised a custom BaseException, available as `__cause__`."""
 
     @classmethod
     def of(cls, stray: BaseException) -> StrayError:
-        """The error in its place, with the same notes."""
+        """Create the error for a stray exception, with the same notes."""
         error = cls(
             f"{type(stray).__name__}: {stray} (a BaseException that the environment, the loss or other code of the run raised; "
             "derive it from Exception)"
@@ -31,5 +31,5 @@ class StrayError(LevadaError, RuntimeError):
 
 
 def is_stray(error: BaseException) -> bool:
-    """Whether it is neither an error nor one of Python's own ways to end something."""
+    """Whether it is neither an Exception nor one of Python's own ways to exit."""
     return not isinstance(error, Exception | SystemExit | KeyboardInterrupt | GeneratorExit | Leaving)

@@ -1,7 +1,7 @@
-"""The graph as an SVG drawing: readable by light and dark, the same for the same flow, without any dependency.
+"""The graph as an SVG drawing: readable in light and dark themes, identical for equal flows, without dependencies.
 
-Nodes at the shards are stacks of cards, queues are pills on the edges, registers and replays cylinders. Feedback is dashed
-and runs below the graph, so that each loop of the algorithm is seen. Pointing at a part shows all that is known of it.
+Nodes at the shards are stacks of cards, queues are pills on the edges, registers and replays are cylinders. Feedback is
+dashed and runs below the graph, so that each loop of the algorithm is visible. Hovering over a part shows its details.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_svg(flow: Flow) -> str:
-    """The flow as a drawing: well-formed XML with a title and a description, as wide as it needs to be."""
+    """Draw the flow as well-formed XML, with a title and a description, as wide as necessary."""
     picture = _Picture(flow, derive(flow))
     drawing = arrange(
         list(picture.boxes.values()), picture.links, picture.loops, lambda scope: _width("/".join(scope), _PLAIN)
     )
-    top = 40.0  # the flow's name stands above
+    top = 40.0  # room for the flow's name
     width, height = max(drawing.width, 32 + _width(flow.name, _BOLD)), drawing.height + top + 16
     size = f'width="{width:.0f}" height="{height:.0f}"'
     lines = [
@@ -80,7 +80,7 @@ class _Picture:
     loops: list[Loop] = field(default_factory=list)
     channel_of: dict[Box, Channel] = field(default_factory=dict)
     words: dict[Box, str] = field(default_factory=dict)
-    """What is written in labels."""
+    """Text of the labels."""
 
     def __post_init__(self) -> None:
         flow = self.flow
@@ -145,7 +145,7 @@ class _Picture:
         return box
 
     def _make_room(self) -> None:
-        """Boxes with many lines at a side are taller."""
+        """Enlarge boxes with many lines at one side."""
         for box in self.boxes.values():
             ends_in = [end for loop in self.loops for end in loop.targets if end.box is box]
             ends_out = [end for loop in self.loops for end in loop.sources if end.box is box]
@@ -157,7 +157,7 @@ class _Picture:
     # ---- markup
 
     def draw(self, drawing: Drawing) -> Iterator[str]:
-        """From back to front."""
+        """Yield the markup, from back to front."""
         flow = self.flow
         for group in drawing.groups:
             yield _rect("lv-scope", group.left, group.top, group.right - group.left, group.bottom - group.top, 10)
@@ -193,7 +193,7 @@ class _Picture:
         lines = self._node_lines(node)
         offsets = (6, 3, 0) if self._num_shards(node) > 1 else (0,)
         cards = [_rect(kind, box.left + o, box.y - box.height / 2 - o, box.width, box.height, 6) for o in offsets]
-        return _group(describe_node(node), *cards, *_centred(box, lines, 0))
+        return _group(describe_node(node), *cards, *_centered(box, lines, 0))
 
 
 def _replay_lines(flow: Flow, name: str) -> tuple[str, str, str]:
@@ -222,10 +222,10 @@ def _cylinder(kind: str, box: Box, title: str, lines: Sequence[str]) -> str:
         f"A{half:.1f} 6 0 0 1 {left:.1f} {bottom:.1f}ZM{left:.1f} {top:.1f}"
         f'A{half:.1f} 6 0 0 0 {right:.1f} {top:.1f}"/>'
     )
-    return _group(title, body, *_centred(box, lines, 6))
+    return _group(title, body, *_centered(box, lines, 6))
 
 
-def _centred(box: Box, lines: Sequence[str], lower: float) -> list[str]:
+def _centered(box: Box, lines: Sequence[str], lower: float) -> list[str]:
     first = box.y + lower + 4 - 8 * (len(lines) - 1)
     return [
         _label(box.x, first + 16 * index, line, "lv-middle" if index else "lv-middle lv-name")
@@ -234,7 +234,7 @@ def _centred(box: Box, lines: Sequence[str], lower: float) -> list[str]:
 
 
 def _curve(link: Link, pills: Container[Box]) -> str:
-    """Level within the columns, for there are other boxes above and below; curved between them."""
+    """Path that is level within the columns, where other boxes are above and below, and curved between them."""
     x, y = link.start
     path, right = [f"M{x:.1f} {y:.1f}"], link.source.span[1]
     for box in link.stops:
@@ -262,7 +262,7 @@ def _rounded(points: Sequence[Point], radius: float = 6.0) -> str:
 
 
 def _towards(start: Point, end: Point, distance: float) -> Point:
-    """A point at a distance from `start`, at most half-way to `end`."""
+    """Return a point at a distance from `start`, at most half-way to `end`."""
     length = abs(end[0] - start[0]) + abs(end[1] - start[1])
     share = min(0.5, distance / length) if length else 0.0
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])

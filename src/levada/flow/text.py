@@ -1,4 +1,4 @@
-"""`print(flow)`: each node with the edges into it, then the feedback, then what the queues promise."""
+"""Text form of `print(flow)`: each node with its input edges, then the feedback edges, then the queue bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_kind(node: Node) -> str:
-    """Kind of a node, with what it is set to."""
+    """Describe the kind of a node, with its settings."""
     if node.kind == "batch":
         return f"batch of {node.size}" + (" at the shard" if node.at == "shard" else "")
     if node.kind == "sample":
@@ -27,13 +27,13 @@ def describe_kind(node: Node) -> str:
 
 
 def describe_node(node: Node) -> str:
-    """Name, shards and kind of a node."""
+    """Describe a node by name, shards and kind."""
     times = f" x{node.shards}" if node.shards > 1 else ""
     return f"{node.name}{times} ({describe_kind(node)})"
 
 
 def to_text(flow: Flow) -> str:
-    """The flow in words; one line per node, channel, feedback edge and bound."""
+    """Return the flow as text, with one line per node, channel, feedback edge and bound."""
     shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
     lines = [f"flow {flow.name}: {plural(len(flow.nodes), 'node')}, {plural(shards, 'shard')}"]
     lines += [f"  [{register.name}] latest of {register.policy}" for register in flow.registers.values()]

@@ -1,4 +1,4 @@
-"""What can be seen of a run: events for instruments, reports for the user's loop, statistics for displays.
+"""Observing a run: events for instruments, reports for the user's loop, statistics for displays.
 
 An instrument sees every event and changes nothing:
 
@@ -25,19 +25,19 @@ from levada.flow.payload import Header
 
 
 class Report(Struct, frozen=True):
-    """What `for report in flow.run(...)` yields."""
+    """The value yielded by `for report in flow.run(...)`."""
 
     node: str
     """The node whose stream is reported."""
     firing: int
-    """How many times it has fired, from 1: for a learner the number of its updates."""
+    """Number of its firings, from 1: for a learner, the number of its updates."""
     versions: Mapping[str, int]
-    """Policy -> number of updates it has had."""
+    """Policy -> number of updates."""
     values: Mapping[str, float]
 
 
 class Fired(Struct, frozen=True):
-    """A node finished a firing. Times are seconds of `time.perf_counter`."""
+    """A node finished a firing. Times are in seconds of `time.perf_counter`."""
 
     node: str
     shard: int | None
@@ -47,7 +47,7 @@ class Fired(Struct, frozen=True):
 
 
 class Consumed(Struct, frozen=True):
-    """An item left a queue to be used by its consumer."""
+    """An item was taken from a queue by its consumer."""
 
     channel: str
     header: Header
@@ -56,7 +56,7 @@ class Consumed(Struct, frozen=True):
 
 
 class Used(Struct, frozen=True):
-    """An update has learned from these; where a queue leads to no learner, they were consumed."""
+    """An update has learned from these items; if a queue leads to no learner, they were consumed."""
 
     node: str
     headers: tuple[Header, ...]
@@ -78,33 +78,33 @@ class Dropped(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """New weights are in a register."""
+    """New weights are available in a register."""
 
     register: str
     version: int
 
 
 class Failed(Struct, frozen=True):
-    """A shard has failed, with its environment or with its worker; it goes on, and its ticket is issued again."""
+    """A shard's environment or worker failed. The shard continues, and its ticket is issued again."""
 
     source: str
     shard: int
     why: str
     begins_anew: bool = False
-    """It does not go on where it was: its episodes begin anew, with other random numbers, and the result is another."""
+    """Whether the shard could not resume: its episodes restart with other random numbers, which changes the result."""
 
 
 class Emptied(Struct, frozen=True):
-    """A table of a replay was lost, with the process that it was in; it is filled anew."""
+    """A table of a replay was lost with its process; it is filled again."""
 
     replay: str
     table: int
     num_entries: int
-    """That were lost."""
+    """Number of entries lost."""
 
 
 class Reported(Struct, frozen=True):
-    """A report is handed to the user's loop."""
+    """A report is yielded to the user's loop."""
 
     report: Report
 
@@ -113,32 +113,32 @@ Event: TypeAlias = Fired | Consumed | Used | Stored | Dropped | Published | Fail
 
 
 class Instrument(Protocol):
-    """The only way to watch a run: sees events, changes nothing."""
+    """An observer of a run, and the only kind: it sees events and changes nothing."""
 
     def on_event(self, event: Event) -> None:
-        """Called in the runner's thread after each event; be quick."""
+        """Handle an event. Called in the runner's thread after each event, so it must be fast."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
-    """Where a node's time went. Mean over its shards; busy, idle and blocked sum to the wall time."""
+    """Where a node's time went: means over its shards. Busy, idle and blocked sum to the wall time."""
 
     firings: int
     busy_s: float
     idle_s: float
-    """Waiting for something to work on, or for the processor."""
+    """Waiting for input or for the processor."""
     blocked_s: float
-    """Could work, but may not yet."""
+    """Able to work, but not allowed to yet."""
     blocked_by: str | None
-    """The channel that held it back last."""
+    """The channel that last blocked it."""
     cpu_s: float = 0.0
-    """Processor time that its work took, of all shards together."""
+    """Processor time of its work, summed over all shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagStatistics:
-    """Lag as it was measured, beside the bound that the schedule promises."""
+    """Measured lag, with the bound guaranteed by the schedule."""
 
     max: int
     mean: float
@@ -148,17 +148,17 @@ class LagStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What became of every item: produced = consumed + dropped + lost + in flight."""
+    """Account of every item: produced = consumed + dropped + lost + in flight."""
 
     produced: int
     """Tickets issued."""
     consumed: int
     dropped: Mapping[str, int]
-    """By reason."""
+    """Dropped items, by reason."""
     lost: int
-    """Lost with the worker that was making them; their tickets were issued again."""
+    """Items lost with the worker that was making them. Their tickets were issued again."""
     in_flight: int
-    """In the making or waiting in the channel."""
+    """Items being made or waiting in the channel."""
 
     @property
     def balanced(self) -> bool:
@@ -171,48 +171,48 @@ class ChannelStatistics:
     """State of a queue."""
 
     fill: int
-    """Items that wait to be consumed."""
+    """Number of items waiting to be consumed."""
     capacity: int
-    """Tickets in existence."""
+    """Number of tickets in existence."""
     lag: Mapping[str, LagStatistics]
-    """By policy."""
+    """Lag, by policy."""
     ledger: Ledger
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayStatistics:
-    """State of a replay; all but the ledger is counted in entries."""
+    """State of a replay, counted in entries except for the ledger."""
 
     fill: int
-    """Entries held."""
+    """Number of entries held."""
     capacity: int
     inserted: int
     sampled: int
     asked: float | None
-    """Samples per insert that it was asked for."""
+    """Requested samples per insert."""
     reuse: float
-    """Samples per insert that came out. As in the balance, the first `min_size` inserts ask for no samples."""
+    """Actual samples per insert. As in the balance, the first `min_size` inserts require no samples."""
     ledger: Ledger
-    """Of its items: `consumed` are those inserted."""
+    """Account of its items: `consumed` counts those inserted."""
     lost: int = 0
-    """Entries that were lost with the process that held them."""
+    """Number of entries lost with the process that held them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A run at one moment, as plain data: displays, tests and loggers read the same object."""
+    """A run at one moment, as plain data; displays, tests and loggers read the same object."""
 
     wall_s: float
     nodes: Mapping[str, NodeStatistics]
     channels: Mapping[str, ChannelStatistics]
     versions: Mapping[str, int]
     num_cores: int = 1
-    """Cores that this run may use."""
+    """Number of cores available to this run."""
     replays: Mapping[str, ReplayStatistics] = field(default_factory=dict)
 
     @property
     def efficiency(self) -> float | None:
-        """Processor time that went into the nodes' own work, as a share of what all cores had to give.
+        """Processor time spent in the nodes' own work, as a fraction of what all cores could provide.
 
         >>> nodes = {"rollout": NodeStatistics(3, 7.0, 3.0, 0.0, None, cpu_s=12.0)}
         >>> Statistics(10.0, nodes, {}, {}, num_cores=2).efficiency
@@ -222,7 +222,7 @@ class Statistics:
         return sum(node.cpu_s for node in self.nodes.values()) / available_s if available_s > 0 else None
 
     def bottleneck(self) -> str:
-        """In words: which node the others wait for.
+        """Describe in words which node the others wait for.
 
         >>> busy = NodeStatistics(firings=3, busy_s=7.0, idle_s=3.0, blocked_s=0.0, blocked_by=None)
         >>> idle = NodeStatistics(firings=3, busy_s=2.0, idle_s=1.0, blocked_s=7.0, blocked_by="gae->batch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "ticket"), plural(1200, "ticket")
     ('1 ticket', '1,200 tickets')

@@ -1,12 +1,11 @@
-"""The mathematics of reinforcement learning as pure functions: returns, V-trace, Retrace, distributions.
+"""Mathematics of reinforcement learning as pure functions: returns, V-trace, Retrace, action distributions.
 
-Arrays are time-major, ``[T, B]`` or ``[T, *batch]``, and named by time: ``v_tm1`` belongs to the observation
-before a step, ``v_t`` to the one after it. Every function of a trajectory takes the two ends of an episode
-apart:
+Arrays are time-major, ``[T, B]`` or ``[T, *batch]``, and indexed by time: ``v_tm1`` belongs to the observation before a step,
+``v_t`` to the one after it. Every function of a trajectory distinguishes the two ways in which an episode ends:
 
-    terminated      the environment says that nothing follows    v_t counts as 0
-    truncated       somebody stopped looking (a time limit)      v_t is the value of the true last observation
-    the last row    the rollout ends, the episode goes on        v_t is the value of the next observation
+    terminated      a terminal state of the environment          v_t counts as 0
+    truncated       an external end (a time limit)               v_t is the value of the true last observation
+    the last row    the rollout ends, the episode continues      v_t is the value of the next observation
 
     >>> from levada.math import gae_numpy
     >>> import numpy as np
@@ -15,8 +14,7 @@ apart:
     >>> targets.ravel().tolist()
     [1.75, 1.5]
 
-Names are looked up on first use, because samplers need the numpy functions in processes that never import
-torch.
+Names are imported on first use, because samplers need the numpy functions in processes that never import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from typing import TYPE_CHECKING
 from levada._lazy import lazy
 
 if TYPE_CHECKING:
-    from levada.math._checks import KindError as KindError
+    from levada.math._checks import DtypeError as DtypeError
     from levada.math._checks import RangeError as RangeError
     from levada.math._checks import ShapeError as ShapeError
     from levada.math.distributions import Bernoulli as Bernoulli
@@ -53,7 +51,7 @@ _HOME = {
     "Categorical": "levada.math.distributions",
     "Distribution": "levada.math.distributions",
     "Gaussian": "levada.math.distributions",
-    "KindError": "levada.math._checks",
+    "DtypeError": "levada.math._checks",
     "MultiCategorical": "levada.math.distributions",
     "RangeError": "levada.math._checks",
     "ShapeError": "levada.math._checks",
@@ -74,5 +72,5 @@ _HOME = {
 
 __all__ = [*_HOME]
 
-if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
+if not TYPE_CHECKING:  # type checkers see the imports above, and so report misspelled names
     __getattr__, __dir__ = lazy(__name__, _HOME)

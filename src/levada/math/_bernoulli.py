@@ -1,4 +1,4 @@
-"""Distribution over vectors of independent yes-or-no actions.
+"""Distribution over vectors of independent binary actions.
 
 >>> Bernoulli(torch.tensor([[9.0, -9.0]])).mode().tolist()
 [[1, 0]]
@@ -26,13 +26,13 @@ from ._wide import widened
 
 @final
 class Bernoulli:
-    """Switch each of N independent actions on or off.
+    """Product of N Bernoulli distributions.
 
     Args:
         logits: floating ``[*batch, N]``, log-odds of on.
 
     Raises:
-        ShapeError, KindError: the argument is not so.
+        ShapeError, DtypeError: the argument is not as above.
 
     Source: log p(on) = -softplus(-logit) and log p(off) = -softplus(logit), which never overflow.
 
@@ -62,10 +62,10 @@ class Bernoulli:
         return (uniform < logits.sigmoid()).to(torch.int8)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Give the log-probability ``[*batch]`` of `action`, ``[*batch, N]`` of 0 and 1 in any dtype.
+        """Return the log-probability ``[*batch]`` of `action`, ``[*batch, N]`` of 0 and 1 in any dtype.
 
         Raises:
-            ShapeError, KindError: `action` is not so.
+            ShapeError, DtypeError: `action` is not as above.
 
         >>> Bernoulli(torch.zeros(1, 2)).log_prob(torch.tensor([[True, False]])).exp().tolist()
         [0.25]
@@ -76,7 +76,7 @@ class Bernoulli:
         return (action.to(self.logits.dtype) * self.logits - softplus(self.logits)).sum(dim=-1)
 
     def entropy(self) -> Tensor:
-        """Give the entropy in nats, ``[*batch]``.
+        """Return the entropy in nats, ``[*batch]``.
 
         >>> Bernoulli(torch.zeros(1, 2)).entropy().exp().round(decimals=4).tolist()
         [4.0]
@@ -84,7 +84,7 @@ class Bernoulli:
         return (softplus(self.logits) - self.logits * self.logits.sigmoid()).sum(dim=-1)
 
     def mode(self) -> Tensor:
-        """Give the likelier of on and off (off where they are equal), int8 ``[*batch, N]``.
+        """Return the more likely value of each action (0 if both are equally likely), int8 ``[*batch, N]``.
 
         >>> Bernoulli(torch.tensor([[3.0, -3.0]])).mode().tolist()
         [[1, 0]]
@@ -92,10 +92,10 @@ class Bernoulli:
         return (self.logits > 0).to(torch.int8)
 
     def kl(self, other: Bernoulli) -> Tensor:
-        """Give KL(self || other) in nats, ``[*batch]``.
+        """Return KL(self || other) in nats, ``[*batch]``.
 
         Raises:
-            ShapeError, KindError: `other` is of another shape or class.
+            ShapeError, DtypeError: `other` is of another shape or class.
 
         >>> Bernoulli(torch.ones(1, 2)).kl(Bernoulli(torch.ones(1, 2))).tolist()
         [0.0]

@@ -24,29 +24,27 @@ from ._checks import (
 )
 from ._wide import widened
 
-# Below any logit that is allowed; finite, so that a row of nothing else is uniform.
+# Below any allowed logit; finite, so that a row without allowed actions is uniform.
 _MASKED_LOGIT = -1e38
-# Allowed logits below this count as this, so that what is forbidden is below them in any case, be they -inf.
+# Lower clamp of allowed logits, -inf included, so that masked logits are always below them.
 _LEAST_LOGIT = -9e37
-# exp() of it is exactly 0, yet sums and differences of it stay finite: no -inf, so no NaN in
-# entropies and ratios.
+# exp() of it is exactly 0, but its sums and differences are finite: without -inf there is no NaN in entropies and ratios.
 _LEAST_LOG_PROB = -1e9
 
 
 @final
 class Categorical:
-    """Choose one of A actions; a mask forbids some of them.
+    """Distribution over A actions, some of which a mask may exclude.
 
-    A masked action has probability exactly 0, and a log-probability of -1e9 rather than -inf. Its logit
-    gets no gradient. The same holds where a logit is -inf. At least one action of each row must be allowed:
-    where a mask allows none, all are equally likely.
+    A masked action has probability exactly 0 and log-probability -1e9 rather than -inf. Its logit gets no gradient. The same
+    holds where a logit is -inf. Each row needs at least one allowed action; if a mask allows none, the row is uniform.
 
     Args:
-        logits: floating ``[*batch, A]``, unnormalised log-probabilities; at least one of each row is finite.
+        logits: floating ``[*batch, A]``, unnormalized log-probabilities; at least one of each row is finite.
         mask: bool ``[*batch, A]``, True where the action is allowed (Gymnasium's ``action_mask`` as bool).
 
     Raises:
-        ShapeError, KindError: an argument is not as above.
+        ShapeError, DtypeError: an argument is not as above.
 
     Source: masking as in Huang and Ontañón 2020 (arXiv 2006.14171).
 
@@ -59,7 +57,7 @@ class Categorical:
     __slots__ = ("log_probs",)
 
     log_probs: Tensor
-    """Normalised log-probabilities, ``[*batch, A]``."""
+    """Normalized log-probabilities, ``[*batch, A]``."""
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
         check_dtype("Categorical", "logits", logits, TORCH_FLOATS)
@@ -74,8 +72,8 @@ class Categorical:
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions, int64 ``[*batch]``.
 
-        By the Gumbel-max trick: argmax(log p - log E) with E exponential is distributed as p, and E is never 0
-        in torch. It takes any batch shape, and half the time of `torch.multinomial` for small batches.
+        Uses the Gumbel-max trick: argmax(log p - log E) with exponential E is distributed as p, and E is never 0 in torch.
+        This works for any batch shape and takes half the time of `torch.multinomial` for small batches.
 
         >>> Categorical(torch.tensor([[0.0, 99.0]])).sample().tolist()
         [1]
@@ -85,10 +83,10 @@ class Categorical:
         return (log_probs - noise.log()).argmax(dim=-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Give the log-probability of `action`, an integer tensor ``[*batch]``.
+        """Return the log-probability of `action`, an integer tensor ``[*batch]``.
 
         Raises:
-            ShapeError, KindError: `action` is not so.
+            ShapeError, DtypeError: `action` is not as above.
 
         >>> Categorical(torch.zeros(1, 4)).log_prob(torch.tensor([2])).exp().tolist()
         [0.25]
@@ -99,7 +97,7 @@ class Categorical:
         return self.log_probs.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        """Give the entropy in nats, ``[*batch]``.
+        """Return the entropy in nats, ``[*batch]``.
 
         >>> Categorical(torch.zeros(1, 4)).entropy().exp().round(decimals=4).tolist()
         [4.0]
@@ -107,7 +105,7 @@ class Categorical:
         return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
 
     def mode(self) -> Tensor:
-        """Give the likeliest action, int64 ``[*batch]``.
+        """Return the most likely action, int64 ``[*batch]``.
 
         >>> Categorical(torch.tensor([[0.0, 2.0, 1.0]])).mode().tolist()
         [1]
@@ -115,10 +113,10 @@ class Categorical:
         return self.log_probs.argmax(dim=-1)
 
     def kl(self, other: Categorical) -> Tensor:
-        """Give KL(self || other) in nats, ``[*batch]``; about 1e9 where `other` forbids what self allows.
+        """Return KL(self || other) in nats, ``[*batch]``; about 1e9 where `other` masks an action that self allows.
 
         Raises:
-            ShapeError, KindError: `other` is of another shape or class.
+            ShapeError, DtypeError: `other` is of another shape or class.
 
         >>> Categorical(torch.zeros(1, 4)).kl(Categorical(torch.ones(1, 4))).tolist()
         [0.0]
@@ -131,15 +129,15 @@ class Categorical:
 
 @final
 class MultiCategorical:
-    """Choose one action in each of several independent sets, of `sizes` actions each.
+    """Product of several independent categorical distributions, with `sizes` actions each.
 
     Args:
-        logits: floating ``[*batch, sum(sizes)]``, the sets one after another.
+        logits: floating ``[*batch, sum(sizes)]``, concatenated over the sets.
         sizes: number of actions in each set.
-        mask: bool ``[*batch, sum(sizes)]``, True where the action is allowed, see `Categorical`.
+        mask: bool ``[*batch, sum(sizes)]``, True where the action is allowed; see `Categorical`.
 
     Raises:
-        ShapeError, KindError: an argument is not as above.
+        ShapeError, DtypeError: an argument is not as above.
 
     >>> policy = MultiCategorical(torch.tensor([[0.0, 1.0, 5.0, 0.0, 0.0]]), sizes=(2, 3))
     >>> policy.mode().tolist()
@@ -150,7 +148,7 @@ class MultiCategorical:
     __slots__ = ("parts",)
 
     parts: tuple[Categorical, ...]
-    """The sets, in order."""
+    """Distributions of the sets, in order."""
 
     def __init__(self, logits: Tensor, sizes: tuple[int, ...], mask: Tensor | None = None) -> None:
         check_dtype("MultiCategorical", "logits", logits, TORCH_FLOATS)
@@ -179,10 +177,10 @@ class MultiCategorical:
         return torch.stack([part.sample(generator) for part in self.parts], dim=-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Give the log-probability ``[*batch]`` of `action`, an integer tensor ``[*batch, len(sizes)]``.
+        """Return the log-probability ``[*batch]`` of `action`, an integer tensor ``[*batch, len(sizes)]``.
 
         Raises:
-            ShapeError, KindError: `action` is not so.
+            ShapeError, DtypeError: `action` is not as above.
 
         >>> MultiCategorical(torch.zeros(1, 6), (2, 4)).log_prob(torch.tensor([[1, 3]])).exp().tolist()
         [0.125]
@@ -195,7 +193,7 @@ class MultiCategorical:
         return torch.stack([part.log_prob(chosen) for part, chosen in pairs]).sum(dim=0)
 
     def entropy(self) -> Tensor:
-        """Give the entropy in nats, ``[*batch]``: the sum over the sets.
+        """Return the entropy in nats, ``[*batch]``: the sum over the sets.
 
         >>> MultiCategorical(torch.zeros(1, 6), (2, 4)).entropy().exp().round(decimals=4).tolist()
         [8.0]
@@ -203,7 +201,7 @@ class MultiCategorical:
         return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
 
     def mode(self) -> Tensor:
-        """Give the likeliest action of each set, int64 ``[*batch, len(sizes)]``.
+        """Return the most likely action of each set, int64 ``[*batch, len(sizes)]``.
 
         >>> MultiCategorical(torch.tensor([[0.0, 1.0, 1.0, 0.0]]), (2, 2)).mode().tolist()
         [[1, 0]]
@@ -211,10 +209,10 @@ class MultiCategorical:
         return torch.stack([part.mode() for part in self.parts], dim=-1)
 
     def kl(self, other: MultiCategorical) -> Tensor:
-        """Give KL(self || other) in nats, ``[*batch]``: the sum over the sets.
+        """Return KL(self || other) in nats, ``[*batch]``: the sum over the sets.
 
         Raises:
-            ShapeError, KindError: `other` is of another shape or class, or has other sizes.
+            ShapeError, DtypeError: `other` is of another shape or class, or has other sizes.
 
         >>> policy = MultiCategorical(torch.zeros(1, 4), (2, 2))
         >>> policy.kl(MultiCategorical(torch.ones(1, 4), (2, 2))).tolist()

@@ -1,10 +1,10 @@
-"""Checks at the door: a wrong shape or dtype is refused before broadcasting makes a wrong number of it.
+"""Argument checks: a wrong shape or dtype raises an error before broadcasting turns it into a wrong result.
 
     ShapeError(ValueError)    an array of the wrong rank or size
     RangeError(ValueError)    a setting outside its range, such as discount=1.5
-    KindError(TypeError)      an argument of the wrong class or dtype
+    DtypeError(TypeError)      an argument of the wrong class or dtype
 
-Each message says where, what was got, what was expected, and the likely mistake:
+Each message names the argument, its shape or dtype, the expected one, and the likely mistake:
 
     >>> import numpy as np
     >>> try:
@@ -13,8 +13,8 @@ Each message says where, what was got, what was expected, and the likely mistake
     ...     print(error)
     gae: v_tm1 has shape (5, 2, 1), expected (5, 2) as r_t; did you forget .squeeze(-1)?
 
-Only shapes, dtypes and Python numbers are looked at, never contents: nothing of a check is left in a traced
-function. Nothing here imports torch, for the numpy functions share these checks.
+Checks read only shapes, dtypes and Python numbers, never the contents of arrays, so they leave nothing in a traced function.
+This module does not import torch, because the numpy functions share these checks.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class RangeError(ValueError):
     """A setting is outside its range."""
 
 
-class KindError(TypeError):
+class DtypeError(TypeError):
     """An argument has the wrong class or dtype."""
 
 
 class Array(Protocol):
-    """What the checks need of an array, be it torch's or numpy's."""
+    """The part of an array that the checks use, for torch and numpy."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -56,7 +56,7 @@ NUMPY_FLAGS = ("bool",)
 
 
 def dtype_name(value: object) -> str:
-    """Name the dtype of an array (``torch.float32``, ``float32``), or the class of anything else.
+    """Return the dtype of an array as text (``torch.float32``, ``float32``), or the class name of anything else.
 
     >>> dtype_name([1.0])
     'list'
@@ -66,11 +66,11 @@ def dtype_name(value: object) -> str:
 
 
 def check_dtype(where: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise KindError unless `value` is an array of one of the `allowed` dtypes."""
+    """Raise DtypeError unless `value` is an array of one of the `allowed` dtypes."""
     got = dtype_name(value)
     if got not in allowed:
         msg = f"{where}: {name} is {got}, expected {' or '.join(allowed)}{_dtype_hint(got, allowed[0])}"
-        raise KindError(msg)
+        raise DtypeError(msg)
 
 
 def check_shape(where: str, name: str, value: Array, shape: tuple[int, ...], of: str) -> None:
@@ -82,7 +82,7 @@ def check_shape(where: str, name: str, value: Array, shape: tuple[int, ...], of:
 
 
 def check_event(where: str, name: str, value: Array, meaning: str) -> None:
-    """Raise ShapeError unless `value` has a last dimension, of at least one entry, to hold `meaning`."""
+    """Raise ShapeError unless `value` has a last dimension with at least one entry, described by `meaning`."""
     if len(value.shape) == 0 or value.shape[-1] == 0:
         msg = f"{where}: {name} has shape {tuple(value.shape)}, expected (*batch, {meaning}), not empty"
         raise ShapeError(msg)
@@ -97,7 +97,7 @@ def check_steps(
 ) -> None:
     """Check the arrays of a trajectory: one shape ``[T, *batch]``, T >= 1, one float dtype, bool flags.
 
-    The first of `floats` is the one that the others are compared with.
+    The others are compared with the first of `floats`.
     """
     first = next(iter(floats))
     for name, value in floats.items():
@@ -113,13 +113,13 @@ def check_steps(
         if value.dtype != dtype:
             expected = str(dtype)
             msg = f"{where}: {name} is {value.dtype}, expected {expected} as {first}{_dtype_hint('', expected)}"
-            raise KindError(msg)
+            raise DtypeError(msg)
     for name, value in flags.items():
         check_shape(where, name, value, shape, first)
 
 
 def check_discount(where: str, discount: float | Array, r_t: Array) -> None:
-    """Check a discount: a number in [0, 1], or an array of r_t's dtype, scalar or with one entry per step."""
+    """Check a discount factor: a number in [0, 1], or an array of r_t's dtype, scalar or with one entry per step."""
     if isinstance(discount, int | float):
         check_unit(where, "discount", discount)
         return
@@ -129,14 +129,14 @@ def check_discount(where: str, discount: float | Array, r_t: Array) -> None:
 
 
 def check_number(where: str, name: str, value: object) -> None:
-    """Raise KindError unless `value` is a number, or an array of one."""
+    """Raise DtypeError unless `value` is a number, or an array that holds one."""
     if not isinstance(value, int | float) and not hasattr(value, "__float__"):
         msg = f"{where}: {name} is {value!r}, expected a number; did you forget float(...)?"
-        raise KindError(msg)
+        raise DtypeError(msg)
 
 
 def check_unit(where: str, name: str, value: float) -> None:
-    """Raise KindError unless `value` is a number, RangeError unless it lies in [0, 1]."""
+    """Raise DtypeError unless `value` is a number, RangeError unless it is in [0, 1]."""
     check_number(where, name, value)
     if not 0.0 <= value <= 1.0:
         msg = f"{where}: {name} is {value}, expected a number in [0, 1]"
@@ -144,7 +144,7 @@ def check_unit(where: str, name: str, value: float) -> None:
 
 
 def check_finite(where: str, name: str, value: float) -> None:
-    """Raise KindError unless `value` is a number, RangeError unless it is finite."""
+    """Raise DtypeError unless `value` is a number, RangeError unless it is finite."""
     check_number(where, name, value)
     if not math.isfinite(value):
         msg = f"{where}: {name} is {value}, expected a finite number"
@@ -152,17 +152,17 @@ def check_finite(where: str, name: str, value: float) -> None:
 
 
 def check_count(where: str, name: str, value: object) -> None:
-    """Raise KindError unless `value` is an integer, RangeError unless it is at least 1."""
+    """Raise DtypeError unless `value` is an integer, RangeError unless it is at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         msg = f"{where}: {name} is {value!r}, expected an integer of at least 1"
-        raise KindError(msg)
+        raise DtypeError(msg)
     if value < 1:
         msg = f"{where}: {name} is {value}, expected at least 1"
         raise RangeError(msg)
 
 
 def check_positive(where: str, name: str, value: float) -> None:
-    """Raise KindError unless `value` is a number, RangeError unless it is above 0."""
+    """Raise DtypeError unless `value` is a number, RangeError unless it is above 0."""
     check_number(where, name, value)
     if not value > 0:
         msg = f"{where}: {name} is {value}, expected a number above 0"
@@ -170,11 +170,11 @@ def check_positive(where: str, name: str, value: float) -> None:
 
 
 def check_same_class(where: str, first: object, second: object) -> None:
-    """Raise KindError unless both objects are of one class."""
+    """Raise DtypeError unless both objects are of one class."""
     if type(first) is not type(second):
         got, expected = type(second).__name__, type(first).__name__
         msg = f"{where}: other is {got}, expected {expected}: there is no closed form across classes"
-        raise KindError(msg)
+        raise DtypeError(msg)
 
 
 def _dtype_hint(got: str, expected: str) -> str:

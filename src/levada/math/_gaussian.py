@@ -1,4 +1,4 @@
-"""Distribution over vectors of unbounded real numbers.
+"""Distribution over vectors of unbounded real-valued actions.
 
 >>> Gaussian(torch.ones(8, 2), torch.zeros(2)).sample().shape
 torch.Size([8, 2])
@@ -25,28 +25,27 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def _inverse_std(log_std: Tensor) -> Tensor:
-    """One over the standard deviation, finite however small that is: a distance of 0 counts as 0."""
+    """Inverse of the standard deviation, clamped to be finite, so that its product with a distance of 0 is 0."""
     largest = math.floor(math.log(torch.finfo(log_std.dtype).max))
     return (-log_std).clamp(max=largest).exp()
 
 
 def deviation(log_std: Tensor) -> Tensor:
-    """The standard deviation, with room for 20 of it among the finite numbers however large it is."""
+    """Standard deviation, clamped so that 20 standard deviations are still a finite number."""
     largest = math.floor(math.log(torch.finfo(log_std.dtype).max)) - 3
     return log_std.clamp(max=largest).exp()
 
 
 @final
 class Gaussian:
-    """Choose a vector of N independent normally distributed numbers.
+    """Normal distribution over vectors of N independent entries.
 
     Args:
         mean: floating ``[*batch, N]``.
-        log_std: floating ``[*batch, N]``, or ``[N]`` for all members of the batch: log of the standard
-            deviation.
+        log_std: floating ``[*batch, N]``, or ``[N]`` for the whole batch: log of the standard deviation.
 
     Raises:
-        ShapeError, KindError: an argument is not as above.
+        ShapeError, DtypeError: an argument is not as above.
 
     >>> round(Gaussian(torch.zeros(1, 2), torch.zeros(2)).log_prob(torch.zeros(1, 2)).item(), 4)
     -1.8379
@@ -79,7 +78,7 @@ class Gaussian:
         return self.rsample(generator).detach()
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw actions with the gradient of mean and log_std, by ``mean + std * noise``.
+        """Draw actions with the gradient of mean and log_std, as ``mean + std * noise``.
 
         Source: Kingma and Welling 2013 (arXiv 1312.6114), section 2.4.
 
@@ -91,10 +90,10 @@ class Gaussian:
         return self.mean + deviation(self.log_std) * noise
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Give the log-density ``[*batch]`` of `action`, floating ``[*batch, N]``.
+        """Return the log-density ``[*batch]`` of `action`, floating ``[*batch, N]``.
 
         Raises:
-            ShapeError, KindError: `action` is not so.
+            ShapeError, DtypeError: `action` is not as above.
 
         >>> round(Gaussian(torch.zeros(1, 1), torch.zeros(1)).log_prob(torch.ones(1, 1)).item(), 4)
         -1.4189
@@ -106,7 +105,7 @@ class Gaussian:
         return -(0.5 * z * z + self.log_std + _HALF_LOG_TWO_PI).sum(dim=-1)
 
     def entropy(self) -> Tensor:
-        """Give the differential entropy in nats, ``[*batch]``.
+        """Return the differential entropy in nats, ``[*batch]``.
 
         >>> round(Gaussian(torch.zeros(1, 1), torch.zeros(1)).entropy().item(), 4)
         1.4189
@@ -114,7 +113,7 @@ class Gaussian:
         return (self.log_std + (0.5 + _HALF_LOG_TWO_PI)).sum(dim=-1)
 
     def mode(self) -> Tensor:
-        """Give the mean, ``[*batch, N]``.
+        """Return the mean, ``[*batch, N]``.
 
         >>> Gaussian(torch.ones(1, 2), torch.zeros(2)).mode().tolist()
         [[1.0, 1.0]]
@@ -122,10 +121,10 @@ class Gaussian:
         return self.mean
 
     def kl(self, other: Gaussian) -> Tensor:
-        """Give KL(self || other) in nats, ``[*batch]``.
+        """Return KL(self || other) in nats, ``[*batch]``.
 
         Raises:
-            ShapeError, KindError: `other` is of another shape or class.
+            ShapeError, DtypeError: `other` is of another shape or class.
 
         >>> std = torch.zeros(2)
         >>> Gaussian(torch.zeros(1, 2), std).kl(Gaussian(torch.ones(1, 2), std)).tolist()

@@ -1,4 +1,4 @@
-"""Distribution over vectors of real numbers within bounds: a Gaussian sent through tanh.
+"""Distribution over vectors of bounded real-valued actions: a Gaussian squashed by tanh.
 
 >>> torque = SquashedGaussian(torch.zeros(1, 2), torch.zeros(2), low=-2.0, high=2.0)
 >>> bool(torque.sample().abs().max() <= 2.0), torque.mode().tolist()
@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from ._checks import (
     TORCH_FLOATS,
-    KindError,
+    DtypeError,
     RangeError,
     check_dtype,
     check_same_class,
@@ -30,20 +30,19 @@ _LOG_TWO = math.log(2.0)
 
 @final
 class SquashedGaussian:
-    """Choose a vector of N numbers between `low` and `high`: ``middle + half_range * tanh(x)`` with x normal.
+    """Distribution of ``middle + half_range * tanh(x)``, between `low` and `high`, with x normal.
 
     Args:
-        mean: floating ``[*batch, N]``, of x.
-        log_std: floating ``[*batch, N]`` or ``[N]``, of x.
-        low: lower end of the range, a finite number, or a tensor ``[N]`` (whose content is not checked).
-        high: upper end of the range, as low, above it.
+        mean: floating ``[*batch, N]``, mean of x.
+        log_std: floating ``[*batch, N]`` or ``[N]``, log standard deviation of x.
+        low: lower end of the range, a finite number, or a tensor ``[N]`` (whose values are not checked).
+        high: upper end of the range, like low, above it.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
-    Source: Haarnoja et al. 2018 (arXiv 1801.01290), appendix C, with the scale of the range added. The
-    logarithm of ``1 - tanh(x)^2`` is written as ``2 * (log 2 - x - softplus(-2 x))``, which does not round to
-    log 0 for large x.
+    Source: Haarnoja et al. 2018 (arXiv 1801.01290), appendix C, with the scale of the range added. The logarithm of
+    ``1 - tanh(x)^2`` is computed as ``2 * (log 2 - x - softplus(-2 x))``, which does not round to log 0 for large x.
 
     >>> policy = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), low=0.0, high=4.0)
     >>> action, log_prob = policy.rsample_with_log_prob(torch.Generator().manual_seed(0))
@@ -55,7 +54,7 @@ class SquashedGaussian:
     __slots__ = ("_half_range", "_high", "_low", "base")
 
     base: Gaussian
-    """The distribution of x, before tanh."""
+    """Distribution of x, before tanh."""
 
     def __init__(self, mean: Tensor, log_std: Tensor, low: float | Tensor, high: float | Tensor) -> None:
         self.base = Gaussian(mean, log_std)
@@ -63,7 +62,7 @@ class SquashedGaussian:
         self._high = _checked_end("high", high, self.base.mean)
         if isinstance(low, Tensor) != isinstance(high, Tensor):
             msg = f"SquashedGaussian: low is {dtype_name(low)} and high is {dtype_name(high)}, not alike"
-            raise KindError(msg)
+            raise DtypeError(msg)
         if not isinstance(low, Tensor) and not low < high:
             msg = f"SquashedGaussian: low is {low} and high is {high}, expected low < high; are they swapped?"
             raise RangeError(msg)
@@ -79,9 +78,9 @@ class SquashedGaussian:
         return self.squash(self.base.sample(generator))
 
     def rsample_with_log_prob(self, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Draw actions with gradient, and their log-density without the loss of precision of inverting tanh.
+        """Draw actions with gradient, and their log-densities, which lose no precision to the inverse of tanh.
 
-        For the losses of SAC: actions ``[*batch, N]``, log-densities ``[*batch]``.
+        Returns actions ``[*batch, N]`` and log-densities ``[*batch]``, for the losses of SAC.
 
         >>> policy = SquashedGaussian(torch.zeros(3, 2), torch.zeros(2), -1.0, 1.0)
         >>> [x.shape for x in policy.rsample_with_log_prob()]
@@ -91,26 +90,26 @@ class SquashedGaussian:
         return self.squash(x), self.log_prob_pre_tanh(x)
 
     def squash(self, x: Tensor) -> Tensor:
-        """Turn pre-tanh numbers, such as ``base.sample()``, into actions.
+        """Map pre-tanh values, such as ``base.sample()``, to actions.
 
         >>> policy = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), 0.0, 4.0)
         >>> policy.squash(torch.tensor([[99.0]])).tolist()
         [[4.0]]
         """
         action: Tensor = self._low + self._half_range * (1.0 + x.tanh())
-        # The sum may round to one bit beyond the end, which Box.contains refuses.
+        # The sum may round to one bit beyond the end, which Box.contains rejects.
         if isinstance(self._low, Tensor) and isinstance(self._high, Tensor):
             return action.clamp(self._low, self._high)
         return action.clamp(float(self._low), float(self._high))
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Give the log-density ``[*batch]`` of `action`, floating ``[*batch, N]``.
+        """Return the log-density ``[*batch]`` of `action`, floating ``[*batch, N]``.
 
-        Inverting tanh loses digits near the ends (in float32 from |x| of about 5 on), and actions at or
-        beyond an end are moved inside by one rounding step. Where x is at hand, `log_prob_pre_tanh` is exact.
+        The inverse of tanh loses digits near the ends (in float32 from |x| of about 5 on), and actions at or beyond an end are
+        moved inside by one rounding step. `log_prob_pre_tanh` is exact if x is known.
 
         Raises:
-            ShapeError, KindError: `action` is not so.
+            ShapeError, DtypeError: `action` is not as above.
 
         >>> policy = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0)
         >>> round(policy.log_prob(torch.zeros(1, 1)).exp().item(), 4)
@@ -124,10 +123,10 @@ class SquashedGaussian:
         return self.log_prob_pre_tanh(unit.clamp(-inside, inside).atanh())
 
     def log_prob_pre_tanh(self, x: Tensor) -> Tensor:
-        """Give the log-density ``[*batch]`` of the action ``squash(x)``, from x, floating ``[*batch, N]``.
+        """Return the log-density ``[*batch]`` of the action ``squash(x)``, from x, floating ``[*batch, N]``.
 
         Raises:
-            ShapeError, KindError: `x` is not so.
+            ShapeError, DtypeError: `x` is not as above.
 
         >>> policy = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0)
         >>> round(policy.log_prob_pre_tanh(torch.full((1, 1), 20.0)).item(), 2)
@@ -138,7 +137,7 @@ class SquashedGaussian:
 
     @property
     def log_half_range(self) -> float | Tensor:
-        """Logarithm of half the range, a number or ``[N]``: how much smaller log-densities are than those of actions in (-1, 1).
+        """Logarithm of half the range, a number or ``[N]``: the amount by which log-densities are below those on (-1, 1).
 
         >>> SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0).log_half_range
         0.0
@@ -147,11 +146,11 @@ class SquashedGaussian:
         return half_range.log() if isinstance(half_range, Tensor) else math.log(half_range)
 
     def entropy(self) -> Tensor:
-        """Give the differential entropy in nats, ``[*batch]``.
+        """Return the differential entropy in nats, ``[*batch]``.
 
-        The entropy of x plus the expected log-slope of the squashing. That has no closed form: it is integrated
-        over 65 points within 6 standard deviations, in exact arithmetic off by less than 1e-5 for standard
-        deviations of up to 5, and 1e-2 for 15.
+        This is the entropy of x plus the expected log-slope of the squashing, which has no closed form. It is integrated over
+        65 points within 6 standard deviations. In exact arithmetic the error is below 1e-5 for standard deviations of up to 5,
+        and 1e-2 for 15.
 
         >>> round(SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0).entropy().item(), 4)
         0.6698
@@ -163,7 +162,7 @@ class SquashedGaussian:
         return self.base.entropy() + log_slope.sum(dim=-1)
 
     def mode(self) -> Tensor:
-        """Give the squashed mean, ``[*batch, N]``: the median of the actions, the usual deterministic policy.
+        """Return the squashed mean, ``[*batch, N]``: the median of the actions, and the usual deterministic policy.
 
         >>> SquashedGaussian(torch.zeros(1, 2), torch.zeros(2), 0.0, 4.0).mode().tolist()
         [[2.0, 2.0]]
@@ -171,13 +170,13 @@ class SquashedGaussian:
         return self.squash(self.base.mean)
 
     def kl(self, other: SquashedGaussian) -> Tensor:
-        """Give KL(self || other) in nats, ``[*batch]``, of two distributions over the same range.
+        """Return KL(self || other) in nats, ``[*batch]``, for two distributions over the same range.
 
-        That of the Gaussians before tanh, for a divergence does not change under a bijection. The ranges are
-        compared where they are numbers; where they are tensors they must be equal.
+        It equals the divergence of the Gaussians before tanh, since a bijection does not change it. Ranges given as numbers
+        are compared; ranges given as tensors must be equal.
 
         Raises:
-            ShapeError, KindError, RangeError: `other` is of another shape, class or range.
+            ShapeError, DtypeError, RangeError: `other` is of another shape, class or range.
 
         >>> std, means = torch.zeros(2), (torch.zeros(1, 2), torch.ones(1, 2))
         >>> near, far = (SquashedGaussian(mean, std, -1.0, 1.0) for mean in means)
@@ -194,7 +193,7 @@ class SquashedGaussian:
         return self.base.kl(other.base)
 
     def _log_slope(self, x: Tensor) -> Tensor:
-        """Give log(d action / d x), each number alone."""
+        """Return log(d action / d x) of each entry."""
         log_slope: Tensor = 2.0 * (_LOG_TWO - x - softplus(-2.0 * x)) + self.log_half_range
         return log_slope
 
@@ -209,7 +208,7 @@ def _checked_end(name: str, end: float | Tensor, mean: Tensor) -> float | Tensor
         msg = (
             f"SquashedGaussian: {name} is {got}, expected float or torch.float32; did you forget torch.as_tensor(...)?"
         )
-        raise KindError(msg)
+        raise DtypeError(msg)
     if not math.isfinite(end):
         msg = f"SquashedGaussian: {name} is {end}, expected a finite number; an unbounded Box needs Gaussian"
         raise RangeError(msg)

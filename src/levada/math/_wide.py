@@ -1,4 +1,4 @@
-"""Widening of half-precision network outputs.
+"""Conversion of half-precision network outputs to float32.
 
 >>> widened(torch.ones(2, dtype=torch.bfloat16)).dtype
 torch.float32
@@ -13,5 +13,5 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def widened(x: Tensor) -> Tensor:
-    """Give `x` in float32 if it is in half precision, and as it is otherwise."""
+    """Convert `x` to float32 if it is in half precision; return it unchanged otherwise."""
     return x.float() if x.dtype in _HALF else x

@@ -1,4 +1,4 @@
-"""Action distributions for policies: light, checked, without torch.distributions.
+"""Action distributions for policies: lightweight, with argument checks, and without torch.distributions.
 
     class            built from                       action                      for the Gymnasium space
     Categorical      logits [*batch, A], mask         int64 [*batch]              Discrete
@@ -7,7 +7,7 @@
     Gaussian         mean, log_std [*batch, N]        float [*batch, N]           Box, unbounded or clipped
     SquashedGaussian mean, log_std [*batch, N], ends  float [*batch, N]           Box, bounded
 
-An actor samples and keeps the log-probability, the learner asks for it anew:
+The sampler keeps the log-probability of its action; the learner computes it again:
 
     >>> import torch
     >>> policy = Categorical(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]))
@@ -15,8 +15,7 @@ An actor samples and keeps the log-probability, the learner asks for it anew:
     >>> action.shape, policy.log_prob(action).shape, policy.mode().tolist()
     (torch.Size([2]), torch.Size([2]), [1, 0])
 
-Numbers in half precision are widened to float32 on entry: three digits are too few for a ratio of
-probabilities.
+Half-precision inputs are converted to float32: three digits are too few for a probability ratio.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = ["Bernoulli", "Categorical", "Distribution", "Gaussian", "MultiCategor
 
 
 class Distribution(Protocol):
-    """A batch of independent distributions over actions: what a policy's head returns.
+    """A batch of independent action distributions, as returned by a policy's head.
 
     >>> import torch
     >>> def loss(policy: Distribution, action: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
@@ -46,21 +45,21 @@ class Distribution(Protocol):
     """
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one action for each member of the batch, without gradient."""
+        """Draw one action per batch entry, without gradient."""
         ...
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Give the log-probability or log-density of `action`: ``[*batch]``."""
+        """Return the log-probability or log-density of `action`: ``[*batch]``."""
         ...
 
     def entropy(self) -> Tensor:
-        """Give the entropy in nats: ``[*batch]``."""
+        """Return the entropy in nats: ``[*batch]``."""
         ...
 
     def mode(self) -> Tensor:
-        """Give the action of a deterministic policy, shaped like a sample."""
+        """Return the action of a deterministic policy, shaped like a sample."""
         ...
 
     def kl(self, other: Self) -> Tensor:
-        """Give the Kullback-Leibler divergence KL(self || other) in nats: ``[*batch]``."""
+        """Return the Kullback-Leibler divergence KL(self || other) in nats: ``[*batch]``."""
         ...

@@ -1,6 +1,6 @@
-"""Targets from data of an older policy: V-trace for values of states, Retrace for values of actions.
+"""Off-policy targets: V-trace for state values, Retrace for action values.
 
-The flags `terminated` and `truncated`, and the time indices, mean what they mean in `levada.math.returns`.
+The flags `terminated` and `truncated`, and the time indices, are those of `levada.math.returns`.
 
     >>> import torch
     >>> r_t, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
@@ -21,7 +21,7 @@ from ._scan import discounted_sum
 
 
 class VTrace(NamedTuple):
-    """What V-trace gives to an actor-critic loss; each ``[T, *batch]``.
+    """Output of V-trace for an actor-critic loss; each ``[T, *batch]``.
 
     >>> VTrace(vs=torch.zeros(1), errors=torch.zeros(1), pg_advantages=torch.zeros(1)).vs.tolist()
     [0.0]
@@ -31,10 +31,10 @@ class VTrace(NamedTuple):
     """Value targets, without gradient."""
 
     errors: Tensor
-    """``vs - v_tm1``, with the gradient of v_tm1: half its square is the value loss."""
+    """``vs - v_tm1``, with the gradient of v_tm1; half its square is the value loss."""
 
     pg_advantages: Tensor
-    """Weights of grad log pi(a_tm1), without gradient, importance ratio included."""
+    """Weights of grad log pi(a_tm1), without gradient, including the importance ratio."""
 
 
 def vtrace(
@@ -51,32 +51,31 @@ def vtrace(
     clip_c: float = 1.0,
     clip_pg_rho: float = 1.0,
 ) -> VTrace:
-    """Correct value targets and policy gradients for the lag between actor and learner, as IMPALA does.
+    """Compute V-trace targets and advantages, which correct for the lag between sampler and learner as in IMPALA.
 
-    Espeholt et al. 2018 (arXiv 1802.01561): equation 1 for vs, in the recursive form of remark 1, with the
-    lambda of remark 2; section 4.2 for the policy gradient. Two things differ from the paper. An episode that
-    is truncated goes on from v_t, the value of its true last observation. The policy gradient looks ahead to
-    ``(1 - lambda) * v_t + lambda * vs_{t+1}``, the paper to vs_{t+1}: the same for lambda = 1, and for
-    smaller ones on-policy advantages are then those of `levada.math.gae`.
+    Espeholt et al. 2018 (arXiv 1802.01561): equation 1 for vs, in the recursive form of remark 1, with the lambda of remark
+    2; section 4.2 for the policy gradient. Two details differ from the paper. A truncated episode bootstraps from v_t, the
+    value of its true last observation. The policy gradient bootstraps from ``(1 - lambda) * v_t + lambda * vs_{t+1}`` instead
+    of vs_{t+1}. Both are equal for lambda = 1; for smaller lambda, on-policy advantages equal those of `levada.math.gae`.
 
     Args:
         r_t: rewards, floating ``[T, *batch]``.
-        v_tm1: values before each step, as r_t.
-        v_t: values of the true next observations, as r_t.
-        terminated: where the episode ended, bool ``[T, *batch]``.
-        truncated: where the episode was cut, bool ``[T, *batch]``.
-        rho_tm1: ratios pi(a_tm1) / mu(a_tm1) of the learner's policy to the actor's, as r_t.
+        v_tm1: values before each step, like r_t.
+        v_t: values of the true next observations, like r_t.
+        terminated: where the episode terminated, bool ``[T, *batch]``.
+        truncated: where the episode was truncated, bool ``[T, *batch]``.
+        rho_tm1: ratios pi(a_tm1) / mu(a_tm1) of the learner's policy to the behavior policy, like r_t.
         discount: a number in [0, 1], or a tensor: scalar or ``[T, *batch]``.
         lambda_: a number in [0, 1].
-        clip_rho: above 0; decides which policy's values are learnt, the learner's own as it goes to infinity.
-        clip_c: above 0; how far corrections travel back in time. The paper assumes clip_c <= clip_rho.
+        clip_rho: above 0; determines whose policy's values are learned: the learner's own as it goes to infinity.
+        clip_c: above 0; limits how far corrections propagate back in time. The paper assumes clip_c <= clip_rho.
         clip_pg_rho: above 0; bounds the weight of one sample in the policy gradient.
 
     Returns:
         `VTrace`, in the dtype of r_t.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> no, r_t = torch.zeros(2, 1, dtype=torch.bool), torch.ones(2, 1)
     >>> v_tm1, v_t = torch.tensor([[2.0], [4.0]]), torch.tensor([[4.0], [8.0]])
@@ -104,7 +103,7 @@ def vtrace(
     c_tm1 = lambda_ * rho_tm1.clamp(max=clip_c)
     vs = baseline_tm1 + discounted_sum(delta_t, discount * c_tm1 * inside.to(r_t.dtype))
 
-    # Where the episode goes on in the next row, that row's target says more than v_t.
+    # Where the episode continues in the next row, that row's target replaces v_t.
     ahead_t = torch.where(inside[:-1], torch.lerp(v_t[:-1], vs[1:], lambda_), v_t[:-1])
     ahead_t = torch.cat((ahead_t, v_t[-1:]))
     pg_advantages = rho_tm1.clamp(max=clip_pg_rho) * (r_t + discount * ahead_t - baseline_tm1)
@@ -122,22 +121,24 @@ def retrace(
     discount: float | Tensor,
     lambda_: float = 1.0,
 ) -> Tensor:
-    """Targets for values of actions from any policy's data, safe however far that policy is, and long where it is near.
+    """Compute Retrace targets for action values from data of any behavior policy.
+
+    The targets are safe for any distance between the two policies, and use long traces if they are close.
 
     Munos et al. 2016 (arXiv 1606.02647): equation 3 for one trajectory, with the traces
-    ``c_s = lambda * min(1, pi(a_s) / mu(a_s))`` of section 3. Two things differ from the paper, which has one endless
-    trajectory: no sum runs across the end of an episode, and one that is truncated goes on from v_t, the value of its true
-    last observation. With lambda = 0 this is the one-step target, and where all ratios are 1 or more Q(lambda) with the
-    expectation over the policy (Harutyunyan et al. 2016, arXiv 1602.04951).
+    ``c_s = lambda * min(1, pi(a_s) / mu(a_s))`` of section 3. Two details differ from the paper, which has one infinite
+    trajectory: no sum crosses the end of an episode, and a truncated episode bootstraps from v_t, the value of its true last
+    observation. With lambda = 0 this is the one-step target. If all ratios are 1 or more, it is Q(lambda) with the expectation
+    over the policy (Harutyunyan et al. 2016, arXiv 1602.04951).
 
     Args:
         r_t: rewards, floating ``[T, *batch]``.
-        q_tm1: values of the actions that were taken, Q(s_tm1, a_tm1), as r_t.
-        v_t: values of the true next observations under the learner's policy, sum_a pi(a | s_t) Q(s_t, a), as r_t.
-        terminated: where the episode ended, bool ``[T, *batch]``.
-        truncated: where the episode was cut, bool ``[T, *batch]``.
-        rho_tm1: ratios pi(a_tm1) / mu(a_tm1) of the learner's policy to the actor's, as r_t. Those of the first row and of
-            rows that begin an episode are not used: their action is what is being valued.
+        q_tm1: values of the taken actions, Q(s_tm1, a_tm1), like r_t.
+        v_t: values of the true next observations under the learner's policy, sum_a pi(a | s_t) Q(s_t, a), like r_t.
+        terminated: where the episode terminated, bool ``[T, *batch]``.
+        truncated: where the episode was truncated, bool ``[T, *batch]``.
+        rho_tm1: ratios pi(a_tm1) / mu(a_tm1) of the learner's policy to the behavior policy, like r_t. Those of the first row
+            and of each episode's first row are not used, because the values of their actions are being estimated.
         discount: a number in [0, 1], or a tensor: scalar or ``[T, *batch]``.
         lambda_: a number in [0, 1].
 
@@ -145,7 +146,7 @@ def retrace(
         Targets for q_tm1, ``[T, *batch]`` in the dtype of r_t, without gradient.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> no, r_t = torch.zeros(2, 1, dtype=torch.bool), torch.ones(2, 1)
     >>> q_tm1, v_t = torch.tensor([[2.0], [4.0]]), torch.tensor([[6.0], [8.0]])
@@ -166,7 +167,7 @@ def retrace(
     inside = (terminated | truncated).logical_not()
 
     delta_t = r_t + discount * v_t - q_tm1
-    # The error of the next row counts as far as its action is the learner's; the action of the row itself is given.
+    # The error of the next row is weighted by the ratio of that row's action; this row's action is given.
     c_tm1 = lambda_ * rho_tm1.detach().clamp(max=1.0)
     c_t = torch.cat((c_tm1[1:], torch.zeros_like(c_tm1[:1]))).masked_fill(inside.logical_not(), 0.0)
     return q_tm1 + discounted_sum(delta_t, discount * c_t)

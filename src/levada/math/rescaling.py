@@ -1,4 +1,4 @@
-"""Rescaling of values: a function that makes large returns small, in place of clipping rewards, and its inverse.
+"""Value rescaling: an invertible function that compresses large returns, as an alternative to reward clipping.
 
 >>> import torch
 >>> signed_hyperbolic(torch.tensor([-8.0, 0.0, 3.0]), eps=0.0).tolist()
@@ -18,17 +18,17 @@ from ._checks import TORCH_FLOATS, RangeError, check_dtype, check_number
 
 
 def signed_hyperbolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
-    """Shrink values: ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x``.
+    """Compress values: ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x``.
 
-    Pohlen et al. 2018 (arXiv 1805.11593), proposition A.2; as in R2D2. Written without the difference, which would lose the
-    digits of small values.
+    Pohlen et al. 2018 (arXiv 1805.11593), proposition A.2; as in R2D2. The computation avoids the difference, which would lose
+    the digits of small values.
 
     Args:
         x: floating, of any shape.
-        eps: from 0; above it h has an inverse that grows no quicker than x / eps.
+        eps: at least 0; if above 0, the inverse of h grows no faster than x / eps.
 
     Raises:
-        KindError, RangeError: an argument is not as above.
+        DtypeError, RangeError: an argument is not as above.
 
     >>> import torch
     >>> [round(value, 4) for value in signed_hyperbolic(torch.tensor([1.0, 100.0])).tolist()]
@@ -36,25 +36,25 @@ def signed_hyperbolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
 
     """
     _check("signed_hyperbolic", x, eps)
-    # the divisor of what is infinite is finite, and 0 times that is left out
+    # an infinite x needs a finite divisor, and eps = 0 must not multiply it
     h = x / ((x.abs() + 1.0).sqrt() + 1.0).clamp(max=torch.finfo(x.dtype).max)
     return h + eps * x if eps else h
 
 
 def signed_parabolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
-    """Undo `signed_hyperbolic`: ``h^-1(x) = sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)``.
+    """Invert `signed_hyperbolic`: ``h^-1(x) = sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)``.
 
-    Pohlen et al. 2018 (arXiv 1805.11593), proposition A.2 (iii). With d for the fraction less 1 this is
-    ``sign(x) d (d + 2)``, and d solves ``eps d^2 + (1 + 2 eps) d = |x|``: it is written as
-    ``2 |x| / (b + sqrt(b^2 + 4 eps |x|))`` with b = 1 + 2 eps. So small values keep their digits in single precision, the
+    Pohlen et al. 2018 (arXiv 1805.11593), proposition A.2 (iii). With d for the fraction minus 1 this is
+    ``sign(x) d (d + 2)``, and d solves ``eps d^2 + (1 + 2 eps) d = |x|``. It is computed as
+    ``2 |x| / (b + sqrt(b^2 + 4 eps |x|))`` with b = 1 + 2 eps. Small values thus keep their digits in single precision, the
     gradient at 0 is 1 / h'(0), and eps may be 0.
 
     Args:
         x: floating, of any shape.
-        eps: as it was for `signed_hyperbolic`.
+        eps: the one passed to `signed_hyperbolic`.
 
     Raises:
-        KindError, RangeError: an argument is not as above.
+        DtypeError, RangeError: an argument is not as above.
 
     >>> import torch
     >>> [round(value, 3) for value in signed_parabolic(torch.tensor([0.41521, 9.14988])).tolist()]
@@ -63,7 +63,7 @@ def signed_parabolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
     """
     _check("signed_parabolic", x, eps)
     size, b = x.abs(), 1.0 + 2.0 * eps
-    largest = torch.finfo(x.dtype).max / (1.0 + 8.0 * eps)  # so that the slope of what is infinite is not 0
+    largest = torch.finfo(x.dtype).max / (1.0 + 8.0 * eps)  # keeps the slope of an infinite x above 0
     slope = 2.0 / (b + (b * b + 4.0 * eps * size.clamp(max=largest)).sqrt())
     return x * slope * (size * slope + 2.0)
 

@@ -1,15 +1,15 @@
-"""Returns and advantages of a rollout, with terminations and truncations kept apart.
+"""Returns and advantages of a rollout, with separate terminations and truncations.
 
 All functions take time-major tensors ``[T, *batch]`` of one shape and one floating dtype, and boolean flags:
 
     r_t           reward of the step from observation t-1 to observation t
     v_tm1         value of the observation before the step
     v_t           value of the true next observation: before any reset, also where the episode was truncated
-    terminated    the episode ended in observation t, nothing follows: v_t counts as 0 (and may be NaN)
-    truncated     the episode was cut at observation t: its future counts as v_t
+    terminated    the episode terminated at observation t: v_t counts as 0 (and may be NaN)
+    truncated     the episode was truncated at observation t: v_t bootstraps its return
 
-After either flag the next row belongs to another episode, so no sum runs across it. Where both are set,
-termination wins. The last row bootstraps from its v_t, unless it terminated.
+After either flag the next row belongs to another episode, so no sum crosses it. Where both are set, termination takes
+precedence. The last row bootstraps from its v_t, unless it terminated.
 
     >>> import torch
     >>> r_t, v_t, no = torch.ones(3, 1), torch.full((3, 1), 10.0), torch.zeros(3, 1, dtype=torch.bool)
@@ -19,8 +19,7 @@ termination wins. The last row bootstraps from its v_t, unless it terminated.
     >>> discounted_returns(r_t, v_t, terminated=no, truncated=middle, discount=0.5).ravel().tolist()
     [4.0, 6.0, 6.0]
 
-Gradients flow through every function. A loss that regresses values towards a target calls it under
-`torch.no_grad()`.
+Gradients flow through every function. Call it under `torch.no_grad()` to compute targets for a value loss.
 """
 
 from __future__ import annotations
@@ -42,26 +41,26 @@ def gae(
     discount: float | Tensor,
     lambda_: float,
 ) -> tuple[Tensor, Tensor]:
-    """Estimate advantages by generalised advantage estimation, for policy gradients such as PPO.
+    """Estimate advantages by generalized advantage estimation, for policy gradients such as PPO.
 
-    ``A_t = delta_t + discount * lambda * A_{t+1}``, ``delta_t = r_t + discount * v_t - v_tm1``: Schulman et
-    al. 2015 (arXiv 1506.02438), equation 16, cut at the episode's end and at the rollout's end.
-    `levada.math.gae_numpy` is its twin for processes without torch.
+    ``A_t = delta_t + discount * lambda * A_{t+1}``, ``delta_t = r_t + discount * v_t - v_tm1``: Schulman et al. 2015 (arXiv
+    1506.02438), equation 16, truncated at the end of the episode and of the rollout. `levada.math.gae_numpy` is the equivalent
+    for processes without torch.
 
     Args:
         r_t: rewards, floating ``[T, *batch]``.
-        v_tm1: values before each step, as r_t.
-        v_t: values of the true next observations, as r_t.
-        terminated: where the episode ended, bool ``[T, *batch]``.
-        truncated: where the episode was cut, bool ``[T, *batch]``.
+        v_tm1: values before each step, like r_t.
+        v_t: values of the true next observations, like r_t.
+        terminated: where the episode terminated, bool ``[T, *batch]``.
+        truncated: where the episode was truncated, bool ``[T, *batch]``.
         discount: a number in [0, 1], or a tensor: scalar or ``[T, *batch]``.
-        lambda_: a number in [0, 1]; 0 is the one-step error (bias), 1 the whole return (variance).
+        lambda_: a number in [0, 1]. 0: the one-step TD error (bias). 1: the whole return (variance).
 
     Returns:
         Advantages and value targets (advantages + v_tm1), both ``[T, *batch]`` in the dtype of r_t.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> no = torch.zeros(2, 1, dtype=torch.bool)
     >>> r_t, v_tm1, v_t = torch.ones(2, 1), torch.tensor([[2.0], [4.0]]), torch.tensor([[4.0], [8.0]])
@@ -89,17 +88,17 @@ def lambda_returns(
     discount: float | Tensor,
     lambda_: float,
 ) -> Tensor:
-    """Mix n-step returns of all lengths, as targets for a value function.
+    """Compute lambda-returns, which mix n-step returns of all lengths, as value targets.
 
-    ``G_t = r_t + discount * ((1 - lambda) * v_t + lambda * G_{t+1})``: Sutton and Barto 2018, "Reinforcement
-    Learning", section 12.1, equation 12.2 in its recursive form. At an episode's or the rollout's end v_t
-    stands for the mixture. Where v_t and the next row's v_tm1 agree, these are the value targets of `gae`.
+    ``G_t = r_t + discount * ((1 - lambda) * v_t + lambda * G_{t+1})``: Sutton and Barto 2018, "Reinforcement Learning",
+    section 12.1, equation 12.2 in its recursive form. At the end of an episode or of the rollout v_t replaces the mixture. If
+    v_t equals the next row's v_tm1, these are the value targets of `gae`.
 
     Args:
         r_t: rewards, floating ``[T, *batch]``.
-        v_t: values of the true next observations, as r_t.
-        terminated: where the episode ended, bool ``[T, *batch]``.
-        truncated: where the episode was cut, bool ``[T, *batch]``.
+        v_t: values of the true next observations, like r_t.
+        terminated: where the episode terminated, bool ``[T, *batch]``.
+        truncated: where the episode was truncated, bool ``[T, *batch]``.
         discount: a number in [0, 1], or a tensor: scalar or ``[T, *batch]``.
         lambda_: a number in [0, 1].
 
@@ -107,7 +106,7 @@ def lambda_returns(
         ``[T, *batch]`` in the dtype of r_t.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> no = torch.zeros(2, 1, dtype=torch.bool)
     >>> r_t, v_t = torch.ones(2, 1), torch.tensor([[4.0], [8.0]])
@@ -132,23 +131,23 @@ def discounted_returns(
     *,
     discount: float | Tensor,
 ) -> Tensor:
-    """Sum discounted rewards to the end of the episode or of the rollout, and bootstrap there.
+    """Compute discounted returns up to the end of the episode or of the rollout, with bootstrapping.
 
-    ``G_t = r_t + discount * G_{t+1}``: Sutton and Barto 2018, "Reinforcement Learning", equation 3.9. Values
-    are read only where the episode was truncated and in the last row; elsewhere v_t may hold anything.
+    ``G_t = r_t + discount * G_{t+1}``: Sutton and Barto 2018, "Reinforcement Learning", equation 3.9. Values are read only
+    where the episode was truncated and in the last row; other entries of v_t are ignored.
 
     Args:
         r_t: rewards, floating ``[T, *batch]``.
-        v_t: values of the true next observations, as r_t.
-        terminated: where the episode ended, bool ``[T, *batch]``.
-        truncated: where the episode was cut, bool ``[T, *batch]``.
+        v_t: values of the true next observations, like r_t.
+        terminated: where the episode terminated, bool ``[T, *batch]``.
+        truncated: where the episode was truncated, bool ``[T, *batch]``.
         discount: a number in [0, 1], or a tensor: scalar or ``[T, *batch]``.
 
     Returns:
         ``[T, *batch]`` in the dtype of r_t.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> no = torch.zeros(2, 1, dtype=torch.bool)
     >>> r_t, v_t = torch.ones(2, 1), torch.tensor([[4.0], [8.0]])
@@ -173,17 +172,16 @@ def n_step_returns(
     n: int,
     discount: float | Tensor,
 ) -> Tensor:
-    """Sum n discounted rewards, then bootstrap: the target of n-step Q-learning, A3C and Rainbow.
+    """Compute n-step returns: the target of n-step Q-learning, A3C and Rainbow.
 
-    ``G_t = r_t + ... + discount^(n-1) * r_{t+n-1} + discount^n * v_{t+n-1}``: Sutton and Barto 2018,
-    "Reinforcement Learning", equation 7.1. Fewer than n steps are summed where the episode or the rollout
-    ends before.
+    ``G_t = r_t + ... + discount^(n-1) * r_{t+n-1} + discount^n * v_{t+n-1}``: Sutton and Barto 2018, "Reinforcement Learning",
+    equation 7.1. The sum is shorter where the episode or the rollout ends earlier.
 
     Args:
         r_t: rewards, floating ``[T, *batch]``.
-        v_t: values of the true next observations, as r_t.
-        terminated: where the episode ended, bool ``[T, *batch]``.
-        truncated: where the episode was cut, bool ``[T, *batch]``.
+        v_t: values of the true next observations, like r_t.
+        terminated: where the episode terminated, bool ``[T, *batch]``.
+        truncated: where the episode was truncated, bool ``[T, *batch]``.
         n: number of rewards, at least 1.
         discount: a number in [0, 1], or a tensor: scalar or ``[T, *batch]``.
 
@@ -191,7 +189,7 @@ def n_step_returns(
         ``[T, *batch]`` in the dtype of r_t.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> no = torch.zeros(3, 1, dtype=torch.bool)
     >>> r_t, v_t = torch.ones(3, 1), torch.tensor([[4.0], [8.0], [16.0]])
@@ -213,6 +211,6 @@ def n_step_returns(
 
 
 def _continues(terminated: Tensor, truncated: Tensor) -> Tensor:
-    """Tell where the next row goes on with the same episode; never in the last row, for there is none."""
+    """Whether the next row continues the same episode; False in the last row."""
     inside = (terminated | truncated).logical_not()
     return torch.cat((inside[:-1], torch.zeros_like(inside[:1])))

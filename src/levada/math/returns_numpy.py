@@ -1,8 +1,7 @@
-"""Advantages in numpy, for samplers that run without torch.
+"""Generalized advantage estimation in numpy, for samplers without torch.
 
-The same operations in the same order as `levada.math.gae`, so that on a CPU both give the same bits, and an
-advantage does not depend on which process computed it. At [128, 64] it takes about 40 us, a loop over time
-about 100.
+The operations and their order are those of `levada.math.gae`, so on a CPU both give bitwise equal results, and an advantage
+does not depend on which process computed it. At [128, 64] it takes about 40 us, and a loop over time about 100 us.
 
     >>> r_t, no = np.ones((3, 1), np.float32), np.zeros((3, 1), bool)
     >>> advantages, targets = gae_numpy(r_t, 2 * r_t, 2 * r_t, no, no, discount=0.5, lambda_=0.5)
@@ -32,27 +31,26 @@ def gae_numpy(
     lambda_: float,
     out: tuple[Floats, Floats] | None = None,
 ) -> tuple[Floats, Floats]:
-    """Estimate advantages by generalised advantage estimation, on numpy arrays.
+    """Estimate advantages by generalized advantage estimation, on numpy arrays.
 
-    Schulman et al. 2015 (arXiv 1506.02438), equation 16; see `levada.math.gae` for the meaning of each
-    argument.
+    Schulman et al. 2015 (arXiv 1506.02438), equation 16; see `levada.math.gae`.
 
     Args:
         r_t: rewards, float32 ``[T, *batch]``.
-        v_tm1: values before each step, as r_t.
-        v_t: values of the true next observations, as r_t.
-        terminated: where the episode ended, bool ``[T, *batch]``.
-        truncated: where the episode was cut, bool ``[T, *batch]``.
+        v_tm1: values before each step, like r_t.
+        v_t: values of the true next observations, like r_t.
+        terminated: where the episode terminated, bool ``[T, *batch]``.
+        truncated: where the episode was truncated, bool ``[T, *batch]``.
         discount: a number in [0, 1], or a float32 array: scalar or ``[T, *batch]``.
         lambda_: a number in [0, 1].
-        out: where to write advantages and value targets, for instance a slot in shared memory. Two float32
-            arrays ``[T, *batch]`` which overlap neither each other nor an input.
+        out: destination of advantages and value targets, for example a slot in shared memory. Two float32 arrays
+            ``[T, *batch]`` that overlap neither each other nor an input.
 
     Returns:
-        Advantages and value targets, float32 ``[T, *batch]``: `out` where it was given, otherwise new arrays.
+        Advantages and value targets, float32 ``[T, *batch]``: `out` if passed, otherwise new arrays.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> no = np.zeros((2, 1), bool)
     >>> values = np.array([[2.0], [4.0], [8.0]], np.float32)
@@ -84,12 +82,12 @@ def gae_numpy(
 
 
 def _discounted_sum(y_t: Floats, a_t: Floats, scratch: Floats) -> None:
-    """Solve ``y_t += a_t * y_{t+1}`` in place; `levada.math._scan.discounted_sum` explains how."""
+    """Solve ``y_t += a_t * y_{t+1}`` in place; see `levada.math._scan.discounted_sum`."""
     num_steps, span = len(y_t), 1
     a_t = a_t[:-1]
     while span < num_steps:
         earlier = y_t[:-span]
-        # The product is whole before the sum begins, so rows that are both read and written do no harm.
+        # The product is complete before the sum starts, so rows that are both read and written are safe.
         earlier += _product(a_t, y_t[span:], scratch[:-span])
         if 2 * span < num_steps:
             a_t = _product(a_t[:-span], a_t[span:], np.empty_like(a_t[span:]))
@@ -97,7 +95,7 @@ def _discounted_sum(y_t: Floats, a_t: Floats, scratch: Floats) -> None:
 
 
 def _product(a: Floats, b: Floats, out: Floats) -> Floats:
-    with np.errstate(invalid="ignore"):  # 0 times infinity
+    with np.errstate(invalid="ignore"):  # 0 * inf
         np.multiply(a, b, out=out)
     np.copyto(out, 0.0, where=(a == 0.0) & np.isnan(out))
     return out

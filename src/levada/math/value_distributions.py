@@ -1,7 +1,7 @@
-"""Learning the distribution of returns: the categorical projection, and quantile regression with Huber's loss.
+"""Distributional value learning: the categorical projection, and the quantile Huber loss.
 
-N is the number of transitions, K the number of atoms. Rows may look several steps ahead: a reward is then their discounted
-sum, and a discount is that of the whole window, 0 where the episode terminated.
+N is the number of transitions, K the number of atoms. For n-step returns, a reward is the discounted sum of n rewards, and a
+discount is that of all n steps, 0 where the episode terminated.
 
     >>> probs = torch.tensor([[0.0, 0.0, 1.0]])  # all at 2, of the atoms 0, 1, 2
     >>> reward, discount = torch.tensor([0.5]), torch.tensor([0.5])
@@ -18,16 +18,16 @@ from ._checks import TORCH_FLOATS, RangeError, ShapeError, check_dtype, check_fi
 
 
 def categorical_projection(probs: Tensor, r_t: Tensor, discount_t: Tensor, *, v_min: float, v_max: float) -> Tensor:
-    """The distribution of ``r_t + discount_t * Z``, brought back to the atoms of Z: what C51 learns.
+    """Project the distribution of ``r_t + discount_t * Z`` onto the atoms of Z: the target of C51.
 
-    Bellemare et al. 2017 (arXiv 1707.06887), equation 7. The atoms are K numbers at equal distances from v_min to v_max. Each
-    is moved, cut at the ends, and its probability shared between the two atoms around it, the nearer one getting more. So the
-    mass stays 1, and the mean is kept where nothing is cut.
+    Bellemare et al. 2017 (arXiv 1707.06887), equation 7. The atoms are K equidistant values from v_min to v_max. Each is
+    shifted and clipped to this range, and its probability is split between the two nearest atoms, the nearer one getting
+    more. The total probability remains 1, and the mean is preserved if nothing is clipped.
 
     Args:
         probs: probabilities of the atoms, floating ``[N, K]``, K >= 2.
-        r_t: rewards, ``[N]``, as probs.
-        discount_t: ``[N]``, as probs.
+        r_t: rewards, ``[N]``, like probs.
+        discount_t: discount factors, ``[N]``, like probs.
         v_min: the first atom.
         v_max: the last atom, above v_min.
 
@@ -35,7 +35,7 @@ def categorical_projection(probs: Tensor, r_t: Tensor, discount_t: Tensor, *, v_
         Probabilities ``[N, K]``, without gradient.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> probs, one = torch.tensor([[0.25, 0.75]]), torch.ones(1)
     >>> categorical_projection(probs, 9.0 * one, 0.0 * one, v_min=0.0, v_max=10.0)
@@ -55,28 +55,28 @@ def categorical_projection(probs: Tensor, r_t: Tensor, discount_t: Tensor, *, v_
     place = ((moved - v_min) * ((num_atoms - 1) / (v_max - v_min))).clamp(0.0, num_atoms - 1.0)
     below = place.floor()
     share, lower = place - below, below.to(torch.int64)
-    upper = (lower + 1).clamp(max=num_atoms - 1)  # at the last atom its share is 0
+    upper = (lower + 1).clamp(max=num_atoms - 1)  # at the last atom its fraction is 0
     found = torch.zeros_like(probs).scatter_add(1, lower, probs * (1.0 - share))
     return found.scatter_add(1, upper, probs * share)
 
 
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, *, kappa: float = 1.0) -> Tensor:
-    """How far quantiles are from those of a target: what QR-DQN makes smaller.
+    """Compute the quantile Huber loss of QR-DQN.
 
-    Dabney et al. 2017 (arXiv 1710.10044), equations 9 and 10, divided by kappa as in equation 3 of arXiv 1806.06923, so that it
-    becomes quantile regression as kappa goes to 0. Quantile i stands for the probability (i + 1/2) / K. It is the sum over
-    quantiles of the mean over targets.
+    Dabney et al. 2017 (arXiv 1710.10044), equations 9 and 10, divided by kappa as in equation 3 of arXiv 1806.06923, so that
+    it becomes quantile regression as kappa goes to 0. Quantile i represents the probability (i + 1/2) / K. The loss is summed
+    over quantiles and averaged over targets.
 
     Args:
         quantiles: floating ``[N, K]``.
-        targets: samples of what is to be learned, such as the quantiles of the next state, moved: ``[N, M]``, as quantiles.
-        kappa: up to which error the loss is quadratic; 0 is quantile regression.
+        targets: samples of the target distribution, such as shifted quantiles of the next state: ``[N, M]``, like quantiles.
+        kappa: error up to which the loss is quadratic. 0: quantile regression.
 
     Returns:
-        ``[N]``, with the gradient of the quantiles alone.
+        ``[N]``, with the gradient of `quantiles` only.
 
     Raises:
-        ShapeError, KindError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument is not as above.
 
     >>> quantile_huber_loss(torch.tensor([[0.0, 4.0]]), torch.tensor([[1.0, 3.0]]), kappa=0.0)
     tensor([1.])

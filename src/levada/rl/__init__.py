@@ -1,12 +1,12 @@
-"""The parts of reinforcement learning that algorithms are made of: tasks, policies, samplers, learners.
+"""Components of reinforcement learning algorithms: tasks, policies, samplers, learners.
 
-    task        Task: environments of one kind, and what they observe and take
-    acting      Policy (its network, its distribution), Sampler (in a Ring) -> Rollout, Shard
+    task        Task: environments of one kind, with their observation and action spaces
+    acting      Policy (network and action distribution), Sampler (in a DoubleBufferedSampler) -> Rollout, Shard
     learning    Transitions, Learner (epochs and minibatches over a loss), Adam
-    off-policy  StepSampler (EpsilonGreedy, GaussianNoise, OwnNoise) -> NStep, OffPolicyLearner (targets, critics), Frames
+    off-policy  StepSampler (EpsilonGreedy, GaussianNoise, PolicySampling) -> NStep, OffPolicyLearner (targets, critics), Frames
     values      CategoricalValues, QuantileValues -> ActionValues
-    memory      Recurrent, RecurrentNet (LSTM, GRU), Sequences
-    after it    TrainedPolicy, Evaluation (made by `levada.evaluate`)
+    recurrent   Recurrent, RecurrentNet (LSTM, GRU), Sequences
+    evaluation  TrainedPolicy, Evaluation (made by `levada.evaluate`)
     networks    MLP, NatureCNN, MultiInput, default_network
 
     >>> from levada.rl import Policy, Task
@@ -15,7 +15,7 @@
     >>> policy.action_space
     Discrete(2)
 
-Names are looked up on first use: whoever only needs spaces does not wait for torch.
+Names are imported on first use, so code that only needs spaces does not wait for PyTorch.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from levada.rl.action_values import ActionValues as ActionValues
     from levada.rl.action_values import CategoricalValues as CategoricalValues
     from levada.rl.action_values import QuantileValues as QuantileValues
-    from levada.rl.critic import ChoiceCritic as ChoiceCritic
     from levada.rl.critic import Critic as Critic
+    from levada.rl.critic import DiscreteCritic as DiscreteCritic
+    from levada.rl.double_buffered import DoubleBufferedSampler as DoubleBufferedSampler
     from levada.rl.env_batch import EnvError as EnvError
     from levada.rl.evaluate import Evaluation as Evaluation
     from levada.rl.evaluate import TrainedPolicy as TrainedPolicy
     from levada.rl.explore import EpsilonGreedy as EpsilonGreedy
     from levada.rl.explore import GaussianNoise as GaussianNoise
-    from levada.rl.explore import OwnNoise as OwnNoise
+    from levada.rl.explore import PolicySampling as PolicySampling
     from levada.rl.frames import Frames as Frames
     from levada.rl.learner import Learner as Learner
     from levada.rl.learner import NonFiniteError as NonFiniteError
@@ -44,13 +45,12 @@ if TYPE_CHECKING:
     from levada.rl.models import NatureCNN as NatureCNN
     from levada.rl.models import ValueMLP as ValueMLP
     from levada.rl.models import default_network as default_network
+    from levada.rl.off_policy import LossOutput as LossOutput
     from levada.rl.off_policy import OffPolicyLearner as OffPolicyLearner
-    from levada.rl.off_policy import Outcome as Outcome
-    from levada.rl.optimise import Adam as Adam
+    from levada.rl.optimize import Adam as Adam
     from levada.rl.policy import Policy as Policy
     from levada.rl.recurrent import Recurrent as Recurrent
     from levada.rl.recurrent import RecurrentNet as RecurrentNet
-    from levada.rl.ring import Ring as Ring
     from levada.rl.rollout import Rollout as Rollout
     from levada.rl.sampler import Sampler as Sampler
     from levada.rl.sequences import Sequences as Sequences
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ActionValues": "levada.rl.action_values",
-    "Adam": "levada.rl.optimise",
+    "Adam": "levada.rl.optimize",
     "Apply": "levada.rl.step",
     "CategoricalValues": "levada.rl.action_values",
-    "ChoiceCritic": "levada.rl.critic",
+    "DiscreteCritic": "levada.rl.critic",
     "Critic": "levada.rl.critic",
     "EnvError": "levada.rl.env_batch",
     "EpsilonGreedy": "levada.rl.explore",
@@ -81,13 +81,13 @@ _HOME = {
     "NatureCNN": "levada.rl.models",
     "NonFiniteError": "levada.rl.learner",
     "OffPolicyLearner": "levada.rl.off_policy",
-    "Outcome": "levada.rl.off_policy",
-    "OwnNoise": "levada.rl.explore",
+    "LossOutput": "levada.rl.off_policy",
+    "PolicySampling": "levada.rl.explore",
     "Policy": "levada.rl.policy",
     "QuantileValues": "levada.rl.action_values",
     "Recurrent": "levada.rl.recurrent",
     "RecurrentNet": "levada.rl.recurrent",
-    "Ring": "levada.rl.ring",
+    "DoubleBufferedSampler": "levada.rl.double_buffered",
     "Rollout": "levada.rl.rollout",
     "Sampler": "levada.rl.sampler",
     "Sequences": "levada.rl.sequences",
@@ -103,5 +103,5 @@ _HOME = {
 
 __all__ = [*_HOME]
 
-if not TYPE_CHECKING:  # a type checker sees the imports above, and so a misspelt name
+if not TYPE_CHECKING:  # type checkers use the imports above, which lets them find misspelled names
     __getattr__, __dir__ = lazy(__name__, _HOME)

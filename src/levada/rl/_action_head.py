@@ -1,4 +1,4 @@
-"""What every kind of action head offers, and what several of them share.
+"""Interface of the action heads, and functions that several of them share.
 
 See `levada.rl.actions` for how heads are made and used.
 """
@@ -17,21 +17,21 @@ from levada.rl.spaces import Array, SpaceError
 
 
 class ActionHead(ABC):
-    """One kind of action space: its distribution for the learner, its sampling for the actors.
+    """Head of one kind of action space: its distribution for the learner, its sampling for the actors.
 
-    It is made by `action_head` and holds no parameters. B is the number of environments, N any number of rows.
+    `action_head` makes it; it holds no parameters. B is the number of environments, N any number of rows.
     """
 
     space: Space[Any]
-    """The action space, of one environment."""
+    """Action space of one environment."""
     num_params: int
-    """Size of the row that the network must give: logits, or the means alone for Box."""
+    """Number of parameters per action that the network outputs: logits, or only the means for a Box."""
     row_size: int
-    """Size of the row that the methods below take: `num_params`, and for Box the log_std after the means."""
+    """Size of the row of parameters that the methods below take: `num_params`, and for a Box the log_std after the means."""
 
     @abstractmethod
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Give the distribution of actions for `params` ``[N, row_size]``; a bool `mask` forbids some."""
+        """Return the distribution of actions for `params` ``[N, row_size]``; a bool `mask` is True for allowed actions."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
@@ -39,24 +39,23 @@ class ActionHead(ABC):
 
     @abstractmethod
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        """Give the actions ``[B, ...]`` that one step's noise makes of `params` ``[B, row_size]``.
+        """Sample the actions ``[B, ...]`` from `params` ``[B, row_size]`` with one step's noise.
 
         Args:
             params: parameters, float32.
-            noise_t: one step of what `draw` gave.
+            noise_t: one step of the result of `draw`.
             mask: ``[B, num_params]``, nonzero where an action is allowed.
-            out: where to write the actions, C-contiguous and of the stored dtype; a row of the rollout, for
-                instance.
+            out: output array for the actions, C-contiguous and of the stored dtype, for example a row of the rollout.
 
         """
 
     @abstractmethod
     def mode(self, params: Array, mask: Array | None = None) -> Array:
-        """Give the actions of the deterministic policy, ``[B, ...]``."""
+        """Return the actions of the deterministic policy, ``[B, ...]``."""
 
     @abstractmethod
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Give the log-probability ``[N]`` of `action` ``[N, ...]`` under `params` ``[N, row_size]``."""
+        """Return the log-probability ``[N]`` of `action` ``[N, ...]`` under `params` ``[N, row_size]``."""
 
 
 def softplus(x: Array) -> Array:

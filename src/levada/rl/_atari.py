@@ -1,8 +1,9 @@
-"""Atari by the vector environment of ale-py, which preprocesses in C++: gray 84 x 84, the maximum of the last two of four frames,
-up to 30 no-ops at the start (Mnih et al. 2015, Nature 518; Machado et al. 2018, arXiv 1709.06009, for sticky actions).
+"""Atari through ale-py's vector environment, which preprocesses in C++: gray 84 x 84 images, the maximum of the last two of
+four frames, up to 30 no-ops at the start (Mnih et al. 2015, Nature 518; Machado et al. 2018, arXiv 1709.06009, for sticky
+actions).
 
-Stacks and clipped rewards it would make, too; these are better left to levada: then each frame travels once, and what is
-reported is the score of the game.
+It could also stack frames and clip rewards, but by default levada does both: each frame is then transferred once, and the
+reported return is the score of the game.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import gymnasium
 from levada.rl._registry import TaskError
 
 NUM_FRAMES = 4
-"""Frames of a stack, where nobody says otherwise."""
+"""Default number of frames of a stack."""
 REWARD_CLIP = 1.0
 STICKY = 0.25
-"""How often an action is taken again in place of the next one, as the ids of version 5 say."""
+"""Probability that the previous action is repeated in place of the next one, as in the v5 ids."""
 
 
 class Preprocessing(NamedTuple):
-    """What of it the environment does, and what levada does."""
+    """Split of the preprocessing between the environment (`env_kwargs`) and levada."""
 
     env_kwargs: Mapping[str, Any]
     frame_stack: int | None
@@ -31,7 +32,7 @@ class Preprocessing(NamedTuple):
 
 
 def is_atari(env_id: str) -> bool:
-    """Whether an id is one of ale-py's, as far as is known before it is registered.
+    """Return whether an id belongs to ale-py, as far as this is known before it is registered.
 
     >>> is_atari("ALE/Pong-v5"), is_atari("ale_py:ALE/Pong-v5"), is_atari("CartPole-v1")
     (True, True, False)
@@ -45,10 +46,11 @@ def is_atari(env_id: str) -> bool:
 def preprocessing(
     kwargs: Mapping[str, Any], frame_stack: int | None, reward_clip: float | None, by_envpool: bool = False
 ) -> Preprocessing:
-    """The standard one, but for what is given; EnvPool's words are others than ale-py's, and its actions stick only if asked.
+    """Fill in the standard preprocessing. EnvPool's argument names differ from ale-py's, and its actions are not sticky by
+    default.
 
     Raises:
-        TaskError: stacks of stacks were asked for.
+        TaskError: the arguments would stack stacks.
 
     >>> preprocessing({}, None, None)
     Preprocessing(env_kwargs={'stack_num': 1, 'reward_clipping': False}, frame_stack=4, reward_clip=1.0)

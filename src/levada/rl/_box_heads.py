@@ -22,15 +22,15 @@ from levada.rl.spaces import Array, SpaceError
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
 _LARGEST_EXPONENT = np.float32(math.floor(math.log(np.finfo(np.float32).max)))
-"""Whose exponential is finite in float32, as in `levada.math.Gaussian`."""
+"""Largest exponent whose exponential is finite in float32, as in `levada.math.Gaussian`."""
 _LARGEST_LOG_STD = _LARGEST_EXPONENT - np.float32(3.0)
-"""Of which samples are finite, as there."""
+"""Largest log standard deviation whose samples are finite, as there."""
 _LOG_STD_RANGE = (-20.0, 2.0)
-"""Of a deviation that a network gives (Haarnoja et al. 2018, arXiv 1801.01290, in the authors' code)."""
+"""Bounds of a log standard deviation that a network outputs (Haarnoja et al. 2018, arXiv 1801.01290, in the authors' code)."""
 
 
 class BoxHead(ActionHead):
-    """A diagonal Gaussian, whose samples are stored as they are."""
+    """A diagonal Gaussian, whose samples are stored without clipping."""
 
     def __init__(self, space: spaces.Box) -> None:
         self.space = space
@@ -77,7 +77,7 @@ class BoxHead(ActionHead):
         return params[:, self._size :]
 
     def _squash(self, action: Array) -> None:
-        """Turn Gaussian numbers into actions, in place."""
+        """Transform Gaussian samples into actions, in place."""
 
     def _density(self, params: Array, action: Array) -> Array:
         mean, log_std = params[:, : self._size], self._log_std(params)
@@ -88,20 +88,18 @@ class BoxHead(ActionHead):
 
 @final
 class SquashedBoxHead(BoxHead):
-    """A diagonal Gaussian sent through tanh into the bounds. With `state_std` the network gives the log_std too, clipped."""
+    """Tanh-squashed diagonal Gaussian, scaled to the bounds. With `state_dependent_std` the network outputs a clipped log_std."""
 
-    def __init__(self, space: spaces.Box, state_std: bool = False) -> None:
+    def __init__(self, space: spaces.Box, state_dependent_std: bool = False) -> None:
         super().__init__(space)
-        self._clips = state_std
-        if state_std:
+        self._clips = state_dependent_std
+        if state_dependent_std:
             self.num_params = self.row_size
         if not space.is_bounded():
-            msg = f"squash=True needs finite bounds, got {space}; did you mean squash=False?"
+            msg = f"tanh_squash=True needs finite bounds, got {space}; did you mean tanh_squash=False?"
             raise SpaceError(msg)
         if not (space.low < space.high).all():
-            msg = (
-                f"squash=True needs bounds apart from each other, got {space}; leave out what cannot vary, in a wrapper"
-            )
+            msg = f"tanh_squash=True needs bounds apart from each other, got {space}; leave out what cannot vary, in a wrapper"
             raise SpaceError(msg)
         self._low, self._high = (end.ravel().astype(np.float32) for end in (space.low, space.high))
         self._half_range = np.float32(0.5) * (self._high - self._low)
@@ -122,7 +120,7 @@ class SquashedBoxHead(BoxHead):
         np.add(action, np.float32(1.0), out=action)
         np.multiply(action, self._half_range, out=action)
         np.add(action, self._low, out=action)
-        # The sum may round to one bit beyond the end, which Box.contains refuses.
+        # Rounding may move the sum one bit beyond the bound, which Box.contains rejects.
         np.maximum(np.minimum(action, self._high, out=action), self._low, out=action)
 
     def _density(self, params: Array, action: Array) -> Array:
@@ -136,7 +134,7 @@ class SquashedBoxHead(BoxHead):
 
 @final
 class _Shaped:
-    """A distribution over vectors, seen in the shape of a Box that is no vector."""
+    """A distribution over vectors, reshaped to a Box that is not a vector."""
 
     __slots__ = ("_base", "_shape")
 
@@ -173,5 +171,5 @@ class _Shaped:
 
 
 def vector_of(distribution: Any) -> Any:
-    """A distribution of a Box as one over vectors, whatever the shape of the Box."""
+    """Return the distribution of a Box as a distribution over vectors, whatever the shape of the Box."""
     return distribution.vector if isinstance(distribution, _Shaped) else distribution

@@ -1,4 +1,4 @@
-"""Heads of the action spaces of choices: Discrete, MultiDiscrete, MultiBinary.
+"""Heads of the discrete action spaces: Discrete, MultiDiscrete, MultiBinary.
 
 >>> head = MultiDiscreteHead(spaces.MultiDiscrete([2, 3]))
 >>> head.mode(np.array([[0.0, 1.0, 5.0, 0.0, 0.0]], np.float32)).tolist()
@@ -24,7 +24,7 @@ _MASKED_LOGIT, _LEAST_LOGIT, _LEAST_LOG_PROB = np.float32(-1e38), np.float32(-9e
 
 @final
 class DiscreteHead(ActionHead):
-    """One of n actions, by the Gumbel-max trick."""
+    """One of n actions, sampled with the Gumbel-max trick."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         self.space = space
@@ -53,7 +53,7 @@ class DiscreteHead(ActionHead):
 
 @final
 class MultiDiscreteHead(ActionHead):
-    """Sets are padded to the largest; the noise of the padding is -inf, so it is never chosen."""
+    """One action per set. Sets are padded to the largest; the noise of the padding is -inf, so it is never chosen."""
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
         self.space = space
@@ -93,7 +93,7 @@ class MultiDiscreteHead(ActionHead):
 
 @final
 class MultiBinaryHead(ActionHead):
-    """Independent switches, on where the logit exceeds a logistic number."""
+    """Independent binary actions, 1 where the logit exceeds logistic noise."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
         self.space = space
@@ -104,7 +104,7 @@ class MultiBinaryHead(ActionHead):
         return Bernoulli(params)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        # The logistic distribution's inverse is the sigmoid: on where logit > noise.
+        # The logistic distribution's inverse is the sigmoid: 1 where logit > noise.
         uniform = np.maximum(rng.random((num_steps, num_envs, self.num_params)), np.finfo(np.float64).tiny)
         return (np.log(uniform) - np.log1p(-uniform)).astype(np.float32)
 
@@ -128,16 +128,15 @@ class MultiBinaryHead(ActionHead):
 def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Draw standard Gumbel noise, so that the argmax of logits + noise follows the softmax of the logits.
 
-    Source: Gumbel 1954, Statistical theory of extreme values, as the Gumbel-max trick. It is minus the
-    logarithm of an exponential number, drawn in double precision: single precision has no numbers for the
-    rarest actions.
+    Source: Gumbel 1954, Statistical theory of extreme values, as the Gumbel-max trick. The noise is minus the logarithm of an
+    exponential random number, drawn in double precision because single precision cannot represent the rarest actions.
     """
     noise = np.maximum(rng.standard_exponential(shape), np.finfo(np.float64).tiny)
     return np.negative(np.log(noise, out=noise), out=noise).astype(np.float32)
 
 
 def _masked(logits: Array, mask: Array) -> Array:
-    # Relative to the largest, so that a row without any allowed action is uniform, as levada.math says.
+    # Relative to the largest, so that a row without any allowed action is uniform, as in levada.math.
     allowed = np.where(mask, np.maximum(logits, _LEAST_LOGIT), _MASKED_LOGIT)
     relative: Array = allowed - allowed.max(axis=-1, keepdims=True)
     return relative

@@ -1,4 +1,4 @@
-"""Rows in columns, at places that somebody else chooses: what the table of a replay lies in.
+"""Column storage of a replay table, at row indices that the caller chooses.
 
 >>> rows = Columns(capacity=3)
 >>> rows.put(np.array([0, 1]), {"reward": np.array([1.0, 2.0])})
@@ -20,14 +20,14 @@ from levada.rl._nest import join_path
 from levada.rl.spaces import Array, Nest, map_nest, named_leaves
 
 _NESTING = "/nesting"
-"""Key in a state: no column's path begins with a slash."""
+"""Key in a state dict; no column's path begins with a slash."""
 
 
 class Columns:
-    """Columns of `capacity` rows. Their names, shapes and dtypes are those of the first rows."""
+    """Columns of `capacity` rows. The first rows determine their names, shapes and dtypes."""
 
     def __init__(self, capacity: int, zeros: Allocate = np.zeros) -> None:
-        """`zeros`: memory for them; pages that were never written to should take none."""
+        """`zeros`: allocates the memory; pages never written to should take no memory."""
         self.capacity = capacity
         self._zeros = zeros
         self._columns: dict[str, Nest] | None = None
@@ -36,7 +36,7 @@ class Columns:
         """Copy rows ``[N, ...]`` of each column to places ``[N]``.
 
         Raises:
-            ValueError: other columns, shapes or dtypes than before.
+            ValueError: the columns, shapes or dtypes differ from before.
 
         """
         if self._columns is None:
@@ -55,19 +55,19 @@ class Columns:
             map_nest(lambda kept, new: kept.__setitem__(whole, new), self._columns[name], nest)
 
     def take(self, places: Array) -> dict[str, Nest]:
-        """The rows at some places ``[N]``, copied."""
+        """Copy the rows at places ``[N]``."""
         assert self._columns is not None, "nothing was put there yet"
         return {name: map_nest(lambda leaf: leaf.take(places, axis=0), nest) for name, nest in self._columns.items()}
 
     def state_dict(self, num_rows: int) -> dict[str, Array]:
-        """The first rows by path, as views, and how they are nested."""
+        """Return the first rows by path, as views, and their nesting."""
         columns: dict[str, Nest] = self._columns or {}
         nesting = json.dumps({name: _nesting(nest, name) for name, nest in columns.items()})
         rows = {path: leaf[:num_rows] for path, leaf in named_leaves(columns).items()}
         return rows | {_NESTING: np.frombuffer(nesting.encode(), np.uint8)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the rows that `state_dict` returned."""
 
         def rebuild(nesting: Any) -> Nest:
             if isinstance(nesting, dict):
@@ -84,7 +84,7 @@ class Columns:
 
 
 def _nesting(nest: Nest, path: str) -> Any:
-    """The nest as JSON can hold it, with each leaf's path in its place."""
+    """Return the nest in JSON-compatible form, with each leaf replaced by its path."""
     if isinstance(nest, dict):
         return {key: _nesting(child, join_path(path, key)) for key, child in nest.items()}
     if isinstance(nest, tuple):

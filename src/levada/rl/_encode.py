@@ -1,11 +1,10 @@
-"""Turns a policy's actions into what an environment expects.
+"""Converts a policy's actions to the environment's format.
 
     >>> from gymnasium.spaces import Discrete
     >>> make_encoder(Discrete(3, start=5), num_envs=2)(np.array([0, 2]))
     array([5, 7])
 
-What is returned is always a copy, so an environment that changes its action in place does not change the
-rollout.
+The result is always a copy, so an environment that changes its action in place does not change the rollout.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
 def make_encoder(space: Space[Any], num_envs: int) -> Callable[[Any], Array]:
-    """The function for a space that `check_action_space` has accepted; ValueError for a wrong action."""
+    """Make the encoder of a space that `check_action_space` accepts. It raises ValueError for an invalid action."""
     assert space.shape is not None
     shape = (num_envs, *space.shape)
     if isinstance(space, spaces.Box):
@@ -57,7 +56,7 @@ def _integer_encoder(
             msg = f"actions have dtype {actions.dtype}, expected integers for the action space {space}"
             raise ValueError(msg)
         encoded: Array = actions.astype(_INT64)
-        # As unsigned numbers the negative ones are huge, so one comparison finds both kinds.
+        # Negative values are huge as unsigned integers, so one comparison finds both kinds.
         if 1 in (encoded.view(_UINT64) >= num_values).tobytes():
             msg = (
                 f"actions {_shorten(actions)} are outside the action space {space}: policies count from 0, "

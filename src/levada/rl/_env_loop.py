@@ -1,4 +1,4 @@
-"""Acting in the environments of one shard, step by step: what all samplers have in common."""
+"""The loop that all samplers share: acting in the environments of one shard, step by step."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from levada.rl.spaces import Array, Nest, allocate, map_nest, named_leaves, writ
 from levada.rl.task import Task
 
 Choose: TypeAlias = Callable[[int, Array, "Array | None", Array], Array]
-"""(step, rows of the head's parameters ``[B, row_size]``, action mask, where to write them) -> actions ``[B, ...]``."""
+"""(step, rows of the head's parameters ``[B, row_size]``, action mask, output array) -> actions ``[B, ...]``."""
 Finals: TypeAlias = list[tuple[int, Array, Nest]]
-"""Steps in which episodes ended whose next row is another episode's: the step, the environments, and the true observations."""
+"""Ends of episodes whose next row belongs to another episode: the step, the environments, and the true final observations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Memory:
-    """What a recurrent policy remembers before a step."""
+class RecurrentState:
+    """Recurrent state of a policy before a step."""
 
     state: Array
     """float32 ``[..., state_size]``."""
     age: Array
-    """int64 ``[...]``: steps of the episode so far, all of which are in the state."""
+    """int64 ``[...]``: number of steps of the episode so far, all of which are in the state."""
 
     @classmethod
-    def allocate(cls, shape: tuple[int, ...], state_size: int, empty: Any) -> Memory:
-        """Memory for some."""
+    def allocate(cls, shape: tuple[int, ...], state_size: int, empty: Any) -> RecurrentState:
+        """Allocate states of this shape."""
         return cls(empty((*shape, state_size), np.float32), empty(shape, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walk:
-    """What B environments went through in T steps, in memory that was given. See `Rollout` for the shapes."""
+class StepBuffer:
+    """T steps of B environments, in memory that the caller provides. See `Rollout` for the shapes."""
 
     obs: Nest
     action: Array
@@ -48,50 +48,50 @@ class Walk:
     terminated: Array
     truncated: Array
     mask: Array
-    finals: Finals
-    memory: Memory | None = None
-    """Of a policy that is recurrent."""
+    final_obs: Finals
+    memory: RecurrentState | None = None
+    """Recurrent states; None if the policy is not recurrent."""
     lasts: list[tuple[int, Array, Nest, Array]] = field(default_factory=list)
-    """Of a policy that is recurrent: steps in which episodes ended, the environments, the true observations that follow, and what
-    is remembered ``[M, state_size]`` of what came before those."""
+    """For a recurrent policy: steps in which episodes ended, the environments, their final observations, and the recurrent
+    states ``[M, state_size]`` before those."""
 
     @classmethod
-    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0) -> Walk:
-        """Memory for one; `state_size`: of a policy whose states are wanted."""
+    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0) -> StepBuffer:
+        """Allocate a buffer; `state_size`: size of the recurrent state, if states are to be stored."""
         obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
-        return cls(obs=obs, finals=[], **step_columns(task, num_steps, num_envs, empty, state_size))
+        return cls(obs=obs, final_obs=[], **step_columns(task, num_steps, num_envs, empty, state_size))
 
     def begin(self, obs: Nest) -> None:
-        """The observations ``[B, ...]`` before the first step, of walks that do not begin with a reset."""
+        """Store the observations ``[B, ...]`` before the first step, for walks that do not start with a reset."""
 
     def put(self, t: int, obs: Nest) -> None:
-        """The observations ``[B, ...]`` before step t, or after the last."""
+        """Store the observations ``[B, ...]`` before step t, or after the last step."""
         write(self.obs, t, obs)
 
     def observations(self, stream: str = "", first_step: int = 0) -> tuple[Any, Finals]:
-        """The observations ``[T+1, B, ...]`` and the true final ones. Those of a task with a frame stack are `Frames`.
+        """Return the observations ``[T+1, B, ...]`` and the true final ones. For a task with a frame stack they are `Frames`.
 
         Args:
-            stream: whose steps these are.
-            first_step: number of the first in it.
+            stream: name of the stream of these steps.
+            first_step: index of the first step in the stream.
 
         """
-        return self.obs, self.finals
+        return self.obs, self.final_obs
 
     def blank(self, t: int) -> None:
-        """Fill the rows from t on, which are no transitions, all with the observations before step t; their actions are left."""
+        """Fill the rows from t on, which are not transitions, with the observations before step t; actions are not changed."""
         for column in (self.reward, self.terminated, self.truncated):
             column[t:] = 0
-        self.mask[t:] = True  # as the environments say it, of a reset
+        self.mask[t:] = True  # as environments mark a reset
         self.repeat_observations(t)
 
     def repeat_observations(self, t: int) -> None:
-        """Show those of row t in all that follow."""
+        """Copy the observations of row t to all rows after it."""
         map_nest(lambda leaf: np.copyto(leaf[t + 1 :], leaf[t]), self.obs)
 
     def put_final(self, t: int, index: Array, last: Nest) -> None:
-        """The true final observations ``[M, ...]`` of the environments `index`, in whose row t + 1 another episode begins."""
-        self.finals.append((t, index, last))
+        """Store the final observations ``[M, ...]`` of the environments `index`, where row t + 1 starts another episode."""
+        self.final_obs.append((t, index, last))
 
     @property
     def ended(self) -> Array:
@@ -101,16 +101,16 @@ class Walk:
 
 
 def step_columns(task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int) -> dict[str, Any]:
-    """Memory for the columns ``[T, B, ...]`` of a walk."""
+    """Allocate the columns ``[T, B, ...]`` of a walk."""
     shape = (num_steps, num_envs)
     columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
     columns["action"] = allocate(task.action_space, *shape, make=empty)
-    columns["memory"] = Memory.allocate(shape, state_size, empty) if state_size else None
+    columns["memory"] = RecurrentState.allocate(shape, state_size, empty) if state_size else None
     return columns | {"reward": empty(shape, np.float32)}
 
 
 class EnvLoop:
-    """The environments of a shard, and what acts in them."""
+    """The environments of a shard, and the actor that acts in them."""
 
     def __init__(self, task: Task, policy: Policy, num_envs: int, shard: Shard) -> None:
         self.rng = np.random.default_rng(shard.seed)
@@ -120,18 +120,18 @@ class EnvLoop:
         self._goes_on = list[tuple[int, Array]]()
         self._episodes = EpisodeCounter(num_envs)
         self.obs: Nest = self.envs.reset(shard.seed)
-        """What the next actions are chosen by."""
-        self.memory = Memory.allocate((num_envs,), policy.state_size, np.zeros) if policy.state_size else None
-        """And what is remembered, if the policy is recurrent."""
+        """Observations that the next actions are chosen by."""
+        self.memory = RecurrentState.allocate((num_envs,), policy.state_size, np.zeros) if policy.state_size else None
+        """Recurrent state; None if the policy is not recurrent."""
 
     def walk(
-        self, into: Walk, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0,
+        self, into: StepBuffer, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0,
         is_cut: Callable[[], bool] = never,
     ) -> int:  # fmt: skip
-        """Act and fill the rows from `first` on; `see(step, parameters, values)` is told what actions were chosen by.
+        """Act and fill the rows from `first` on; call `see(step, parameters, values)` with the network's outputs of each step.
 
         Returns:
-            The number of rows that are filled: all, unless `is_cut()` said to stop after one. The others are no transitions.
+            The number of filled rows: all, unless `is_cut()` returned True after one. The others are not transitions.
 
         """
         envs, actor, memory = self.envs, self.actor, self.memory
@@ -150,8 +150,8 @@ class EnvLoop:
             into.mask[t] = step.is_reset
             if step.final_obs is not None:
                 into.put_final(t, *step.final_obs)
-            if self._has_lives and step.goes_on.any():
-                self._goes_on.append((t, step.goes_on))
+            if self._has_lives and step.life_lost.any():
+                self._goes_on.append((t, step.life_lost))
             self.obs = step.obs
             if memory is not None:
                 is_over = step.terminated | step.truncated | step.is_reset
@@ -167,13 +167,13 @@ class EnvLoop:
         np.logical_not(into.mask[first:], out=into.mask[first:])
         return num_rows
 
-    def episodes(self, walk: Walk, first: int = 0) -> tuple[Episode, ...]:
-        """The episodes that ended in the rows from `first` on, which were just walked; to be asked once. Then rewards are cut off
-        where the task says so.
+    def episodes(self, walk: StepBuffer, first: int = 0) -> tuple[Episode, ...]:
+        """Return the episodes that ended in the rows from `first` on of the last walk, and clip its rewards if the task does
+        so. Call it once per walk.
         """
         is_over = walk.ended
-        for t, goes_on in self._goes_on:
-            is_over[t] &= ~goes_on
+        for t, life_lost in self._goes_on:
+            is_over[t] &= ~life_lost
         reward = walk.reward[first:]
         episodes = self._episodes.count(reward, is_over[first:], walk.mask[first:])
         if self._reward_clip is not None:
@@ -181,7 +181,7 @@ class EnvLoop:
         return episodes
 
     def state_dict(self) -> dict[str, Array]:
-        """What the next walk depends on, but the weights: generator, environments, running episodes.
+        """Return all state of the next walk except the weights: generator, environments, running episodes.
 
         Raises:
             NotSavedError: the environments cannot be saved.
@@ -194,10 +194,10 @@ class EnvLoop:
         return {"rng": rng_array(self.rng), "envs": envs, **counts, **obs, **memory}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Raises:
-            NotSavedError: it is the state of other environments.
+            NotSavedError: the state belongs to other environments.
 
         """
         self.envs.restore(state["envs"].tobytes())
@@ -214,7 +214,7 @@ class EnvLoop:
 
 
 def _lasts(t: int, step: StepResult, state: Array) -> Iterator[tuple[int, Array, Nest, Array]]:
-    """The ends of episodes in a step, after which the memory is `state` ``[B, state_size]``."""
+    """Yield the ends of episodes in a step, with the recurrent states among `state` ``[B, state_size]``."""
     if step.final_obs is not None:
         index, last = step.final_obs
     else:
@@ -225,5 +225,5 @@ def _lasts(t: int, step: StepResult, state: Array) -> Iterator[tuple[int, Array,
 
 
 def flat(nest: Any) -> Any:
-    """``[T, B, ...]`` as ``[T * B, ...]``."""
+    """Reshape ``[T, B, ...]`` to ``[T * B, ...]``."""
     return map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest)

@@ -1,4 +1,4 @@
-"""Environments by EnvPool, whose threads step them in C++ (Weng et al. 2022, arXiv 2206.10558)."""
+"""Environments of EnvPool, whose threads step them in C++ (Weng et al. 2022, arXiv 2206.10558)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ _ALE = "ALE/"
 
 
 class EnvPoolEnv(VectorEnv[Any, Any, Any]):
-    """An environment of EnvPool as a vector environment with a seed for each reset, which EnvPool takes only when it is made."""
+    """An EnvPool environment as a vector environment with a seed per reset; EnvPool itself takes a seed only at
+    construction.
+    """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 (Gymnasium's own)
 
     def __init__(self, env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> None:
-        """`env_id`: as EnvPool or Gymnasium has it."""
+        """`env_id`: id in EnvPool or Gymnasium."""
         self._name = env_id.rpartition(":")[2].removeprefix(_ALE)
         self._kwargs = {**kwargs, "num_envs": num_envs, "env_type": "gymnasium"}
         self._module = _envpool(env_id)
@@ -36,7 +38,7 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = self._pool.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin anew; with a seed, always the same way."""
+        """Start new episodes; with a seed, always the same ones."""
         if seed is not None:
             self._pool.close()
             self._pool = self._make({"seed": seed})
@@ -44,19 +46,19 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
         return made
 
     def step(self, actions: Array) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of each; where an episode has ended, the next one only begins."""
+        """Step each environment; where an episode has ended, only reset it."""
         made: tuple[Any, Any, Any, Any, dict[str, Any]] = self._pool.step(actions)
         return made
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End its threads."""
+        """Stop its threads."""
         self._pool.close()
 
     def _make(self, seed: Mapping[str, int]) -> Any:
         try:
             with _bounds_may_be_rounded():
                 pool = self._module.make(self._name, **self._kwargs, **seed)
-                _ = pool.observation_space  # which it keeps
+                _ = pool.observation_space  # EnvPool caches it
                 return pool
         except (TypeError, ValueError, AssertionError) as error:
             msg = f"task {self._name!r}: EnvPool refuses env_kwargs {self._kwargs}: {str(error).splitlines()[0]}"
@@ -65,7 +67,7 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
 
 @contextmanager
 def _bounds_may_be_rounded() -> Iterator[None]:
-    """EnvPool has them in float64, of which Gymnasium warns."""
+    """Ignore Gymnasium's warning about EnvPool's float64 bounds."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""Frames of a replay, each in one slot for as long as a row refers to it.
+"""Frames of a replay, each stored in one slot while a row refers to it.
 
 >>> from levada.rl.frames import FramePool
 >>> def stacks(first: int) -> Frames:
@@ -15,9 +15,9 @@
 >>> store.count(gone=old, come=nothing); store.num_frames
 4
 
-A slot counts the references to it, and is free when there are none; so it does not matter in which order rows go. Items of
-one stream overlap: frames with an id that the stream's last item had are looked for where that one was put, and *compared*. So
-whatever an item says of itself, lost items, restarts and several tables cost some frames that are kept twice, and no more.
+A slot counts the references to it and is free when there are none, so rows may be removed in any order. Items of one stream
+overlap: frames with an id of the stream's last item are looked up in that item's slots and *compared*. So wrong ids, lost
+items, restarts and several tables only cost duplicate frames.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from levada.rl.frames import FramePart, Frames
 from levada.rl.spaces import Array
 
 NONE = 0
-"""Slot that is none: what a row refers to that was never written."""
+"""The null slot, which rows that were never written refer to."""
 PIECE = 1 << 26
-"""Bytes of frames that are saved and loaded at a time."""
+"""Number of bytes of frames to save and load at a time."""
 
 
 class FrameStore:
     """Frames by slot."""
 
     def __init__(self, capacity: int, zeros: Allocate = np.zeros) -> None:
-        """Begin with nothing.
+        """Make an empty store.
 
         Args:
-            capacity: rows of the table. They need about as many frames; if it is more, there will be room for more.
-            zeros: memory for frames; pages that were never written to should take none.
+            capacity: number of rows of the table. They need about as many frames; the store grows if they need more.
+            zeros: allocates memory for frames; pages never written to should take no memory.
 
         """
         self._zeros = zeros
@@ -56,25 +56,25 @@ class FrameStore:
         self._next = NONE + 1
         self._free: list[int] = []
         self._entered = np.zeros(0, np.int32)
-        """What nothing refers to until it is counted."""
+        """Slots without references until the next `count`."""
         self._recent: dict[str, tuple[Array, Array]] = {}
-        """Of each stream the frames of its last item: ids in order, and where they are likely to be."""
+        """Frames of the last item of each stream: sorted ids, and their likely slots."""
 
     @property
     def num_frames(self) -> int:
-        """Frames that are kept."""
+        """Number of stored frames."""
         return self._next - 1 - len(self._free)
 
     @property
     def num_slots(self) -> int:
-        """The most that ever were kept at a time: memory was taken for as many."""
+        """Largest number of frames stored at a time so far; memory is allocated for as many."""
         return self._next - 1
 
     def enter(self, stacks: Frames) -> Array:
-        """Slots ``[N, k]`` of frames, those copied in that were not there. `count` is to follow.
+        """Return the slots ``[N, k]`` of frames, and store the missing ones. Call `count` afterwards.
 
         Raises:
-            ValueError: other shapes or dtypes than before.
+            ValueError: the shapes or dtypes differ from before.
 
         """
         used, inverse = np.unique(stacks.index, return_inverse=True)
@@ -96,7 +96,7 @@ class FrameStore:
         return slots[inverse].reshape(stacks.index.shape)
 
     def count(self, *, gone: Array, come: Array) -> None:
-        """Count references ``[...]``: to which slots there are less, and to which more. What nothing refers to is free."""
+        """Subtract the references ``[...]`` in `gone` and add those in `come`. Slots without references become free."""
         gone, come = gone.reshape(-1), come.reshape(-1)
         np.subtract.at(self._counts, gone, 1)
         np.add.at(self._counts, come, 1)
@@ -106,7 +106,7 @@ class FrameStore:
         self._free.extend(touched[self._counts[touched] == 0].tolist())
 
     def take(self, slots: Array) -> Array:
-        """The frames in slots ``[N, k]``, copied: ``[N, k, ...]``."""
+        """Copy the frames in slots ``[N, k]``: ``[N, k, ...]``."""
         if len(self._blocks) == 1:
             return self._blocks[0].take(slots, axis=0)
         found = np.empty((*slots.shape, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
@@ -115,7 +115,7 @@ class FrameStore:
         return found
 
     def state_dict(self) -> dict[str, Array]:
-        """The frames, as views, piece by piece."""
+        """Return the frames, as views, in pieces."""
         pieces = []
         for start, block in zip(self._starts, self._blocks, strict=True):
             num_at_once = max(1, PIECE // max(1, block[0].nbytes))
@@ -124,7 +124,7 @@ class FrameStore:
         return {str(number): piece for number, piece in enumerate(pieces)}
 
     def load_state_dict(self, state: Mapping[str, Array], slots: Array) -> None:
-        """Go on from what `state_dict` gave; `slots`: all references that there are."""
+        """Restore the frames that `state_dict` returned; `slots`: all references to them."""
         self._blocks, self._starts, self._counts, self._recent = [], [], np.zeros(0, np.int32), {}
         self._next = int(slots.max(initial=NONE)) + 1
         start = 0
@@ -141,7 +141,7 @@ class FrameStore:
     # ---- inside
 
     def _enter(self, part: FramePart, rows: Array, likely: Array) -> Array:
-        """Slots of some rows of a part; `likely` are looked at, and where they hold something else, there are new ones."""
+        """Return slots for some rows of a part: the `likely` ones if they hold these frames, otherwise new ones."""
         for kept in self._blocks[:1]:
             if part.frames.shape[1:] != kept.shape[1:] or part.frames.dtype != kept.dtype:
                 got = f"{part.frames.dtype} {part.frames.shape[1:]}"
@@ -159,7 +159,7 @@ class FrameStore:
         return slots
 
     def _recall(self, part: FramePart) -> Array:
-        """Where the frames of a part are likely to be, and `NONE`."""
+        """Return the likely slots of the frames of a part, or `NONE`."""
         if part.stream not in self._recent:
             return np.full(len(part.ids), NONE, np.int32)
         ids, places = self._recent[part.stream]
@@ -167,7 +167,7 @@ class FrameStore:
         return np.where((ids[at] == part.ids) & (self._counts[places[at]] > 0), places[at], NONE)
 
     def _take_free(self, num: int, like: Array) -> Array:
-        """Slots to write to."""
+        """Take free slots."""
         again = [self._free.pop() for _ in range(min(num, len(self._free)))]
         fresh = range(self._next, self._next + num - len(again))
         self._next = fresh.stop
@@ -176,7 +176,7 @@ class FrameStore:
         return np.array([*again, *fresh], np.int32)
 
     def _grow(self, num: int, like: Array) -> None:
-        """Room for at least `num` more."""
+        """Allocate at least `num` more slots."""
         more = self._capacity // 8 + 1
         num = max(num, more + (0 if self._blocks else self._capacity))
         self._starts.append(len(self._counts))
@@ -184,12 +184,12 @@ class FrameStore:
         self._counts = np.concatenate([self._counts, np.zeros(num, np.int32)])
 
     def _by_block(self, slots: Array) -> Iterator[tuple[tuple[Array, ...], Array, Array]]:
-        """Which of the slots lie in each block, and where."""
+        """Yield for each block which of the slots are in it, and their rows."""
         for start, block in zip(self._starts, self._blocks, strict=True):
             here = np.nonzero((slots >= start) & (slots < start + len(block)))
             yield here, block, slots[here] - start
 
 
 def _bytes(frames: Array) -> Array:
-    """``[N, ...]`` as ``[N, bytes of a frame]``: -0.0 is another number than 0.0."""
+    """View ``[N, ...]`` as ``[N, bytes of a frame]``, because -0.0 and 0.0 must differ."""
     return frames.reshape(len(frames), -1).view(np.uint8)

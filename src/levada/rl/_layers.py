@@ -1,4 +1,4 @@
-"""How a network of plain layers describes itself, so that samplers can compute it in numpy.
+"""Description of a network of plain layers, which lets samplers compute it in NumPy.
 
 >>> class Tiny(nn.Module):
 ...     def __init__(self) -> None:
@@ -28,40 +28,40 @@ Activation: TypeAlias = Literal["tanh", "relu"]
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """One linear layer and the activation behind it, by the names of its parameters in the network."""
+    """One linear layer and its activation function, by the names of its parameters in the network."""
 
     weight: str
     """Name of the weight ``[out, in]``, such as ``"policy.0.weight"``."""
     bias: str | None
     """Name of the bias ``[out]``, or None."""
     activation: Activation | None
-    """What follows."""
+    """Activation function after the layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumpyLayers:
-    """A network's description of itself as stacks of linear layers, so that samplers can do without torch.
+    """A network's description of itself as stacks of linear layers, so that samplers can compute it without PyTorch.
 
-    The first layer of each stack takes the observation as `Vector` makes it: flattened, images scaled to [0,
-    1], choices one-hot. A policy compares both ways when it is built.
+    The input of each stack is the observation as converted by `Vector`: flattened, images scaled to [0, 1], discrete values
+    one-hot. A policy compares both computations when it is built.
     """
 
     policy: tuple[Dense, ...]
-    """From the observation to the parameters."""
+    """Layers from the observation to the parameters."""
     value: tuple[Dense, ...] | None = None
-    """From the observation to the value, if this is a stack of its own."""
+    """Layers from the observation to the value, if it has a separate stack."""
 
 
 @runtime_checkable
 class HasNumpyLayers(Protocol):
-    """A network that describes itself; `dense_layers` writes the description of an `nn.Sequential`.
+    """A network that describes its layers; `dense_layers` writes the description of an `nn.Sequential`.
 
     >>> isinstance(nn.Linear(4, 2), HasNumpyLayers)
     False
     """
 
     def numpy_layers(self) -> NumpyLayers | None:
-        """Describe the network, or give None if it cannot be described."""
+        """Describe the network, or return None if this is not possible."""
         ...
 
 
@@ -69,11 +69,11 @@ def dense_layers(name: str, stack: nn.Sequential) -> tuple[Dense, ...]:
     """Describe a stack of Linear, Tanh and ReLU for `NumpyLayers`.
 
     Args:
-        name: the stack's name in its network, such as ``"policy"`` for ``self.policy``.
-        stack: the layers; a Tanh or ReLU follows a Linear.
+        name: attribute name of the stack in its network, such as ``"policy"`` for ``self.policy``.
+        stack: the layers; each Tanh or ReLU follows a Linear.
 
     Raises:
-        ValueError: the stack holds something else.
+        ValueError: the stack has other layers.
 
     >>> dense_layers("head", nn.Sequential(nn.Linear(4, 2), nn.Tanh()))
     (Dense(weight='head.0.weight', bias='head.0.bias', activation='tanh'),)
@@ -97,9 +97,9 @@ def dense_layers(name: str, stack: nn.Sequential) -> tuple[Dense, ...]:
 
 
 class Vector(nn.Module):
-    """Makes a float32 vector of each observation of a Box, Discrete, MultiDiscrete or MultiBinary.
+    """Converts observations of a Box, Discrete, MultiDiscrete or MultiBinary to float32 vectors.
 
-    A Box is flattened, and divided by its upper bound where it is uint8; choices become one-hot.
+    A Box is flattened, and divided by its upper bound if it is uint8; discrete values become one-hot.
 
     >>> Vector(spaces.MultiDiscrete([2, 3]))(torch.tensor([[1, 0]])).tolist()
     [[0.0, 1.0, 1.0, 0.0, 0.0]]
@@ -125,11 +125,11 @@ class Vector(nn.Module):
 
     @property
     def is_one_hot(self) -> bool:
-        """Whether the space is one of choices."""
+        """Whether the space is Discrete or MultiDiscrete."""
         return bool(self._sizes)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Give ``[N, size]``."""
+        """Return ``[N, size]``."""
         flat = obs.reshape(obs.shape[0], -1)
         if not self._sizes:
             return flat.to(torch.float32) * self.scale if self.scale != 1.0 else flat.to(torch.float32)
@@ -139,7 +139,7 @@ class Vector(nn.Module):
         return torch.cat(columns, dim=-1).to(torch.float32)
 
     def write(self, obs: Array, out: Array) -> None:
-        """Do the same in numpy: write ``[B, size]`` into `out`, which need not be contiguous.
+        """Write ``[B, size]`` into `out`, computed in NumPy; `out` need not be contiguous.
 
         >>> out = np.empty((2, 3), np.float32)
         >>> Vector(spaces.Discrete(3)).write(np.array([2, 0]), out)
@@ -159,7 +159,7 @@ class Vector(nn.Module):
 
 
 def is_image(space: Space[Any]) -> bool:
-    """Say whether a space is one of images: a Box of uint8 or bool with three dimensions, or more for stacks of images.
+    """Return whether a space is one of images: a Box of uint8 or bool with three dimensions, or more for stacks of images.
 
     >>> is_image(spaces.Box(0, 255, (128,), np.uint8))
     False
@@ -168,7 +168,7 @@ def is_image(space: Space[Any]) -> bool:
 
 
 def is_large_image(space: Space[Any], side: int = 36) -> bool:
-    """Say whether a space is one of images whose convolutions take most of the time: of so many pixels each side, or more.
+    """Return whether a space is one of images of at least `side` pixels per side, whose convolutions take most of the time.
 
     >>> is_large_image(spaces.Box(0, 255, (4, 84, 84), np.uint8)), is_large_image(spaces.Box(0, 255, (10, 10, 6), np.uint8))
     (True, False)
@@ -177,7 +177,7 @@ def is_large_image(space: Space[Any], side: int = 36) -> bool:
 
 
 def has_large_images(observation_space: Space[Any], side: int = 36) -> bool:
-    """Say whether a large image is among what is observed.
+    """Return whether any leaf of the observation space is a large image.
 
     >>> has_large_images(spaces.Dict({"image": spaces.Box(0, 255, (4, 84, 84), np.uint8)}))
     True
@@ -186,7 +186,9 @@ def has_large_images(observation_space: Space[Any], side: int = 36) -> bool:
 
 
 def image_sides(space: Space[Any]) -> tuple[int, int]:
-    """Height and width: the sides that are not the channels', which are the smaller of the first and the last."""
+    """Return height and width: the sides that are not the channels. The channels are the smaller of the first and last
+    side.
+    """
     assert space.shape is not None
     first, middle, last = space.shape[-3:]
     return (first, middle) if last <= first else (middle, last)

@@ -1,4 +1,4 @@
-"""Action masks that an environment gives elsewhere than in its observations, put there; see `levada.rl.spaces`.
+"""Action masks from outside of the observations, added to them; see `levada.rl.spaces`.
 
 >>> import gymnasium
 >>> env = MaskInObs(gymnasium.make("Taxi-v4"), "info")
@@ -24,17 +24,19 @@ from levada.rl.spaces import ACTION_MASK, OBS, SpaceError, mask_sizes
 
 MaskSource: TypeAlias = Literal["info", "method"]
 METHOD = "action_masks"
-"""Name of the method that gives masks by sb3-contrib's convention."""
+"""Name of the method that returns masks in sb3-contrib's convention."""
 WHERE: dict[MaskSource, str] = {"info": f"info[{ACTION_MASK!r}]", "method": f"env.{METHOD}()"}
 WITHOUT = "action_mask=None (`--action-mask None`) trains without masks"
-"""What helps where a mask that was found cannot be used."""
+"""Remedy if a detected mask cannot be used."""
 
 
 class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows ``{"obs": ..., "action_mask": ...}``: the mask from `info["action_mask"]`, or from the method `action_masks()`."""
+    """Returns ``{"obs": ..., "action_mask": ...}``, with the mask of `info["action_mask"]` or of the method
+    `action_masks()`.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource) -> None:
-        """Raises SpaceError where there is nothing to mask, a mask already, or not the method."""
+        """Raise SpaceError if the actions cannot be masked, observations already have a mask, or the method is missing."""
         super().__init__(env)
         self._source = source
         self._size = sum(mask_sizes(env.action_space))
@@ -56,7 +58,7 @@ class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Reset the environment."""
         result = self.env.reset(**how)
         if not isinstance(result, tuple) or len(result) != 2:
-            return result  # refused by who called
+            return result  # the caller reports it
         return self._masked(*result), result[1]
 
     def step(self, action: Any) -> Any:
@@ -83,9 +85,9 @@ class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def find_masks(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> MaskSource | None:
-    """Where an environment, or a vector of them, gives action masks beside its observations; None if it gives none.
+    """Find where an environment or vector environment provides action masks outside of its observations; None if nowhere.
 
-    It is reset for that, for nobody else will use it.
+    The environment is reset to find out, so it must not be in use.
     """
     if _has_method(env):
         return "method"

@@ -1,4 +1,4 @@
-"""Nests of arrays: an array, a dict of nests or a tuple of nests, as batches of observations are.
+"""Nests of arrays: an array, a dict of nests or a tuple of nests, such as a batch of observations.
 
 >>> double = map_nest(lambda leaf: 2 * leaf, {"a": np.ones(2), "b": (np.zeros(1),)})
 >>> list(named_leaves(double))
@@ -20,7 +20,7 @@ Nest: TypeAlias = "Array | dict[str, Nest] | tuple[Nest, ...]"
 
 
 def join_path(path: str, key: str) -> str:
-    """The path of a child: keys and indices, with a slash between.
+    """Return the path of a child: keys and indices, separated by slashes.
 
     >>> join_path("", "a"), join_path("a", "0")
     ('a', 'a/0')
@@ -29,10 +29,9 @@ def join_path(path: str, key: str) -> str:
 
 
 def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
-    """Apply `fn` to each leaf (with the leaves of `rest` at the same place); the result is nested as `nest`
-    is.
+    """Apply `fn` to each leaf, with the corresponding leaves of `rest`; the result is nested like `nest`.
 
-    Whatever is no dict and no tuple is a leaf, so nests of tensors work as well.
+    Everything but a dict or tuple is a leaf, so nests of tensors work as well.
 
     >>> map_nest(lambda x, y: x + y, {"a": 1, "b": (2, 3)}, {"a": 10, "b": (20, 30)})
     {'a': 11, 'b': (22, 33)}
@@ -57,7 +56,7 @@ def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
 
 
 def leaves(nest: Nest) -> list[Array]:
-    """The arrays of a nest, in a fixed order.
+    """Return the arrays of a nest, in a fixed order.
 
     >>> leaves({"a": np.zeros(2), "b": (np.ones(1),)})
     [array([0., 0.]), array([1.])]
@@ -66,7 +65,7 @@ def leaves(nest: Nest) -> list[Array]:
 
 
 def named_leaves(nest: Nest) -> dict[str, Array]:
-    """The arrays of a nest by path, as `leaf_spaces` names them.
+    """Return the arrays of a nest by path, named as by `leaf_spaces`.
 
     >>> named_leaves({"a": np.zeros(2), "b": (np.ones(1),)})
     {'a': array([0., 0.]), 'b/0': array([1.])}
@@ -88,7 +87,7 @@ def named_leaves(nest: Nest) -> dict[str, Array]:
 
 
 def write(nest: Nest, index: Any, value: Any) -> None:
-    """`leaf[index] = value's leaf` for each leaf; `value` may be an observation as an environment returns it.
+    """Set ``leaf[index]`` of each leaf to the leaf of `value`, which may be an observation as an environment returns it.
 
     >>> buffers = {"a": np.zeros(2), "b": np.zeros((2, 1))}
     >>> write(buffers, 1, {"a": 3.0, "b": np.array([4.0])})

@@ -1,9 +1,8 @@
-"""A network of plain layers in numpy, several times faster than torch on small batches.
+"""Networks of plain layers in NumPy, several times faster than PyTorch on small batches.
 
-Everything is transposed. Activations are ``[width + 1, B]``, the last row of ones, and weights
-``[out, width + 1]``, the last column the bias. So a layer is one matrix product into contiguous memory of the
-next activations, and one activation function in place; nothing is allocated but the first time that a batch
-size is seen.
+Everything is transposed. Activations are ``[width + 1, B]``, with ones in the last row, and weights are ``[out, width + 1]``,
+with the bias in the last column. So a layer is one matrix product into the contiguous memory of the next activations, and one
+activation function in place. Memory is allocated only at the first use of a batch size.
 
     >>> layers = [Dense("w", "b", "tanh"), Dense("v", None, None)]
     >>> stack = Stack(layers, {"w": (3, 2), "b": (3,), "v": (1, 3)})
@@ -28,13 +27,12 @@ _MAX_BATCH_SIZES = 8
 
 
 class Stack:
-    """Linear layers and their activations, from a vector to a row.
+    """Linear layers and their activation functions, from a vector to a row.
 
     Args:
         layers: the layers, by the names of their parameters.
         shapes: shapes of the parameters by name.
-        tail: name and length of a parameter that follows the last layer's output in each row, such as
-            log_std.
+        tail: name and length of a parameter appended to the last layer's output in each row, such as log_std.
 
     """
 
@@ -46,13 +44,13 @@ class Stack:
         self._tail = tail
         *inner, last = ([*shapes[layer.weight]] for layer in layers)
         self._inner = [np.zeros((out, size + 1), np.float32) for out, size in inner]
-        # The last one is [width + 1, out], which makes the result a contiguous [B, out].
+        # The last matrix is [width + 1, out], which makes the result a contiguous [B, out].
         self._num_outputs, size = last
         self._last = np.zeros((size + 1, self._num_outputs + (tail[1] if tail else 0)), np.float32)
         self._buffers: dict[int, _Buffers] = {}
 
     def load(self, weights: Mapping[str, Array]) -> None:
-        """Copy the weights, of the shapes given, into the layout of this network."""
+        """Copy weights, which must have the declared shapes, into the layout of this network."""
         *inner, last = self._layers
         for layer, matrix in zip(inner, self._inner, strict=True):
             matrix[:, :-1] = weights[layer.weight]
@@ -66,11 +64,11 @@ class Stack:
             self._last[-1, out:] = weights[self._tail[0]]
 
     def input(self, num_rows: int) -> Array:
-        """Give the memory ``[num_rows, size]`` that the vectors are to be written to; not contiguous."""
+        """Return the memory ``[num_rows, size]`` to write the input vectors to; not contiguous."""
         return self._of(num_rows).vector
 
     def run(self, num_rows: int) -> Array:
-        """Compute the rows ``[num_rows, out]`` of what `input` holds; the next call overwrites them."""
+        """Compute the rows ``[num_rows, out]`` of the content of `input`; the next call overwrites them."""
         buffers = self._of(num_rows)
         for matrix, x, h, activate in buffers.steps:
             np.dot(matrix, x, out=h)
@@ -92,7 +90,7 @@ class Stack:
 
 
 class _Buffers:
-    """The memory of one batch size, and the layers with views of it."""
+    """Memory for one batch size, and the layers with views of it."""
 
     def __init__(self, stack: Stack, num_rows: int) -> None:
         widths = [matrix.shape[1] for matrix in stack._inner] + [len(stack._last)]

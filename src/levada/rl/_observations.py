@@ -1,7 +1,6 @@
-"""Reads what environments return: checked against the declared space, in canonical form, in memory of our
-own.
+"""Reads observations of environments: checks them against the declared space and copies them in canonical form.
 
-A reader is made once for a space and a number of rows, and used at every step:
+A reader is made once per space and number of rows, and used at every step:
 
     >>> import numpy as np
     >>> from gymnasium.spaces import Box
@@ -15,7 +14,7 @@ A reader is made once for a space and a number of rows, and used at every step:
     ...     print(violation)
     observation has NaN or infinity in [nan 0.4]
 
-Every result is a fresh, C-contiguous copy: an environment may go on using the arrays it returned.
+Every result is a fresh, C-contiguous copy, so an environment may reuse the arrays it returned.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _isfinite = np.isfinite  # called at every step
 
 
 class Violation(Exception):
-    """An environment broke its promise; becomes an `EnvError` where environment and step are known.
+    """An environment broke its contract; becomes an `EnvError` where environment and step are known.
 
-    `hint`: what its author may look at. `bare` is without it, for observations that come from elsewhere.
+    `hint`: advice to the environment's author. `bare`: the message without it, for observations from elsewhere.
     """
 
     def __init__(self, what: str, env_index: int | None = None, *, hint: str = "") -> None:
@@ -49,17 +48,17 @@ class Reader(Protocol):
     """Reads the observations of `num_rows` environments."""
 
     def allocate(self) -> Any:
-        """Uninitialised rows in the environment's own dtypes, to be filled by `put` and read by `read`."""
+        """Allocate uninitialized rows in the environment's dtypes, to be filled by `put` and read by `read`."""
 
     def put(self, rows: Any, row: int, obs: Any) -> None:
-        """Write one environment's observation into `rows`, having checked its structure, shape and dtype."""
+        """Check one environment's observation for structure, shape and dtype, and write it into `rows`."""
 
     def read(self, rows: Any) -> Nest:
-        """A canonical copy of a batch of observations, having checked structure, shape, dtype, contents."""
+        """Check a batch of observations for structure, shape, dtype and values, and return a canonical copy."""
 
 
 def make_reader(space: Space[Any], num_rows: int, path: str = "observation") -> Reader:
-    """The reader for a space that `check_observation_space` has accepted."""
+    """Make the reader of a space that `check_observation_space` accepts."""
     if isinstance(space, spaces.Dict):
         children = {k: make_reader(child, num_rows, f"{path}[{k!r}]") for k, child in space.spaces.items()}
         return _DictReader(children, path)
@@ -91,7 +90,7 @@ class _LeafReader:
         self._batch_shape = (num_rows, *space.shape)
         self._raw_dtype = space.dtype
         self._dtype = canonical.dtype
-        self._finite = space.dtype.kind == "f"  # integers have no NaN, so images cost nothing
+        self._finite = space.dtype.kind == "f"  # integers cannot be NaN, so images need no check
         self._num_values: Array | None = None
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             num_values = space.n if isinstance(space, spaces.Discrete) else space.nvec
@@ -99,7 +98,7 @@ class _LeafReader:
             self._first = np.array(space.start, np.int64)
 
     def allocate(self) -> Array:
-        # As int64, so that a number too large for a narrow dtype is found and not wrapped.
+        # int64, so that a value too large for a narrow dtype is detected and does not wrap around.
         return np.empty(self._batch_shape, self._raw_dtype if self._num_values is None else np.int64)
 
     def put(self, rows: Array, row: int, obs: Any) -> None:
@@ -115,9 +114,9 @@ class _LeafReader:
             if rows.dtype is self._dtype:
                 copy = rows.astype(self._dtype, "C")
             else:
-                with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, which is refused below
+                with np.errstate(over="ignore"):  # values beyond float32 become infinite and are rejected below
                     copy = rows.astype(self._dtype, "C")
-            if 0 in _isfinite(copy).tobytes():  # a third of what `.all()` costs on a small array
+            if 0 in _isfinite(copy).tobytes():  # takes a third of the time of `.all()` on a small array
                 bad = int(np.flatnonzero(~np.isfinite(copy.reshape(len(copy), -1)).all(axis=1))[0])
                 msg = f"{self._path} has NaN or infinity in {_shorten(rows[bad])}"
                 raise Violation(msg, bad)
@@ -125,7 +124,7 @@ class _LeafReader:
         copy = rows.astype(self._dtype, "C")
         if self._num_values is not None:
             copy -= self._first
-            wrong = copy.view(np.uint64) >= self._num_values  # as unsigned numbers the negative ones are huge
+            wrong = copy.view(np.uint64) >= self._num_values  # negative values are huge as unsigned integers
             if 1 in wrong.tobytes():
                 bad = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
                 last = self._first + self._num_values.astype(np.int64) - 1

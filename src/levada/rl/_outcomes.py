@@ -1,4 +1,4 @@
-"""Reads rewards, flags and action masks: checked, copied, and cheap, for this is done at every step.
+"""Reads rewards, flags and action masks: checks and copies them, at low cost because this runs at every step.
 
 >>> read_reward([1, 2], (2,))
 array([1., 2.], dtype=float32)
@@ -27,7 +27,7 @@ _isfinite = np.isfinite  # called at every step
 
 
 def read_reward(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
-    """A float32 copy of finite rewards, one for each environment."""
+    """Return a float32 copy of finite rewards, one per environment."""
     if type(reward) is not np.ndarray or reward.dtype is not _FLOAT32 or reward.shape != shape:
         reward = _float32(reward, shape)
     copy: npt.NDArray[np.float32] = reward.copy()
@@ -39,7 +39,7 @@ def read_reward(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
 
 
 def read_flags(name: str, flags: Any, none: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """A copy of one bool for each environment; `none` itself if all are False, so `is` finds that."""
+    """Return a copy of one bool per environment, or `none` itself if all are False, so that `is` can test for it."""
     if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != none.shape:
         flags = np.asarray(flags)
         if flags.dtype.kind not in "biu":
@@ -58,8 +58,7 @@ def read_flags(name: str, flags: Any, none: npt.NDArray[np.bool_]) -> npt.NDArra
 
 
 class MaskCheck:
-    """Refuses a mask that leaves an environment without an action; where an episode `ended` it opens the mask
-    instead.
+    """Rejects a mask that allows no action in an environment; where an episode `ended`, it allows all actions instead.
 
     >>> from gymnasium.spaces import Discrete
     >>> obs = {"obs": np.zeros((2, 1)), "action_mask": np.array([[0, 1], [0, 0]])}
@@ -99,6 +98,6 @@ def _float32(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
     if reward.shape != shape:
         msg = f"reward has shape {reward.shape}, expected {shape}: one number for each environment"
         raise Violation(msg)
-    with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are rejected
         narrow: npt.NDArray[np.float32] = reward.astype(_FLOAT32)
     return narrow

@@ -1,10 +1,10 @@
-"""The module that a `Policy` makes, and the check of its network.
+"""The module that a `Policy` makes, and the checks of its network.
 
-A learner calls it on raw observations, perhaps with parameters of its own:
+A learner calls it on raw observations, optionally with other parameters:
 
     distribution, value = torch.func.functional_call(module, tensors, (obs,))
 
-and if its network is recurrent, on steps ``[T, N, ...]`` with the state before them:
+A recurrent network is called on steps ``[T, N, ...]`` with the state before them:
 
     distribution, value, state = torch.func.functional_call(module, tensors, (obs, state, is_first))
 """
@@ -23,28 +23,28 @@ from levada.flow.errors import LevadaError
 from levada.flow.mistakes import raised_text
 from levada.math import Distribution
 from levada.rl.models import Images, TensorNest
-from levada.rl.normalise import moments_key, normalised_leaves
+from levada.rl.normalize import moments_key, normalized_leaves
 from levada.rl.recurrent import Recurrent
 from levada.rl.spaces import ACTION_MASK, OBS, allocate, has_action_mask, map_nest, named_leaves
 
 if TYPE_CHECKING:
     from levada.rl.policy import Policy
 
-NORMALISED_LIMIT = 10.0
-"""Normalised observations are clipped here, in standard deviations."""
+NORMALIZED_LIMIT = 10.0
+"""Bound at which normalized observations are clipped, in standard deviations."""
 VARIANCE_FLOOR = 1e-8
-"""Added to every variance, lest one be divided by 0."""
+"""Term added to every variance, to avoid division by zero."""
 
 
 class ModelError(LevadaError, ValueError):
-    """A network does not keep to the signature that `levada.rl.models` describes."""
+    """A network violates the interface that `levada.rl.models` describes."""
 
 
 def make_network(make: Any, space: Space[Any], num_params: int) -> nn.Module:
-    """Call what makes a user's network.
+    """Make a custom network.
 
     Raises:
-        ModelError: it cannot be called so, or makes no module.
+        ModelError: it cannot be called with these arguments, or does not return a module.
     """
     expected = (
         "expected a class or function that makes an nn.Module when it is called with the observation space and the number "
@@ -61,7 +61,7 @@ def make_network(make: Any, space: Space[Any], num_params: int) -> nn.Module:
     except TypeError as error:
         msg = f"network={_named(make)} does not take two arguments ({error}), {expected}; is it another function?"
         raise ModelError(msg) from None
-    except ValueError:  # some built in callables have no signature; the call will tell
+    except ValueError:  # some built-in callables have no signature; the call below reports errors
         pass
     try:
         network = make(space, num_params)
@@ -86,9 +86,9 @@ def _a(value: Any) -> str:
 
 
 class PolicyModule(nn.Module):
-    """A network with all that stands between it and the environment: dtypes, normalisation, mask, actions.
+    """A network with everything between it and the environment: dtypes, normalization, mask, actions.
 
-    Made by `Policy.module`. It can be called by `torch.func.functional_call`, traced and compiled.
+    `Policy.module` makes it. It supports `torch.func.functional_call`, tracing and compiling.
     """
 
     def __init__(self, policy: Policy, network: nn.Module) -> None:
@@ -101,20 +101,20 @@ class PolicyModule(nn.Module):
             part.in_bfloat16 = policy.precision == "bfloat16"
         self._autocasts = policy.precision == "bfloat16" and not images
         self._has_mask = has_action_mask(policy.observation_space)
-        leaves = normalised_leaves(policy.observation_space) if policy.normalise_obs else {}
-        self.normalisers = nn.ModuleList(Normaliser(shape) for shape in leaves.values())
-        self._normaliser_of = {key: index for index, key in enumerate(leaves)}
-        self.returns = Normaliser(()) if policy.normalise_reward else None
+        leaves = normalized_leaves(policy.observation_space) if policy.normalize_obs else {}
+        self.normalizers = nn.ModuleList(Normalizer(shape) for shape in leaves.values())
+        self._normalizer_of = {key: index for index, key in enumerate(leaves)}
+        self.returns = Normalizer(()) if policy.normalize_reward else None
         num_stds = self.head.row_size - self.head.num_params
         self.log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
 
     def forward(
         self, obs: TensorNest, state: Tensor | None = None, is_first: Tensor | None = None
     ) -> tuple[Distribution, Tensor] | tuple[Distribution, Tensor, Tensor]:
-        """Give the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``.
+        """Return the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``.
 
-        If the network is recurrent: of observations ``[T, N, ...]`` from a state ``[N, state_size]``, and the state after them;
-        it begins anew where `is_first` ``[T, N]``.
+        A recurrent network takes observations ``[T, N, ...]`` and a state ``[N, state_size]``, which is reset where `is_first`
+        ``[T, N]``, and also returns the state after them.
         """
         mask: Tensor | None = None
         if self._has_mask:
@@ -129,14 +129,14 @@ class PolicyModule(nn.Module):
         return self.head.distribution(self._whole(params), mask), value, state
 
     def row(self, obs: TensorNest, *state: Tensor) -> tuple[Tensor, ...]:
-        """Give the head's parameters ``[N, head.row_size]`` and the values of observations without mask; of a recurrent network
-        the state after one step, too.
+        """Return the head's parameters ``[N, head.row_size]`` and the values of observations without mask; for a recurrent
+        network also the state after one step.
         """
         params, *rest = self._compute(self.network, self.prepared(obs, ""), *state)
         return self._whole(params), *rest
 
     def _compute(self, call: Callable[..., tuple[Tensor, ...]], obs: TensorNest, *more: Any) -> tuple[Tensor, ...]:
-        """Call the network in the policy's precision; what it gives is float32. Default networks see to that themselves."""
+        """Call the network in the policy's precision and return float32. Default networks handle the precision themselves."""
         if not self._autocasts:
             return call(obs, *more)
         with torch.autocast(torch.device(self.policy.device).type, torch.bfloat16):
@@ -146,7 +146,7 @@ class PolicyModule(nn.Module):
         return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], dim=-1)
 
     def prepared(self, obs: TensorNest, path: str) -> TensorNest:
-        """Give what the network sees of the observations at `path`: floats as float32, normalised."""
+        """Return the observations at `path` as the network sees them: floats are float32, normalized."""
         if isinstance(obs, dict):
             return {key: self.prepared(child, f"{path}/{key}" if path else key) for key, child in obs.items()}
         if isinstance(obs, tuple):
@@ -155,15 +155,15 @@ class PolicyModule(nn.Module):
         if not obs.is_floating_point():
             return obs
         obs = obs.to(torch.float32)
-        index = self._normaliser_of.get(moments_key(path))
-        return obs if index is None else cast("Tensor", self.normalisers[index](obs))
+        index = self._normalizer_of.get(moments_key(path))
+        return obs if index is None else cast("Tensor", self.normalizers[index](obs))
 
 
 def state_size_of(network: nn.Module) -> int:
-    """Numbers that a network remembers; 0 if it is not recurrent.
+    """Return the size of a network's recurrent state; 0 if it is not recurrent.
 
     Raises:
-        ModelError: it is, and does not say.
+        ModelError: a recurrent network has no valid `state_size`.
 
     """
     if not isinstance(network, Recurrent):
@@ -175,10 +175,10 @@ def state_size_of(network: nn.Module) -> int:
     return size
 
 
-class Normaliser(nn.Module):
+class Normalizer(nn.Module):
     """Running mean and variance as buffers: ``(x - mean) / std``, clipped at 10.
 
-    >>> Normaliser((2,))(torch.tensor([[0.5, 99.0]])).tolist()
+    >>> Normalizer((2,))(torch.tensor([[0.5, 99.0]])).tolist()
     [[0.5, 10.0]]
     """
 
@@ -190,11 +190,11 @@ class Normaliser(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scaled: Tensor = (x - self.mean) * (self.var + VARIANCE_FLOOR).rsqrt()
-        return scaled.clamp(-NORMALISED_LIMIT, NORMALISED_LIMIT)
+        return scaled.clamp(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 
 
 def dry_run(module: PolicyModule) -> None:
-    """Run the network on two observations of zeros and check what it gives."""
+    """Run the network on two observations of zeros and check its outputs."""
     network, num_params, num_rows = module.network, module.head.num_params, 2
     state_size = state_size_of(network)
     state = [torch.zeros(num_rows, state_size)] if state_size else []
@@ -211,7 +211,7 @@ def dry_run(module: PolicyModule) -> None:
             output = network(module.prepared(map_nest(torch.from_numpy, zeros), ""), *state)
     except Exception as error:
         if type(network).__module__.partition(".")[0] == __name__.partition(".")[0]:
-            raise  # our own
+            raise  # levada's own networks
         shapes = {path or "obs": tuple(leaf.shape) for path, leaf in named_leaves(zeros).items()}
         msg = f"{where} cannot take observations {shapes}: {raised_text(error)}; {expected}; does its first layer take so many?"
         raise ModelError(msg) from error

@@ -1,10 +1,10 @@
-"""Large matrix products by oneDNN, in recordings.
+"""Large matrix products with oneDNN, in recordings.
 
-torch multiplies float32 matrices by MKL, which on other processors than Intel's leaves half of each AVX-512 register empty:
-256 x 256 x 256 takes 320 us there, and 155 us by oneDNN, which torch has for convolutions (one core of an EPYC of family 26).
-Where MKL is kept from AVX-512 for the sake of equal bits (see `levada.portable`), oneDNN has only the largest products, which
-would lose most; they have the bits of this kind of processor then. Which of them it is depends on the processor and on the
-shapes, never on a measurement.
+PyTorch multiplies float32 matrices with MKL, which on processors of other vendors than Intel uses only half of each AVX-512
+register: 256 x 256 x 256 takes 320 us there, and 155 us with oneDNN, which PyTorch includes for convolutions (one core of an
+EPYC of family 26). Where MKL is limited below AVX-512 for bitwise equal results (see `levada.portable`), oneDNN computes only
+the largest products, which would lose most; their bits then depend on the kind of processor. The choice depends on the
+processor and on the shapes, never on a measurement.
 
 >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
 >>> torch.equal(_by_onednn().mm(a, b), a @ b) if torch.backends.mkldnn.is_available() else True
@@ -24,9 +24,11 @@ from torch import Tensor
 from levada.portable import has_avx512, is_amd, limits_onednn
 
 LARGE = 1 << 22
-"""Multiplications of one product from which oneDNN is quicker; for smaller ones its calls cost more than they save."""
+"""Number of multiplications in one product from which oneDNN is faster; for smaller products its call overhead exceeds the
+gain."""
 LARGEST = 1 << 24
-"""The same where equal bits on other processors count more. 256 rows through a 256-256 network, SAC's default, have as many."""
+"""The threshold if bitwise equality across processors matters more. 256 rows through a 256-256 network, SAC's default, reach
+it."""
 
 _SOURCE = """
 def mm(a: Tensor, b: Tensor):
@@ -43,11 +45,11 @@ def bmm(a: Tensor, b: Tensor):
 def baddbmm(bias: Tensor, a: Tensor, b: Tensor):
     return torch.stack([addmm(bias[i, 0], a[i], b[i]) for i in range(a.size(0))])
 """
-"""In TorchScript's words: torch.jit.trace does not know a list of numbers that may be none."""
+"""TorchScript source, because torch.jit.trace does not support a list of optional numbers."""
 
 
 def quicker_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Tensor] | None:
-    """What does the same as a product of matrices, and sooner; None: nothing does, or it is no product."""
+    """Return a faster implementation of a matrix product; None if there is none, or if it is a different operation."""
     name = _NAMES.get(operation)
     if name is None or kwargs:
         return None
@@ -59,7 +61,7 @@ def quicker_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def has_quicker_products(shapes: Iterable[torch.Size], num_rows: int) -> bool:
-    """Whether a recording multiplies so many rows by some of these weights sooner than anything else does."""
+    """Return whether a recording has a faster product of this many rows with any of these weights."""
     return any(len(shape) > 1 and shape[-1] * shape[-2] * num_rows >= _least() for shape in shapes)
 
 
@@ -78,7 +80,7 @@ def _by_onednn() -> Any:
 
 @cache
 def _least() -> float:
-    """Multiplications of the smallest product that oneDNN gets; infinite where MKL uses all that the processor has."""
+    """Return the number of multiplications of the smallest product for oneDNN; infinite where MKL uses the full processor."""
     if not (torch.backends.mkldnn.is_available() and has_avx512()) or limits_onednn():
         return math.inf
     if torch.backends.cpu.get_cpu_capability() != "AVX512":

@@ -1,13 +1,12 @@
-"""Finds an id in Gymnasium's registry, and says in words what is wrong when it is not there or cannot be
-made.
+"""Finds ids in Gymnasium's registry, and explains why one is missing or cannot be made.
 
-    >>> find_spec("CartPole-v1").id
-    'CartPole-v1'
-    >>> try:
-    ...     find_spec("CartPole-v7")
-    ... except TaskError as error:
-    ...     print(str(error).partition("?")[0])
-    task 'CartPole-v7': Gymnasium has no such id; did you mean 'CartPole-v1'
+>>> find_spec("CartPole-v1").id
+'CartPole-v1'
+>>> try:
+...     find_spec("CartPole-v7")
+... except TaskError as error:
+...     print(str(error).partition("?")[0])
+task 'CartPole-v7': Gymnasium has no such id; did you mean 'CartPole-v1'
 """
 
 from __future__ import annotations
@@ -32,45 +31,45 @@ if TYPE_CHECKING:
 
     from gymnasium.envs.registration import EnvSpec
 
-# Their vector environments do not step the other rows while one is being reset (gymnasium 1.4), so "auto"
-# makes single ones.
+# These vector environments do not step the other rows while one is being reset (gymnasium 1.4), so "auto" makes single
+# environments.
 _UNSOUND_VECTOR_ENVS = ("gymnasium.envs.phys2d", "gymnasium.envs.tabular")
 _deprecations_shown: set[str] = set()
 
 
 class TaskError(LevadaError, ValueError):
-    """The task cannot be made: an unknown id, a missing package, a callable that makes something else."""
+    """The task cannot be made: an unknown id, a missing package, a callable that returns something else."""
 
 
 def home_of(spec: EnvSpec) -> str:
-    """The module of the environment."""
+    """Return the name of the environment's module."""
     entry = spec.entry_point
     return entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
 
 
 def is_installed(spec: EnvSpec) -> bool:
-    """Whether the environment is that of an installed package, and not the user's own."""
+    """Return whether the environment belongs to an installed package and is not user-defined."""
     root = importlib.util.find_spec(home_of(spec).partition(".")[0] or "gymnasium")
     return root is not None and bool({"site-packages", "dist-packages"} & set(Path(root.origin or "").parts))
 
 
 def has_sound_vector_env(spec: EnvSpec) -> bool:
-    """Whether "auto" takes the id's own vector environment."""
+    """Return whether "auto" may use the id's registered vector environment."""
     entry = spec.vector_entry_point
-    if entry is None or spec.additional_wrappers:  # which gymnasium cannot put around a vector environment
+    if entry is None or spec.additional_wrappers:  # Gymnasium cannot wrap a vector environment in these
         return False
     return not (isinstance(entry, str) and entry.startswith(_UNSOUND_VECTOR_ENVS))
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """The registered spec, after importing what registers it; a message for each way an id can be wrong."""
+    """Import the module that registers an id and return its spec; raise a specific TaskError for each kind of invalid id."""
     module, _, name = env_id.rpartition(":")
     if module:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # found, but something that it imports is not
+                raise  # the module exists, but one of its imports does not
             msg = (
                 f"task {env_id!r}: there is no module {error.name!r} to import; an id is 'Env-v0', or "
                 "'module:Env-v0' with a module that registers it"
@@ -118,7 +117,7 @@ def _nearest_id(name: str) -> str | None:
     except gymnasium.error.Error:
         namespace, base, version = None, name, None
     for spec in gymnasium.registry.values():
-        if version is not None and (spec.name, spec.version) == (base, version):  # lacks its namespace
+        if version is not None and (spec.name, spec.version) == (base, version):  # only the namespace is missing
             return spec.id
     newest = find_highest_version(namespace, base)
     if newest is not None:  # only the version is wrong
@@ -139,7 +138,7 @@ def _not_installed(env_id: str, package: str, extra: str) -> str:
 
 @contextmanager
 def translated_errors(env_id: str, spec: EnvSpec) -> Iterator[None]:
-    """Says what to install where a package is missing; what an environment itself raises stays as it is."""
+    """Report which package to install if one is missing; errors raised by the environment itself do not change."""
     try:
         yield
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
@@ -147,7 +146,7 @@ def translated_errors(env_id: str, spec: EnvSpec) -> Iterator[None]:
         for package, extra in (("Box2D", "box2d"), ("MuJoCo", "mujoco")):
             if where.startswith(f"gymnasium.envs.{extra}"):
                 raise TaskError(_not_installed(env_id, package, extra)) from error
-        if home_of(spec).startswith("gymnasium."):  # such as MuJoCo's of versions 2 and 3
+        if home_of(spec).startswith("gymnasium."):  # such as MuJoCo versions 2 and 3
             newest = find_highest_version(spec.namespace, spec.name)
             hint = f" Did you mean {get_env_id(spec.namespace, spec.name, newest)!r}?" if newest != spec.version else ""
             msg = f"task {env_id!r}: {error}{hint}"
@@ -163,14 +162,14 @@ def translated_errors(env_id: str, spec: EnvSpec) -> Iterator[None]:
 
 @contextmanager
 def deprecations_shown_once() -> Iterator[None]:
-    """That a newer version exists is worth one line, and no failure even where warnings are errors."""
+    """Show each deprecation of an environment version once, and never as an error, even where warnings are errors."""
     with warnings.catch_warnings():
         warnings.filterwarnings("always", category=DeprecationWarning, module=r"(gymnasium|ale_py)(\.|$)")
-        # Box2D is built with SWIG, whose modules crash at import if this one is an error.
+        # Box2D is built with SWIG, whose modules crash at import if this warning is an error.
         warnings.filterwarnings("ignore", "builtin type .* has no __module__ attribute", DeprecationWarning)
         show = warnings.showwarning
 
-        # The action "once" would not do: it begins anew whenever filters change, as they have just done.
+        # The action "once" does not work: it resets whenever filters change, as they just have.
         def show_once(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, DeprecationWarning):
                 if str(message) in _deprecations_shown:

@@ -1,4 +1,4 @@
-"""Modules with initial weights that follow from a seed alone.
+"""Modules whose initial weights depend only on a seed.
 
 >>> with seeded(0):
 ...     one = torch.nn.Linear(2, 2)
@@ -20,10 +20,10 @@ _LOCK = threading.RLock()
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's default generator, which modules initialise themselves from; afterwards it is as it was before.
+    """Seed PyTorch's default generator, which initializes modules, and restore its state afterwards.
 
-    The generator belongs to the process, so only one thread at a time is let in: several trainings may run side by side.
-    Other code that draws from it in another thread meanwhile is not kept out.
+    The generator is global to the process, so only one thread may enter at a time; several trainings can run concurrently.
+    Other code that draws from the generator in another thread is not locked out.
     """
     with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -1,8 +1,7 @@
-"""Single environments stepped one after the other: a vector environment that costs less than `SyncVectorEnv`.
+"""Sequential stepping of single environments: a vector environment that costs less than `SyncVectorEnv`.
 
-It resets an ended environment in the same step (`AutoresetMode.SAME_STEP`), writes each observation straight
-into its row, and knows which environment failed. `EnvBatch` checks and copies what comes out of it, like what
-any vector environment returns.
+It resets an ended environment in the same step (`AutoresetMode.SAME_STEP`), writes each observation directly into its row, and
+knows which environment failed. `EnvBatch` checks and copies its results like those of any vector environment.
 
     >>> import gymnasium
     >>> envs = SerialVectorEnv([gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(2)])
@@ -37,8 +36,8 @@ _STEP_TUPLE = "(obs, reward, terminated, truncated, info)"
 class KeepFinalObs(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Copies an episode's last observation, which `SyncVectorEnv` and `AsyncVectorEnv` do not.
 
-    In SAME_STEP mode they reset the environment before anyone has read it (gymnasium 1.4), so it would be
-    spoilt by an environment that returns the same array every time.
+    In SAME_STEP mode they reset the environment before the observation is read (gymnasium 1.4), so an environment that returns
+    the same array every time would overwrite it.
     """
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -55,7 +54,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = len(self.envs)
         self.failed: int | None = None
         self.at: int | None = None
-        """The environment that was stepped or reset last."""
+        """Index of the environment that was stepped or reset last."""
         first = self.envs[0]
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.render_mode = first.render_mode
@@ -88,7 +87,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         return rows, self._info()
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Step every environment; `info["final_obs"][i]` is the true last observation of an ended episode."""
+        """Step every environment; `info["final_obs"][i]` is the true final observation of an ended episode."""
         put, rows = self._reader.put, self._reader.allocate()
         reward = np.empty(self.num_envs, np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
@@ -113,22 +112,22 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                 if has_terminated or has_truncated:
                     if final_obs is None:
                         final_obs = np.full(self.num_envs, None, object)
-                    # Copied before the reset, for an environment may return the same array every time.
+                    # Copied before the reset, because an environment may return the same array every time.
                     final_obs[index] = map_nest(lambda leaf, row=index: leaf[row].copy(), rows)
                     put(rows, index, self._reset_one(env, index, None, None))
         info = self._info()
         return rows, reward, terminated, truncated, info if final_obs is None else {**info, "final_obs": final_obs}
 
     def _info(self) -> dict[str, Any]:
-        """All of it that anybody looks at: how many lives are left, where environments say so."""
+        """Return the only info that is used: the number of lives left, if they are counted."""
         return {} if self._lives is None else {"lives": self._lives.copy()}
 
     def tell_lives(self) -> None:
-        """Hand on `info["lives"]` from now on."""
+        """Report `info["lives"]` from now on."""
         self._lives = np.zeros(self.num_envs, np.int64)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close every environment, even if closing one fails; the first failure is raised at the end."""
+        """Close every environment, even if closing one fails; the first error is raised at the end."""
         failure: Exception | None = None
         for env in self.envs:
             try:

@@ -1,4 +1,4 @@
-"""Refuses layers that no machine of this size could learn, before memory is taken for them."""
+"""Rejects layers that are too large to train on this machine, before memory is allocated for them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from levada.flow.errors import LevadaError
 from levada.memory import machine_memory, nbytes_text
 
 _COPIES = 4
-"""Of each weight, while it is learned: itself, its gradient, and Adam's two moments."""
+"""Number of copies of each weight during training: the weight, its gradient, and Adam's two moments."""
 _BYTES = 4
 WEIGHT_NBYTES = 32
-"""Of a weight of a whole network that is learned: with those four, copies for an update and for those who act."""
+"""Number of bytes per weight of a whole network during training: those four copies, and copies for an update and for the
+actors."""
 
 
 class SizeError(LevadaError, ValueError):
-    """Something is larger than the memory of this machine."""
+    """Something exceeds the memory of this machine."""
 
 
 def check_layer(num_inputs: int, num_outputs: int) -> None:
-    """Refuse a layer that would not fit.
+    """Check that a layer fits into memory.
 
     Raises:
-        SizeError: it would not; says what it would take.
+        SizeError: it does not; the message gives the required memory.
 
     >>> check_layer(64, 64)
     >>> try:
@@ -33,25 +34,25 @@ def check_layer(num_inputs: int, num_outputs: int) -> None:
     if needed > there_is:
         msg = (
             f"a layer of {num_inputs:,} x {num_outputs:,} weights takes {needed / 2**30:,.0f} GiB while it is learned; this "
-            f"machine has {there_is / 2**30:,.0f} GiB; expected fewer hidden units, such as hidden=(256, 256)"
+            f"machine has {there_is / 2**30:,.0f} GiB; expected fewer hidden units, such as hidden_sizes=(256, 256)"
         )
         raise SizeError(msg)
 
 
-def check_memory_cell(num_inputs: int, num_units: int, num_gates: int) -> None:
-    """Refuse a recurrent layer that would not fit.
+def check_memory_cell(num_inputs: int, rnn_size: int, num_gates: int) -> None:
+    """Check that a recurrent layer fits into memory.
 
     Raises:
-        SizeError: it would not; says what it would take.
+        SizeError: it does not; the message gives the required memory.
 
     >>> check_memory_cell(64, 64, num_gates=4)
     """
-    num_weights = num_gates * num_units * (num_inputs + num_units + 1)
+    num_weights = num_gates * rnn_size * (num_inputs + rnn_size + 1)
     needed, there_is = WEIGHT_NBYTES * num_weights, machine_memory().total_nbytes
     if needed > there_is:
         msg = (
-            f"a recurrent layer of num_units={num_units:,} has {num_weights:,} weights, which take about "
+            f"a recurrent layer of rnn_size={rnn_size:,} has {num_weights:,} weights, which take about "
             f"{nbytes_text(needed)} while they are learned; this machine has {nbytes_text(there_is)}; expected fewer, such as "
-            "num_units=128"
+            "rnn_size=128"
         )
         raise SizeError(msg)

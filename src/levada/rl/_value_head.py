@@ -1,4 +1,4 @@
-"""The head of a policy that acts by the values of its actions: the row of parameters holds them.
+"""The head of a policy that acts by action values: its row of parameters are the values.
 
 >>> head = ValueHead(spaces.Discrete(3))
 >>> head.mode(np.array([[0.0, 2.0, 1.0]], np.float32), np.array([[1, 0, 1]])).tolist()
@@ -20,15 +20,15 @@ from levada.rl.spaces import Array, SpaceError
 
 @final
 class ValueHead(ActionHead):
-    """One of n actions: the one that is worth most. Whoever samples explores by other means.
+    """The one of n actions with the largest value. Exploration is left to the sampler.
 
     A row of parameters holds the K atoms of each action, ``[A * K]``. With `dueling` (Wang et al. 2015, arXiv 1511.06581,
-    equation 9; with several atoms arXiv 1710.02298) these are advantages, and K atoms of the state's value follow: what counts
-    is the value, and the advantage less the mean of all advantages.
+    equation 9; with several atoms arXiv 1710.02298) these are advantages, followed by the K atoms of the state value. The
+    action value is then the state value plus the advantage minus the mean of all advantages.
     """
 
     def __init__(self, space: Space[Any], kind: ValueKind | None = None, *, dueling: bool = False) -> None:
-        """Raises SpaceError for other actions."""
+        """Raise SpaceError if the action space is not Discrete."""
         if not isinstance(space, spaces.Discrete):
             msg = f"a policy that acts by values needs a Discrete action space, got {space}"
             raise SpaceError(msg)
@@ -38,15 +38,15 @@ class ValueHead(ActionHead):
         self.num_params = self.row_size = (int(space.n) + dueling) * self.kind.num_atoms
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Any:
-        """The values; there is no distribution."""
+        """Return the action values; there is no distribution."""
         return ActionValues(self.kind, self._atoms(params), mask)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        """Nothing is drawn."""
+        """Return empty noise; nothing is drawn."""
         return np.zeros((num_steps, num_envs, 0), np.float32)
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        """The best action."""
+        """Return the best action."""
         action = self.mode(params, mask)
         if out is None:
             return action
@@ -54,18 +54,18 @@ class ValueHead(ActionHead):
         return out
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
-        """The best action."""
-        worth = self.kind.worth_numpy(self._atoms(params, only_advantages=self.kind.is_linear))
+        """Return the best action."""
+        expectation = self.kind.expectation_numpy(self._atoms(params, only_advantages=self.kind.is_linear))
         if mask is not None:
-            worth = np.where(mask != 0, worth, -np.inf)
-        return cast("Array", worth.argmax(axis=1))
+            expectation = np.where(mask != 0, expectation, -np.inf)
+        return cast("Array", expectation.argmax(axis=1))
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """There is none to speak of."""
+        """Return zeros; log-probabilities are not defined."""
         return np.zeros(len(action), np.float32)
 
     def _atoms(self, params: Any, only_advantages: bool = False) -> Any:
-        """``[..., A, K]``, of torch or of numpy, which agree in these words."""
+        """Return atoms ``[..., A, K]``; works with PyTorch and NumPy alike."""
         num_atoms = self.kind.num_atoms
         atoms = params.reshape(*params.shape[:-1], self.row_size // num_atoms, num_atoms)
         if not self.dueling:

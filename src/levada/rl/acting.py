@@ -40,13 +40,13 @@ __all__ = ["Actor", "WeightsError"]
 
 
 class Actor:
-    """A policy's network and head, to act with; made by `Policy.actor`. Not to be shared between threads.
+    """A policy's network and head for acting, made by `Policy.actor`. Not thread-safe.
 
     Args:
         policy: the recipe.
         serve: makes the network, here or elsewhere; see `levada.flow.Shard`.
-        num_threads: to compute with; None: as many as there are.
-        owner: whose it is, if its weights have noise of their own.
+        num_threads: number of threads to compute with; None: as many as there are.
+        owner: unique name of the actor's user, if its weights have their own noise.
 
     """
 
@@ -55,9 +55,9 @@ class Actor:
     ) -> None:
         self.policy = policy
         self.head = policy.head
-        """Draws noise (``head.draw``) and makes actions of parameters."""
+        """Action head: draws noise (``head.draw``) and makes actions from parameters."""
         self.reward_scale = 1.0
-        """To multiply rewards by: 1 / std of the discounted return, or 1 if the policy does not normalise."""
+        """Factor of rewards: 1 / std of the discounted return, or 1 if the policy does not normalize rewards."""
         self._has_mask = has_action_mask(policy.observation_space)
         self._reader = make_reader(policy.env_observation_space, num_rows=1)
         self._encode = make_encoder(policy.env_action_space, num_envs=1)
@@ -65,46 +65,46 @@ class Actor:
         self._loaded = False
         self._weight_noise: WeightNoise | None = None
         self._noise: Array | None = None
-        # Networks that are made alike are one where they are served. With noise of their own they must not be.
+        # Served networks with equal recipes are shared. Networks with their own noise must not be.
         own = (owner,) if policy.weight_noise else ()
         self.network = serve(partial(PolicyNetwork, policy, num_threads, *own))
-        """What computes; perhaps elsewhere."""
+        """The network, which may run elsewhere."""
 
     def load(self, weights: Weights) -> None:
-        """Take the policy's weights: they are copied, so the arrays may change afterwards.
+        """Load the policy's weights. They are copied, so the arrays may change afterwards.
 
         Raises:
-            WeightsError: a weight is missing or of another shape.
+            WeightsError: a weight is missing or has a different shape.
 
         """
         self.network.load(weights)
-        if self.policy.normalise_reward:
+        if self.policy.normalize_reward:
             self.reward_scale = float(1.0 / np.sqrt(weights["returns.var"] + VARIANCE_FLOOR))
         if self.policy.weight_noise and self._weight_noise is None:
             self._weight_noise = WeightNoise.of({name: array.shape for name, array in weights.items()})
         self._loaded, self._noise = True, None
 
     def draw_weight_noise(self, rng: np.random.Generator) -> None:
-        """Act with noise on the weights until others are loaded, if the policy has such noise."""
+        """Act with noise on the weights until others are loaded, if the policy uses weight noise."""
         if self._weight_noise is not None:
             self._noise = self._weight_noise.draw(rng)
             self._noise.setflags(write=False)
 
     def params(self, obs: Nest) -> Array:
-        """Give the head's parameters ``[B, row_size]``; the next call overwrites them."""
+        """Return the head's parameters ``[B, row_size]``; the next call overwrites them."""
         return self.forward(obs)[0]
 
     def forward(self, obs: Nest) -> tuple[Array, Array | None]:
-        """Give the parameters, and the values ``[B]`` where the network computes both at once, else None."""
+        """Return the parameters, and the values ``[B]`` if the network computes both at once, otherwise None."""
         inner = self._inner(obs)
         return self.network.forward(inner) if self._noise is None else self.network.forward(inner, self._noise)
 
     def initial_state(self, num_rows: int) -> Array:
-        """Give the state ``[num_rows, state_size]`` with which episodes begin; of no numbers if the policy is not recurrent."""
+        """Return the initial state of episodes ``[num_rows, state_size]``; its size is 0 if the policy is not recurrent."""
         return np.zeros((num_rows, self.policy.state_size), np.float32)
 
     def step(self, obs: Nest, state: Array) -> tuple[Array, Array | None, Array]:
-        """Give what `forward` does, and the state after it: the same for policies that are recurrent and those that are not.
+        """Return the result of `forward` and the next state; works for recurrent and other policies alike.
 
         >>> from gymnasium import spaces
         >>> from levada.rl.policy import Policy
@@ -123,30 +123,30 @@ class Actor:
         return row, value, after
 
     def sample(self, obs: Nest, noise_t: Array, out: Array | None = None) -> Array:
-        """Give the actions ``[B, ...]`` that one step's noise makes, written to `out` if given."""
+        """Sample the actions ``[B, ...]`` with one step's noise, into `out` if given."""
         return self.head.sample(self.params(obs), noise_t, self.mask(obs), out)
 
     def mode(self, obs: Nest) -> Array:
-        """Give the actions ``[B, ...]`` of the deterministic policy."""
+        """Return the actions ``[B, ...]`` of the deterministic policy."""
         return self.head.mode(self.params(obs), self.mask(obs))
 
     def evaluate(self, obs: Nest, action: Array) -> Array:
-        """Give the log-probability of each action ``[N, ...]``, float32 ``[N]``."""
+        """Return the log-probability of each action ``[N, ...]``, float32 ``[N]``."""
         return self.head.log_prob(self.params(obs), action, self.mask(obs))
 
     def value(self, obs: Nest) -> Array:
-        """Give the value of each observation ``[N, ...]``, float32 ``[N]``."""
+        """Return the value of each observation ``[N, ...]``, float32 ``[N]``."""
         return self.network.value(self._inner(obs))
 
     def act(self, obs: Any, rng: np.random.Generator, deterministic: bool = False, state: Array | None = None) -> Array:
-        """Give the action for one observation, both as the environment has them, without batch dimension.
+        """Return the action for one observation, both in the environment's format without batch dimension.
 
-        So a Discrete with a `start` counts from there, and the actions of a Box are clipped to its bounds. `state`: of a policy
-        that is recurrent, ``[1, state_size]``, and changed; None: an episode begins.
+        A Discrete with a `start` counts from there, and actions of a Box are clipped to its bounds. `state`: state of a
+        recurrent policy ``[1, state_size]``, updated in place; None: the start of an episode.
 
         Raises:
-            ValueError: the observation has not the structure, shape, dtype or choices of the space, is not finite, or its mask
-                allows no action. The bounds of a Box are not looked at: environments overstep them.
+            ValueError: the observation differs from the space in structure, shape, dtype or discrete values, is not finite, or
+                its mask allows no action. The bounds of a Box are not checked, because environments exceed them.
 
         >>> from gymnasium import spaces
         >>> from levada.rl.policy import Policy
@@ -177,12 +177,12 @@ class Actor:
     def act_batch(
         self, obs: Any, rng: np.random.Generator, deterministic: bool = False, state: Array | None = None
     ) -> Array:
-        """Give the actions ``[B, ...]`` for a batch of observations: arrays ``[B, ...]`` in the structure of the space.
+        """Return the actions ``[B, ...]`` for a batch of observations: arrays ``[B, ...]`` in the structure of the space.
 
-        `state`: of a policy that is recurrent, ``[B, state_size]``, and changed; None: episodes begin.
+        `state`: state of a recurrent policy ``[B, state_size]``, updated in place; None: the start of episodes.
 
         Raises:
-            ValueError: as `act`; or the rows of `state` are not as many.
+            ValueError: as in `act`, or `state` has a different number of rows.
 
         """
         num_rows = self.num_rows(obs)
@@ -202,10 +202,10 @@ class Actor:
         return make_encoder(self.policy.env_action_space, num_rows)(action)
 
     def num_rows(self, obs: Any) -> int:
-        """Say how many observations there are in a batch.
+        """Return the number of observations in a batch.
 
         Raises:
-            ValueError: it is no batch.
+            ValueError: it is not a batch.
 
         """
         try:
@@ -215,7 +215,7 @@ class Actor:
             raise ValueError(msg) from None
 
     def _chosen(self, batch: Nest, num_rows: int, rng: np.random.Generator, deterministic: bool, state: Array) -> Array:
-        """The actions ``[B, ...]`` as the policy counts them; the state becomes that after them."""
+        """Return the actions ``[B, ...]`` of the canonical space, and update the state in place."""
         row, _, state[...] = self.step(batch, state)
         check_row(row)
         mask = self.mask(batch)
@@ -224,11 +224,11 @@ class Actor:
         return self.head.sample(row, self.head.draw(rng, 1, num_rows)[0], mask)
 
     def mask(self, obs: Nest) -> Array | None:
-        """Give the action mask in the observations, if there is one."""
+        """Return the action mask in the observations, if there is one."""
         return cast("dict[str, Array]", obs)[ACTION_MASK] if self._has_mask else None
 
     def _inner(self, obs: Nest) -> Nest:
-        """What the network sees; also refuses to act without weights."""
+        """Return the observations without the mask; raise WeightsError if no weights are loaded."""
         if not self._loaded:
             self._refuse()
         return cast("dict[str, Nest]", obs)[OBS] if self._has_mask else obs
@@ -239,7 +239,7 @@ class Actor:
 
 
 def check_row(row: Array) -> None:
-    """Refuse what a network gives, ``[B, N]``, that says nothing of what to do; minus infinity may forbid some of it.
+    """Check that a network's outputs ``[B, N]`` determine actions; minus infinity may exclude some of them.
 
     Raises:
         WeightsError: there is a NaN or infinity.
@@ -247,14 +247,14 @@ def check_row(row: Array) -> None:
     """
     if not np.isfinite(row.max(axis=-1)).all():
         msg = (
-            "the network gives NaN or infinity: its weights, or the statistics of its normalisation, are infinite, or not those "
+            "the network gives NaN or infinity: its weights, or the statistics of its normalization, are infinite, or not those "
             "of a policy that has learned from such observations"
         )
         raise WeightsError(msg)
 
 
 def _num_rows(obs: Any, space: Space[Any]) -> int:
-    """Rows of a batch of observations, by its first leaf."""
+    """Return the number of rows of a batch of observations, from its first leaf."""
     while isinstance(space, spaces.Dict | spaces.Tuple):
         key, space = next(iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)))
         try:

@@ -1,14 +1,13 @@
-"""Action heads: what turns a row of a network's output into an action of one kind of action space.
+"""Action heads: convert a row of a network's outputs into an action of one kind of action space.
 
     space            kind of action                 a row of parameters          stored action
     Discrete         one of n                       n logits                     int64 [...]
-    MultiDiscrete    one of each of several sets    sum(nvec) logits             int64 [..., len(nvec)]
-    MultiBinary      switches                       one logit for each           int8 [..., n]
-    Box              numbers                        mean and log_std of each     float32 [..., *shape]
+    MultiDiscrete    one per set                    sum(nvec) logits             int64 [..., len(nvec)]
+    MultiBinary      n binary values                n logits                     int8 [..., n]
+    Box              real values                    mean and log_std of each     float32 [..., *shape]
 
-The learner asks a head for a `Distribution` of tensors. A sampler, which acts many thousand times a second on
-small batches, uses numpy: all noise of a rollout is drawn in one call, and one action then costs a sum and an
-argmax.
+The learner asks a head for a `Distribution` of tensors. A sampler, which acts many thousand times a second on small batches,
+uses NumPy: it draws all noise of a rollout in one call, and each action then costs a sum and an argmax.
 
     >>> import numpy as np
     >>> head = action_head(spaces.Discrete(3))
@@ -17,9 +16,9 @@ argmax.
     >>> head.sample(params, noise[0]), head.mode(params)
     (array([0, 2]), array([0, 2]))
 
-Both sides follow the same law, which the tests compare. Actions are those of the canonical space (see
-`levada.rl.spaces`): they count from 0. Those of a Box without `squash` are stored as they were sampled and
-may lie outside of the bounds: the environment's adapter clips them.
+Both sides follow the same distribution, which the tests compare. Actions belong to the canonical space (see
+`levada.rl.spaces`): they count from 0. Actions of a Box without `tanh_squash` are stored as sampled and may exceed the bounds;
+the environment's adapter clips them.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from levada.rl.spaces import SpaceError, canonical_action_space, check_action_sp
 __all__ = ["ActionHead", "action_head"]
 
 
-def action_head(space: Space[Any], squash: bool = False, state_std: bool = False) -> ActionHead:
+def action_head(space: Space[Any], tanh_squash: bool = False, state_dependent_std: bool = False) -> ActionHead:
     """Make the head of an action space.
 
     Args:
-        space: Discrete, MultiDiscrete, MultiBinary or a floating Box.
-        squash: send a Box's actions through tanh and scale them to its bounds, instead of clipping them.
-        state_std: the row of parameters brings the log_std of a squashed Box; else it is a parameter of its own.
+        space: Discrete, MultiDiscrete, MultiBinary or a float Box.
+        tanh_squash: squash a Box's actions with tanh and scale them to its bounds, instead of clipping them.
+        state_dependent_std: the network outputs the log_std of a squashed Box; otherwise it is a separate parameter.
 
     Raises:
-        SpaceError: the space is of another kind, or cannot be squashed.
+        SpaceError: the space is not supported, or cannot be squashed.
 
     >>> action_head(spaces.MultiDiscrete([2, 3])).num_params
     5
@@ -53,8 +52,8 @@ def action_head(space: Space[Any], squash: bool = False, state_std: bool = False
     """
     check_action_space(space)
     space = canonical_action_space(space)
-    if squash and not isinstance(space, spaces.Box):
-        msg = f"squash=True needs a Box action space, got {space}; did you mean squash=False?"
+    if tanh_squash and not isinstance(space, spaces.Box):
+        msg = f"tanh_squash=True needs a Box action space, got {space}; did you mean tanh_squash=False?"
         raise SpaceError(msg)
     if isinstance(space, spaces.Discrete):
         return DiscreteHead(space)
@@ -63,4 +62,4 @@ def action_head(space: Space[Any], squash: bool = False, state_std: bool = False
     if isinstance(space, spaces.MultiBinary):
         return MultiBinaryHead(space)
     assert isinstance(space, spaces.Box)
-    return SquashedBoxHead(space, state_std) if squash else BoxHead(space)
+    return SquashedBoxHead(space, state_dependent_std) if tanh_squash else BoxHead(space)

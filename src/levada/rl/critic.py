@@ -1,9 +1,9 @@
-"""Critics: values of observations and actions, by several networks at once.
+"""Critics: values of observations and actions, from several networks at once.
 
 >>> critic = Critic(spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-1.0, 1.0, (2,)), num=2)
 >>> critic(torch.zeros(5, 3), torch.zeros(5, 2)).shape
 torch.Size([2, 5])
->>> ChoiceCritic(spaces.Box(-1.0, 1.0, (3,)), 4, num=2)(torch.zeros(5, 3)).shape
+>>> DiscreteCritic(spaces.Box(-1.0, 1.0, (3,)), 4, num=2)(torch.zeros(5, 3)).shape
 torch.Size([2, 5, 4])
 """
 
@@ -26,11 +26,11 @@ from levada.rl.spaces import OBS, SpaceError, has_action_mask
 class Critic(nn.Module):
     """`num` networks of linear layers and ReLUs, each on the flattened observation and action.
 
-    They begin as torch's linear layers do. (Both at once, by batched products, is slower: what is put together has to be taken
-    apart.)
+    They are initialized like PyTorch's linear layers. (Batched products over all networks are slower, because of the copies to
+    stack and split tensors.)
 
     Raises:
-        SpaceError: observations that are no vectors, or actions that are no Box.
+        SpaceError: the observations are not vectors, or the action space is not a Box.
 
     """
 
@@ -39,7 +39,7 @@ class Critic(nn.Module):
         observation_space: Space[Any],
         action_space: Space[Any],
         *,
-        hidden: Sequence[int] = (256, 256),
+        hidden_sizes: Sequence[int] = (256, 256),
         num: int = 2,
     ) -> None:
         super().__init__()
@@ -47,11 +47,11 @@ class Critic(nn.Module):
             msg = f"Critic: needs a Box action space, got {action_space}"
             raise SpaceError(msg)
         self.vector = Vector(observation_space)
-        sizes = [self.vector.size + math.prod(action_space.shape), *hidden, 1]
+        sizes = [self.vector.size + math.prod(action_space.shape), *hidden_sizes, 1]
         self.networks = nn.ModuleList(_network(sizes) for _ in range(num))
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Give values ``[num, N]``."""
+        """Return values ``[num, N]``."""
         both = torch.cat([self.vector(obs.to(torch.float32)), action.reshape(len(action), -1)], dim=1)
         return torch.stack([network(both)[:, 0] for network in self.networks])
 
@@ -63,18 +63,20 @@ def _network(sizes: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-class ChoiceCritic(nn.Module):
-    """`num` networks, each of which gives the values of all choices; for observations of any kind, see `value_network`."""
+class DiscreteCritic(nn.Module):
+    """`num` networks, each of which returns the values of all discrete actions; supports all observations, see
+    `value_network`.
+    """
 
     def __init__(
-        self, observation_space: Space[Any], num_actions: int, *, hidden: Sequence[int] = (256, 256), num: int = 2
+        self, observation_space: Space[Any], num_actions: int, *, hidden_sizes: Sequence[int] = (256, 256), num: int = 2
     ) -> None:
         super().__init__()
         self._has_mask = has_action_mask(observation_space)
         space = cast("spaces.Dict", observation_space)[OBS] if self._has_mask else observation_space
-        self.networks = nn.ModuleList(value_network(space, num_actions, hidden) for _ in range(num))
+        self.networks = nn.ModuleList(value_network(space, num_actions, hidden_sizes) for _ in range(num))
 
     def forward(self, obs: TensorNest) -> Tensor:
-        """Give values ``[num, N, num_actions]``, also of actions that a mask forbids."""
+        """Return values ``[num, N, num_actions]``, including those of masked actions."""
         seen = cast("dict[str, TensorNest]", obs)[OBS] if self._has_mask else obs
         return torch.stack([network(seen)[0] for network in self.networks])

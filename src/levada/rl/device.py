@@ -1,6 +1,6 @@
-"""On what networks compute: the processor, or a GPU that is fed through pinned memory and replays its updates as graphs.
+"""Device of the networks: the CPU, or a GPU that is fed through pinned memory and replays its updates as CUDA graphs.
 
-Weights, rollouts and checkpoints are arrays in main memory whatever the device, so a run may go on with another one.
+Weights, rollouts and checkpoints are arrays in main memory on every device, so a run may resume on a different one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _capturing = threading.Lock()
 Tensors: TypeAlias = tuple[Tensor, ...]
 
 _NUM_WARMUPS = 3
-"""Runs before a graph is captured: libraries choose their kernels and take their memory in the first ones."""
+"""Number of runs before a graph is captured: in the first ones, libraries choose their kernels and allocate memory."""
 
 
 class DeviceError(LevadaError, ValueError):
-    """A device that is not there, or none at all."""
+    """The device does not exist, or its name is invalid."""
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name.
+    """Return the device with this name.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no such device.
 
     >>> find_device("cpu")
     device(type='cpu')
@@ -63,26 +63,28 @@ def find_device(name: str) -> torch.device:
 
 
 def has_gpu() -> bool:
-    """Whether torch finds one."""
+    """Return whether PyTorch finds a GPU."""
     return torch.cuda.is_available()
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until a device has done all that it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def choose_device(observation_space: Space[Any]) -> str:
-    """The device of `auto`: a GPU for large images, where there is one. It follows from sizes; nothing is timed."""
+    """Return the device that `auto` selects: a GPU for large images, if available. Depends on sizes alone; nothing is
+    timed.
+    """
     return "cuda" if has_gpu() and has_large_images(observation_space) else "cpu"
 
 
 class Sender:
-    """Takes tensors to a device.
+    """Moves tensors to a device.
 
-    To a GPU they go through pinned memory, on a stream of their own: while one is under way, the next is copied into pinned
-    memory, and the device goes on with what it has to do. On the processor they stay where they are.
+    Tensors for a GPU go through pinned memory, on a separate stream: while one is in transfer, the next is copied to pinned
+    memory, and the device continues computing. On the CPU nothing is moved.
 
     >>> batch = Sender(torch.device("cpu")).send([torch.ones(3)])
     >>> batch[0].tolist()
@@ -94,12 +96,12 @@ class Sender:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def send(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The tensors on the device; what is computed with them next waits until they are there."""
+        """Return the tensors on the device; later computations wait for their arrival."""
         if self._stream is None:
             return tensors
         there: list[Tensor] = []
         for tensor in tensors:
-            pinned = tensor.pin_memory()  # torch gives it to nobody else before it has been read
+            pinned = tensor.pin_memory()  # PyTorch does not reuse it before it has been read
             with torch.cuda.stream(self._stream):
                 there.append(pinned.to(self._device, non_blocking=True))
         computing = torch.cuda.current_stream(self._device)
@@ -109,7 +111,7 @@ class Sender:
         return there
 
     def send_all(self, nest: Any) -> Any:
-        """The same for a nest of tensors."""
+        """Return a nest of tensors on the device."""
         if self._stream is None:
             return nest
         leaves: list[Tensor] = []
@@ -118,15 +120,15 @@ class Sender:
 
 
 def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[int] = ()) -> Callable[..., Tensors]:
-    """What does the same as a function of tensors, for others of the same shapes, by one launch in place of hundreds.
+    """Make an equivalent function for tensors of the same shapes, which takes one launch in place of hundreds.
 
-    A CUDA graph has its own memory: what comes is copied into it, and what it gives is valid until it runs again. On the
-    processor the function itself stands where the graph would, between the same copies.
+    A CUDA graph has its own memory: arguments are copied into it, and results are valid until it runs again. On the CPU the
+    function itself is called in place of the graph, between the same copies.
 
     Args:
-        function: of tensors, which does the same whatever their values are.
-        args: an example.
-        changed: places of those that the function changes.
+        function: a function of tensors that runs the same operations for all values.
+        args: example arguments.
+        changed: indices of the arguments that the function changes.
 
     >>> double = as_graph(lambda x: (2.0 * x,), (torch.zeros(2),))
     >>> double(torch.tensor([1.0, 3.0]))[0].tolist()
@@ -147,7 +149,7 @@ def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[
 
 
 def _standing_in(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], Tensors]:
-    """What a graph does, without one: it writes to the same memory each time."""
+    """Call the function in place of a graph, writing to the same memory each time."""
     results: list[Tensor] = []
 
     def replay() -> Tensors:
@@ -162,18 +164,18 @@ def _standing_in(function: Callable[..., Tensors], memory: Tensors) -> Callable[
 
 
 def _captured_if_possible(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], Tensors]:
-    """The graph; or the function itself, said in the log, where it asks the device for numbers while it is captured."""
+    """Capture the graph; if the function reads values from the device during capture, log it and return the function."""
     try:
         return _capture(function, memory)
     except RuntimeError as error:
-        function(*memory)  # if the loss or the network is at fault, its own error comes here
+        function(*memory)  # raises the loss's or the network's own error, if that is the cause
         reason = str(error).strip().partition("\n")[0]
         log.warning("the update cannot be captured as a CUDA graph (%s): it runs as with compile=False", reason)
         return partial(function, *memory)
 
 
 def _capture(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], Tensors]:
-    """The launches of a function, gradients included, as a graph that reads and writes the same memory each time."""
+    """Capture a function, gradients included, as a graph that reads and writes the same memory each time."""
     device = memory[0].device
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -182,7 +184,7 @@ def _capture(function: Callable[..., Tensors], memory: Tensors) -> Callable[[], 
             function(*memory)
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    # one at a time, as torch wants it; other threads may act meanwhile
+    # PyTorch captures one graph at a time; other threads may act meanwhile
     with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         results = function(*memory)
 

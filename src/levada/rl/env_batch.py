@@ -1,20 +1,20 @@
-"""Many environments stepped together, whatever kind of vector environment they are.
+"""A batch of environments stepped together, for every kind of vector environment.
 
-Vector environments differ in what happens after an episode's end (`gymnasium.vector.AutoresetMode`); a
-rollout that ignores this learns from transitions that never were. `EnvBatch` gives one account of it:
+Vector environments differ in what happens after an episode ends (`gymnasium.vector.AutoresetMode`). A rollout that ignores
+this contains transitions that never happened. `EnvBatch` reports all modes in one way:
 
     obs = batch.reset(seed)                           # once
     while True:
         result = batch.step(policy(obs))
-        obs = result.obs                              # always: what to act on next
+        obs = result.obs                              # always: the observation to act on next
 
 | where an episode ended | its row of `obs` | `final_obs` | the row's next step |
 |---|---|---|---|
 | NEXT_STEP | the true final observation | None | `is_reset`: no transition, the action is ignored |
 | SAME_STEP, DISABLED | the next episode's first one | (indices, the true final observations) | ordinary |
 
-So the transition of row i is (previous `obs`, action, `reward`, next) with next = `final_obs` if given for i,
-else `obs`, and there is none where `is_reset`.
+The transition of row i is (previous `obs`, action, `reward`, next), with next = `final_obs` if it has row i, else `obs`. Where
+`is_reset`, there is no transition.
 
     >>> import gymnasium, numpy as np
     >>> with EnvBatch(gymnasium.make_vec("CartPole-v1", num_envs=2)) as batch:
@@ -66,16 +66,16 @@ if TYPE_CHECKING:
 
 
 class EnvError(LevadaError, RuntimeError):
-    """An environment broke the Gymnasium contract: NaN, a wrong shape or dtype, a reward that is no number.
+    """An environment broke the Gymnasium contract: NaN, a wrong shape or dtype, a reward that is not a number.
 
-    An exception that the environment itself raises keeps its type and traceback; a note says where it was.
+    An exception raised by the environment keeps its type and traceback; a note adds where it happened.
     """
 
 
 class StepResult(NamedTuple):
-    """What a step gave, a row for each environment; no later step changes these arrays.
+    """Result of a step, one row per environment. Later steps do not change these arrays.
 
-    Write to none of the three boolean ones: where no episode ended they are one array of False, made once.
+    Do not write to the three boolean arrays: if no episode ended, they are one shared array of False.
     """
 
     obs: Nest
@@ -83,37 +83,37 @@ class StepResult(NamedTuple):
     reward: npt.NDArray[np.float32]
     """[B]"""
     terminated: npt.NDArray[np.bool_]
-    """[B] the episode ended by itself: nothing comes after."""
+    """[B] the episode reached a terminal state."""
     truncated: npt.NDArray[np.bool_]
-    """[B] the episode was cut off, for instance by a time limit: bootstrap from its final observation."""
+    """[B] the episode was truncated, for example by a time limit: bootstrap from its final observation."""
     is_reset: npt.NDArray[np.bool_]
-    """[B] the row is no transition but a reset that ignored its action (NEXT_STEP, the step after an end)."""
+    """[B] the row is no transition but a reset that ignored its action (NEXT_STEP, the step after an episode's end)."""
     final_obs: tuple[npt.NDArray[np.intp], Nest] | None
-    """Indices of the episodes that ended in this step, and the rows of their true final observations.
+    """Indices of the episodes that ended in this step, and their true final observations.
 
     None if none ended, and in NEXT_STEP mode, where `obs` itself holds them.
     """
-    goes_on: npt.NDArray[np.bool_]
-    """[B] the episode ended for the learner, because a life was lost, but the game goes on; see `Task.life_loss`."""
+    life_lost: npt.NDArray[np.bool_]
+    """[B] the episode ended for the learner because a life was lost; the game continues. See `Task.life_loss`."""
 
     @property
     def is_over(self) -> npt.NDArray[np.bool_]:
-        """[B] the game ended: with its return."""
-        return (self.terminated | self.truncated) & ~self.goes_on
+        """[B] the game ended, and with it the episode return."""
+        return (self.terminated | self.truncated) & ~self.life_lost
 
 
 class EnvBatch:
     """A vector environment with one reset rule, checked observations and rewards, and canonical spaces.
 
-    - `env` belongs to the batch from now on: `close()` closes it. Its metadata must give an autoreset mode.
-    - Actions are given as the policy made them: Discrete and MultiDiscrete count from 0 (a `start` is added
-      here), Box actions are clipped to the bounds here: a log-probability is that of the unclipped action.
-    - Observations come in canonical form (see `levada.rl.spaces`): float32, counting from 0.
-    - An `AsyncVectorEnv` in SAME_STEP mode resets an environment before it sends the final observation; one
-      that returns the same array each time needs `Task(..., vectorization="async")`, which copies it in time.
-    - `env_observation_space` and `env_action_space` are the spaces as the environment declares them; after `stack_frames`
-      the former, as the observations themselves, is that of stacks.
-    - A mask that allows nothing is refused; at an episode's end it is opened, for no action follows there.
+    - The batch owns `env`: `close()` closes it. Its metadata must declare an autoreset mode.
+    - Actions are passed as the policy made them. Discrete and MultiDiscrete count from 0; the batch adds `start`. The batch
+      clips Box actions to the bounds, so log-probabilities belong to the unclipped actions.
+    - Observations are in canonical form (see `levada.rl.spaces`): float32, counting from 0.
+    - An `AsyncVectorEnv` in SAME_STEP mode resets an environment before it sends the final observation. An environment that
+      returns the same array each time needs `Task(..., vectorization="async")`, which copies it in time.
+    - `env_observation_space` and `env_action_space` are the spaces that the environment declares. After `stack_frames`,
+      `env_observation_space` is the space of the stacks.
+    - A mask that allows no action is an error. At an episode's end all actions are allowed, because none follows.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, name: str | None = None) -> None:
@@ -147,17 +147,17 @@ class EnvBatch:
         self._encode = make_encoder(raw_action_space, self.num_envs)
         self._check_mask = MaskCheck(raw_action_space) if has_action_mask(raw_space) else None
         self._shape = (self.num_envs,)
-        self._none = np.zeros(self.num_envs, np.bool_)  # stands for "no row" in every result
+        self._none = np.zeros(self.num_envs, np.bool_)  # represents "no row" in every result
         self._none.flags.writeable = False
-        self._done = self._none  # which rows the next step only resets
+        self._done = self._none  # rows that the next step only resets
         self._is_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._states = EnvStates(env)
 
     @classmethod
     def serial(cls, envs: Sequence[gymnasium.Env[Any, Any]], *, name: str | None = None) -> Self:
-        """Step single environments one after the other: as `SyncVectorEnv` in SAME_STEP mode, at less cost.
+        """Step single environments sequentially: like `SyncVectorEnv` in SAME_STEP mode, at less cost.
 
-        They belong to the batch from now on; if they cannot be batched they are closed.
+        The batch owns them; if they cannot be batched they are closed.
         """
         name = name or (envs[0].spec.id if envs[0].spec is not None else type(envs[0].unwrapped).__name__)
         try:
@@ -172,10 +172,10 @@ class EnvBatch:
         return cls(env, name=name)
 
     def stack_frames(self, num_frames: int) -> None:
-        """Show stacks ``[B, k, ...]`` of the last k frames from now on; to be called before the first reset.
+        """Return stacks ``[B, k, ...]`` of the last k frames from now on. Call it before the first reset.
 
         Raises:
-            SpaceError: observations are no Box.
+            SpaceError: the observation space is not a Box.
 
         """
         try:
@@ -187,21 +187,21 @@ class EnvBatch:
         self._stack = FrameStack(cast("spaces.Box", self.observation_space), self.num_envs)
 
     def count_lives(self) -> None:
-        """End an episode with each life that is lost, from now on; to be called before the first reset."""
+        """End an episode with each lost life from now on. Call it before the first reset."""
         self._lives = np.zeros(self.num_envs, np.int64)
         if isinstance(self._env.unwrapped, SerialVectorEnv):
             self._env.unwrapped.tell_lives()
 
     def find_masks(self) -> MaskSource | None:
-        """Where the environments give action masks beside their observations; ends an episode to look."""
+        """Find the source of action masks outside of the observations. This ends a running episode."""
         env = self._env.unwrapped
         return find_masks(env.envs[0] if isinstance(env, SerialVectorEnv) else env)
 
     def reset(self, seed: int | None = None) -> Nest:
-        """Start every episode anew; returns the first observations, [B, ...].
+        """Start new episodes in all environments and return their first observations, [B, ...].
 
-        The seed is hashed before use, one hash for each environment that can be seeded by itself: batches
-        with seeds 0 and 1 share no episode, as they would if environment i were seeded with seed + i.
+        The seed is hashed before use, into one hash per separately seeded environment. Batches with seeds 0 and 1 therefore
+        share no episodes. If environment i were seeded with seed + i, they would.
         """
         self._seed, self._env_seeds, self._num_steps = seed, None, 0
         self._done = self._none
@@ -229,7 +229,7 @@ class EnvBatch:
         return obs if self._stack is None else self._stack.begin(cast("Array", obs))
 
     def step(self, actions: Any) -> StepResult:
-        """Give each environment its action, [B, ...]."""
+        """Step each environment with its action, [B, ...]."""
         if not self._num_steps:
             msg = f"environment {self.name!r}: step() before reset(); call reset(seed) first"
             raise RuntimeError(msg)
@@ -258,27 +258,27 @@ class EnvBatch:
                     final_obs = self._end(obs, info, done)
             if is_reset is not self._none:
                 self._check_resets(is_reset, terminated | truncated)
-                reward[is_reset] = 0.0  # some environments repeat the last one
+                reward[is_reset] = 0.0  # some environments repeat the last reward
             if self._check_mask is not None:
                 self._check_mask(obs, self._done)
-            goes_on = self._none
+            life_lost = self._none
             if self._lives is not None:
                 lives = self._read_lives(info)
-                goes_on = (lives < self._lives) & ~(terminated | truncated | is_reset)
-                terminated = terminated | goes_on
+                life_lost = (lives < self._lives) & ~(terminated | truncated | is_reset)
+                terminated = terminated | life_lost
                 self._lives[:] = lives
         except Violation as violation:
             raise self._error(violation) from None
         self._num_steps += 1
         if self._stack is not None:
             obs, final_obs = self._stack.step(cast("Array", obs), is_reset, final_obs)
-        return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, goes_on)
+        return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, life_lost)
 
     def save(self) -> bytes:
-        """The state of the environments, in the middle of their episodes.
+        """Return the state of the environments, in the middle of their episodes.
 
         Raises:
-            NotSavedError: they cannot be saved; says why.
+            NotSavedError: they cannot be saved; the message gives the reason.
 
         """
         where = np.array([self._num_steps]).tobytes() + np.asarray(self._done).tobytes()
@@ -286,10 +286,10 @@ class EnvBatch:
         return where + lives + (b"" if self._stack is None else self._stack.save()) + self._states.save()
 
     def restore(self, state: bytes) -> None:
-        """Go on where `save` was called on a batch that was made in the same way.
+        """Restore the state that `save` returned from an equally made batch.
 
         Raises:
-            NotSavedError: the state is not that of such a batch.
+            NotSavedError: the state belongs to a different batch.
 
         """
         head = np.dtype(np.int64).itemsize + self.num_envs
@@ -307,11 +307,12 @@ class EnvBatch:
         self._done = done if done.any() else self._none
 
     def close(self) -> None:
-        """Close the environments; a second call does nothing. What does not return within `CLOSE_S` is left, with a warning.
+        """Close the environments; a second call does nothing. A close that takes longer than `CLOSE_S` is abandoned, with a
+        warning.
 
         Raises:
             EnvError: `close()` called sys.exit.
-            Exception: what it raises.
+            Exception: any error of the environment's `close()`.
 
         """
         if self._closed:
@@ -333,7 +334,7 @@ class EnvBatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close them. What that raises becomes a warning: it undoes nothing of the block, and hides none of its errors."""
+        """Close the environments. An error becomes a warning, so that it hides no error of the block."""
         try:
             self.close()
         except Exception as second:
@@ -360,7 +361,7 @@ class EnvBatch:
     def _derived_seeds(self, seed: int | None) -> Any:
         if seed is None:
             return None
-        # 31 bits, for some environments keep their seed in an int32.
+        # 31 bits, because some environments store their seed in an int32.
         words = [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(self.num_envs)]
         if isinstance(self._env.unwrapped, SerialVectorEnv | SyncVectorEnv | AsyncVectorEnv):
             self._env_seeds = words
@@ -368,7 +369,7 @@ class EnvBatch:
         return words[0]
 
     def _end(self, obs: Nest, info: Any, done: Array) -> tuple[npt.NDArray[np.intp], Nest]:
-        """The true final observations; if need be, puts the next episodes' first ones into `obs`."""
+        """Return the true final observations; in DISABLED mode, also write the next episodes' first ones into `obs`."""
         indices = np.flatnonzero(done)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = self._read_final(info, indices)
@@ -409,7 +410,7 @@ class EnvBatch:
             self._row_readers[num_rows] = make_reader(self._raw_space, num_rows, "final_obs")
         reader = self._row_readers[num_rows]
         try:
-            if isinstance(final, np.ndarray) and final.dtype == object:  # an observation or None for each
+            if isinstance(final, np.ndarray) and final.dtype == object:  # an observation or None per environment
                 rows = reader.allocate()
                 for row, index in enumerate(indices):
                     reader.put(rows, row, final[index])
@@ -429,7 +430,7 @@ class EnvBatch:
         write(obs, indices, map_nest(lambda leaf: leaf[indices], self._read(fresh)))
 
     def where(self) -> str:
-        """Which environment, which step, which seed, in words."""
+        """Return the environment, the step and the seed as text."""
         return self._where(getattr(self._env, "at", None))
 
     def _where(self, env_index: int | None) -> str:

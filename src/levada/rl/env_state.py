@@ -1,4 +1,4 @@
-"""The state of environments as bytes: to go on in the middle of an episode, in another process, after a kill.
+"""The state of environments as bytes, to resume in the middle of an episode, in another process, after a kill.
 
 >>> env, other = (SerialVectorEnv([gymnasium.make("CartPole-v1") for _ in range(2)]) for _ in range(2))
 >>> states = EnvStates(env)
@@ -7,11 +7,11 @@
 >>> bool((other.step([0, 1])[0] == env.step([0, 1])[0]).all())
 True
 
-An environment is pickled as it is, wrappers and all. Two kinds would come back without their state, and are asked for it
-themselves: MuJoCo's (`MjData`) and those of the Arcade Learning Environment (`cloneState`, with its random numbers).
+An environment is pickled with all its wrappers. Two kinds would lose their state, so it is read from their simulators:
+MuJoCo's (`MjData`) and those of the Arcade Learning Environment (`cloneState`, including its random number generator).
 
-A state is a pickle, and to restore one is to do what it says. Restore only what was written here, or is trusted: who resumes a
-run asks `levada.run.trust`.
+A state is a pickle, and restoring one can execute any code in it. Restore only states that were written here or are trusted;
+to resume a run, see `levada.run.trust`.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ __all__ = ["EnvStates"]
 
 
 class EnvStates:
-    """Saves and restores one vector environment; made before it is first reset."""
+    """Saves and restores one vector environment. Make it before the first reset."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self._env = env
         self._layers = _Layers(env)
 
     def save(self) -> bytes:
-        """The state of the environment.
+        """Return the state of the environment.
 
         Raises:
-            NotSavedError: it cannot be pickled, or would come back without its state; says why.
+            NotSavedError: it cannot be pickled, or would lose its state; the message gives the reason.
 
         """
         return _pickle(self._root, self._layers)
 
     def restore(self, state: bytes) -> None:
-        """Go on from what an environment was, made in the same way, when its state was saved.
+        """Restore the state of an environment that was made in the same way.
 
         Raises:
-            NotSavedError: the state is not that of such an environment.
+            NotSavedError: the state belongs to a different environment.
 
         """
         try:
             restored = _Reader(io.BytesIO(state), self._layers).load()
-        except Exception as error:  # a class may raise anything while its state is put back
+        except Exception as error:  # a class may raise any error while its state is restored
             msg = f"the state of {self._env} could not be put back ({type(error).__name__}: {error})"
             raise NotSavedError(msg) from error
         if _kinds(restored) != _kinds(self._root):
@@ -72,15 +72,15 @@ class EnvStates:
 
     @property
     def _root(self) -> Any:
-        """What is pickled."""
+        """The object that is pickled."""
         return self._env.envs if isinstance(self._env, SerialVectorEnv) else self._env
 
 
 class _Layers:
-    """Environments and wrappers inside of a vector environment, and what of them never changes."""
+    """Environments and wrappers inside a vector environment, and their constant attributes."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], before: _Layers | None = None) -> None:
-        """`before`: of the environment whose place this one takes, as it was when it was made."""
+        """`before`: layers of the environment that this one replaces, in their initial state."""
         self.objects = list(_inside(env))
         self.index = {id(layer): number for number, layer in enumerate(self.objects)}
         self._fixed: dict[int, tuple[int, str]] = {}
@@ -95,7 +95,7 @@ class _Layers:
                     self._spaces.append((value, where, old.get(where) or _random_states(value)))
 
     def constants(self) -> dict[int, tuple[int, str]]:
-        """By id, in which layer under which name; a space belongs to them while nothing was sampled from it."""
+        """Return the layer and attribute name of constants by id. A space is constant until it is sampled from."""
         unused = {id(space): where for space, where, states in self._spaces if _random_states(space) == states}
         return self._fixed | unused
 
@@ -129,7 +129,7 @@ def _pickle(root: Any, layers: _Layers) -> bytes:
         _Writer(data, layers).dump(root)
     except NotSavedError:
         raise
-    except Exception as error:  # pickling asks every object, and those may raise anything
+    except Exception as error:  # pickling calls methods of every object, which may raise any error
         name = type(layers.objects[-1]).__name__
         msg = f"{name} cannot be pickled ({type(error).__name__}: {error})"
         raise NotSavedError(msg) from error
@@ -151,7 +151,7 @@ class _Writer(pickle.Pickler):
         return NotImplemented
 
     def _own_state(self, env: Any) -> Any:
-        """EzPickle makes an environment anew, without its state."""
+        """Pickle an environment with its state; EzPickle would make a new one without it."""
         kind = _kind(env)
         number = self._layers.index.get(id(env))
         if kind is None or number is None:
@@ -162,7 +162,7 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Puts objects together; what never changes is taken from the environment that is there."""
+    """Unpickles objects; constants are taken from the existing environment."""
 
     def __init__(self, file: io.BytesIO, layers: _Layers) -> None:
         super().__init__(file)
@@ -179,7 +179,7 @@ class _Reader(pickle.Unpickler):
         return ours[name]
 
 
-# ---- simulators that have a state of their own
+# ---- simulators with their own state
 
 _OF_SIMULATOR = frozenset({"ale", "data", "model", "mujoco_renderer"})
 

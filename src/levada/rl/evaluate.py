@@ -1,4 +1,4 @@
-"""Evaluation: a trained policy by itself, acting in environments that it is not learning from.
+"""Evaluation of a trained policy, in environments separate from training.
 
 policy = run.policy
 action = policy.act(observation)
@@ -21,15 +21,15 @@ from levada.rl.spaces import Array
 from levada.rl.task import Task
 
 MAX_ENVS = 8
-"""Environments that are evaluated together."""
+"""Maximum number of environments evaluated together."""
 _ENDLESS = np.iinfo(np.int64).max
 
 
 class TrainedPolicy:
-    """A policy with its weights; acts as it did in training, normalisation included."""
+    """A policy with its weights. Acts as in training, normalization included."""
 
     def __init__(self, policy: Policy, weights: Weights, *, version: int, seed: int = 0) -> None:
-        """`version`: number of updates that the weights have had; `seed`: of the sampled actions."""
+        """`version`: number of updates of the weights; `seed`: seed of sampled actions."""
         self.policy = policy
         self.weights = weights
         self.version = version
@@ -39,9 +39,9 @@ class TrainedPolicy:
         self._states = self._actor.initial_state(0)
 
     def reset(self, is_new: Array | None = None) -> None:
-        """Episodes begin: forget what was seen. Only policies that are recurrent remember anything.
+        """Reset the recurrent state at the start of episodes; other policies have no state.
 
-        `is_new`: bool ``[B]``, the rows of `act_batch` whose episodes begin; None: all, and that of `act`.
+        `is_new`: bool ``[B]``, the rows of `act_batch` whose episodes start; None: all rows, and the state of `act`.
         """
         if is_new is None:
             self._state[...], self._states = 0.0, self._actor.initial_state(0)
@@ -49,26 +49,27 @@ class TrainedPolicy:
             self._states[np.asarray(is_new, np.bool_)] = 0.0
 
     def act(self, obs: Any, *, deterministic: bool = True) -> Array:
-        """The action for one observation; the likeliest one, or drawn as in training.
+        """Return the action for one observation: the most probable one, or a sample as in training.
 
-        The observation is as the environment shows it, and the action as the environment takes it: Discrete ones count
-        from the `start` of the space, and continuous ones are clipped to the bounds. A recurrent policy remembers what it has
-        seen: call `reset` where an episode begins.
+        The observation and the action have the environment's format: Discrete actions count from the `start` of the space, and
+        continuous ones are clipped to the bounds. A recurrent policy keeps its state between calls; call `reset` at the start
+        of an episode.
 
         Raises:
-            ValueError: the observation has not the structure, shape, dtype or choices of the environment's space, is not finite,
-                or its mask allows no action. The bounds of a Box are not looked at: environments overstep them.
+            ValueError: the observation differs from the environment's space in structure, shape, dtype or discrete values, is
+                not finite, or its mask allows no action. The bounds of a Box are not checked, because environments exceed
+                them.
         """
         return self._actor.act(obs, self._rng, deterministic, self._state)
 
     def act_batch(self, obs: Any, *, deterministic: bool = True) -> Array:
-        """The actions ``[B, ...]`` for a batch of observations: arrays ``[B, ...]`` in the structure of the space.
+        """Return the actions ``[B, ...]`` for a batch of observations: arrays ``[B, ...]`` in the structure of the space.
 
-        A vector environment shows such batches. Row by row it is what `act` does. A recurrent policy remembers each row; with
-        another number of rows it begins anew. Call ``reset(is_new)`` where episodes begin.
+        Vector environments return such batches. Each row is computed as by `act`. A recurrent policy keeps a state per row; a
+        different number of rows resets it. Call ``reset(is_new)`` at the start of episodes.
 
         Raises:
-            ValueError: as `act`.
+            ValueError: as in `act`.
         """
         num_rows = self._actor.num_rows(obs)
         if len(self._states) != num_rows:
@@ -89,11 +90,11 @@ class TrainedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came of an evaluation."""
+    """Result of an evaluation."""
 
     episodes: tuple[Episode, ...]
     version: int
-    """Number of updates that the evaluated weights have had."""
+    """Number of updates of the evaluated weights."""
     deterministic: bool
 
     @property
@@ -121,9 +122,9 @@ def evaluate(
     deterministic: bool = True,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> Evaluation:
-    """Play whole episodes, the same number in each environment, so that short ones are not favoured.
+    """Run whole episodes, the same number in each environment, so that short ones are not favored.
 
-    `on_episode` is called after each, to show progress.
+    `on_episode` is called after each episode, to show progress.
 
     Raises:
         ValueError: fewer than one episode.

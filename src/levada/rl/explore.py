@@ -1,4 +1,4 @@
-"""Exploration: how a sampler leaves the greedy policy, by env steps and never by updates.
+"""Exploration: how a sampler deviates from the greedy policy. Schedules count env steps, never updates.
 
 >>> explore = EpsilonGreedy(start=1.0, end=0.1, num_steps=1_000)
 >>> [round(float(explore.epsilon(step)), 2) for step in (0, 500, 1_000, 9_000)]
@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,14 +22,14 @@ from levada.rl.actions import ActionHead
 from levada.rl.spaces import Array, SpaceError
 
 Explore = Callable[[int, Array, "Array | None", Array], Array]
-"""(step, rows of parameters ``[B, row_size]``, action mask, where to write the actions) -> actions ``[B, ...]``."""
+"""(step, rows of parameters ``[B, row_size]``, action mask, output array) -> actions ``[B, ...]``."""
 
 
 class Exploration(Protocol):
     """Recipe of an exploration; plain data."""
 
     def check(self, head: ActionHead) -> None:
-        """Raise SpaceError if it cannot explore these actions."""
+        """Raise SpaceError if it does not support these actions."""
         ...
 
     def plan(
@@ -40,15 +41,15 @@ class Exploration(Protocol):
         shard: Shard,
         num_env_steps: int,
     ) -> Explore:
-        """What chooses the actions of the next T steps.
+        """Return a function that chooses the actions of the next T steps.
 
         Args:
-            head: of the policy.
-            rng: of the shard.
+            head: action head of the policy.
+            rng: generator of the shard.
             num_steps: T.
             num_envs: B.
-            shard: which of them.
-            num_env_steps: that all shards have taken before.
+            shard: the shard that acts.
+            num_env_steps: number of env steps of all shards so far.
 
         """
         ...
@@ -56,42 +57,47 @@ class Exploration(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedy:
-    """The best action, or with probability epsilon any that is allowed (Mnih et al. 2015, section Methods).
+    """The best action or, with probability epsilon, a random allowed one (Mnih et al. 2015, section Methods).
 
-    Epsilon falls in a straight line. With `ladder` it does not, and differs between environments instead: environment i of N,
-    counted over all shards, has ladder ** (1 + 7 i / (N - 1)), as in Ape-X (arXiv 1803.00933, section 4).
+    Epsilon is annealed linearly. With `base` it is constant and differs between environments: environment i of N, counted over
+    all shards, has base ** (1 + alpha i / (N - 1)), as in Ape-X (arXiv 1803.00933, section 4).
 
     Raises:
-        ValueError: numbers that cannot be.
+        ValueError: a number is invalid.
 
     """
 
     start: float = 1.0
-    """Epsilon in the beginning."""
+    """Initial epsilon."""
     end: float = 0.05
-    """And from `num_steps` on."""
+    """Final epsilon, reached after `num_steps`."""
     num_steps: int = 10_000
-    """Env steps of all shards together over which it falls."""
-    ladder: float | None = None
-    """Base of the ladder, such as 0.4; None: epsilon falls."""
+    """Number of env steps, of all shards together, over which epsilon is annealed."""
+    base: float | None = None
+    """Epsilon of the first environment, such as 0.4. None: epsilon is annealed."""
+    alpha: float = 7.0
+    """Spread of epsilon over the environments; the last one has `base ** (1 + alpha)`."""
 
     def __post_init__(self) -> None:
-        for name in ("start", "end", "ladder"):
+        for name in ("start", "end", "base"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value <= 1.0:
                 msg = f"EpsilonGreedy({name}={value!r}): expected a probability"
                 raise ValueError(msg)
+        if not (isinstance(self.alpha, int | float) and 0.0 <= self.alpha < math.inf):
+            msg = f"EpsilonGreedy(alpha={self.alpha!r}): expected a number >= 0"
+            raise ValueError(msg)
         if self.num_steps < 1:
             msg = f"EpsilonGreedy(num_steps={self.num_steps!r}): expected an integer >= 1"
             raise ValueError(msg)
 
     def epsilon(self, num_env_steps: int | Array) -> Array:
-        """Epsilon after so many env steps, without a ladder."""
+        """Return epsilon after this number of env steps, if `base` is None."""
         share = np.minimum(np.asarray(num_env_steps) / self.num_steps, 1.0)
         return np.asarray(self.start + (self.end - self.start) * share)
 
     def check(self, head: ActionHead) -> None:
-        """Only single choices."""
+        """Raise SpaceError unless the action space is Discrete."""
         if not isinstance(head.space, spaces.Discrete):
             msg = f"EpsilonGreedy needs a Discrete action space, got {head.space}"
             raise SpaceError(msg)
@@ -105,14 +111,16 @@ class EpsilonGreedy:
         shard: Shard,
         num_env_steps: int,
     ) -> Explore:
-        """All randomness of T steps at once."""
-        if self.ladder is None:
+        """Draw the random numbers of all T steps at once."""
+        if self.base is None:
             before = num_env_steps + np.arange(num_steps) * num_envs * shard.num_shards
             epsilon = np.broadcast_to(self.epsilon(before)[:, None], (num_steps, num_envs))
         else:
             num_all = num_envs * shard.num_shards
             number = shard.index * num_envs + np.arange(num_envs)
-            epsilon = np.broadcast_to(self.ladder ** (1.0 + 7.0 * number / max(1, num_all - 1)), (num_steps, num_envs))
+            epsilon = np.broadcast_to(
+                self.base ** (1.0 + self.alpha * number / max(1, num_all - 1)), (num_steps, num_envs)
+            )
         wander: Array = np.less(rng.random((num_steps, num_envs)), epsilon)
         which = rng.random((num_steps, num_envs))
         has_to = np.any(wander, axis=1)
@@ -127,7 +135,7 @@ class EpsilonGreedy:
 
 
 def _any_allowed(which: Array, head: ActionHead, mask: Array | None) -> Array:
-    """The choices ``[B]`` that uniform numbers ``[B]`` in [0, 1) make among those that are allowed."""
+    """Choose allowed actions ``[B]`` by uniform random numbers ``[B]`` in [0, 1)."""
     num_actions = int(cast("spaces.Discrete", head.space).n)
     allowed: Array = np.ones((len(which), num_actions), np.bool_) if mask is None else mask.astype(np.bool_)
     k = (which * allowed.sum(axis=1)).astype(np.int64)
@@ -137,13 +145,13 @@ def _any_allowed(which: Array, head: ActionHead, mask: Array | None) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class _UniformFirst(ABC):
-    """Any action at first, then by `_choose`."""
+    """Uniform random actions at first, then actions chosen by `_choose`."""
 
     num_random_steps: int = 0
-    """Env steps of all shards together in which actions are uniform over their bounds, or over the choices that are allowed."""
+    """Number of env steps, of all shards together, with actions uniform over the bounds or the allowed discrete actions."""
 
     def check(self, head: ActionHead) -> None:
-        """Only bounded Boxes."""
+        """Raise SpaceError unless the action space is a bounded Box."""
         if not isinstance(head.space, spaces.Box) or not head.space.is_bounded():
             msg = f"{type(self).__name__} needs a Box action space with finite bounds, got {head.space}"
             raise SpaceError(msg)
@@ -157,7 +165,7 @@ class _UniformFirst(ABC):
         shard: Shard,
         num_env_steps: int,
     ) -> Explore:
-        """All randomness of T steps at once."""
+        """Draw the random numbers of all T steps at once."""
         choose = self._choose(head, rng, num_steps, num_envs)
         left = self.num_random_steps - num_env_steps
         num_random = min(num_steps, max(0, -(-left // (num_envs * shard.num_shards))))
@@ -166,11 +174,11 @@ class _UniformFirst(ABC):
 
     @abstractmethod
     def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
-        """What chooses the actions that are not uniform."""
+        """Return a function that chooses the actions after the uniform ones."""
 
 
 def _uniform(head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
-    """Any action of a bounded Box, or any choice that is allowed."""
+    """Return a function that chooses uniform actions of a bounded Box, or uniform allowed discrete actions."""
     space = head.space
     if isinstance(space, spaces.Box):
         actions = space.low + rng.random((num_steps, num_envs, *space.shape), np.float32) * (space.high - space.low)
@@ -185,13 +193,15 @@ def _uniform(head: ActionHead, rng: np.random.Generator, num_steps: int, num_env
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNoise(_UniformFirst):
-    """The policy's own distribution, after some random steps: for policies that are stochastic, such as SAC's."""
+class PolicySampling(_UniformFirst):
+    """Actions sampled from the policy, after some random steps; for stochastic policies such as SAC's."""
 
     def check(self, head: ActionHead) -> None:
-        """Bounded Boxes, and single choices by their probabilities."""
+        """Raise SpaceError unless the space is a bounded Box, or Discrete with a distribution."""
         if isinstance(head, ValueHead):
-            msg = "OwnNoise needs a policy that acts by probability, got one that acts by value; did you mean EpsilonGreedy?"
+            msg = (
+                "PolicySampling needs a policy with output='distribution', got 'q_values'; did you mean EpsilonGreedy?"
+            )
             raise SpaceError(msg)
         if not isinstance(head.space, spaces.Discrete):
             super().check(head)
@@ -203,15 +213,15 @@ class OwnNoise(_UniformFirst):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(_UniformFirst):
-    """The policy's best action, and Gaussian noise on it (Fujimoto et al. 2018, arXiv 1802.09477, section 5).
+    """The policy's best action plus Gaussian noise (Fujimoto et al. 2018, arXiv 1802.09477, section 5).
 
     Raises:
-        ValueError: numbers that cannot be.
+        ValueError: a number is invalid.
 
     """
 
     std: float = 0.1
-    """Standard deviation of the noise, as a share of half the range of an action."""
+    """Standard deviation of the noise, as a fraction of half the range of an action."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.std < np.inf:

@@ -1,7 +1,7 @@
-"""Stacks of the last k frames, and how to hand them on without handing on each frame k times.
+"""Stacks of the last k frames, and references to them that avoid storing each frame k times.
 
-An environment shows single frames; what a policy sees is the last k of its episode, the newest last. Before the first frame
-of an episode stand copies of it, as in Gymnasium's `FrameStackObservation`.
+An environment returns single frames; a policy sees the last k of its episode, newest last. Before the first frame of an
+episode come copies of it, as in Gymnasium's `FrameStackObservation`.
 
 >>> stack = FrameStack(stacked_space(spaces.Box(0, 255, (1,), np.uint8), 3), num_envs=1)
 >>> stack.begin(np.array([[7]], np.uint8))[0].ravel().tolist()
@@ -10,7 +10,7 @@ of an episode stand copies of it, as in Gymnasium's `FrameStackObservation`.
 >>> stack.step(np.array([[8]], np.uint8), none, None)[0][0].ravel().tolist()
 [7, 7, 8]
 
-`Frames` are such stacks by reference: where in a pool of frames they lie. Two that overlap share their frames.
+`Frames` are such stacks by reference: their positions in a pool of frames. Overlapping stacks share their frames.
 
 >>> pool = FramePool((FramePart(np.array([[5], [6], [7]]), ids=np.arange(3), stream="step/0"),))
 >>> obs = Frames(pool, np.array([[0, 0], [0, 1], [1, 2]]))
@@ -31,10 +31,10 @@ from levada.rl.spaces import Array, SpaceError
 
 
 def stacked_space(space: Space[Any], num_frames: int) -> spaces.Box:
-    """The space of stacks ``[k, ...]`` of frames of a space.
+    """Return the space of stacks ``[k, ...]`` of frames of a space.
 
     Raises:
-        SpaceError: it is no Box.
+        SpaceError: the space is not a Box.
 
     """
     if not isinstance(space, spaces.Box):
@@ -45,22 +45,22 @@ def stacked_space(space: Space[Any], num_frames: int) -> spaces.Box:
 
 
 class FrameStack:
-    """The last k frames of B environments, as they are stepped."""
+    """The last k frames of B environments, updated by each step."""
 
     def __init__(self, space: spaces.Box, num_envs: int) -> None:
-        """`space`: of the stacks, in canonical form."""
+        """`space`: space of the stacks, in canonical form."""
         self.num_frames = space.shape[0]
         self._stacks: Array = np.zeros((num_envs, *space.shape), space.dtype)
 
     def begin(self, frames: Array) -> Array:
-        """The stacks ``[B, k, ...]`` of the first frames ``[B, ...]``."""
+        """Return the stacks ``[B, k, ...]`` of the first frames ``[B, ...]``."""
         self._stacks = np.repeat(frames[:, None], self.num_frames, axis=1)
         return self._stacks
 
     def step(
         self, frames: Array, is_reset: Array, final: tuple[Array, Any] | None
     ) -> tuple[Array, tuple[Array, Any] | None]:
-        """The stacks after a step, and those of `final`: see `StepResult`, whose fields these are, of single frames."""
+        """Return the stacks after a step, and those of `final`. The arguments are fields of `StepResult` for single frames."""
         before = self._stacks[:, 1:]
         self._stacks = np.concatenate([before, frames[:, None]], axis=1)
         if is_reset.any():
@@ -73,48 +73,48 @@ class FrameStack:
 
     @property
     def num_bytes(self) -> int:
-        """Length of what `save` gives."""
+        """Length of the result of `save`."""
         return self._stacks.nbytes
 
     def save(self) -> bytes:
-        """The stacks."""
+        """Return the stacks as bytes."""
         return self._stacks.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Go on from what `save` gave."""
+        """Restore the stacks that `save` returned."""
         self._stacks = np.frombuffer(state, self._stacks.dtype).reshape(self._stacks.shape).copy()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FramePart:
-    """Some frames of one stream: those that the environments of one shard show."""
+    """Some frames of one stream: the frames of one shard's environments."""
 
     frames: Array
     """``[P, ...]``."""
     ids: Array
-    """``[P]``, int64: the same frame has the same id in each item of the stream."""
+    """``[P]``, int64: the same frame has the same id in all items of the stream."""
     stream: str
-    """Which one. What stands under the same id of the same stream is *likely* the same frame; who relies on it, compares."""
+    """Name of the stream. Frames with the same id and stream are *likely* equal; code that relies on it must compare them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FramePool:
-    """Frames that others refer to by their position, counted through all parts."""
+    """Frames that `Frames` refer to by position, counted through all parts."""
 
     parts: tuple[FramePart, ...]
 
     @property
     def num_frames(self) -> int:
-        """In all parts."""
+        """Number of frames in all parts."""
         return sum(len(part.ids) for part in self.parts)
 
     def as_array(self) -> Array:
-        """All of them, ``[num_frames, ...]``; copied if there are several parts."""
+        """Return all frames, ``[num_frames, ...]``; copied if there are several parts."""
         frames = [part.frames for part in self.parts]
         return frames[0] if len(frames) == 1 else np.concatenate(frames)
 
     def take(self, index: Array) -> Array:
-        """The frames at positions ``[...]``, copied."""
+        """Copy the frames at positions ``[...]``."""
         first = self.parts[0].frames
         if len(self.parts) == 1:
             return first.take(index, axis=0)
@@ -128,7 +128,7 @@ class FramePool:
 
 
 class Frames:
-    """Stacks of frames, ``[..., k]`` of them, by their positions in a pool. To the eye an array ``[..., k, frame's shape]``."""
+    """Stacks of frames, by their positions ``[..., k]`` in a pool. Acts like an array ``[..., k, frame's shape]``."""
 
     __slots__ = ("index", "pool")
 
@@ -138,12 +138,12 @@ class Frames:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array that it stands for."""
+        """Shape of the array that it represents."""
         return (*self.index.shape, *self.pool.parts[0].frames.shape[1:])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the frames."""
+        """Dtype of the frames."""
         return self.pool.parts[0].frames.dtype
 
     def __len__(self) -> int:
@@ -157,17 +157,17 @@ class Frames:
         self.index[rows] = stacks.index
 
     def reshape(self, *shape: int) -> Frames:
-        """With other leading dimensions."""
+        """Change the leading dimensions."""
         own = len(self.shape) - self.index.ndim + 1
         assert shape[-own:] == self.shape[-own:], "stacks are not taken apart"
         return Frames(self.pool, self.index.reshape(*shape[:-own], self.index.shape[-1]))
 
     def of_first_part(self) -> Frames:
-        """The same without the other parts of the pool, to which none of these must belong."""
+        """Drop all parts of the pool but the first; no stack may refer to the others."""
         return Frames(FramePool(self.pool.parts[:1]), self.index)
 
     def swapaxes(self, one: int, other: int) -> Frames:
-        """With two leading dimensions exchanged."""
+        """Swap two leading dimensions."""
         return Frames(self.pool, self.index.swapaxes(one, other))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -175,7 +175,7 @@ class Frames:
 
     @staticmethod
     def join(several: Sequence[Frames]) -> Frames:
-        """One after the other; nothing is copied but their positions."""
+        """Concatenate stacks; only their positions are copied."""
         pools = list({id(frames.pool): frames.pool for frames in several}.values())
         starts = np.cumsum([0, *(pool.num_frames for pool in pools)])
         start_of = {id(pool): start for pool, start in zip(pools, starts[:-1], strict=True)}
@@ -184,5 +184,5 @@ class Frames:
 
 
 def as_array(leaf: Any) -> Array:
-    """An array as it is; stacks by reference put together."""
+    """Return an array unchanged, and assemble stacks that are held by reference."""
     return leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Gradients at the shards: what acts also differentiates, and the learner only applies what comes.
+"""Gradients at the shards: the samplers also differentiate, and the learner only applies the gradients.
 
 learner = GradientLearner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
 source = GradientSampler(sampler=sampler, prepare=GAE(discount=0.99, lambda_=1.0), learner=learner)
@@ -18,11 +18,11 @@ import torch
 
 from levada.flow import Episode, Shard, Update
 from levada.rl.device import Sender, find_device
+from levada.rl.double_buffered import DoubleBufferedSampler
 from levada.rl.learner import Learner, LiveLearner, to_tensors
-from levada.rl.normalise import Moments, merge_all
-from levada.rl.optimise import AdamPart, adam_step
+from levada.rl.normalize import Moments, merge_all
+from levada.rl.optimize import AdamPart, adam_step
 from levada.rl.policy import Weights
-from levada.rl.ring import Ring
 from levada.rl.rollout import Rollout
 from levada.rl.sampler import Sampler
 from levada.rl.spaces import Array
@@ -36,27 +36,27 @@ class Gradient:
     """The gradient of a loss on one rollout."""
 
     values: Array
-    """``[P]``, float32: in the order of the module's parameters."""
+    """``[P]``, float32, in the order of the module's parameters."""
     stats: Mapping[str, float]
-    """What the loss reports."""
+    """Statistics that the loss reports."""
     moments: Mapping[str, Moments]
-    """Of the rollout, for running statistics."""
+    """Moments of the rollout, for running statistics."""
     num_env_steps: int
-    """Transitions in the rollout."""
+    """Number of transitions in the rollout."""
     episodes: tuple[Episode, ...]
     """Episodes that ended, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientSampler:
-    """Recipe of a source of gradients: opened once per shard."""
+    """Recipe of a source of gradients, opened once per shard."""
 
-    sampler: Sampler | Ring
-    """What acts."""
+    sampler: Sampler | DoubleBufferedSampler
+    """Sampler that acts."""
     prepare: Callable[[Rollout], Transitions]
-    """Makes of a rollout what the loss needs."""
+    """Function from a rollout to the batch that the loss needs."""
     learner: GradientLearner
-    """Whose loss is differentiated. With `compile="auto"` the gradient is recorded, and never compiled."""
+    """Learner whose loss is differentiated. With `compile="auto"` the gradient is recorded and never compiled."""
 
     def __call__(self, shard: Shard) -> LiveGradientSampler:
         """Make the environments of a shard."""
@@ -64,7 +64,7 @@ class GradientSampler:
 
 
 class LiveGradientSampler:
-    """A source of gradients at work."""
+    """A running source of gradients."""
 
     def __init__(self, recipe: GradientSampler, shard: Shard) -> None:
         self._recipe = recipe
@@ -76,7 +76,7 @@ class LiveGradientSampler:
         self._sender = Sender(self._device)
 
     def __call__(self, weights: Weights) -> Gradient:
-        """Act for T steps, and differentiate the loss of them by the same weights."""
+        """Act for T steps, and differentiate their loss with the same weights."""
         learner, rollout = self._recipe.learner, self._sampler(weights)
         if self._num_threads is not None:
             use_threads(self._num_threads)
@@ -94,11 +94,11 @@ class LiveGradientSampler:
         )
 
     def state_dict(self) -> dict[str, Array]:
-        """What the next gradient depends on, but the weights."""
+        """Return all state of the next gradient except the weights."""
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         self._sampler.load_state_dict(state)
 
     def close(self) -> None:
@@ -108,26 +108,26 @@ class LiveGradientSampler:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientLearner(Learner):
-    """Recipe of a learner that applies gradients: the mean of those in a batch is one step of Adam."""
+    """Recipe of a learner that applies gradients: the mean gradient of a batch makes one step of Adam."""
 
     @classmethod
     def of(cls, learner: Learner) -> GradientLearner:
-        """One with the settings of another, whose loss the shards differentiate."""
+        """Make a gradient learner with the settings of `learner`, whose loss the shards differentiate."""
         return cls(**{field.name: getattr(learner, field.name) for field in fields(Learner)})
 
     def open(self, seed: int) -> LiveGradientLearner:
-        """Start the learner with freshly initialised weights."""
+        """Start the learner with freshly initialized weights."""
         return LiveGradientLearner(self, seed)
 
 
 class LiveGradientLearner(LiveLearner):
-    """A learner that applies gradients, at work."""
+    """A running learner that applies gradients."""
 
     def update(self, batch: Sequence[Any]) -> Update[Weights]:
         """Apply the mean of some gradients.
 
         Raises:
-            NonFiniteError: the update was refused.
+            NonFiniteError: the update was rejected.
 
         """
         gradients: Sequence[Gradient] = batch

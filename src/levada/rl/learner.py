@@ -1,7 +1,7 @@
-"""Learner: makes a policy better from batches of transitions. The recipe is plain data; `open` gives the live one.
+"""Learner: trains a policy on batches of transitions. The recipe is plain data; `open` makes the live learner.
 
-One firing is one update: `num_epochs` passes over the batch in shuffled minibatches, each of which is one functional
-step (see `levada.rl.step`), and one version more.
+One firing is one update: `num_epochs` passes over the batch in shuffled minibatches. Each minibatch is one functional gradient
+step (see `levada.rl.step`). Each update advances the version by one.
 
     learner = Learner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
     update = flow.learn("learn", learner, batch)
@@ -23,8 +23,8 @@ from levada.flow.rng import rng_array, set_rng
 from levada.rl._products import has_quicker_products
 from levada.rl.device import Sender, find_device
 from levada.rl.frames import Frames
-from levada.rl.normalise import Moments, StatisticsError, merge_all
-from levada.rl.optimise import Adam, AdamPart, AdamState, adam_init, adam_step
+from levada.rl.normalize import Moments, StatisticsError, merge_all
+from levada.rl.optimize import Adam, AdamPart, AdamState, adam_init, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
 from levada.rl.starting import check_fits, weights_in
@@ -37,8 +37,8 @@ from levada.rl.unrolled import STATE
 Compile = Literal["auto"] | bool
 
 MINIBATCHES_THAT_EARN_COMPILING = 100_000
-"""In `auto`: compiling costs 5 to 18 s and saves about 0.1 ms a minibatch against replaying the recorded step. Counted in
-minibatches and not in seconds, so that the same run always switches at the same place."""
+"""Threshold of `auto`: compiling costs 5 to 18 s and saves about 0.1 ms per minibatch compared with replaying the recorded
+step. It is counted in minibatches and not in seconds, so that a run always switches at the same point."""
 
 _MOMENTS = "moments/"
 _FIELDS = ("count", "mean", "var")
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class NonFiniteError(LevadaError, ArithmeticError):
-    """An update produced NaN or infinity. It was refused: the weights are those from before."""
+    """An update produced NaN or infinity and was rejected. The weights from before remain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,37 +55,40 @@ class Learner:
     """Recipe of a learner.
 
     Raises:
-        ValueError: numbers that cannot be.
+        ValueError: a number is invalid.
     """
 
     policy: Policy
-    """What is learned."""
+    """Policy to train."""
     loss: Loss
-    """See `levada.rl.step.Loss`; it is differentiated with respect to the policy's parameters."""
+    """Loss, differentiated with respect to the policy's parameters. See `levada.rl.step.Loss`."""
     coefficients: Callable[[int], Mapping[str, float]]
-    """Env steps that were learned from so far -> the scalars of the next update; `learning_rate` must be among them."""
+    """Function from the number of env steps trained on so far to the scalars of the next update, including `learning_rate`."""
     optimizer: Adam = field(default_factory=Adam)
-    """Adam's constants."""
+    """Adam's hyperparameters."""
     num_epochs: int = 1
-    """Passes over each batch. More learn more from a sample, and lead further from the policy that took it."""
+    """Number of passes over each batch. More passes learn more from a sample and move further from the policy that took it."""
     minibatch_size: int | None = None
-    """Transitions per step; None: the whole batch. Smaller means more, noisier steps."""
+    """Number of transitions per gradient step; None: the whole batch. Smaller minibatches make more and noisier steps."""
     accumulate: bool = False
-    """One step for each pass over the batch, by the gradients of all its minibatches together: of a large batch no more than a
-    minibatch need be in memory."""
-    target_every: int | None = None
-    """Updates from one copy of the parameters to the next, for losses that ask for `apply.target`; None: there is none."""
+    """Gradient accumulation: one gradient step per pass over the batch, from the gradients of all its minibatches. Only one
+    minibatch at a time needs to be in memory."""
+    target_update_interval: int | None = None
+    """Number of updates between copies of the parameters to the target network, for losses that use `apply.target`; None: no
+    target network."""
     stop_above: tuple[str, float] | None = None
-    """A reported statistic and a limit: the remaining minibatches of an update are left out once it is exceeded."""
+    """Early stopping: a statistic and its limit. The remaining minibatches of an update are skipped once it exceeds the
+    limit."""
     compile: Compile = "auto"
-    """False: ordinary torch, slow, breakpoints in the loss work. True: compiled at once. `auto`: recorded and replayed, and
-    compiled once the run is long enough to earn it."""
+    """False: eager PyTorch, slow; breakpoints in the loss work. True: compile at once. `auto`: record and replay the step, and
+    compile it if the run is long enough to be worth it."""
     corrects_staleness: bool = False
-    """Whether the loss corrects for samples of an older policy without bound."""
+    """Whether the loss corrects for the off-policyness of samples, however old their policy is."""
 
     def __post_init__(self) -> None:
         for name, value in (
-            ("num_epochs", self.num_epochs), ("minibatch_size", self.minibatch_size), ("target_every", self.target_every),
+            ("num_epochs", self.num_epochs), ("minibatch_size", self.minibatch_size), ("target_update_interval",
+            self.target_update_interval),
         ):  # fmt: skip
             if value is not None and value < 1:
                 msg = f"Learner({name}={value}): expected an integer >= 1"
@@ -99,11 +102,11 @@ class Learner:
 
     @property
     def policy_name(self) -> str:
-        """The policy whose version each update advances."""
+        """Name of the policy whose version each update advances."""
         return self.policy.name
 
     def first_mode(self, device: torch.device) -> Mode:
-        """How gradients are computed from the beginning; what `auto` compiles, it compiles later."""
+        """Return how gradients are computed initially; `auto` compiles later."""
         if self.compile is False:
             return "eager"
         if self.compile is True and has_compiler():
@@ -111,17 +114,17 @@ class Learner:
         return "graph" if device.type == "cuda" else "recorded"
 
     def open(self, seed: int) -> LiveLearner:
-        """Start the learner with freshly initialised weights."""
+        """Start the learner with freshly initialized weights."""
         return LiveLearner(self, seed)
 
 
 class LiveLearner:
-    """A learner at work; made by `Learner.open`."""
+    """A running learner, made by `Learner.open`."""
 
     def __init__(self, recipe: Learner, seed: int) -> None:
         self.recipe = recipe
         module = recipe.policy.module(seed)
-        has_target = recipe.target_every is not None
+        has_target = recipe.target_update_interval is not None
         self._step = MinibatchStep(module, recipe.loss, tuple(recipe.coefficients(0)), has_target=has_target)
         self._device = find_device(recipe.policy.device)
         self._sender = Sender(self._device)
@@ -130,20 +133,20 @@ class LiveLearner:
         self._state = StepState(params, adam_init(params))
         self._buffers = {name: self._put(buffer.detach()) for name, buffer in module.named_buffers()}
         buffers = {name: buffer.detach().numpy() for name, buffer in module.named_buffers()}
-        self._moments = recipe.policy.moments_of(buffers)  # float64; the normalising buffers are float32 copies
+        self._moments = recipe.policy.moments_of(buffers)  # float64; the normalization buffers are float32 copies
         self._rng = np.random.default_rng(seed)
         self.num_updates = 0
         self.num_minibatches = 0
         self.num_env_steps = 0
         self._warned = False
-        self._num_threads = torch.get_num_threads()  # acting may use another number
+        self._num_threads = torch.get_num_threads()  # acting may use a different number
 
     def update(self, batch: Sequence[Transitions]) -> Update[Weights]:
-        """Learn from one batch.
+        """Train on one batch.
 
         Raises:
-            ValueError: the batch does not divide into minibatches.
-            NonFiniteError: the update was refused.
+            ValueError: the batch size is not a multiple of the minibatch size.
+            NonFiniteError: the update was rejected.
         """
         use_threads(self._num_threads)
         data = concatenate(batch)
@@ -152,7 +155,7 @@ class LiveLearner:
         columns = self._sender.send_all(columns)
         size = self._minibatch_size(data.num_rows)
         values = self.recipe.coefficients(self.num_env_steps)
-        # a layer may change its buffers in place: copies, so that a refused update changes nothing
+        # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         before = self._rng.bit_generator.state
         state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, values)
@@ -163,13 +166,13 @@ class LiveLearner:
             raise
 
     def weights(self) -> Weights:
-        """The present weights: a copy, which later updates do not change."""
+        """Return a copy of the current weights."""
         copy = _fetched(self._state.params)
         named = {name: view.numpy() for name, view in self._step.layout.views(copy).items()}
         return named | {name: _fetched(buffer).numpy() for name, buffer in self._buffers.items()}
 
     def state_dict(self) -> dict[str, Array]:
-        """Everything that the next update depends on: weights, optimiser, counts, the generator that shuffles."""
+        """Return all state of the next update: weights, optimizer, counts, the generator that shuffles."""
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
         mean, square, count = self._state.adam
         counts = np.array([self.num_updates, self.num_minibatches, self.num_env_steps], np.int64)
@@ -183,7 +186,7 @@ class LiveLearner:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         arrays = {name.removeprefix("weights/"): array for name, array in state.items()}
         self._moments = self.recipe.policy.moments_of(arrays)
         for key in self._moments:
@@ -200,7 +203,7 @@ class LiveLearner:
         set_rng(self._rng, state["rng"])
 
     def start_from(self, state: Mapping[str, Array]) -> None:
-        """Take the weights of another run's `state_dict`, normalisation included; optimiser and counts stay new.
+        """Load the weights and normalization of another run's `state_dict`; the optimizer and the counts start fresh.
 
         Raises:
             StartError: names or shapes differ.
@@ -221,14 +224,14 @@ class LiveLearner:
         self, state: StepState, buffers: dict[str, Tensor], stats: Mapping[str, float], values: Mapping[str, float],
         num_minibatches: int, num_env_steps: int, moments: Mapping[str, Moments],
     ) -> Update[Weights]:  # fmt: skip
-        """Accept an update, or refuse it."""
+        """Accept or reject an update."""
         running = merge_all([self._moments, moments])
         if moments:
-            buffers = buffers | self._normalising(running)
+            buffers = buffers | self._normalizing(running)
         self._refuse_non_finite(state, buffers, stats)
         self._state, self._buffers, self._moments = state, buffers, running
         self.num_updates += 1
-        if self._target is not None and self.num_updates % (self.recipe.target_every or 1) == 0:
+        if self._target is not None and self.num_updates % (self.recipe.target_update_interval or 1) == 0:
             self._target = state.params.clone()
         self.num_minibatches += num_minibatches
         self.num_env_steps += num_env_steps
@@ -236,8 +239,8 @@ class LiveLearner:
         reported |= {f"charts/{name}": value for name, value in values.items()}
         return Update(self.weights(), reported)
 
-    def _normalising(self, running: Mapping[str, Moments]) -> dict[str, Tensor]:
-        """The buffers that normalise, from the running moments."""
+    def _normalizing(self, running: Mapping[str, Moments]) -> dict[str, Tensor]:
+        """Return the normalization buffers for the running moments."""
         try:
             arrays = self.recipe.policy.buffers_of(running)
         except StatisticsError as error:
@@ -252,7 +255,7 @@ class LiveLearner:
         self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int,
         values: Mapping[str, float],
     ) -> tuple[StepState, dict[str, float], int]:  # fmt: skip
-        state, collected = self._state.copy(), []  # so that a refused update changes nothing
+        state, collected = self._state.copy(), []  # a copy, so that a rejected update changes nothing
         gradient_of = self._step.on(self._mode(size), values, buffers, columns, self._target)
         if self.recipe.accumulate and size < num_rows:
             gradient_of = self._accumulated(gradient_of, columns.get(MASK), size)
@@ -276,7 +279,7 @@ class LiveLearner:
     def _accumulated(
         gradient_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], mask: Tensor | None, size: int
     ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """The gradient of the mean over many rows, by that over `size` at a time."""
+        """Return a function that computes the mean gradient over many rows, `size` rows at a time."""
 
         def gradient(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
             total: list[Tensor] = []
@@ -296,7 +299,7 @@ class LiveLearner:
         return bool(stats[self._step.stats.index(name)] > limit)
 
     def _put(self, tensor: Tensor) -> Tensor:
-        """A copy on the device."""
+        """Copy a tensor to the device."""
         return tensor.to(self._device, copy=True)
 
     def _mode(self, size: int) -> Mode:
@@ -304,7 +307,7 @@ class LiveLearner:
             return self.recipe.first_mode(self._device)
         earned = self.recipe.compile is True or (
             self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
-            and not self.recipe.policy.state_size  # unrolled over its steps, it keeps the compiler busy for minutes
+            and not self.recipe.policy.state_size  # unrolling over its steps takes minutes to compile
             and not has_quicker_products(self._step.layout.shapes, size)
         )
         if not earned:
@@ -334,18 +337,18 @@ class LiveLearner:
         msg = (
             f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity in "
             f"{', '.join(bad)}; it was refused. Statistics of the update: {reported}. Likely: a learning rate that is too "
-            "high, or rewards or observations far from 1 (normalise_obs, normalise_reward)"
+            "high, or rewards or observations far from 1 (normalize_obs, normalize_reward)"
         )
         raise NonFiniteError(msg)
 
 
 _KEPT = (MASK, "obs", "last_obs", STATE)
-"""What the network is given, whoever acted."""
+"""Inputs of the network, kept in masked steps."""
 
 
 def to_tensors(data: Transitions) -> dict[str, Any]:
-    """The columns as tensors, the mask as float32. Steps that are masked out hold zeros but for observations and state: they
-    are weighed by 0, and 0 times what overflows would be NaN.
+    """Convert the columns to tensors, the mask to float32. Masked steps become zero, except for observations and state: their
+    weight is 0, and 0 times an overflow would be NaN.
     """
     columns: dict[str, Any] = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
     if MASK not in columns:
@@ -363,16 +366,17 @@ def to_tensors(data: Transitions) -> dict[str, Any]:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no number is NaN or infinite.
+    """Return whether all values are finite.
 
-    A sum of finite numbers may overflow, but no other sum is finite; and it takes a tenth of the time of looking at each.
+    A sum of finite values may overflow, but a finite sum has only finite terms. Summing takes a tenth of the time of checking
+    each.
     """
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     return all(bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all()) for t in floating)
 
 
 def _fetched(tensor: Tensor) -> Tensor:
-    """A copy in main memory."""
+    """Copy a tensor to main memory."""
     return tensor.to("cpu", copy=True)
 
 

@@ -1,12 +1,12 @@
-"""The networks that a policy uses by default, and what a network of your own must look like.
+"""The default networks of a policy, and the interface of a custom network.
 
-A network is a module whose forward takes a batch of observations and gives parameters and values:
+A network is a module whose forward takes a batch of observations and returns parameters and values:
 
     forward(obs) -> (params [N, num_params], value [N])
 
-`obs` is a tensor ``[N, ...]``, or a dict or tuple of them as the observation space is (without the action
-mask, which is not the network's business). Floats come as float32, normalised if the policy says so; images
-as uint8, choices as int64. `num_params` is what the action space needs: logits, or the means of a Box.
+`obs` is a tensor ``[N, ...]``, or a dict or tuple of tensors with the structure of the observation space (without the action
+mask, which is applied outside the network). Floats arrive as float32, normalized if the policy normalizes observations; images
+as uint8; discrete values as int64. `num_params` depends on the action space: the number of logits, or of the means of a Box.
 
     >>> class Tiny(nn.Module):
     ...     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
@@ -18,8 +18,8 @@ as uint8, choices as int64. `num_params` is what the action space needs: logits,
     >>> params.shape, value.shape
     (torch.Size([8, 2]), torch.Size([8]))
 
-and ``Policy(network=Tiny, ...)`` uses it. One of plain layers may add a method ``numpy_layers``, see
-`NumpyLayers`; samplers then act several times faster.
+Pass it as ``Policy(network=Tiny, ...)``. A network of plain layers may define a method ``numpy_layers``, see `NumpyLayers`;
+samplers then act several times faster.
 """
 
 from __future__ import annotations
@@ -74,42 +74,42 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 def default_network(
     observation_space: Space[Any],
     num_params: int,
-    hidden: Sequence[int] = (64, 64),
+    hidden_sizes: Sequence[int] = (64, 64),
     activation: Activation = "tanh",
 ) -> nn.Module:
-    """Make the network that suits an observation space.
+    """Make the default network for an observation space.
 
-    That is `MLP`, `NatureCNN` for images, `MultiInput` for Dict and Tuple.
+    It is an `MLP`; `NatureCNN` for images, `MultiInput` for Dict and Tuple.
 
     >>> import numpy as np
     >>> type(default_network(spaces.Box(0, 255, (84, 84, 4), np.uint8), 6)).__name__
     'NatureCNN'
     """
     if isinstance(observation_space, spaces.Dict | spaces.Tuple):
-        return MultiInput(observation_space, num_params, hidden, activation)
+        return MultiInput(observation_space, num_params, hidden_sizes, activation)
     if is_image(observation_space):
         return NatureCNN(observation_space, num_params)
-    return MLP(observation_space, num_params, hidden, activation)
+    return MLP(observation_space, num_params, hidden_sizes, activation)
 
 
 def value_network(
     observation_space: Space[Any],
     num_params: int,
-    hidden: Sequence[int] = (256, 256),
+    hidden_sizes: Sequence[int] = (256, 256),
     activation: Activation = "relu",
 ) -> nn.Module:
-    """Make the network that suits an observation space, for values of actions: `ValueMLP`, or as `default_network`."""
-    return _suited(ValueMLP, observation_space, num_params, hidden, activation)
+    """Make the default network for action values: `ValueMLP` for vectors, otherwise as `default_network`."""
+    return _suited(ValueMLP, observation_space, num_params, hidden_sizes, activation)
 
 
 def actor_network(
     observation_space: Space[Any],
     num_params: int,
-    hidden: Sequence[int] = (256, 256),
+    hidden_sizes: Sequence[int] = (256, 256),
     activation: Activation = "relu",
 ) -> nn.Module:
-    """Make the network that suits an observation space, for actions of a Box: `ActorMLP`, or as `default_network`."""
-    return _suited(ActorMLP, observation_space, num_params, hidden, activation)
+    """Make the default network for actions of a Box: `ActorMLP` for vectors, otherwise as `default_network`."""
+    return _suited(ActorMLP, observation_space, num_params, hidden_sizes, activation)
 
 
 class MLP(nn.Module):
@@ -120,8 +120,8 @@ class MLP(nn.Module):
 
     Args:
         observation_space: Box, Discrete, MultiDiscrete or MultiBinary.
-        num_params: size of the row of parameters.
-        hidden: widths of the hidden layers; may be empty.
+        num_params: number of parameters of an action.
+        hidden_sizes: widths of the hidden layers; may be empty.
         activation: "tanh" or "relu".
 
     >>> params, value = MLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
@@ -134,16 +134,16 @@ class MLP(nn.Module):
         self,
         observation_space: Space[Any],
         num_params: int,
-        hidden: Sequence[int] = (64, 64),
+        hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
     ) -> None:
         super().__init__()
         self.vector = Vector(observation_space)
-        self.policy = _stack(self.vector.size, hidden, activation, num_params, gain=0.01)
-        self.value = _stack(self.vector.size, hidden, activation, 1, gain=1.0)
+        self.policy = _stack(self.vector.size, hidden_sizes, activation, num_params, gain=0.01)
+        self.value = _stack(self.vector.size, hidden_sizes, activation, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Give parameters ``[N, num_params]`` and values ``[N]``."""
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
         vector = self.vector(obs)
         return self.policy(vector), self.value(vector).squeeze(-1)
 
@@ -153,9 +153,9 @@ class MLP(nn.Module):
 
 
 class ValueMLP(nn.Module):
-    """Linear layers on the flattened observation that give the values of actions.
+    """Linear layers on the flattened observation that return action values.
 
-    The value is the first of the parameters: nobody asks for it.
+    The returned value is the first of the parameters and is not used.
 
     >>> params, value = ValueMLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
     >>> params.shape, value.shape
@@ -167,19 +167,19 @@ class ValueMLP(nn.Module):
         self,
         observation_space: Space[Any],
         num_params: int,
-        hidden: Sequence[int] = (64, 64),
+        hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.vector = Vector(observation_space)
         self.shared = nn.Sequential()
-        if hidden:
-            self.shared = _stack(self.vector.size, hidden[:-1], activation, hidden[-1], gain=math.sqrt(2.0))
+        if hidden_sizes:
+            self.shared = _stack(self.vector.size, hidden_sizes[:-1], activation, hidden_sizes[-1], gain=math.sqrt(2.0))
             self.shared.append(_ACTIVATIONS[activation]())
-        self.policy = linear([self.vector.size, *hidden][-1], num_params, gain=1.0)
+        self.policy = linear([self.vector.size, *hidden_sizes][-1], num_params, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Give parameters ``[N, num_params]`` and values ``[N]``."""
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
         params = self.policy(self.shared(self.vector(obs)))
         return params, params[:, 0]
 
@@ -190,8 +190,9 @@ class ValueMLP(nn.Module):
 
 
 class ActorMLP(ValueMLP):
-    """The same layers for actions of a Box. They begin as torch's linear layers do, whose outputs are small: what is sent through
-    a tanh must not begin at its ends (HalfCheetah-v5 is learned twice as soon as from orthogonal weights).
+    """The layers of `ValueMLP` for actions of a Box, with the initialization of PyTorch's linear layers. It makes the outputs
+    small, so that a tanh behind them does not saturate initially (HalfCheetah-v5 learns twice as fast as with orthogonal
+    weights).
 
     >>> params, _ = ActorMLP(spaces.Box(-1.0, 1.0, (3,)), 4)(torch.zeros(2, 3))
     >>> params.shape, bool((params.abs() < 0.3).all())
@@ -203,23 +204,23 @@ class ActorMLP(ValueMLP):
         self,
         observation_space: Space[Any],
         num_params: int,
-        hidden: Sequence[int] = (64, 64),
+        hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "relu",
     ) -> None:
-        super().__init__(observation_space, num_params, hidden, activation)
+        super().__init__(observation_space, num_params, hidden_sizes, activation)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
 
 
 class NatureCNN(nn.Module):
-    """Convolutions on an image, shared by policy and value.
+    """Convolutional layers on an image, shared by policy and value.
 
-    Images are uint8 or bool, ``[height, width, channels]`` or ``[channels, height, width]`` (the side of the
-    smaller end is the channels', the last where both are equal), and are scaled to [0, 1] here. The channels of
-    a stack ``[k, ...]`` of such images stand one behind the other. From 36 x 36
-    on the layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning,
-    Nature 518); smaller images get three layers of 3 x 3, of which the last two halve the image.
+    Images are uint8 or bool, ``[height, width, channels]`` or ``[channels, height, width]``: the smaller of the first and the
+    last dimension is the channels, the last if both are equal. They are scaled to [0, 1] here. The images of a stack
+    ``[k, ...]`` are concatenated along their channels. From 36 x 36 on, the layers are those of Mnih et al. 2015 (Human-level
+    control through deep reinforcement learning, Nature 518). Smaller images go through three 3 x 3 layers, of which the last
+    two halve the image.
 
     >>> import numpy as np
     >>> network = NatureCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
@@ -235,16 +236,16 @@ class NatureCNN(nn.Module):
         self.value = linear(512, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Give parameters ``[N, num_params]`` and values ``[N]``."""
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
         features = self.image(obs)
         return self.policy(features), self.value(features).squeeze(-1)
 
 
 class MultiInput(nn.Module):
-    """An encoder for each leaf of a Dict or Tuple, shared; then stacks of their own for policy and value.
+    """One shared encoder per leaf of a Dict or Tuple, followed by separate stacks for policy and value.
 
-    Images go through the convolutions of `NatureCNN`, choices become one-hot, vectors go through a layer as
-    wide as the first of `hidden`. The concatenation goes through the other layers of `hidden`.
+    Images go through the convolutions of `NatureCNN`, discrete values become one-hot, and vectors go through a layer as wide
+    as the first of `hidden_sizes`. The concatenation goes through the remaining layers of `hidden_sizes`.
 
     >>> space = spaces.Dict({"speed": spaces.Box(-1.0, 1.0, (2,)), "gear": spaces.Discrete(5)})
     >>> obs = {"speed": torch.zeros(7, 2), "gear": torch.zeros(7, dtype=torch.int64)}
@@ -257,17 +258,17 @@ class MultiInput(nn.Module):
         self,
         observation_space: Space[Any],
         num_params: int,
-        hidden: Sequence[int] = (64, 64),
+        hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
     ) -> None:
         super().__init__()
-        self._paths, self.encoders, size = encoders_of(observation_space, hidden[:1], activation)
-        self.policy = _stack(size, hidden[1:], activation, num_params, gain=0.01)
-        self.value = _stack(size, hidden[1:], activation, 1, gain=1.0)
+        self._paths, self.encoders, size = encoders_of(observation_space, hidden_sizes[:1], activation)
+        self.policy = _stack(size, hidden_sizes[1:], activation, num_params, gain=0.01)
+        self.value = _stack(size, hidden_sizes[1:], activation, 1, gain=1.0)
 
     def forward(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
-        """Give parameters ``[N, num_params]`` and values ``[N]``."""
-        # named_leaves takes whatever is no dict and no tuple for a leaf.
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
+        # named_leaves treats everything but a dict or tuple as a leaf.
         leaves = cast("dict[str, Tensor]", named_leaves(cast("Array", obs)))
         pairs = zip(self.encoders, self._paths, strict=True)
         features = torch.cat([encode(leaves[path]) for encode, path in pairs], dim=-1)
@@ -275,9 +276,9 @@ class MultiInput(nn.Module):
 
 
 def encoders_of(
-    observation_space: Space[Any], hidden: Sequence[int], activation: Activation
+    observation_space: Space[Any], hidden_sizes: Sequence[int], activation: Activation
 ) -> tuple[tuple[str, ...], nn.ModuleList, int]:
-    """An encoder for each leaf of an observation space: the leaves' paths, the encoders, and how much they give in all.
+    """Make an encoder per leaf of an observation space. Return the leaves' paths, the encoders, and their total output size.
 
     >>> encoders_of(spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,)))), (8,), "tanh")[::2]
     (('0', '1'), 13)
@@ -292,23 +293,23 @@ def encoders_of(
             size += 512
             continue
         vector = Vector(leaf)
-        if vector.is_one_hot or not hidden:
+        if vector.is_one_hot or not hidden_sizes:
             encoders.append(vector)
             size += vector.size
             continue
         layers: list[nn.Module] = [vector]
-        for width_before, width in pairwise([vector.size, *hidden]):
+        for width_before, width in pairwise([vector.size, *hidden_sizes]):
             layers += [linear(width_before, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
         encoders.append(nn.Sequential(*layers))
-        size += hidden[-1]
+        size += hidden_sizes[-1]
     return tuple(named), nn.ModuleList(encoders), size
 
 
 class Images(nn.Module):
-    """Convolutions on images, and a layer after them. What comes out is float32, in whatever they compute."""
+    """Convolutional layers on images, followed by a linear layer. The output is float32 regardless of the compute dtype."""
 
     in_bfloat16 = False
-    """Whether large images are computed in bfloat16; a policy says so."""
+    """Whether large images are computed in bfloat16; set by the policy."""
 
     def __init__(self, space: Space[Any], size: int) -> None:
         super().__init__()
@@ -328,18 +329,18 @@ class Images(nn.Module):
         modules: list[nn.Module] = []
         for out, kernel, stride, padding in layers:
             convolution = nn.Conv2d(channels, out, kernel, stride, padding)
-            modules += [_initialised(convolution, math.sqrt(2.0)), nn.ReLU()]
+            modules += [_initialized(convolution, math.sqrt(2.0)), nn.ReLU()]
             height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
             channels = out
         modules += [nn.Flatten(), linear(channels * height * width, size, gain=math.sqrt(2.0)), nn.ReLU()]
         self.layers = nn.Sequential(*modules)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Give features ``[N, size]``."""
+        """Return features ``[N, size]``."""
         image = (obs.movedim(-1, -3) if self._channel_last else obs).flatten(1, -3)
         is_half = self._is_large and self.in_bfloat16
-        # Channels beside each other: gradients of large images take 0.6 to 0.8 of the time, and all of bfloat16 does; acting in
-        # float32 takes as long, or longer.
+        # Channels last: gradients of large images take 0.6 to 0.8 of the time, as does everything in bfloat16. Acting in
+        # float32 takes as long or longer.
         if self._is_large and (is_half or torch.is_grad_enabled()):
             image = image.contiguous(memory_format=torch.channels_last)
         if not is_half:
@@ -351,29 +352,33 @@ class Images(nn.Module):
 
 
 def _suited(
-    vector_network: type[ValueMLP], space: Space[Any], num_params: int, hidden: Sequence[int], activation: Activation
+    vector_network: type[ValueMLP],
+    space: Space[Any],
+    num_params: int,
+    hidden_sizes: Sequence[int],
+    activation: Activation,
 ) -> nn.Module:
-    """This one for vectors, and for all else the default one."""
+    """Make `vector_network` for vectors, and the default network for other spaces."""
     if isinstance(space, spaces.Dict | spaces.Tuple) or is_image(space):
-        return default_network(space, num_params, hidden, activation)
-    return vector_network(space, num_params, hidden, activation)
+        return default_network(space, num_params, hidden_sizes, activation)
+    return vector_network(space, num_params, hidden_sizes, activation)
 
 
-def _stack(size: int, hidden: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
+def _stack(size: int, hidden_sizes: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for width in hidden:
+    for width in hidden_sizes:
         layers += [linear(size, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
         size = width
     return nn.Sequential(*layers, linear(size, out, gain))
 
 
 def linear(size: int, out: int, gain: float) -> nn.Linear:
-    """A layer with orthogonal weights of this scale, and biases of 0."""
+    """Make a linear layer with orthogonal weights of this gain and zero biases."""
     check_layer(size, out)
-    return _initialised(nn.Linear(size, out), gain)
+    return _initialized(nn.Linear(size, out), gain)
 
 
-def _initialised(layer: _Layer, gain: float) -> _Layer:
+def _initialized(layer: _Layer, gain: float) -> _Layer:
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

@@ -16,13 +16,13 @@ class Net:
         self._module = module
         self._tensors = dict(tensors)
         self.learns = learns
-        """Whether this step changes it; where it does not, its loss may be left out."""
+        """Whether this step trains it; otherwise its loss may be omitted."""
 
     def __call__(self, *args: Any) -> Any:
-        """What the network's module gives."""
+        """Return the outputs of the network's module."""
         return functional_call(self._module, self._tensors, args)
 
     @property
     def frozen(self) -> Net:
-        """The same without gradient of its parameters: the gradient of its inputs passes."""
+        """The network without gradients of its parameters; gradients of its inputs still pass through."""
         return Net(self._module, {name: tensor.detach() for name, tensor in self._tensors.items()}, False)

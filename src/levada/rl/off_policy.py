@@ -1,10 +1,10 @@
-"""OffPolicyLearner: makes networks better from sampled transitions, beside slower copies of them, the targets.
+"""OffPolicyLearner: trains networks on sampled transitions, with target networks.
 
-One firing is one update of the flow: `batch / batch_size` gradient steps, each on its own rows. All networks together are
-one flat vector with one Adam, so a step is one recorded gradient, one pass of Adam, and one of the targets.
+One firing is one update of the flow: `batch / batch_size` gradient steps, each on its own rows. All networks are stored in one
+flat vector with one Adam, so a step is one recorded gradient, one pass of Adam, and one update of the targets.
 
     learner = OffPolicyLearner(
-        policy=policy, loss=loss, targets=("policy",), target_every=500,
+        policy=policy, loss=loss, targets=("policy",), target_update_interval=500,
         coefficients=lambda num_steps: {"learning_rate": 1e-3},
     )
     update = flow.learn("learn", learner, flow.sample("sample", replay, size=8 * 64, minibatch_size=64))
@@ -27,7 +27,7 @@ from levada.rl._seeded import seeded
 from levada.rl.frames import as_array
 from levada.rl.learner import MINIBATCHES_THAT_EARN_COMPILING, Compile, NonFiniteError, all_finite
 from levada.rl.net import Net
-from levada.rl.optimise import Adam, AdamPart, adam_step
+from levada.rl.optimize import Adam, AdamPart, adam_step
 from levada.rl.policy import Policy, Weights
 from levada.rl.spaces import Array, map_nest
 from levada.rl.starting import check_fits, weights_in
@@ -40,29 +40,29 @@ from levada.rl.weight_noise import WeightNoise
 POLICY = "policy"
 """Name of the network that acts."""
 _WEIGHT_NOISE = "weight_noise"
-"""What a step is given for its noise on weights, ``[2, size]``: for what acts, and for its target."""
+"""Key of a step's weight noise, ``[2, size]``: for the policy and for its target."""
 
 
-class Outcome(NamedTuple):
-    """What a loss gives."""
+class LossOutput(NamedTuple):
+    """Result of a loss."""
 
     loss: Tensor
-    """A scalar, to be made smaller."""
+    """Scalar to minimize."""
     stats: Mapping[str, Tensor]
-    """Scalars to report by name."""
+    """Scalars to report, by name."""
     priorities: Tensor | None = None
-    """``[N]``, not negative: how much each row taught, for a prioritised replay."""
+    """``[N]``, nonnegative: new priorities of the rows, for prioritized replay."""
 
 
-def weighed(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Losses ``[..., N]`` by the importance of their rows, where a prioritised replay has given that."""
+def apply_importance_weights(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Weight losses ``[..., N]`` by the importance-sampling weights of their rows, if a prioritized replay provides them."""
     return losses * batch[IMPORTANCE] if IMPORTANCE in batch else losses
 
 
 OffPolicyLoss: TypeAlias = Callable[
-    [Mapping[str, Net], Mapping[str, Net], Mapping[str, Any], Mapping[str, Tensor]], Outcome
+    [Mapping[str, Net], Mapping[str, Net], Mapping[str, Any], Mapping[str, Tensor]], LossOutput
 ]
-"""(networks, their targets, batch of tensors ``[N, ...]``, coefficients) -> `Outcome`. Targets have no gradient."""
+"""(networks, their targets, batch of tensors ``[N, ...]``, coefficients) -> `LossOutput`. Targets have no gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,39 +70,39 @@ class OffPolicyLearner:
     """Recipe of a learner.
 
     Raises:
-        ValueError: numbers or names that cannot be.
+        ValueError: a number or name is invalid.
 
     """
 
     policy: Policy
-    """What acts; its module is the network `policy`, and its weights are published."""
+    """Policy to train; its module is the network `policy`, and its weights are published."""
     loss: OffPolicyLoss
-    """Differentiated with respect to all networks at once."""
+    """Loss, differentiated with respect to all networks at once."""
     coefficients: Callable[[int], Mapping[str, float]]
-    """Gradient steps so far -> the scalars of the next update; `learning_rate` must be among them."""
+    """Function from the number of gradient steps so far to the scalars of the next update, including `learning_rate`."""
     batch_size: int
-    """Rows of one gradient step."""
+    """Number of rows per gradient step."""
     more: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
-    """Other networks by name, such as critics: what makes them is called with torch seeded."""
+    """Other networks by name, such as critics: functions that make them, called with PyTorch's generator seeded."""
     targets: tuple[str, ...] = ()
-    """Names of the networks that have a target."""
-    target_every: int = 1
-    """Gradient steps from one change of the targets to the next."""
+    """Names of the networks that have a target network."""
+    target_update_interval: int = 1
+    """Number of gradient steps between updates of the target networks."""
     tau: float = 1.0
-    """By how much they change: target += tau * (network - target)."""
+    """Polyak factor of these updates: target += tau * (network - target)."""
     every: Mapping[str, int] = field(default_factory=dict)
-    """Networks that learn only in each n-th gradient step; all others learn in each."""
+    """Networks that are trained only in every n-th gradient step; all others are trained in every step."""
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Columns of standard normal numbers that a loss finds in its batch, with the shape of a row: for actions that are drawn."""
+    """Columns of standard normal noise added to the batch, as the shape of a row; for losses that sample actions."""
     optimizer: Adam = field(default_factory=Adam)
-    """Adam's constants."""
+    """Adam's hyperparameters."""
     compile: Compile = "auto"
-    """As for `Learner`; with "auto", recurrent networks stay recorded."""
+    """As in `Learner`; with "auto", recurrent networks stay recorded."""
     corrects_staleness: bool = True
-    """Off-policy losses do not mind who acted."""
+    """True: off-policy losses do not depend on which policy acted."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "target_every"):
+        for name in ("batch_size", "target_update_interval"):
             if getattr(self, name) < 1:
                 msg = f"OffPolicyLearner({name}={getattr(self, name)}): expected an integer >= 1"
                 raise ValueError(msg)
@@ -119,40 +119,40 @@ class OffPolicyLearner:
 
     @property
     def policy_name(self) -> str:
-        """The policy whose version each update advances."""
+        """Name of the policy whose version each update advances."""
         return self.policy.name
 
     def modules(self, seed: int) -> dict[str, nn.Module]:
-        """All networks by name, freshly initialised."""
+        """Make all networks by name, freshly initialized."""
         made: dict[str, nn.Module] = {POLICY: self.policy.module(seed)}
         with seeded(seed):
             return made | {name: make() for name, make in self.more.items()}
 
     def open(self, seed: int) -> LiveOffPolicyLearner:
-        """Start the learner with freshly initialised networks."""
+        """Start the learner with freshly initialized networks."""
         return LiveOffPolicyLearner(self, seed)
 
 
 class _State(NamedTuple):
-    """What a step changes, in place."""
+    """State that a step changes in place."""
 
     params: Tensor
     """``[P]``."""
     target: Tensor
-    """``[Q]``: of the networks that have one, which come first in the parameters."""
+    """``[Q]``: target parameters. The networks that have a target come first in the parameters."""
     mean: Tensor
-    """``[P]``, of the gradient."""
+    """``[P]``: mean of the gradient."""
     square: Tensor
-    """``[P]``, of the gradient's square."""
+    """``[P]``: mean square of the gradient."""
     counts: Tensor
-    """``[number of networks]``, float32: the steps that each has had."""
+    """``[number of networks]``, float32: number of steps of each network."""
 
     def copy(self) -> _State:
         return _State(*(tensor.clone() for tensor in self))
 
 
 class LiveOffPolicyLearner:
-    """A learner at work; made by `OffPolicyLearner.open`."""
+    """A running learner, made by `OffPolicyLearner.open`."""
 
     def __init__(self, recipe: OffPolicyLearner, seed: int) -> None:
         self.recipe = recipe
@@ -173,14 +173,14 @@ class LiveOffPolicyLearner:
         self._stats: tuple[str, ...] = ()
         self.num_updates = 0
         self.num_steps = 0
-        self._num_threads = torch.get_num_threads()  # acting may use another number
+        self._num_threads = torch.get_num_threads()  # acting may use a different number
 
     def update(self, batch: Sequence[Transitions]) -> Update[Weights]:
-        """Learn from a batch.
+        """Train on a batch.
 
         Raises:
-            ValueError: the batch does not divide into gradient steps.
-            NonFiniteError: the update was refused.
+            ValueError: the batch size is not a multiple of the rows per gradient step.
+            NonFiniteError: the update was rejected.
 
         """
         use_threads(self._num_threads)
@@ -206,7 +206,7 @@ class LiveOffPolicyLearner:
             stats, some = self._step(state, rows, coefficients, values["learning_rate"], active)
             collected.append(stats)
             priorities.append(some)
-            if num_steps % self.recipe.target_every == 0:
+            if num_steps % self.recipe.target_update_interval == 0:
                 state.target.lerp_(state.params[: len(state.target)], self.recipe.tau)
         means = dict(zip(self._stats, torch.stack(collected).nanmean(0).tolist(), strict=True))
         try:
@@ -222,7 +222,7 @@ class LiveOffPolicyLearner:
         return Update(self.weights(), reported, told)
 
     def weights(self) -> Weights:
-        """The present weights of what acts: a copy, which later updates do not change."""
+        """Return a copy of the policy's current weights."""
         prefix = f"{POLICY}."
         copy = self._state.params.clone()
         named = {n.removeprefix(prefix): v.numpy() for n, v in self._layout.views(copy).items() if n.startswith(prefix)}
@@ -230,7 +230,7 @@ class LiveOffPolicyLearner:
         return named | {name: buffer.numpy().copy() for name, buffer in buffers}
 
     def state_dict(self) -> dict[str, Array]:
-        """Everything that the next update depends on. What acts stands under `weights/`."""
+        """Return all state of the next update. The policy's weights are stored under `weights/`."""
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
         counts = np.array([self.num_updates, self.num_steps], np.int64)
         state = {name: tensor.numpy().copy() for name, tensor in self._state._asdict().items()}
@@ -241,13 +241,13 @@ class LiveOffPolicyLearner:
         )
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         self._state = _State(**{name: torch.tensor(state[f"step/{name}"]) for name in _State._fields})
         set_rng(self._rng, state["rng"])
         self.num_updates, self.num_steps = (int(count) for count in state["counts"])
 
     def start_from(self, state: Mapping[str, Array]) -> None:
-        """Take all networks of another run's `state_dict`, critics and targets included; optimiser and counts stay new.
+        """Load all networks of another run's `state_dict`, including critics and targets; optimizer and counts start fresh.
 
         Raises:
             StartError: names or shapes differ.
@@ -256,7 +256,7 @@ class LiveOffPolicyLearner:
         check_fits(self.weights(), weights_in(state))
         own = {name: getattr(self._state, name).numpy() for name in ("params", "target")}
         given = {name: state[f"step/{name}"] for name in own if f"step/{name}" in state}
-        check_fits(own, given)  # of critics there are only the numbers, side by side
+        check_fits(own, given)  # the critics are stored without names, as parts of a flat vector
         self._state = self._state._replace(**{name: torch.tensor(array) for name, array in given.items()})
 
     # ---- inside
@@ -291,7 +291,7 @@ class LiveOffPolicyLearner:
     def _function(
         self, structure: Mapping[str, Any], active: tuple[str, ...], is_compiled: bool
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """The gradient as a function of tensors only."""
+        """Return the gradient as a function of tensors only."""
         differentiate = by_func if is_compiled else by_autograd
         names = tuple(self.recipe.coefficients(0))
         target_names = [name for name in self._layout.names if name.partition(".")[0] in self.recipe.targets]
@@ -322,7 +322,7 @@ class LiveOffPolicyLearner:
     def _nets(
         self, tensors: Mapping[str, Tensor], names: Iterable[str], active: Sequence[str], noise: Tensor | None
     ) -> dict[str, Net]:
-        """The networks by name; what acts has noise on its weights, if there is any."""
+        """Return the networks by name, with noise on the policy's weights if there is any."""
         own = {name: _below(tensors, f"{name}.") for name in names}
         if noise is not None and POLICY in own:
             own[POLICY] = self._weight_noise.apply(own[POLICY], noise)
@@ -331,7 +331,7 @@ class LiveOffPolicyLearner:
     def _mode(self) -> Mode:
         if self.recipe.compile is False:
             return "eager"
-        # a recurrent network, unrolled over its steps, keeps the compiler busy for minutes
+        # unrolling a recurrent network over its steps takes minutes to compile
         earned = self.recipe.compile is True or (
             self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
             and not self.recipe.policy.state_size

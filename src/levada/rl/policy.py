@@ -1,4 +1,4 @@
-"""The policy: a recipe for a network with an action head, and the module that the recipe makes.
+"""The policy: a recipe for a network with an action head, and the module made from it.
 
     >>> policy = Policy(observation_space=spaces.Box(-1.0, 1.0, (4,)), action_space=spaces.Discrete(2))
     >>> module = policy.module(seed=0)
@@ -6,7 +6,7 @@
     >>> distribution.mode().shape, value.shape
     (torch.Size([8]), torch.Size([8]))
 
-A learner trains the module. Samplers act by its weights, a mapping of plain arrays:
+A learner trains the module. Samplers act with its weights, a mapping of plain arrays:
 
     >>> actor = policy.actor()
     >>> actor.load(policy.weights(module))
@@ -14,7 +14,7 @@ A learner trains the module. Samplers act by its weights, a mapping of plain arr
     >>> actor.sample(np.zeros((8, 4), np.float32), noise[0]).shape
     (8,)
 
-The recipe is plain data, so it goes to any process; equal recipes and seeds make equal modules.
+The recipe is plain data, so it can be sent to any process. Equal recipes and seeds make equal modules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from levada.rl.action_values import ValueKind
 from levada.rl.actions import ActionHead, action_head
 from levada.rl.device import find_device
 from levada.rl.models import Activation, default_network
-from levada.rl.normalise import Moments, check_moments, normalised_leaves
+from levada.rl.normalize import Moments, check_moments, normalized_leaves
 from levada.rl.precision import Precision
 from levada.rl.spaces import (
     OBS,
@@ -63,59 +63,61 @@ Network: TypeAlias = Callable[[Space[Any], int], nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Recipe of a policy: what it sees, what it does, and the network between."""
+    """Recipe of a policy: its observation space, its action space, and its network."""
 
     name: str = "policy"
-    """Name, for versions, metrics and checkpoints; must differ between the policies of a flow."""
+    """Name in versions, metrics and checkpoints; must be unique among the policies of a flow."""
     observation_space: Space[Any]
-    """What one environment shows, kept in canonical form; a Dict of "obs" and "action_mask" masks actions."""
+    """Observation space of one environment, stored in canonical form; a Dict of "obs" and "action_mask" masks actions."""
     action_space: Space[Any]
-    """What one environment takes; kept in canonical form."""
+    """Action space of one environment, stored in canonical form."""
     network: Network | None = None
-    """Makes the network from the observation space (without the mask) and the number of parameters; must be
-    picklable, such as a class or a function of a module. It is tried at once. None: one that suits the space."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the default network's hidden layers. Wider ones can represent more, and are slower."""
+    """Factory of the network, called with the observation space (without the mask) and the number of parameters per action.
+    Must be picklable, such as a class or a function of a module. It is tried immediately. None: a default that suits the
+    space."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the default network's hidden layers. Wider layers can represent more and are slower."""
     activation: Activation = "tanh"
-    """Of the default network: "tanh" keeps features bounded, "relu" is cheaper in wide layers."""
-    normalise_obs: bool = False
-    """Shift and scale floating observations by their running mean and standard deviation, clip them at 10."""
-    normalise_reward: bool = False
+    """Activation function of the default network: "tanh" keeps features bounded, "relu" is cheaper in wide layers."""
+    normalize_obs: bool = False
+    """Normalize float observations by their running mean and standard deviation, clipped at 10."""
+    normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
-    acts_by: Literal["probability", "value"] = "probability"
-    """What the parameters of an action are: they make its probability, or are its value, of which the largest is chosen."""
+    output: Literal["distribution", "q_values"] = "distribution"
+    """Meaning of the network's outputs: parameters of the action distribution, or action values, of which the largest is
+    chosen."""
     values: ValueKind | None = None
-    """What the value of an action is, if the policy acts by values: a distribution of returns; None: a number."""
+    """Representation of the return with `output="q_values"`: a return distribution; None: its expectation."""
     dueling: bool = False
-    """The network gives advantages of actions and a value of the state in place of values of actions."""
+    """Dueling network: it outputs advantages of the actions and a state value in place of action values."""
     weight_noise: float = 0.0
-    """Deviation of learned noise on the weights of linear layers in the beginning, times the root of their inputs: it explores
-    in place of random actions. 0: there is none. For policies that act by values."""
-    squash: bool = False
-    """Send the actions of a Box through tanh into its bounds, instead of clipping them there."""
-    state_std: bool = False
-    """The network gives the deviation of each action of a squashed Box; else there is one for all states."""
+    """Initial standard deviation of learned noise on the weights of linear layers, times the square root of their number of
+    inputs. The noise replaces random actions as exploration. 0: no noise. Requires `output="q_values"`."""
+    tanh_squash: bool = False
+    """Squash the actions of a Box into its bounds with tanh, instead of clipping them."""
+    state_dependent_std: bool = False
+    """The network outputs the standard deviation of each action of a squashed Box; otherwise it is the same in all states."""
     precision: Precision = "float32"
-    """Numbers that the layers of its network compute in; parameters are float32 in any case. See `levada.rl.precision`."""
+    """Compute dtype of the network's layers; parameters are always float32. See `levada.rl.precision`."""
     device: str = field(default="cpu", compare=False)
-    """On what its network computes where it is torch's: "cpu", "cuda", "cuda:1". See `levada.rl.device`."""
+    """Device of the network if it runs in PyTorch: "cpu", "cuda", "cuda:1". See `levada.rl.device`."""
     log_std_init: float = 0.0
-    """Initial log of the standard deviation of a Box's actions. Higher explores more widely at first."""
+    """Initial log standard deviation of a Box's actions. Larger values explore more widely at first."""
     env_observation_space: Space[Any] = field(init=False, repr=False, compare=False)
-    """`observation_space` as it was given, which is what `Actor.act` reads."""
+    """`observation_space` as passed, which `Actor.act` reads."""
     env_action_space: Space[Any] = field(init=False, repr=False, compare=False)
-    """`action_space` as it was given, which is what `Actor.act` answers in."""
+    """`action_space` as passed, in which `Actor.act` returns actions."""
     state_size: int = field(init=False, repr=False, compare=False, default=0)
-    """Numbers that its network remembers of each environment; 0 if it is not recurrent."""
+    """Size of the network's recurrent state per environment; 0 if it is not recurrent."""
 
     def __post_init__(self) -> None:
-        """Check the fields and bring the spaces into canonical form."""
+        """Check the fields and convert the spaces to canonical form."""
         check_observation_space(self.observation_space, self.action_space)
         check_action_space(self.action_space)
         if not self.name:
             raise ValueError("Policy: name is empty, expected a name for metrics and checkpoints")
-        if any(type(width) is not int or width < 1 for width in self.hidden):
-            msg = f"Policy: hidden is {self.hidden!r}, expected widths of at least 1, such as (64, 64)"
+        if any(type(width) is not int or width < 1 for width in self.hidden_sizes):
+            msg = f"Policy: hidden_sizes is {self.hidden_sizes!r}, expected widths of at least 1, such as (64, 64)"
             raise ValueError(msg)
         if self.activation not in ("tanh", "relu"):
             msg = f"Policy: activation is {self.activation!r}, expected 'tanh' or 'relu'"
@@ -133,33 +135,33 @@ class Policy:
         if not math.isfinite(self.log_std_init):
             msg = f"Policy: log_std_init is {self.log_std_init}, expected a finite number"
             raise ValueError(msg)
-        object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         object.__setattr__(self, "env_observation_space", self.observation_space)
         object.__setattr__(self, "env_action_space", self.action_space)
         object.__setattr__(self, "observation_space", canonical_observation_space(self.observation_space))
         object.__setattr__(self, "action_space", canonical_action_space(self.action_space))
-        if self.acts_by not in ("probability", "value"):
-            msg = f"Policy: acts_by is {self.acts_by!r}, expected 'probability' or 'value'"
+        if self.output not in ("distribution", "q_values"):
+            msg = f"Policy: output is {self.output!r}, expected 'distribution' or 'q_values'"
             raise ValueError(msg)
         if not (math.isfinite(self.weight_noise) and self.weight_noise >= 0.0):
             msg = f"Policy: weight_noise is {self.weight_noise}, expected a number >= 0, such as 0.5"
             raise ValueError(msg)
-        if self.weight_noise and self.acts_by != "value":
-            msg = f"Policy: weight_noise is {self.weight_noise}, expected 0 with acts_by='probability', which explores by itself"
+        if self.weight_noise and self.output != "q_values":
+            msg = f"Policy: weight_noise is {self.weight_noise}, expected 0 with output='distribution', which explores by itself"
             raise ValueError(msg)
-        _ = self.head  # refuses what cannot be squashed, or has no values
+        _ = self.head  # rejects spaces that cannot be squashed or have no action values
         for setting, reason in self._idle_settings():
             warnings.warn(f"Policy: {setting} has no effect: {reason}", UserWarning, stacklevel=3)
         if self.network is not None:
-            # a network that cannot be used is refused here, before anything starts
+            # reject an unusable network here, before anything starts
             object.__setattr__(self, "state_size", self.actor().network.state_size)
 
     @property
     def head(self) -> ActionHead:
-        """What makes actions of parameters."""
-        if self.acts_by == "value":
+        """Action head: makes actions from the network's parameters."""
+        if self.output == "q_values":
             return ValueHead(self.action_space, self.values, dueling=self.dueling)
-        return action_head(self.action_space, self.squash, self.state_std)
+        return action_head(self.action_space, self.tanh_squash, self.state_dependent_std)
 
     @property
     def inner_space(self) -> Space[Any]:
@@ -168,17 +170,16 @@ class Policy:
         return cast("spaces.Dict", space)[OBS] if has_action_mask(space) else space
 
     def module(self, seed: int) -> PolicyModule:
-        """Make the module, its parameters drawn from `seed` alone; the global random state stays as it is.
+        """Make the module. `seed` alone determines its parameters; the global random state does not change.
 
         Raises:
-            ModelError: the network gives something else than parameters ``[N, num_params]`` and values
-                ``[N]``.
+            ModelError: the network does not return parameters ``[N, num_params]`` and values ``[N]``.
 
         """
         with seeded(seed):
             space, num_params = self.inner_space, self.head.num_params
             if self.network is None:
-                network = default_network(space, num_params, self.hidden, self.activation)
+                network = default_network(space, num_params, self.hidden_sizes, self.activation)
             else:
                 network = make_network(self.network, space, num_params)
             module = PolicyModule(self, network)
@@ -188,7 +189,7 @@ class Policy:
         return module
 
     def weights(self, module: nn.Module) -> Weights:
-        """Copy the module's parameters and buffers into arrays, by their dotted names.
+        """Copy the module's parameters and buffers into arrays, keyed by their dotted names.
 
         >>> policy = Policy(observation_space=spaces.Box(-1.0, 1.0, (4,)), action_space=spaces.Discrete(2))
         >>> policy.weights(policy.module(seed=0))["network.policy.0.weight"].shape
@@ -198,12 +199,12 @@ class Policy:
         return {name: _to_array(tensor) for name, tensor in tensors.items()}
 
     def actor(self, serve: Serve = serve_here, num_threads: int | None = None, owner: str = "") -> Actor:
-        """Make what samplers act with; it needs weights before it can.
+        """Make an actor, which samplers act with. Load weights before using it.
 
         Args:
             serve: makes its network, here or elsewhere.
-            num_threads: that it computes with; None: as many as there are.
-            owner: whose it is, if its weights have noise of their own: no other actor of the run may have the same.
+            num_threads: number of threads it computes with; None: as many as there are.
+            owner: unique name of its user, needed if its weights have their own noise; no two actors of a run may share it.
 
         """
         from levada.rl.acting import Actor
@@ -211,60 +212,60 @@ class Policy:
         return Actor(self, serve, num_threads, owner)
 
     def moments_of(self, buffers: Weights) -> dict[str, Moments]:
-        """Read the running moments that the normalising buffers of some weights hold, by their keys ("obs...", "return").
+        """Read the running moments from the normalization buffers of some weights, keyed by "obs..." and "return".
 
         >>> spaces_ = {"observation_space": spaces.Box(-1.0, 1.0, (4,)), "action_space": spaces.Discrete(2)}
-        >>> policy = Policy(normalise_obs=True, **spaces_)
+        >>> policy = Policy(normalize_obs=True, **spaces_)
         >>> policy.moments_of(policy.weights(policy.module(seed=0)))["obs"].count
         0.0
 
         """
         found = {}
-        for key, prefix in self._normaliser_names().items():
+        for key, prefix in self._normalizer_names().items():
             count, mean, var = (buffers[f"{prefix}.{field}"].astype(np.float64) for field in ("count", "mean", "var"))
             found[key] = Moments(float(count), mean, var)
         return found
 
     def buffers_of(self, running: Mapping[str, Moments]) -> dict[str, Array]:
-        """Give the normalising buffers, float32, that hold some running moments: the inverse of `moments_of`.
+        """Return float32 normalization buffers for some running moments: the inverse of `moments_of`.
 
         Raises:
-            ValueError: the policy does not normalise what the moments are of.
-            StatisticsError: a moment is not finite, or is too large for float32.
+            ValueError: the policy does not normalize one of the keys.
+            StatisticsError: a moment is not finite or exceeds float32.
 
-        >>> from levada.rl.normalise import observation_moments
+        >>> from levada.rl.normalize import observation_moments
         >>> spaces_ = {"observation_space": spaces.Box(-1.0, 1.0, (4,)), "action_space": spaces.Discrete(2)}
-        >>> policy = Policy(normalise_obs=True, **spaces_)
+        >>> policy = Policy(normalize_obs=True, **spaces_)
         >>> batch = observation_moments(policy.observation_space, np.ones((5, 2, 4), np.float32))
-        >>> float(policy.buffers_of(batch)["normalisers.0.count"])
+        >>> float(policy.buffers_of(batch)["normalizers.0.count"])
         10.0
 
         """
-        prefixes = self._normaliser_names()
+        prefixes = self._normalizer_names()
         buffers: dict[str, Array] = {}
         for key, total in running.items():
             if key not in prefixes:
-                msg = f"buffers_of: got moments of {key!r}, policy {self.name!r} normalises {list(prefixes)}"
+                msg = f"buffers_of: got moments of {key!r}, policy {self.name!r} normalizes {list(prefixes)}"
                 raise ValueError(msg)
             check_moments(key, total)
             for name, value in (("count", total.count), ("mean", total.mean), ("var", total.var)):
                 buffers[f"{prefixes[key]}.{name}"] = np.asarray(value, np.float32)
         return buffers
 
-    def _normaliser_names(self) -> dict[str, str]:
-        leaves = normalised_leaves(self.observation_space) if self.normalise_obs else {}
-        names = {key: f"normalisers.{index}" for index, key in enumerate(leaves)}
-        return names | ({"return": "returns"} if self.normalise_reward else {})
+    def _normalizer_names(self) -> dict[str, str]:
+        leaves = normalized_leaves(self.observation_space) if self.normalize_obs else {}
+        names = {key: f"normalizers.{index}" for index, key in enumerate(leaves)}
+        return names | ({"return": "returns"} if self.normalize_reward else {})
 
     def _idle_settings(self) -> list[tuple[str, str]]:
         defaults = {setting.name: setting.default for setting in fields(self)}
-        changed = [name for name in ("hidden", "activation") if getattr(self, name) != defaults[name]]
+        changed = [name for name in ("hidden_sizes", "activation") if getattr(self, name) != defaults[name]]
         idle = [(name, "the policy has a network of its own") for name in changed if self.network is not None]
-        if self.acts_by != "value":
+        if self.output != "q_values":
             changed = [name for name in ("values", "dueling") if getattr(self, name) != defaults[name]]
             idle += [(name, "the policy does not act by values") for name in changed]
-        if self.normalise_obs and not normalised_leaves(self.observation_space):
-            idle.append(("normalise_obs", "no observation is floating"))
+        if self.normalize_obs and not normalized_leaves(self.observation_space):
+            idle.append(("normalize_obs", "no observation is floating"))
         if self.log_std_init != 0.0 and not isinstance(self.action_space, spaces.Box):
             idle.append(("log_std_init", "the action space is no Box"))
         return idle
@@ -274,5 +275,5 @@ def _to_array(tensor: Tensor) -> Array:
     tensor = tensor.detach()
     if tensor.dtype in (torch.bfloat16, torch.float16):
         tensor = tensor.float()
-    # A copy in any case: .numpy() of a tensor in main memory is a view that changes with training.
+    # Always a copy: .numpy() of a tensor in main memory is a view that changes with training.
     return np.array(tensor.cpu().numpy(), order="C")

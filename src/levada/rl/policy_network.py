@@ -1,9 +1,9 @@
-"""A policy's network as it is used for acting: rows of action parameters, and values, without gradients.
+"""A policy's network for acting: rows of action parameters, and values, without gradients.
 
-Networks that describe their layers, as `MLP` does (see `levada.rl.models.NumpyLayers`), are computed in numpy: one step of a
-64-64 network for 8 environments costs some 5 us, where torch takes 50. All others are computed by their module.
+Networks that describe their layers, as `MLP` does (see `levada.rl.models.NumpyLayers`), are computed in NumPy: one step of a
+64-64 network for 8 environments takes about 5 us, compared with 50 in PyTorch. All others are computed by their module.
 
-It is what a deployment may move elsewhere (`Shard.serve`): nests of arrays go in and come out.
+A deployment may move this part elsewhere (`Shard.serve`): its inputs and outputs are nests of arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from levada.flow.errors import LevadaError
 from levada.rl._layers import Dense, HasNumpyLayers, NumpyLayers, Vector
 from levada.rl._numpy_network import Stack
-from levada.rl._policy_module import NORMALISED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule, state_size_of
+from levada.rl._policy_module import NORMALIZED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule, state_size_of
 from levada.rl.device import Sender, find_device
 from levada.rl.policy import Weights
 from levada.rl.spaces import Array, Nest, leaves, map_nest
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
     from levada.rl.policy import Policy
 
 _PREFIX = "network."
-_LIMIT = np.float32(NORMALISED_LIMIT)
+_LIMIT = np.float32(NORMALIZED_LIMIT)
 _MAX_ROWS = 256
-"""Rows that go through a torch network at once: the activations of more images do not fit into the caches."""
+"""Maximum number of rows that go through a PyTorch network at once: the activations of more images exceed the caches."""
 
 
 class WeightsError(LevadaError, ValueError):
-    """Weights that do not belong to the policy, or none at all."""
+    """The weights do not belong to the policy, or are missing."""
 
 
 class PolicyNetwork:
-    """The network of a policy. Not to be shared between threads."""
+    """The network of a policy. Not thread-safe."""
 
     def __init__(self, policy: Policy, num_threads: int | None = None, owner: str = "") -> None:
-        """Make it.
+        """Make the network.
 
         Args:
             policy: the recipe.
-            num_threads: to compute with; None: as many as there are.
-            owner: tells networks apart that must not be one where they are served, for their weights have noise of their own.
+            num_threads: number of threads to compute with; None: as many as there are.
+            owner: distinguishes served networks that must not be shared, because their weights have their own noise.
 
         """
         self._policy_name = policy.name
         self._num_threads = num_threads
         module = policy.module(seed=0).eval()
         self.state_size = state_size_of(module.network)
-        """Numbers that it remembers of each environment; 0 if it is not recurrent."""
+        """Size of the recurrent state per environment; 0 if it is not recurrent."""
         self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
         self._numpy = _numpy_twin(module, self._shapes)
         all_numpy = self._numpy is not None and self._numpy.has_value
@@ -65,10 +65,10 @@ class PolicyNetwork:
         self._noise: Array | None = None
 
     def load(self, weights: Weights) -> None:
-        """Take the policy's weights: they are copied, so the arrays may change afterwards.
+        """Load the policy's weights. They are copied, so the arrays may change afterwards.
 
         Raises:
-            WeightsError: a weight is missing or of another shape.
+            WeightsError: a weight is missing or has a different shape.
 
         """
         for name, shape in self._shapes.items():
@@ -85,9 +85,9 @@ class PolicyNetwork:
         self._noise = None
 
     def forward(self, obs: Nest, noise: Array | None = None) -> tuple[Array, Array | None]:
-        """Give rows ``[B, row_size]``, and values ``[B]`` where the network computes both at once, else None.
+        """Return rows ``[B, row_size]``, and values ``[B]`` if the network computes both at once, otherwise None.
 
-        With `noise`, by the weights that it makes of those loaded. The next call overwrites what is given.
+        `noise` is applied to the loaded weights. The next call overwrites the results.
         """
         self._use(noise)
         if self._num_threads is not None:
@@ -98,16 +98,16 @@ class PolicyNetwork:
         return row, value
 
     def step(self, obs: Nest, state: Array) -> tuple[Array, ...]:
-        """Give rows ``[B, row_size]``, values ``[B]``, and the states ``[B, state_size]`` after one step of a recurrent network.
+        """Return rows ``[B, row_size]``, values ``[B]``, and states ``[B, state_size]`` after one step of a recurrent network.
 
-        Nothing is remembered here: states come in and go out.
+        The network stores no state: states are passed in and returned.
         """
         if self._num_threads is not None:
             use_threads(self._num_threads)
         return cast("_TorchNetwork", self._torch).forward(obs, state)
 
     def value(self, obs: Nest) -> Array:
-        """Give values ``[N]``, to keep."""
+        """Return values ``[N]``; later calls do not overwrite them."""
         self._use(None)
         if self._num_threads is not None:
             use_threads(self._num_threads)
@@ -116,10 +116,10 @@ class PolicyNetwork:
         return cast("_TorchNetwork", self._torch).forward(obs)[1]
 
     def _use(self, noise: Array | None) -> None:
-        """Go on with this noise; takes no time if it is the same as before."""
+        """Switch to this noise; takes no time if it is the same as before."""
         if noise is self._noise or (noise is not None and np.array_equal(noise, self._noise)):  # type: ignore[arg-type]
             return
-        # Where it is served, its memory is used again. What nobody can change need not be copied, and is known again at once.
+        # A served network reuses the memory of its inputs. Read-only memory need not be copied, and is recognized by identity.
         if noise is not None and (noise.flags.writeable or not noise.flags.owndata):
             noise = noise.copy()
         self._noise = noise
@@ -133,7 +133,7 @@ class PolicyNetwork:
 
 
 class _NumpyNetwork:
-    """A network that describes its layers, computed without torch."""
+    """A network that describes its layers, computed without PyTorch."""
 
     def __init__(self, module: PolicyModule, layers: NumpyLayers, shapes: Mapping[str, tuple[int, ...]]) -> None:
         policy, head = module.policy, module.head
@@ -141,12 +141,12 @@ class _NumpyNetwork:
         self._vector = Vector(policy.inner_space)
         self._policy = Stack(_in_module(layers.policy), shapes, ("log_std", num_stds) if num_stds else None)
         self._value = None if layers.value is None else Stack(_in_module(layers.value), shapes)
-        self._normalises = len(module.normalisers) > 0
+        self._normalizes = len(module.normalizers) > 0
         self._mean, self._scale = np.zeros((2, self._vector.size), np.float32)
 
     @property
     def has_value(self) -> bool:
-        """Whether the value is a stack of its own."""
+        """Whether the value has a separate stack."""
         return self._value is not None
 
     def load(self, weights: Weights) -> None:
@@ -154,16 +154,16 @@ class _NumpyNetwork:
         self._policy.load(weights)
         if self._value is not None:
             self._value.load(weights)
-        if self._normalises:
-            self._mean[:] = weights["normalisers.0.mean"].ravel()
-            self._scale[:] = 1.0 / np.sqrt(weights["normalisers.0.var"].ravel() + np.float32(VARIANCE_FLOOR))
+        if self._normalizes:
+            self._mean[:] = weights["normalizers.0.mean"].ravel()
+            self._scale[:] = 1.0 / np.sqrt(weights["normalizers.0.var"].ravel() + np.float32(VARIANCE_FLOOR))
 
     def params(self, obs: Array) -> Array:
-        """Give rows ``[B, row_size]``, overwritten by the next call."""
+        """Return rows ``[B, row_size]``, overwritten by the next call."""
         return self._run(self._policy, obs)
 
     def value(self, obs: Array) -> Array:
-        """Give values ``[N]``, to keep."""
+        """Return values ``[N]``; later calls do not overwrite them."""
         assert self._value is not None
         return self._run(self._value, obs)[:, 0].copy()
 
@@ -171,7 +171,7 @@ class _NumpyNetwork:
         num_rows = len(obs)
         vector = stack.input(num_rows)
         self._vector.write(obs, vector)
-        if self._normalises:
+        if self._normalizes:
             np.subtract(vector, self._mean, out=vector)
             np.multiply(vector, self._scale, out=vector)
             np.maximum(vector, -_LIMIT, out=vector)
@@ -180,7 +180,7 @@ class _NumpyNetwork:
 
 
 class _TorchNetwork:
-    """Any network, computed by its module, whose memory the weights are copied into."""
+    """Any network, computed by its module. Weights are copied into the module's memory."""
 
     def __init__(self, module: PolicyModule) -> None:
         device = find_device(module.policy.device)
@@ -197,7 +197,7 @@ class _TorchNetwork:
             tensor.copy_(self._here[name])
 
     def forward(self, obs: Nest, *state: Array) -> tuple[Array, ...]:
-        """Give rows ``[N, row_size]``, values ``[N]``, and of a recurrent network the states after the step."""
+        """Return rows ``[N, row_size]``, values ``[N]``, and for a recurrent network the states after the step."""
         num_rows = len(leaves(obs)[0])
         if num_rows <= _MAX_ROWS:
             return self._forward(obs, *state)
@@ -212,7 +212,7 @@ class _TorchNetwork:
 
 
 def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> _NumpyNetwork | None:
-    """Give the twin of a network that describes its layers, once the two are known to agree."""
+    """Return the NumPy twin of a network that describes its layers, after checking that both agree."""
     network, policy = module.network, module.policy
     layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) else None
     if layers is None:
@@ -244,7 +244,7 @@ def _in_module(layers: Sequence[Dense]) -> list[Dense]:
 
 
 def _examples(space: Space[Any], num_rows: int) -> Array:
-    """Give a few observations of a space without Dict and Tuple, always the same."""
+    """Return a few fixed observations of a space that is not Dict or Tuple."""
     rng = np.random.default_rng(0)
     if isinstance(space, spaces.Discrete):
         return rng.integers(0, space.n, num_rows)
@@ -262,7 +262,7 @@ def _tensors(module: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _to_tensor(array: Array) -> Tensor:
-    # Memory that is read only, or runs backwards, cannot be shared with torch.
+    # Memory that is read-only or has negative strides cannot be shared with PyTorch.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)

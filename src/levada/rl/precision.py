@@ -1,9 +1,9 @@
-"""In which numbers a network computes: float32, or bfloat16 where the processor multiplies such numbers itself.
+"""Compute dtype of a network: float32, or bfloat16 if the processor multiplies bfloat16 natively.
 
-Parameters, their gradients, and all that losses compute stay float32 (torch's autocast): of bfloat16 are the products of layers.
-The Nature network on 84 x 84 images learns 2,860 samples/s so on a core with AVX512-BF16, and 1,050 in float32; without such
-instructions bfloat16 takes several times as long. Nothing is timed: the choice follows from the processor and from sizes, so
-equal runs on equal machines make the same one.
+Parameters, their gradients and all computations of losses stay float32 (PyTorch's autocast); only the products of layers are
+bfloat16. The Nature network on 84 x 84 images then learns from 2,860 samples/s on a core with AVX512-BF16, compared with 1,050
+in float32; without such instructions bfloat16 takes several times as long. Nothing is timed: the choice depends only on the
+processor and on sizes, so equal runs on equal machines make the same choice.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from levada.rl._layers import has_large_images
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 SIDE = 64
-"""Height and width of images from which `auto` takes bfloat16. At 84 x 84 a gradient is 2.5 times as quick; at 36 x 36 the two
-are about even, and which is ahead changes from one measurement to the next."""
+"""Height and width of images from which `auto` selects bfloat16. At 84 x 84 a gradient is 2.5 times as fast; at 36 x 36 both
+take about as long, and the faster one varies between measurements."""
 
 
 def has_bfloat16(device: str = "cpu") -> bool:
-    """Whether a device multiplies bfloat16 itself."""
+    """Return whether a device multiplies bfloat16 natively."""
     if device != "cpu":
         return bool(torch.cuda.is_bf16_supported())
     if limits_onednn():
         return False
-    # older versions of torch do not say
+    # older versions of PyTorch do not report it
     found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
@@ -37,12 +37,12 @@ def has_bfloat16(device: str = "cpu") -> bool:
 def choose_precision(
     observation_space: Space[Any], device: str = "cpu", *, is_default_network: bool = True
 ) -> tuple[Precision, str]:
-    """The precision of `auto`, and the reason in words. It follows from the arguments and the processor alone.
+    """Return the precision that `auto` selects, and the reason as text. Depends on the arguments and the processor alone.
 
     Args:
-        observation_space: of the policy.
-        device: on which its network computes.
-        is_default_network: whether it is the network that levada makes for these observations, without memory; the sizes of
+        observation_space: observation space of the policy.
+        device: device of its network.
+        is_default_network: whether the network is levada's default for these observations and not recurrent; the sizes of
             others are not known.
 
     """

@@ -7,9 +7,9 @@
 >>> replay(torch.tensor([3.0, 4.0]))[0].tolist()
 [6.0, 8.0]
 
-The recording sees what reaches the kernels, below autograd: forward, backward and optimiser as one straight list. Branches
-are not recorded, so a function that reads a number out of a tensor is refused. New shapes need a new recording. (torch's own
-`make_fx` records the same, and imports the whole compiler for it, 1 to 2 s; this takes 15 ms.)
+The recording sees the operations that reach the kernels, below autograd: forward, backward and optimizer as one flat list.
+Branches are not recorded, so a function that reads a value from a tensor is rejected. New shapes need a new recording.
+(PyTorch's `make_fx` records the same but imports the whole compiler, which takes 1 to 2 s; this takes 15 ms.)
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Tensors = tuple[Tensor, ...]
 
 
 class RecordError(LevadaError, TypeError):
-    """A function cannot be recorded."""
+    """The function cannot be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Stands for a tensor in the recording."""
+    """Represents a tensor in the recording."""
 
     number: int
 
@@ -44,31 +44,29 @@ class _Slot:
 @dataclass(frozen=True, slots=True)
 class _Operation:
     call: Any
-    """An operator of torch, or a function that stands for one."""
+    """A PyTorch operator, or a function that replaces one."""
     args: Any
     kwargs: Any
     outputs: tuple[int | None, ...]
 
 
 def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
-    """Call `function` once, and return what does the same to other tensors of the same shapes and dtypes.
+    """Call `function` once, and return an equivalent function for tensors of the same shapes and dtypes.
 
-    It is called on copies, so what it changes in place (the statistics of a BatchNorm) is changed by replaying alone.
+    The recording runs on copies, so in-place changes (such as the statistics of a BatchNorm) happen only in replays.
 
     Raises:
-        RecordError: the function looked at the numbers in a tensor.
+        RecordError: the function read a value from a tensor.
     """
     args = tuple(arg.clone() for arg in args)
     with _Recorder(args) as recorder:
         results = function(*args)
     replay = recorder.replay(results)
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of TorchScript, whose interpreter is the quickest there is
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, whose interpreter is the fastest one
         script: Callable[..., Tensors] = torch.jit.trace(replay, args, check_trace=False)
-        # TorchScript looks on at the first run, and then adds up products of matrices in another order: recurrent networks have
-        # such sums, and a run that is resumed records anew. So the first run is not one that counts.
+        # TorchScript profiles the first run and afterwards sums matrix products in a different order. Recurrent networks have
+        # such sums, and a resumed run records again, so this first run is discarded.
         script(*(arg.clone() for arg in args))
 
     def run(*args: Tensor) -> Tensors:
@@ -79,10 +77,11 @@ def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Ten
 
 
 def _traceable(operation: _Operation) -> _Operation:
-    """The same operation as TorchScript takes it.
+    """Convert an operation to one that TorchScript accepts.
 
-    torch.jit.trace refuses arguments of type bool[], such as the output_mask of backward operations. Those become a
-    function in TorchScript's own words, whose arguments are the tensors; all else, and the outputs wanted, stands there.
+    torch.jit.trace rejects arguments of type bool[], such as the output_mask of backward operations. These operations become a
+    TorchScript function whose arguments are the tensors; other arguments, and the selected outputs, are literals in its
+    source.
 
     >>> args = (_Slot(4), _Slot(7), [2], 1e-05, None, [True, False])
     >>> print(_source("aten::norm_backward", args, {}, [0]), end="")
@@ -114,7 +113,7 @@ def _literal(x: Any) -> str:
 
 
 def _slots(args: Any, kwargs: Any) -> dict[str, _Slot]:
-    """The tensors that an operation takes by their names in the source, each once."""
+    """Return the tensors that an operation takes by their names in the source, without duplicates."""
     return {_literal(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, _Slot)}
 
 
@@ -123,25 +122,25 @@ def _is_flags(x: Any) -> bool:
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """2 sigmoid(2x) - 1: on processors torch's tanh takes three times as long. Off by 6e-8 at most."""
+    """2 sigmoid(2x) - 1: on CPUs PyTorch's tanh takes three times as long. The error is 6e-8 at most."""
     return (2.0 * x).sigmoid_().mul_(2.0).sub_(1.0)
 
 
 _QUICKER = {torch.ops.aten.tanh.default: _tanh}
-"""Operations that the replay does in another way."""
+"""Operations that the replay implements differently."""
 
 
 class _Recorder(TorchDispatchMode):
-    """Sees each operation and notes which tensors it took and made."""
+    """Observes each operation and records which tensors it takes and returns."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # guarding against the compiler would import it
+        return False  # the default would import the compiler
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         TorchDispatchMode.__init__(self)
         self._operations: list[_Operation] = []
-        self._tensors: list[Tensor] = []  # kept alive, so that no id is used twice
+        self._tensors: list[Tensor] = []  # kept alive, so that no id is reused
         self._slots: dict[int, int] = {}
         self._num_inputs = len(inputs)
         for tensor in inputs:
@@ -166,7 +165,7 @@ class _Recorder(TorchDispatchMode):
         return made
 
     def replay(self, results: Tensors) -> Callable[..., Tensors]:
-        """The recording as a function."""
+        """Return the recording as a function."""
         operations, wanted = (
             [_traceable(operation) for operation in self._operations],
             [self._slot_of(result).number for result in results],

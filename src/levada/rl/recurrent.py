@@ -1,9 +1,9 @@
-"""Networks that remember: what a recurrent network is, two cells, and the networks that are used by default.
+"""Recurrent networks: their interface, the LSTM and GRU cells, and the default recurrent network.
 
-The state of N environments is one array ``[N, state_size]``, and zeros where an episode begins. So it can be kept, sent, stored
-and cut like any other column. A network does one step with it when it acts, and T steps when it learns:
+The recurrent state of N environments is one array ``[N, state_size]``, zero where an episode starts. It can be stored, sent
+and sliced like any other column. A network computes one step at a time to act, and T steps to learn:
 
-    >>> network = RecurrentNet(spaces.Box(-1.0, 1.0, (3,)), 2, cell="gru", num_units=8)
+    >>> network = RecurrentNet(spaces.Box(-1.0, 1.0, (3,)), 2, rnn_type="gru", rnn_size=8)
     >>> params, value, state = network(torch.zeros(5, 3), torch.zeros(5, network.state_size))
     >>> params.shape, value.shape, state.shape
     (torch.Size([5, 2]), torch.Size([5]), torch.Size([5, 8]))
@@ -32,10 +32,9 @@ CellName: TypeAlias = Literal["lstm", "gru"]
 
 
 class Recurrent(nn.Module, ABC):
-    """Base of all recurrent networks: `encode` what is seen, `recur` with the state, `decode` to parameters and values.
+    """Base class of recurrent networks: `encode` the observations, `recur` with the state, `decode` to parameters and values.
 
-    Only `recur` is called step by step, so it should do no more than it must. What is linear in the observation belongs into
-    `encode`.
+    Only `recur` is called step by step, so keep it small. Operations that are linear in the observation belong in `encode`.
 
     >>> class Sum(Recurrent):
     ...     '''Adds up what it has seen.'''
@@ -53,32 +52,32 @@ class Recurrent(nn.Module, ABC):
     """
 
     state_size: int
-    """Numbers that are remembered of each environment, float32."""
+    """Size of the recurrent state per environment, float32."""
 
     @abstractmethod
     def encode(self, obs: Any) -> Tensor:
-        """Features ``[N, F]`` of observations ``[N, ...]``, nested as the observation space is."""
+        """Return features ``[N, F]`` of observations ``[N, ...]``, nested like the observation space."""
 
     @abstractmethod
     def recur(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs ``[N, H]`` and the state ``[N, state_size]`` after one step."""
+        """Return outputs ``[N, H]`` and the state ``[N, state_size]`` after one step."""
 
     @abstractmethod
     def decode(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Parameters ``[N, num_params]`` and values ``[N]``."""
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
 
     def forward(self, obs: TensorNest, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One step: parameters ``[N, num_params]``, values ``[N]``, and the state after it."""
+        """Compute one step: parameters ``[N, num_params]``, values ``[N]``, and the state after it."""
         outputs, state = self.recur(self.encode(obs), state)
         return *self.decode(outputs), state
 
     def unroll(self, obs: TensorNest, state: Tensor, is_first: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """T steps: parameters ``[T, N, num_params]``, values ``[T, N]``, and the state after the last.
+        """Compute T steps: parameters ``[T, N, num_params]``, values ``[T, N]``, and the state after the last.
 
         Args:
             obs: ``[T, N, ...]``.
             state: ``[N, state_size]``, before the first step.
-            is_first: bool ``[T, N]``, where an episode begins: there the state begins anew; None: nowhere.
+            is_first: bool ``[T, N]``, True where an episode starts and the state is reset; None: nowhere.
 
         """
         shape = leaves(cast("Any", obs))[0].shape[:2]
@@ -94,28 +93,28 @@ class Recurrent(nn.Module, ABC):
 
 
 class LSTM(nn.Module):
-    """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000), which begin open.
+    """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000), initially open.
 
-    Its state is the output and the cell, one behind the other. `inputs` is linear and makes gates of features, for all steps at
-    once; forward does one step.
+    Its state is the output concatenated with the cell. `inputs` is linear and computes gates from features, for all steps at
+    once; forward computes one step.
 
-    >>> cell = LSTM(3, num_units=8)
+    >>> cell = LSTM(3, rnn_size=8)
     >>> output, state = cell(cell.inputs(torch.zeros(5, 3)), torch.zeros(5, cell.state_size))
     >>> output.shape, state.shape
     (torch.Size([5, 8]), torch.Size([5, 16]))
 
     """
 
-    def __init__(self, size: int, num_units: int) -> None:
+    def __init__(self, size: int, rnn_size: int) -> None:
         super().__init__()
-        self.state_size = 2 * num_units
-        self.inputs, self.weight = _gates(size, num_units, 4)
+        self.state_size = 2 * rnn_size
+        self.inputs, self.weight = _gates(size, rnn_size, 4)
         with torch.no_grad():
             assert self.inputs.bias is not None
-            self.inputs.bias[num_units : 2 * num_units] = 1.0
+            self.inputs.bias[rnn_size : 2 * rnn_size] = 1.0
 
     def forward(self, gates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Output ``[N, num_units]`` and state of gates ``[N, 4 * num_units]``."""
+        """Return output ``[N, rnn_size]`` and state from gates ``[N, 4 * rnn_size]``."""
         h_tm1, c_tm1 = state.chunk(2, dim=-1)
         write, keep, new, read = torch.addmm(gates, h_tm1, self.weight).chunk(4, dim=-1)
         c_t = keep.sigmoid() * c_tm1 + write.sigmoid() * new.tanh()
@@ -124,24 +123,24 @@ class LSTM(nn.Module):
 
 
 class GRU(nn.Module):
-    """Gated recurrent units (Cho et al. 2014, arXiv 1406.1078), with the reset behind the matrix, as in cuDNN.
+    """Gated recurrent units (Cho et al. 2014, arXiv 1406.1078), with the reset after the matrix product, as in cuDNN.
 
-    Its state is its output: half the size of an `LSTM`'s, and quicker.
+    Its state is its output. It is half the size of an `LSTM`'s, and the GRU is faster.
 
-    >>> cell = GRU(3, num_units=8)
+    >>> cell = GRU(3, rnn_size=8)
     >>> output, state = cell(cell.inputs(torch.zeros(5, 3)), torch.zeros(5, cell.state_size))
     >>> output.shape, state.shape
     (torch.Size([5, 8]), torch.Size([5, 8]))
 
     """
 
-    def __init__(self, size: int, num_units: int) -> None:
+    def __init__(self, size: int, rnn_size: int) -> None:
         super().__init__()
-        self.state_size = num_units
-        self.inputs, self.weight = _gates(size, num_units, 3)
+        self.state_size = rnn_size
+        self.inputs, self.weight = _gates(size, rnn_size, 3)
 
     def forward(self, gates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Output ``[N, num_units]`` and state of gates ``[N, 3 * num_units]``."""
+        """Return output ``[N, rnn_size]`` and state from gates ``[N, 3 * rnn_size]``."""
         num_gates = 2 * self.state_size
         past = state @ self.weight
         reset, keep = (gates[:, :num_gates] + past[:, :num_gates]).sigmoid().chunk(2, dim=-1)
@@ -154,19 +153,19 @@ _CELLS: Mapping[CellName, type[LSTM | GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
 class RecurrentNet(Recurrent):
-    """Encoders for what is seen, one layer of memory, and linear heads for parameters and value.
+    """Encoders of the observation, one recurrent layer, and linear heads for parameters and value.
 
-    Vectors go through the layers of `hidden`, images through convolutions, and the leaves of a Dict or Tuple each through its
-    own; the cell takes all of it together.
+    Vectors go through the layers of `hidden_sizes`, images through convolutions, and each leaf of a Dict or Tuple through its
+    own encoder. The cell takes the concatenation.
 
     Args:
-        observation_space: any that is supported, without the action mask.
-        num_params: size of the row of parameters.
-        hidden: widths of the layers before the cell; may be empty.
-        num_units: of the cell.
-        cell: "lstm", or "gru".
-        activation: behind each layer of `hidden`.
-        policy_gain: scale of the parameters in the beginning: small for probabilities, 1 for values.
+        observation_space: any supported space, without the action mask.
+        num_params: number of parameters of an action.
+        hidden_sizes: widths of the layers before the cell; may be empty.
+        rnn_size: number of units of the cell.
+        rnn_type: "lstm" or "gru".
+        activation: activation function after each layer of `hidden_sizes`.
+        policy_gain: initial scale of the parameters: small for distributions, 1 for action values.
 
     >>> network = RecurrentNet(spaces.Dict({"speed": spaces.Box(-1.0, 1.0, (2,)), "gear": spaces.Discrete(5)}), 3)
     >>> obs = {"speed": torch.zeros(7, 2), "gear": torch.zeros(7, dtype=torch.int64)}
@@ -180,41 +179,43 @@ class RecurrentNet(Recurrent):
         observation_space: Space[Any],
         num_params: int,
         *,
-        hidden: Sequence[int] = (64,),
-        num_units: int = 64,
-        cell: CellName = "lstm",
+        hidden_sizes: Sequence[int] = (64,),
+        rnn_size: int = 64,
+        rnn_type: CellName = "lstm",
         activation: Activation = "tanh",
         policy_gain: float = 0.01,
     ) -> None:
         super().__init__()
-        self._paths, self.encoders, size = encoders_of(observation_space, hidden, activation)
-        self.cell = _CELLS[cell](size, num_units)
+        self._paths, self.encoders, size = encoders_of(observation_space, hidden_sizes, activation)
+        self.cell = _CELLS[rnn_type](size, rnn_size)
         self.state_size = self.cell.state_size
-        self.policy = linear(num_units, num_params, gain=policy_gain)
-        self.value = linear(num_units, 1, gain=1.0)
+        self.policy = linear(rnn_size, num_params, gain=policy_gain)
+        self.value = linear(rnn_size, 1, gain=1.0)
 
     def encode(self, obs: TensorNest) -> Tensor:
-        """The cell's gates, as far as the observation decides them."""
+        """Compute the part of the cell's gates that depends on the observation."""
         seen = cast("dict[str, Tensor]", named_leaves(cast("Any", obs)))
         pairs = zip(self.encoders, self._paths, strict=True)
         features: Tensor = self.cell.inputs(torch.cat([encode(seen[path]) for encode, path in pairs], dim=-1))
         return features
 
     def recur(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The cell."""
+        """Apply the cell."""
         return cast("tuple[Tensor, Tensor]", self.cell(features, state))
 
     def decode(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Both heads."""
+        """Apply both heads."""
         return self.policy(outputs), self.value(outputs).squeeze(-1)
 
 
-def _gates(size: int, num_units: int, num_gates: int) -> tuple[nn.Linear, nn.Parameter]:
-    """What makes gates of features, and the matrix ``[num_units, num_gates * num_units]`` that makes them of the last output."""
-    check_memory_cell(size, num_units, num_gates)  # orthogonal matrices take minutes where they are as large as that
-    inputs = linear(size, num_gates * num_units, gain=1.0)
-    weight = torch.empty(num_units, num_gates * num_units)
-    # without torch.cat, which takes a second to import what it needs where weights are only counted
+def _gates(size: int, rnn_size: int, num_gates: int) -> tuple[nn.Linear, nn.Parameter]:
+    """Make the layer from features to gates, and the matrix ``[rnn_size, num_gates * rnn_size]`` from the last output to
+    gates.
+    """
+    check_memory_cell(size, rnn_size, num_gates)  # orthogonal matrices beyond this size take minutes
+    inputs = linear(size, num_gates * rnn_size, gain=1.0)
+    weight = torch.empty(rnn_size, num_gates * rnn_size)
+    # No torch.cat: on the meta device, where weights are only counted, its imports take a second.
     for gate in range(num_gates):
-        weight[:, gate * num_units : (gate + 1) * num_units] = nn.init.orthogonal_(torch.empty(num_units, num_units))
+        weight[:, gate * rnn_size : (gate + 1) * rnn_size] = nn.init.orthogonal_(torch.empty(rnn_size, rnn_size))
     return inputs, nn.Parameter(weight)

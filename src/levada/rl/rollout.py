@@ -1,8 +1,8 @@
-"""Rollout: what a shard's environments went through in T steps, as columns. See the fields for shapes.
+"""Rollout: T steps of a shard's environments, as columns. See the fields for shapes.
 
-Rows where `mask` is False are no transitions: some vector environments spend one step on resetting an episode that has
-ended, and ignore the action. They count for nothing. Everything else that episode ends need is here already:
-`next_value` holds the value of the *true* next observation, also where an episode was truncated.
+Rows where `mask` is False are not transitions: some vector environments spend one step on resetting an ended episode and
+ignore the action. These rows have no effect. All other data of an episode's end is included: `next_value` is the value of the
+*true* next observation, also if an episode was truncated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from levada.flow import Episode
 from levada.rl.frames import Frames
-from levada.rl.normalise import Moments
+from levada.rl.normalize import Moments
 from levada.rl.spaces import Array, Nest, map_nest
 from levada.rl.transitions import MASK, Transitions
 
@@ -24,41 +24,42 @@ class Rollout:
     """T steps of B environments."""
 
     obs: Nest | Frames
-    """``[T+1, B, ...]``, as the environment gave them; stacks of frames are `Frames`. Where an episode ended in step t, row t+1
-    is its true final observation or the next episode's first, as the environment resets; rely on `next_value` instead."""
+    """``[T+1, B, ...]``, as returned by the environment; stacks of frames are `Frames`. If an episode ended in step t, row t+1
+    is its true final observation or the next episode's first one, depending on the environment's resets; use `next_value`
+    instead."""
     action: Array
     """``[T, B, ...]``."""
     reward: Array
-    """``[T, B]``, float32, scaled if the policy normalises rewards."""
+    """``[T, B]``, float32, scaled if the policy normalizes rewards."""
     terminated: Array
-    """``[T, B]``, bool: the episode ended in a terminal state, whose value is 0."""
+    """``[T, B]``, bool: the episode reached a terminal state, whose value is 0."""
     truncated: Array
-    """``[T, B]``, bool: the episode was cut off; what would have followed is worth its value."""
+    """``[T, B]``, bool: the episode was truncated; bootstrap from its next value."""
     mask: Array
-    """``[T, B]``, bool: False where a row is a reset and no transition."""
+    """``[T, B]``, bool: False where a row is a reset and not a transition."""
     log_prob: Array
-    """``[T, B]``, float32: of the action, under the policy that chose it."""
+    """``[T, B]``, float32: log-probability of the action under the policy that chose it."""
     value: Array
-    """``[T, B]``, float32: of the observation, by the weights that the actions were chosen with."""
+    """``[T, B]``, float32: value of the observation under the weights that chose the actions."""
     next_value: Array
-    """``[T, B]``, float32: of the true next observation."""
+    """``[T, B]``, float32: value of the true next observation."""
     moments: Mapping[str, Moments]
-    """Of this rollout, for running statistics; empty if the policy normalises nothing."""
+    """Moments of this rollout, for running statistics; empty if the policy normalizes nothing."""
     episodes: tuple[Episode, ...]
     """Episodes that ended, in order."""
     state: Array | None = None
-    """``[B, state_size]``, float32: what a recurrent policy remembers before the first step; None: it is not."""
+    """``[B, state_size]``, float32: recurrent state before the first step; None if the policy is not recurrent."""
     is_first: Array | None = None
-    """``[T+1, B]``, bool: where an episode begins, and what is remembered anew."""
+    """``[T+1, B]``, bool: where an episode starts and the recurrent state is reset."""
 
     @property
     def num_env_steps(self) -> int:
-        """Transitions in the rollout."""
+        """Number of transitions in the rollout."""
         return int(self.mask.sum())
 
     def transitions(self, **more: Array) -> Transitions:
-        """The rows as columns ``[T * B, ...]``, with `more` columns ``[T, B]`` beside them; views where possible. Of a recurrent
-        policy, see `sequences`.
+        """Return the rows as columns ``[T * B, ...]``, with additional columns `more` ``[T, B]``; views where possible. For a
+        recurrent policy, return `sequences`.
         """
         if self.state is not None:
             return self.sequences(value=self.value, **more)
@@ -73,8 +74,8 @@ class Rollout:
         return Transitions(columns | {name: _rows(column) for name, column in more.items()}, self.moments)
 
     def sequences(self, **more: Array) -> Transitions:
-        """One row for each environment: columns ``[B, T, ...]``, and `more` ``[T, B]``; views. `last_obs` ``[B, ...]`` is what
-        was seen after the last step; `is_first` is ``[B, T + 1]``.
+        """Return one row per environment: columns ``[B, T, ...]``, and `more` ``[T, B]``; views. `last_obs` ``[B, ...]`` is
+        the observation after the last step; `is_first` is ``[B, T + 1]``.
         """
         columns: dict[str, Nest] = {
             "obs": map_nest(lambda leaf: leaf[:-1], self.obs), "action": self.action, "reward": self.reward,
@@ -95,7 +96,7 @@ def _rows(array: Array) -> Array:
 
 
 class EpisodeCounter:
-    """Adds up returns and lengths of the episodes of a shard, from rollout to rollout.
+    """Sums up returns and lengths of the episodes of a shard, across rollouts.
 
     >>> counter = EpisodeCounter(num_envs=1)
     >>> reward, ended, mask = np.ones((3, 1), np.float32), np.array([[False], [True], [False]]), np.ones((3, 1), bool)
@@ -108,15 +109,15 @@ class EpisodeCounter:
         self._length = np.zeros(num_envs, np.int64)
 
     def state_dict(self) -> dict[str, Array]:
-        """Returns and lengths of the episodes that are running, ``[B]``."""
+        """Return the returns and lengths of the running episodes, ``[B]``."""
         return {"return": self._return.copy(), "length": self._length.copy()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
         self._return[...], self._length[...] = state["return"], state["length"]
 
     def count(self, reward: Array, ended: Array, mask: Array) -> tuple[Episode, ...]:
-        """The episodes that ended, given raw rewards, ends and mask ``[T, B]``."""
+        """Return the episodes that ended, given raw rewards, ends and mask ``[T, B]``."""
         returns = self._return + np.cumsum(reward * mask, axis=0, dtype=np.float64)
         lengths = self._length + np.cumsum(mask, axis=0)
         self._return, self._length = returns[-1].copy(), lengths[-1].copy()

@@ -1,4 +1,4 @@
-"""The table of a replay of transitions: each row is an entry.
+"""The table of a replay of transitions, with one entry per row.
 
 >>> from levada.flow import Replay
 >>> replay = Replay("replay", Transitions, 4, 1, 1.0, 0.0, "uniform", "admission", 1, None, "fifo")
@@ -19,7 +19,7 @@ import numpy as np
 
 from levada.flow import Replay
 from levada.flow.payload import Allocate
-from levada.flow.state import Below
+from levada.flow.state import PrefixView
 from levada.rl._columns import Columns
 from levada.rl._frame_store import FrameStore
 from levada.rl.frames import Frames
@@ -31,40 +31,41 @@ _INDEX, _ROWS, _FRAMES, _STACKED = "index/", "rows/", "frames/", "stacked"
 
 
 class RowTable:
-    """Rows in columns. Rows that the column `mask` leaves out are not kept; the column `priority`, if there is one, is
-    that of the index and no column; samples of a prioritised replay have their weights as the column `importance`.
+    """Rows in columns. Rows masked by the column `mask` are not stored. The column `priority`, if present, goes into the index
+    and is not stored as a column. Samples of a prioritized replay have their importance-sampling weights in the column
+    `importance`.
 
-    Of columns of `Frames` the rows hold slots, and each frame is kept once, as long as a row refers to it.
+    Columns of `Frames` are stored as slots, and each frame is stored once, as long as a row refers to it.
     """
 
     def __init__(self, replay: Replay[Any], *, capacity: int, seed: int, zeros: Allocate = np.zeros) -> None:
-        """`zeros`: memory for the rows."""
+        """`zeros`: allocates memory for the rows."""
         self._index = Index(replay, capacity=capacity, seed=seed)
         self._columns = Columns(capacity, zeros)
         self._frames = FrameStore(capacity, zeros)
         self._stacked: list[str] = []
-        """Columns of `Frames`."""
+        """Names of the columns of `Frames`."""
 
     @property
     def num_entries(self) -> int:
-        """Rows that are there."""
+        """Number of stored rows."""
         return self._index.num_entries
 
     @property
     def num_frames(self) -> int:
-        """Frames that are there, of columns of `Frames`."""
+        """Number of stored frames, in columns of `Frames`."""
         return self._frames.num_frames
 
     def insert(self, item: Transitions) -> None:
-        """Copy rows in.
+        """Copy rows into the table.
 
         Raises:
-            ValueError: other columns, shapes or dtypes than before, or more rows than there is room for.
+            ValueError: the columns, shapes or dtypes differ from before, or there are more rows than fit.
 
         """
         columns: dict[str, Nest] = dict(item.columns)
         mask = columns.get(MASK)
-        if isinstance(mask, np.ndarray) and mask.ndim == 1:  # else a row is a rollout, whose steps it says
+        if isinstance(mask, np.ndarray) and mask.ndim == 1:  # otherwise a row is a rollout with its own mask
             del columns[MASK]
             wanted = np.flatnonzero(mask)
             if len(wanted) < len(mask):
@@ -82,7 +83,7 @@ class RowTable:
             self._columns.put(places, columns)
 
     def sample(self, size: int, minibatch_size: int | None = None) -> tuple[tuple[Transitions], Drawn]:
-        """Draw rows, as one batch, one minibatch of that size after the other; None: it is one."""
+        """Draw rows as one batch, in consecutive minibatches of this size; None: one minibatch."""
         drawn = self._index.draw(size, minibatch_size)
         columns = self._columns.take(drawn.places)
         for name in self._stacked:
@@ -91,12 +92,12 @@ class RowTable:
             columns[IMPORTANCE] = drawn.weights
         return (Transitions(columns),), drawn
 
-    def reprioritise(self, drawn: Drawn, priorities: Array) -> None:
-        """New priorities of what was drawn."""
-        self._index.reprioritise(drawn, priorities)
+    def reprioritize(self, drawn: Drawn, priorities: Array) -> None:
+        """Update the priorities of drawn rows."""
+        self._index.reprioritize(drawn, priorities)
 
     def state_dict(self) -> dict[str, Array]:
-        """The rows, as views that later inserts change, and everything that the next draw depends on."""
+        """Return the rows, as views that later inserts change, and all other state of the next draw."""
         index = {f"{_INDEX}{name}": array for name, array in self._index.state_dict().items()}
         rows = self._columns.state_dict(self._index.num_entries)
         state = index | {f"{_ROWS}{path}": array for path, array in rows.items()}
@@ -106,27 +107,27 @@ class RowTable:
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
-        self._index.load_state_dict(Below(state, _INDEX))
-        self._columns.load_state_dict(Below(state, _ROWS))
+        """Restore the state that `state_dict` returned."""
+        self._index.load_state_dict(PrefixView(state, _INDEX))
+        self._columns.load_state_dict(PrefixView(state, _ROWS))
         if _STACKED in state:
             self._stacked = json.loads(state[_STACKED].tobytes())
-            self._frames.load_state_dict(Below(state, _FRAMES), self._slots(np.arange(self.num_entries)))
+            self._frames.load_state_dict(PrefixView(state, _FRAMES), self._slots(np.arange(self.num_entries)))
 
     def _put_stacks(self, places: Array, columns: Mapping[str, Nest], stacks: Mapping[str, Frames]) -> None:
-        # a row may have several stacks, as the steps of a rollout
+        # a row may have several stacks, such as the steps of a rollout
         each = {name: column.reshape(-1, *column.shape[column.index.ndim - 1 :]) for name, column in stacks.items()}
         entered = self._frames.enter(Frames.join(list(each.values())))
         parts = np.split(entered, np.cumsum([len(column) for column in each.values()])[:-1])
         slots = {name: part.reshape(stacks[name].index.shape) for name, part in zip(stacks, parts, strict=True)}
-        once = np.unique(places)  # a reservoir may overwrite what it has just put there
+        once = np.unique(places)  # a reservoir may overwrite a row of the same insert
         before = self._slots(once)
         self._columns.put(places, {**columns, **slots})
         self._stacked = list(stacks)
         self._frames.count(gone=before, come=self._slots(once))
 
     def _slots(self, places: Array) -> Array:
-        """All references to frames of the rows at some places."""
+        """Return all frame references of the rows at some places."""
         if not self._stacked:
             return np.zeros(0, np.int32)
         columns = self._columns.take(places)

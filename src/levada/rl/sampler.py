@@ -1,9 +1,9 @@
-"""Sampler: the source of an RL flow. Acts in a vector environment and gives one rollout per firing.
+"""Sampler: the source of an RL flow. Acts in a vector environment and returns one rollout per firing.
 
     rollouts = flow.source("rollout", Sampler(task=task, policy=policy, num_envs=8, num_steps=128), reads=weights)
 
-A step costs one forward pass of the policy, one step of the environments, and one row written into the rollout's arrays;
-noise is drawn, and log-probabilities and values are computed, once for the whole rollout.
+A step costs one forward pass of the policy, one step of the environments, and one row written into the rollout's arrays.
+Noise, log-probabilities and values are computed once for the whole rollout.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 
 from levada.flow import Shard
 from levada.flow.payload import never
-from levada.rl._env_loop import EnvLoop, Walk, flat
-from levada.rl._frame_walk import walk_for
+from levada.rl._env_loop import EnvLoop, StepBuffer, flat
+from levada.rl._frame_walk import step_buffer_for
 from levada.rl.frames import Frames, as_array
-from levada.rl.normalise import DiscountedReturn, Moments, observation_moments
+from levada.rl.normalize import DiscountedReturn, Moments, observation_moments
 from levada.rl.policy import Policy
 from levada.rl.rollout import Rollout
 from levada.rl.spaces import Array, Nest, map_nest
@@ -30,25 +30,25 @@ OnNewWeights: TypeAlias = Literal["continue", "cut"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """Recipe of a sampler: opened once per shard, where the shard runs.
+    """Recipe of a sampler, opened once per shard, where the shard runs.
 
     Raises:
-        ValueError: numbers that cannot be.
+        ValueError: a number is invalid.
     """
 
     task: Task
-    """Where to act."""
+    """Task to act in."""
     policy: Policy
-    """How to act; its weights come with each firing."""
+    """Policy to act with; each firing passes its weights."""
     num_envs: int
-    """B: environments of one shard. Their observations go through the network together."""
+    """B: number of environments per shard. Their observations go through the network together."""
     num_steps: int
-    """T: steps of one rollout."""
+    """T: number of steps per rollout."""
     on_new_weights: OnNewWeights = "continue"
-    """What becomes of a rollout when newer weights come: it goes on with the old ones, or is cut and sent as it is, and the rest
-    of its rows masked."""
+    """Handling of a rollout when newer weights arrive: continue it with the old ones, or cut it, send it as it is and mask its
+    remaining rows."""
     discount: float = 0.99
-    """Only for the scale of rewards, if the policy normalises them."""
+    """Discount factor, used only to scale rewards if the policy normalizes them."""
 
     def __post_init__(self) -> None:
         if self.on_new_weights not in get_args(OnNewWeights):
@@ -65,7 +65,7 @@ class Sampler:
 
 
 class LiveSampler:
-    """A sampler at work."""
+    """A running sampler."""
 
     def __init__(self, recipe: Sampler, shard: Shard) -> None:
         self.recipe = recipe
@@ -81,7 +81,7 @@ class LiveSampler:
         actor.load(weights)
         head = actor.head
         noise = head.draw(loop.rng, num_steps, num_envs)
-        walk = walk_for(recipe.task, num_steps, num_envs, empty)
+        walk = step_buffer_for(recipe.task, num_steps, num_envs, empty)
         walk.begin(loop.obs)
         rows = np.empty((num_steps, num_envs, head.row_size), np.float32)
         value = empty((num_steps + 1, num_envs), np.float32)
@@ -96,14 +96,14 @@ class LiveSampler:
             nonlocal has_values
             rows[t] = row
             if v_t is None:
-                has_values = False  # cheaper for all steps at once
+                has_values = False  # computing them for all steps at once is cheaper
             else:
                 value[t] = v_t
 
         num_rows = loop.walk(walk, choose, see, is_cut=self._is_cut)
         if num_rows < num_steps:
             self._fill(walk, rows, num_rows)
-        obs, finals = walk.observations()
+        obs, final_obs = walk.observations()
         acted = map_nest(lambda leaf: leaf[:-1], obs)
         if loop.memory is not None or has_values:
             state = actor.initial_state(0) if loop.memory is None else loop.memory.state
@@ -112,7 +112,7 @@ class LiveSampler:
         else:
             value[...] = actor.value(map_nest(as_array, flat(obs))).reshape(num_steps + 1, num_envs)
         next_value[...] = value[1:]
-        for t, index, last in finals if memory is None else ():
+        for t, index, last in final_obs if memory is None else ():
             next_value[t, index] = actor.value(map_nest(as_array, last))
         for t, index, last, state in walk.lasts:
             next_value[t, index] = actor.step(last, state)[1]
@@ -120,7 +120,7 @@ class LiveSampler:
         episodes = loop.episodes(walk)
         moments = self._moments(acted, walk.reward, walk.ended, walk.mask)
         if num_rows < num_steps:
-            # where it was cut, what would have followed is worth its value, as at the end of others
+            # A cut rollout bootstraps from the value of its last observation, like any other truncation.
             walk.truncated[num_rows - 1] |= walk.mask[num_rows - 1] & ~walk.terminated[num_rows - 1]
         if actor.reward_scale != 1.0:
             walk.reward[...] *= np.float32(actor.reward_scale)
@@ -132,7 +132,7 @@ class LiveSampler:
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Array]:
-        """What the next rollout depends on, but the weights: generator, environments, running episodes.
+        """Return all state of the next rollout except the weights: generator, environments, running episodes.
 
         Raises:
             NotSavedError: the environments cannot be saved.
@@ -141,10 +141,10 @@ class LiveSampler:
         return self._loop.state_dict() | {"returns": self._returns.returns.copy()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Raises:
-            NotSavedError: it is the state of other environments.
+            NotSavedError: the state belongs to other environments.
 
         """
         self._loop.load_state_dict(state)
@@ -154,8 +154,8 @@ class LiveSampler:
         """Close the environments."""
         self._loop.close()
 
-    def _fill(self, walk: Walk, rows: Array, first: int) -> None:
-        """Act as if in the rows from `first` on, which are masked: no number of theirs may spoil a sum."""
+    def _fill(self, walk: StepBuffer, rows: Array, first: int) -> None:
+        """Fill the masked rows from `first` on with valid parameters and actions, so that they cannot spoil a sum."""
         actor, memory = self._loop.actor, self._loop.memory
         row = actor.step(self._loop.obs, actor.initial_state(0) if memory is None else memory.state)[0]
         rows[first:] = row
@@ -164,13 +164,13 @@ class LiveSampler:
     def _moments(self, obs: Nest, reward: Array, ended: Array, mask: Array) -> dict[str, Moments]:
         policy = self.recipe.policy
         found: dict[str, Moments] = {}
-        if policy.normalise_obs:
+        if policy.normalize_obs:
             found |= observation_moments(policy.observation_space, map_nest(as_array, obs), mask)
-        if policy.normalise_reward:
+        if policy.normalize_reward:
             found["return"] = self._returns.update(reward, ended, mask)
         return found
 
 
-def _memory(walk: Walk, state: Array, begins: Array) -> tuple[Array, Array]:
-    """The state before the first step ``[B, state_size]``, and where episodes begin ``[T+1, B]``."""
+def _memory(walk: StepBuffer, state: Array, begins: Array) -> tuple[Array, Array]:
+    """Return the recurrent state before the first step ``[B, state_size]``, and where episodes start ``[T+1, B]``."""
     return state, np.concatenate([begins[None], walk.ended | ~walk.mask])

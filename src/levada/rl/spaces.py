@@ -1,7 +1,7 @@
-"""Which observation and action spaces are supported, and nests of arrays to hold what comes from them.
+"""Supported observation and action spaces, and nests of arrays for their values.
 
-A *nest* is an array, a dict of nests or a tuple of nests: what a batch of observations looks like. Its leaves
-share their leading dimensions (time, environments).
+A *nest* is an array, a dict of nests or a tuple of nests, and represents a batch of observations. Its leaves share their
+leading dimensions (time, environments).
 
     >>> import numpy as np
     >>> from gymnasium.spaces import Box, Dict, Discrete
@@ -15,14 +15,13 @@ share their leading dimensions (time, environments).
 **Supported observations**: Box (vectors and images), Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple
 of these, nested. **Supported actions**: Discrete, MultiDiscrete and MultiBinary of one dimension, float Box.
 
-**One form above the environment.** Policies, buffers and losses see the *canonical* space: every float is
-float32 (a float64 observation is stored as float32), Discrete and MultiDiscrete count from 0, a MultiBinary
-observation is a Box of int8. Images stay uint8. `EnvBatch` and `Actor.act` translate at the door, so a `start`
-other than 0 is known to nothing else.
+**Canonical spaces.** Policies, buffers and losses see the *canonical* space: floats are float32 (a float64 observation is
+stored as float32), Discrete and MultiDiscrete count from 0, and a MultiBinary observation is a Box of int8. Images stay uint8.
+`EnvBatch` and `Actor.act` convert between the two, so a `start` other than 0 never appears elsewhere.
 
-**Action masks** follow the convention of Gymnasium and PettingZoo: the observation space is a Dict of exactly
-`"obs"` and `"action_mask"`; the mask is a Box or MultiBinary of shape `(n,)` for Discrete(n), of shape
-`(sum(nvec),)` for MultiDiscrete, whose masks are concatenated. Nonzero means allowed.
+**Action masks** follow the convention of Gymnasium and PettingZoo: the observation space is a Dict with exactly the keys
+`"obs"` and `"action_mask"`. The mask is a Box or MultiBinary of shape `(n,)` for Discrete(n), and of shape `(sum(nvec),)` for
+MultiDiscrete, whose masks are concatenated. Nonzero means allowed.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ _HINTS: dict[type[Space[Any]], str] = {
 
 
 class SpaceError(LevadaError, ValueError):
-    """A space of the environment is not supported; says which one, what is, and what to do instead."""
+    """A space of the environment is not supported. The message names the space, the supported ones, and a remedy."""
 
 
 def check_observation_space(space: Space[Any], action_space: Space[Any] | None = None) -> None:
-    """Refuse an observation space that is not supported and, given the `action_space`, a misshapen mask.
+    """Check that an observation space is supported and, given the `action_space`, that its mask has the right shape.
 
     >>> from gymnasium.spaces import Dict, Text
     >>> try:
@@ -94,7 +93,7 @@ def check_observation_space(space: Space[Any], action_space: Space[Any] | None =
 
 
 def check_action_space(space: Space[Any]) -> None:
-    """Refuse an action space that is not supported.
+    """Check that an action space is supported.
 
     >>> from gymnasium.spaces import Discrete
     >>> check_action_space(Discrete(3, start=1))
@@ -135,7 +134,7 @@ def check_action_space(space: Space[Any]) -> None:
 
 
 def has_action_mask(space: Space[Any]) -> bool:
-    """Whether observations of this space carry a mask of the allowed actions.
+    """Return whether observations of this space contain an action mask.
 
     >>> from gymnasium.spaces import Box, Dict, MultiBinary
     >>> has_action_mask(Dict({"obs": Box(-1, 1, (2,)), "action_mask": MultiBinary(4)}))
@@ -145,7 +144,7 @@ def has_action_mask(space: Space[Any]) -> bool:
 
 
 def mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
-    """How many entries of an action mask belong to each choice of an action; empty where masks make no sense.
+    """Return the number of mask entries of each discrete action; empty if the actions cannot be masked.
 
     >>> from gymnasium.spaces import Box, Discrete, MultiDiscrete
     >>> mask_sizes(Discrete(4)), mask_sizes(MultiDiscrete([2, 3])), mask_sizes(Box(-1, 1, (2,)))
@@ -159,7 +158,7 @@ def mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
 
 
 def canonical_observation_space(space: Space[Any]) -> Space[Any]:
-    """The same observations as policies and buffers see them: floats are float32, integers count from 0.
+    """Return the observation space as policies and buffers see it: floats are float32, integers count from 0.
 
     >>> from gymnasium.spaces import Box, Discrete, MultiBinary, Tuple
     >>> space = Tuple((Box(-1, 1, (2,), np.float64), Discrete(3, start=5), MultiBinary(2)))
@@ -176,7 +175,7 @@ def canonical_observation_space(space: Space[Any]) -> Space[Any]:
 
 
 def canonical_action_space(space: Space[Any]) -> Space[Any]:
-    """The same actions as policies see them: Discrete counts from 0, a Box is of float32.
+    """Return the action space as policies see it: Discrete counts from 0, a Box is float32.
 
     >>> from gymnasium.spaces import Discrete
     >>> canonical_action_space(Discrete(3, start=1))
@@ -187,13 +186,13 @@ def canonical_action_space(space: Space[Any]) -> Space[Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return spaces.MultiDiscrete(space.nvec)
     if isinstance(space, spaces.Box) and space.dtype.kind == "f" and space.dtype != np.float32:
-        with np.errstate(over="ignore"):  # a float64 bound beyond float32 is infinite there
+        with np.errstate(over="ignore"):  # a float64 bound beyond the float32 range becomes infinite
             return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
     return space
 
 
 def leaf_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
-    """The spaces inside of Dict and Tuple by path, in the order of `leaves`; path "" if there is no nesting.
+    """Return the leaf spaces of nested Dict and Tuple spaces by path, in the order of `leaves`; path "" without nesting.
 
     >>> from gymnasium.spaces import Dict, Discrete, Tuple
     >>> leaf_spaces(Dict({"a": Tuple((Discrete(2), Discrete(3))), "b": Discrete(4)}))
@@ -203,11 +202,11 @@ def leaf_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
 
 
 def allocate(space: Space[Any], *leading: int, make: Allocate = np.zeros) -> Nest:
-    """Zeros for observations (or actions) of a space, with leading dimensions such as (steps + 1, num_envs).
+    """Allocate zeros for observations (or actions) of a space, with leading dimensions such as (steps + 1, num_envs).
 
-    `make(shape, dtype)` makes them, for instance of arbitrary content in shared memory.
+    `make(shape, dtype)` creates the arrays, for example uninitialized ones in shared memory.
 
-    The dtype is the canonical one: floats are float32 whatever the space says, images stay uint8.
+    The dtype is the canonical one: floats are float32 regardless of the space, images stay uint8.
 
     >>> from gymnasium.spaces import Box
     >>> allocate(Box(-1, 1, (3,), np.float64), 2)

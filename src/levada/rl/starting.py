@@ -1,4 +1,4 @@
-"""Weights of one run as the beginning of another: whether they fit is said by name and shape.
+"""Starting a run from the weights of another, with checks of names and shapes.
 
 >>> check_fits({"policy.weight": np.zeros((2, 4))}, {"policy.weight": np.zeros((2, 8))})
 Traceback (most recent call last):
@@ -17,7 +17,7 @@ from levada.flow.errors import LevadaError
 from levada.rl.spaces import Array
 
 _MOST = 3
-"""Differences that are listed."""
+"""Maximum number of listed differences."""
 
 
 class StartError(LevadaError, ValueError):
@@ -26,23 +26,23 @@ class StartError(LevadaError, ValueError):
 
 @runtime_checkable
 class Startable(Protocol):
-    """A learner that can start from what another one learned."""
+    """A learner that can start from the weights of another."""
 
     def start_from(self, state: Mapping[str, Array]) -> None:
-        """Take the weights of a `state_dict` of the same kind of learner, and nothing else of it.
+        """Load the weights of a `state_dict` of the same kind of learner, and nothing else.
 
         Raises:
-            StartError: they do not fit.
+            StartError: names or shapes differ.
 
         """
         ...
 
 
 def check_fits(own: Mapping[str, Array], given: Mapping[str, Array]) -> None:
-    """Whether arrays have the same names and shapes.
+    """Check that arrays have the same names and shapes.
 
     Raises:
-        StartError: they have not.
+        StartError: they do not.
 
     """
     found = []
@@ -59,6 +59,6 @@ def check_fits(own: Mapping[str, Array], given: Mapping[str, Array]) -> None:
 
 
 def weights_in(state: Mapping[str, Array]) -> dict[str, Array]:
-    """What acts, of the `state_dict` of a learner."""
+    """Return the policy's weights from the `state_dict` of a learner."""
     prefix = "weights/"
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

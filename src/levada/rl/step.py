@@ -1,12 +1,12 @@
-"""One minibatch: gather, loss and gradient as a function of tensors, run eagerly, recorded or compiled.
+"""A minibatch step: gather, loss and gradient as a function of tensors, run eagerly, recorded or compiled.
 
-The parameters are one flat vector, so that a step has few inputs and the optimiser is one kernel. Ways to run the same
-function (64-64 network, minibatch of 64, one core):
+The parameters are one flat vector, so that a step has few inputs and the optimizer is one kernel. The function can run in
+several modes (timings: 64-64 network, minibatch of 64, one core):
 
-- eager: 740 us. Ordinary torch; breakpoints in a loss work.
+- eager: 740 us. Ordinary PyTorch; breakpoints in a loss work.
 - recorded: 280 us, after 15 ms. The operations of a step, gradients included, are recorded once and replayed.
-- compiled: 180 us, after 5 to 18 s. The operations are fused by the Inductor.
-- graph: on a GPU, where the launches of a step are captured once and replayed (see `levada.rl.device`).
+- compiled: 180 us, after 5 to 18 s. TorchInductor fuses the operations.
+- graph: on a GPU, the launches of a step are captured once and replayed (see `levada.rl.device`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from levada.flow.patience import taking_long
 from levada.rl.device import as_graph
 from levada.rl.net import Net
-from levada.rl.optimise import AdamState
+from levada.rl.optimize import AdamState
 from levada.rl.record import RecordError, record
 from levada.rl.tensors import flatten, rebuild, rows_of
 from levada.rl.transitions import MASK, WEIGHT
@@ -33,7 +33,7 @@ Loss = Callable[["Apply", Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor
 """A loss: (apply, batch of tensors ``[N, ...]``, coefficients) -> (scalar, scalars to report by name)."""
 Mode = Literal["eager", "recorded", "graph", "compiled"]
 Aside = tuple[Tensor, dict[str, Tensor]]
-"""What comes with a loss: the scalars to report ``[S]``, and buffers that were changed."""
+"""Auxiliary outputs of a loss: the scalars to report ``[S]``, and changed buffers."""
 Objective = Callable[[Tensor], tuple[Tensor, Aside]]
 
 
@@ -41,19 +41,19 @@ log = logging.getLogger(__name__)
 
 
 class StepState(NamedTuple):
-    """What a step changes, in place."""
+    """State that a step changes in place."""
 
     params: Tensor
     """``[P]``, float32."""
     adam: AdamState
 
     def copy(self) -> StepState:
-        """One that other steps change."""
+        """Return an independent copy."""
         return StepState(self.params.clone(), self.adam.copy())
 
 
 class Layout(NamedTuple):
-    """Where each named parameter lies in the flat vector."""
+    """Position of each named parameter in the flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -61,26 +61,26 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """The layout of a module's parameters, in their order."""
+        """Return the layout of a module's parameters, in their order."""
         named = list(module.named_parameters())
         return cls(
             tuple(name for name, _ in named), tuple(p.shape for _, p in named), tuple(p.numel() for _, p in named)
         )
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """All parameters as one vector, a copy."""
+        """Copy all parameters into one vector."""
         return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters as views of the vector."""
+        """Return the parameters as views of the vector."""
         parts = torch.split(flat, list(self.sizes))
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
 
 class Apply(Net):
-    """The policy with the parameters that are being differentiated: observations -> (distribution, value ``[N]``).
+    """The policy with the parameters being differentiated: observations -> (distribution, value ``[N]``).
 
-    Recurrent ones take what `PolicyModule` does: observations ``[T, N, ...]``, state, and where episodes begin.
+    Recurrent policies take the arguments of `PolicyModule`: observations ``[T, N, ...]``, state, and where episodes start.
     """
 
     def __init__(
@@ -91,25 +91,25 @@ class Apply(Net):
 
     @property
     def target(self) -> Net:
-        """The same with the parameters of the target, without gradient."""
-        assert self._target is not None, "the learner has no target: Learner(target_every=...)"
+        """The policy with the target parameters, without gradient."""
+        assert self._target is not None, "the learner has no target: Learner(target_update_interval=...)"
         return self._target
 
 
 class MinibatchStep:
-    """The gradient of one learner; it notices new shapes and records itself anew for them.
+    """The gradient function of one learner; it is recorded again for new shapes.
 
     Args:
-        module: the policy's module; its own parameters are never used, only its structure and buffers' names.
+        module: the policy's module. Only its structure and buffer names are used, never its parameters.
         loss: see `Loss`.
-        coefficients: names of the scalars that change from update to update.
-        has_target: whether the loss gets a target.
+        coefficients: names of the scalars that change between updates.
+        has_target: whether the loss uses a target network.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, coefficients: Sequence[str], *, has_target: bool = False) -> None:
         self.layout = Layout.of(module)
         self.stats: tuple[str, ...] = ()
-        """Names of what a step reports, known after the first."""
+        """Names of the reported scalars, known after the first step."""
         self._module = module
         self._loss = loss
         self._coefficients = tuple(coefficients)
@@ -120,10 +120,11 @@ class MinibatchStep:
         self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
         target: Tensor | None = None,
     ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
-        """The gradient on columns ``[N, ...]``: called with parameters ``[P]`` and rows `index` ``[M]`` it gives the gradient
-        ``[P]`` and the reported scalars ``[S]``.
+        """Return the gradient function on columns ``[N, ...]``: from parameters ``[P]`` and rows `index` ``[M]`` to the
+        gradient ``[P]`` and the reported scalars ``[S]``.
 
-        `values` are those of the coefficients; layers such as BatchNorm change the buffers. `target`: its parameters ``[P]``.
+        `values`: values of the coefficients; `target`: parameters ``[P]`` of the target network. Layers such as BatchNorm
+        change the buffers.
         """
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
@@ -150,7 +151,9 @@ class MinibatchStep:
         self, structure: Mapping[str, Any], leaves: Sequence[Tensor], coefficients: Tensor, buffers: tuple[str, ...],
         about: tuple[Tensor, ...],
     ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
-        """The same by a graph, which the rows are gathered for: they are always as large, frames for stacks are not."""
+        """Return the gradient function as a CUDA graph. Rows are gathered outside of it, because pools of frames vary in
+        size.
+        """
 
         def run(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
             rows: list[Tensor] = []
@@ -169,9 +172,9 @@ class MinibatchStep:
     def _function(
         self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool, selects: bool = True
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """The gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place.
+        """Return the gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place.
 
-        `selects`: whether rows are selected from columns, or are there already.
+        `selects`: whether it selects rows from columns, or gets the selected rows.
         """
         differentiate = by_func if is_compiled else by_autograd
 
@@ -190,7 +193,7 @@ class MinibatchStep:
             slow = {**self.layout.views(target), **fixed} if self._has_target else None
 
             def objective(flat: Tensor) -> tuple[Tensor, Aside]:
-                # torch.func lets no layer change what comes from outside; so it changes copies, which are copied back
+                # torch.func forbids changing captured tensors in place, so layers change copies, which are copied back
                 inside = {name: buffer.clone() for name, buffer in fixed.items()} if is_compiled else {}
                 tensors = {**self.layout.views(flat), **fixed, **inside}
                 loss, stats = self._loss(Apply(self._module, tensors, slow), batch, named)
@@ -208,7 +211,7 @@ class MinibatchStep:
 def in_mode(
     mode: Mode, function_of: Callable[[bool], Callable[..., tuple[Tensor, ...]]], args: tuple[Tensor, ...]
 ) -> Callable[..., Any]:
-    """What runs a function of tensors in a mode; `function_of(is_compiled)` makes the function."""
+    """Return a function of tensors that runs in this mode; `function_of(is_compiled)` makes the original."""
     function = function_of(mode == "compiled")
     if mode == "eager":
         return function
@@ -218,20 +221,20 @@ def in_mode(
 def _recorded_if_possible(
     function: Callable[..., tuple[Tensor, ...]], args: tuple[Tensor, ...]
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """The recording; or the function itself, said in the log, where torch cannot record one of its operations."""
+    """Record the function; if PyTorch cannot record one of its operations, log it and return the function."""
     try:
         return record(function, args)
     except RecordError:
         raise
     except RuntimeError as error:
-        function(*(arg.clone() for arg in args))  # if the loss or the network is at fault, its own error comes here
+        function(*(arg.clone() for arg in args))  # raises the loss's or the network's own error, if that is the cause
         reason = str(error).strip().partition("\n")[0]
         log.warning("an operation of the update cannot be recorded (%s): updates run as with compile=False", reason)
         return function
 
 
 def by_autograd(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
-    """The gradient by the engine; the same numbers as `torch.func.grad`, which would import the whole compiler."""
+    """Compute the gradient with the autograd engine; equal to `torch.func.grad`, which would import the whole compiler."""
     leaf = params.detach().requires_grad_()
     with torch.enable_grad():
         loss, aside = objective(leaf)
@@ -239,23 +242,23 @@ def by_autograd(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
 
 
 def by_func(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:
-    """The gradient as a function, which the Inductor can fuse."""
+    """Compute the gradient with torch.func, which TorchInductor can fuse."""
     gradient, aside = torch.func.grad(objective, has_aux=True)(params)
     return gradient, aside
 
 
 def num_weights(module: nn.Module) -> int:
-    """Numbers among the parameters of a module."""
+    """Return the number of parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Fuse the whole function by the Inductor. What it makes is cached on disk and found again by later runs."""
+    """Fuse the whole function with TorchInductor. The compiled code is cached on disk and reused by later runs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "levada" / "inductor"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
 
-    known = set[tuple[torch.Size, ...]]()  # the Inductor makes one for each
+    known = set[tuple[torch.Size, ...]]()  # TorchInductor compiles once per shape
 
     def run(*args: Tensor) -> Any:
         shapes = tuple(arg.shape for arg in args)
@@ -271,6 +274,6 @@ def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler, which the Inductor needs."""
+    """Return whether there is a C++ compiler, which TorchInductor needs."""
     named = os.environ.get("CXX")
     return any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"]))

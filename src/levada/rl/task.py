@@ -1,6 +1,6 @@
-"""What to learn: a recipe that makes environments wherever they are needed.
+"""The task: a recipe that makes environments wherever they are needed.
 
-A task is plain data until `make` is called. It may be sent to another process if its callable can be pickled.
+A task is plain data until `make` is called. It can be sent to another process if its callable can be pickled.
 
     >>> task = Task("CartPole-v1")
     >>> task.action_space
@@ -52,12 +52,12 @@ EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, 
 
 MAX_FRAME_STACK = 1024
 FEW_ENVS = 5
-"""Below it, stepping single environments is quicker than a vector environment in numpy: for CartPole 10 us against 31 with
-one, 27 against 31 with four, 47 against 31 with eight."""
+"""Number of environments below which stepping single environments is faster than a NumPy vector environment. For CartPole, a
+step takes 10 us against 31 us with one environment, 27 against 31 with four, 47 against 31 with eight."""
 
 
 class _Seen(NamedTuple):
-    """What a look at one environment shows."""
+    """Spaces and mask source that one probed environment has."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -65,7 +65,7 @@ class _Seen(NamedTuple):
 
 
 class _Named:
-    """Refuses fields that a task does not have, and says what is meant."""
+    """Rejects unknown fields and suggests the intended ones."""
 
     def __new__(cls, *args: Any, **fields: Any) -> Self:
         known = [name for name in inspect.signature(cls).parameters if name != "_"]
@@ -86,9 +86,9 @@ class _Named:
 class Task(_Named):
     """A recipe for environments: `Task("CartPole-v1")` or `Task(make_env, env_kwargs={"size": 5})`.
 
-    Whether a callable makes one environment or a whole vector environment is decided by its signature alone:
-    if it has a parameter called `num_envs` it is called with it and must return a
-    `gymnasium.vector.VectorEnv` of that size, else it must return a new `gymnasium.Env` in each call.
+    The signature alone decides whether a callable makes one environment or a vector environment. If it has a parameter
+    `num_envs`, it is called with it and must return a `gymnasium.vector.VectorEnv` of that size. Otherwise each call must
+    return a new `gymnasium.Env`.
 
     >>> def make_env(size):
     ...     return gymnasium.make("FrozenLake-v1", map_name=f"{size}x{size}")
@@ -97,31 +97,31 @@ class Task(_Named):
     """
 
     env: str | EnvFactory
-    """A registered id ("CartPole-v1", "ALE/Pong-v5", or "my_module:MyEnv-v0", which imports my_module first), a class or function
-    of a file ("path/to/file.py:MyEnv"), or a callable."""
+    """Environment: a registered id ("CartPole-v1", "ALE/Pong-v5", or "my_module:MyEnv-v0", which imports my_module first), a
+    class or function in a file ("path/to/file.py:MyEnv"), or a callable."""
     _: KW_ONLY
     env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Keyword arguments for the environment or the callable."""
+    """Keyword arguments of the environment or the callable."""
     vectorization: Vectorization = "auto"
-    """How several environments are stepped. "sync": one after the other, in this process. "async": a process
-    for each, worth its overhead only if a step takes milliseconds. "vector_entry_point": the id's own vector
-    environment, as fast as its author made it; mind that it may differ from the single one (Atari's has its
-    preprocessing built in). "envpool": EnvPool's environment of that name, which threads step. "auto": the id's
-    own if it has one that is quicker for so many, else "sync"."""
+    """How several environments are stepped. "sync": sequentially, in this process. "async": one process per environment, worth
+    the overhead only if a step takes milliseconds. "vector_entry_point": the vector environment registered for the id; its
+    speed depends on its implementation, and it may differ from the single environment (Atari's has its preprocessing built
+    in). "envpool": EnvPool's environment with this id, stepped by threads. "auto": the registered vector environment if there
+    is one and it is faster for this number of environments, otherwise "sync"."""
     frame_stack: int | None = None
-    """Observations are stacks ``[k, ...]`` of the last k frames that the environment shows, the newest last; before an episode's
-    first stand copies of it (as Gymnasium's `FrameStackObservation`). More see further back. A replay keeps each frame once,
-    so an environment that stacks by itself is better told not to. None: what the environment shows; 4 for Atari's."""
+    """Number of frames k per observation: observations are stacks ``[k, ...]`` of the last k frames, newest last, padded with
+    copies of an episode's first frame (as in Gymnasium's `FrameStackObservation`). Larger stacks show more of the past. A
+    replay stores each frame once, so turn off any stacking inside the environment. None: no stacking; 4 for Atari."""
     reward_clip: float | None = None
-    """Rewards are cut off at plus and minus this before they are learned from; the returns that are reported are not. None:
-    never. It is 1 for Atari's, unless `env_kwargs` has `reward_clipping=False`."""
+    """Bound of rewards: the rewards used in training are clipped to plus and minus this value. Reported returns are not
+    clipped. None: no clipping; 1 for Atari, unless `env_kwargs` has `reward_clipping=False`."""
     life_loss: bool = False
-    """An episode ends for the learner with each life that `info["lives"]` loses, though the game goes on, and its return is
-    counted to the end. It teaches sooner to stay alive."""
+    """Termination on life loss: for the learner, an episode terminates whenever `info["lives"]` decreases. The game continues,
+    and the episode return covers all of it. The agent learns earlier to stay alive."""
     action_mask: MaskOption | None = "auto"
-    """Where the environment gives action masks, if not in its observations. "info": in `info["action_mask"]` of each reset and
-    step. "method": by `env.action_masks()`, as for sb3-contrib. The mask is put beside the observation. "auto": one of the two if
-    the environment has it, which is found out by a reset of one that is made for that. None: such masks are not used."""
+    """Source of action masks that are not part of the observations. "info": `info["action_mask"]` of each reset and step.
+    "method": `env.action_masks()`, as in sb3-contrib. The mask is added to the observation. "auto": whichever of the two the
+    environment has, detected by resetting a temporary environment. None: such masks are ignored."""
 
     def __post_init__(self) -> None:
         if isinstance(self.env, gymnasium.Env | VectorEnv):
@@ -195,7 +195,7 @@ class Task(_Named):
 
     @property
     def name(self) -> str:
-        """The id, or the name of the callable."""
+        """Id of the environment, or name of the callable."""
         if isinstance(self.env, str):
             return self.env
         factory: Any = self.env
@@ -205,26 +205,27 @@ class Task(_Named):
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """That of one environment, as it declares it, or of stacks; a `Policy` knows its canonical form (see `levada.rl.spaces`).
+        """Observation space that one environment declares, or of its frame stacks. A `Policy` holds its canonical form (see
+        `levada.rl.spaces`).
 
-        The first look makes an environment and closes it.
+        The first access makes an environment and closes it.
         """
         return self._seen.observation_space
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """That of one environment, as it declares it."""
+        """Action space that one environment declares."""
         return self._seen.action_space
 
     @property
     def reward_threshold(self) -> float | None:
-        """The mean return from which the task counts as solved, where its id was registered with one.
+        """Mean return at which the task counts as solved, if its id is registered with one.
 
         >>> Task("CartPole-v1").reward_threshold
         475.0
         """
         if not isinstance(self.env, str) or self.vectorization == "envpool" or self.env_kwargs:
-            return None  # other settings make it another task
+            return None  # other settings make it a different task
         if split(self.env) is not None:
             return None
         threshold = find_spec(self.env).reward_threshold
@@ -232,13 +233,13 @@ class Task(_Named):
 
     @property
     def has_action_mask(self) -> bool:
-        """Whether observations are {"obs": ..., "action_mask": ...}, by themselves or by `action_mask`."""
+        """Whether observations are {"obs": ..., "action_mask": ...}, natively or through `action_mask`."""
         return has_action_mask(self.observation_space)
 
-    def settled(self) -> Self:
-        """The same with `action_mask` as it is found to be, where that is "auto".
+    def resolved(self) -> Self:
+        """Return the same task, with `action_mask="auto"` replaced by the detected source.
 
-        >>> Task("Taxi-v4").settled().action_mask
+        >>> Task("Taxi-v4").resolved().action_mask
         'info'
         """
         found = self._seen
@@ -248,7 +249,7 @@ class Task(_Named):
 
     @property
     def _is_id(self) -> bool:
-        """Whether it is a name for Gymnasium's registry, not a file of the user's own."""
+        """Whether `env` is an id of Gymnasium's registry and not a class or function in a file."""
         return isinstance(self.env, str) and split(self.env) is None
 
     @property
@@ -258,7 +259,7 @@ class Task(_Named):
         return _takes_num_envs(self.env, self.env_kwargs)
 
     def make(self, num_envs: int, num_threads: int | None = None) -> EnvBatch:
-        """Make the environments; the caller closes them. `num_threads`: that step them, where they have threads of their own."""
+        """Make the environments; the caller closes them. `num_threads`: of environments that have their own."""
         if num_envs < 1:
             msg = f"task {self.name!r}: num_envs is {num_envs}, expected at least 1"
             raise TaskError(msg)
@@ -273,11 +274,11 @@ class Task(_Named):
         except SpaceError:
             raise
         except Exception:
-            return None  # making all of them meets the same, and says among how many
+            return None  # making all environments raises the same error, with their number
 
     @cached_property
     def _seen(self) -> _Seen:
-        # No processes for a mere look.
+        # Probing needs no worker processes.
         how: Vectorization = "sync" if self.vectorization == "async" else self.vectorization
         told = None if self.action_mask == "auto" else self.action_mask
         with self._make(1, how, told) as batch:
@@ -303,7 +304,7 @@ class Task(_Named):
         try:
             return batch.find_masks()
         except (Exception, SystemExit):
-            return None  # the run will meet the same, and say where
+            return None  # the run meets the same error and reports where
 
     def _make(
         self, num_envs: int, vectorization: Vectorization, masks: MaskSource | None, num_threads: int | None = None
@@ -345,7 +346,7 @@ class Task(_Named):
         factory = _of_file(self.env, vectorization) if isinstance(self.env, str) else self.env
         if isinstance(factory, str):
             if masks is not None and vectorization == "auto":
-                vectorization = "sync"  # masks are those of single environments
+                vectorization = "sync"  # masks are read from single environments
             make_one = _masking(partial(_make_one_registered, factory, self.env_kwargs), masks)
             return _make_registered(factory, self.env_kwargs, num_envs, vectorization, num_threads, make_one)
         if _takes_num_envs(factory, self.env_kwargs):
@@ -373,10 +374,10 @@ class Task(_Named):
 
 
 def single_env(task: Task) -> gymnasium.Env[Any, Any] | None:
-    """One environment by itself, as Gymnasium's checker takes it; None where a callable makes only many."""
+    """Make a single environment for Gymnasium's checker; None if the callable only makes vector environments."""
     factory = _of_file(task.env, "sync") if isinstance(task.env, str) else task.env
     if isinstance(factory, str):
-        kwargs = {} if is_atari(factory) else task.env_kwargs  # those of its vector environment are others
+        kwargs = {} if is_atari(factory) else task.env_kwargs  # Atari's vector environment takes different arguments
         return gymnasium.make(factory, **{"disable_env_checker": True, **kwargs})
     if _takes_num_envs(factory, task.env_kwargs):
         return None
@@ -384,7 +385,7 @@ def single_env(task: Task) -> gymnasium.Env[Any, Any] | None:
 
 
 def _of_file(env: str, vectorization: Vectorization) -> str | EnvFactory:
-    """What makes the environments of `path/to/file.py:Name`; an id as it is."""
+    """Load the callable of `path/to/file.py:Name`; return a registered id unchanged."""
     named = split(env)
     if named is None:
         return env
@@ -422,7 +423,7 @@ def _make_registered(
     if how == "vector_entry_point" and spec.vector_entry_point is None:
         msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
         raise TaskError(msg)
-    # namespaced ones (ALE/...) are other environments than the single one; gymnasium's own are only quicker
+    # Vector environments with a namespace (ALE/...) differ from the single ones. Gymnasium's own differ only in speed.
     few = num_envs < FEW_ENVS and spec.namespace is None and spec.entry_point is not None
     if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec) and not few):
         threads = {"num_threads": num_threads} if num_threads is not None and is_atari(env_id) else {}
@@ -435,7 +436,7 @@ def _make_registered(
 
 
 def _make_one_registered(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    spec = find_spec(env_id)  # also in a worker process, which has not registered it yet
+    spec = find_spec(env_id)  # registers the id in worker processes too
     with translated_errors(env_id, spec):
         return gymnasium.make(spec.id, **{"disable_env_checker": True, **kwargs})
 
@@ -444,7 +445,7 @@ def _make_from_single(
     make_one: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, vectorization: Vectorization, name: str
 ) -> EnvBatch:
     if vectorization == "async":
-        # EnvBatch copies what it reads, so another copy would be for nothing.
+        # EnvBatch copies what it reads, so a second copy would be wasted.
         factories = [partial(_keeping_final_obs, make_one)] * num_envs
         env = AsyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         return EnvBatch(env, name=name)
@@ -512,7 +513,7 @@ def _kind(value: Any) -> str:
 def _takes_num_envs(factory: EnvFactory, kwargs: Mapping[str, Any]) -> bool:
     try:
         signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some built in callables have none
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return False
     parameters = signature.parameters
     open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

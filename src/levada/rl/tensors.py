@@ -1,4 +1,4 @@
-"""Nests of tensors as a flat list, as functions that are recorded, compiled or captured take them.
+"""Nests of tensors as a flat list, the format of recorded, compiled and captured functions.
 
 >>> import torch
 >>> leaves: list[Tensor] = []
@@ -18,16 +18,16 @@ from torch import Tensor
 
 
 class Stacks(NamedTuple):
-    """Stacks of frames, put together for the rows of a minibatch only."""
+    """Stacks of frames by reference, assembled only for the rows of a minibatch."""
 
     frames: Tensor
     """``[P, ...]``."""
     places: Tensor
-    """``[N, ..., k]``, int64: where the k frames of each stack are."""
+    """``[N, ..., k]``, int64: positions of the k frames of each stack."""
 
 
 def flatten(nest: Any, into: list[Tensor]) -> Any:
-    """Put the leaves into a list, and give the structure with their places in it."""
+    """Append the leaves to a list, and return the structure with their positions in it."""
     if isinstance(nest, dict):
         return {key: flatten(value, into) for key, value in nest.items()}
     if isinstance(nest, tuple):
@@ -39,7 +39,7 @@ def flatten(nest: Any, into: list[Tensor]) -> Any:
 
 
 def rebuild(structure: Any, leaves: Sequence[Tensor]) -> Any:
-    """The nest of a structure, with these leaves."""
+    """Return the nest with this structure and these leaves."""
     if isinstance(structure, dict):
         return {key: rebuild(value, leaves) for key, value in structure.items()}
     if isinstance(structure, tuple):
@@ -49,7 +49,7 @@ def rebuild(structure: Any, leaves: Sequence[Tensor]) -> Any:
 
 
 def rows_of(structure: Any, leaves: Sequence[Tensor], index: Tensor) -> Any:
-    """Some rows of a nest; of stacks, put together."""
+    """Select rows of a nest; stacks of frames are assembled."""
     if isinstance(structure, dict):
         return {key: rows_of(value, leaves, index) for key, value in structure.items()}
     if isinstance(structure, Stacks):

@@ -1,4 +1,4 @@
-"""How many threads torch and numpy compute with. Fixed, for results depend on it, and so that processes share the cores."""
+"""Number of threads of PyTorch and NumPy. It is fixed because results depend on it and processes share the cores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from threadpoolctl import ThreadpoolController
 
 
 def set_threads(num_threads: int) -> None:
-    """Set the threads of torch, for whoever calls, and of numpy's BLAS, for this process.
+    """Set the number of threads of PyTorch for the calling thread, and of NumPy's BLAS for this process.
 
-    numpy's BLAS spins while it waits for its threads: 264 rows through a 64-64 network take 0.1 ms with one thread, and
-    9 ms with two while another process has the second core.
+    NumPy's BLAS spins while it waits for its threads: 264 rows through a 64-64 network take 0.1 ms with one thread, and 9 ms
+    with two while another process uses the second core.
     """
     torch.set_num_threads(num_threads)
     for library in _blas():
@@ -21,7 +21,7 @@ def set_threads(num_threads: int) -> None:
 
 
 def use_threads(num_threads: int) -> None:
-    """Go on with so many threads; takes no time if there are as many already."""
+    """Switch to this number of threads; takes no time if it is already set."""
     if torch.get_num_threads() != num_threads:
         set_threads(num_threads)
 

@@ -1,4 +1,4 @@
-"""Switches of torch that hold for a whole process, and with which nothing here computes."""
+"""Global PyTorch settings that levada does not work with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def problem() -> str | None:
-    """Which switch is in the way, and what sets it back; None if none is.
+    """Return a message with the first such setting and its remedy; None if there is none.
 
     >>> problem()
     >>> torch.set_default_dtype(torch.float64)

@@ -1,4 +1,4 @@
-"""What a learner learns from: columns of N transitions, and the moments for running statistics.
+"""Training data of a learner: columns of N transitions, and the moments for running statistics.
 
 >>> import numpy as np
 >>> some = Transitions({"reward": np.ones(3, np.float32)})
@@ -17,25 +17,25 @@ import numpy as np
 from levada.flow import Replay
 from levada.flow.payload import Allocate
 from levada.rl.frames import Frames
-from levada.rl.normalise import Moments, merge_all
+from levada.rl.normalize import Moments, merge_all
 from levada.rl.spaces import Nest, leaves, map_nest
 
 if TYPE_CHECKING:
     from levada.rl.row_table import RowTable
 
 MASK = "mask"
-"""The column that is 0 where a row is no transition but the reset after an episode; such rows teach nothing."""
+"""The column that is 0 where a row is not a transition but the reset after an episode; such rows are not trained on."""
 WEIGHT = "weight"
-"""What a loss finds in its batch for each row: 1 / (number of transitions), or 0. A mean is `(weight * x).sum()`."""
+"""The column with the weight of each row in a loss: 1 / (number of transitions), or 0. A mean is `(weight * x).sum()`."""
 PRIORITY = "priority"
-"""The column with which a row enters a prioritised replay; without it, with the largest priority that there was."""
+"""The column of initial priorities in a prioritized replay; without it, rows enter with the largest priority so far."""
 IMPORTANCE = "importance"
-"""The column that corrects a sampled row for how it was drawn: importance weights, float32, the largest of a draw 1."""
+"""The column of importance-sampling weights, float32, with a maximum of 1 per draw."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transitions:
-    """Columns ``[N, ...]`` by name. Observations may be nested, and stacks of frames be `Frames`."""
+    """Columns ``[N, ...]`` by name. Observations may be nested, and stacks of frames may be `Frames`."""
 
     columns: Mapping[str, Nest]
     moments: Mapping[str, Moments] = field(default_factory=dict)
@@ -47,20 +47,20 @@ class Transitions:
 
     @property
     def num_entries(self) -> int:
-        """Rows that are transitions, or whole rollouts of single environments: what a replay counts."""
+        """Number of rows that are transitions, or whole rollouts of single environments; a replay counts these."""
         mask = self.columns.get(MASK)
         return int(mask.sum()) if isinstance(mask, np.ndarray) and mask.ndim == 1 else self.num_rows
 
     @staticmethod
     def open_table(replay: Replay[Any], *, capacity: int, seed: int, zeros: Allocate = np.zeros) -> RowTable:
-        """The table of a replay of transitions."""
+        """Open the table of a replay of transitions."""
         from levada.rl.row_table import RowTable
 
         return RowTable(replay, capacity=capacity, seed=seed, zeros=zeros)
 
 
 def concatenate(parts: Sequence[Transitions]) -> Transitions:
-    """One after the other. A single part is passed on without a copy; stacks of frames stay by reference.
+    """Concatenate the rows. A single part is returned without a copy; stacks of frames stay references.
 
     Raises:
         ValueError: the parts have different columns.

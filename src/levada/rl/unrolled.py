@@ -1,9 +1,9 @@
-"""What a policy makes of the rows of a batch, whether they are transitions or whole rollouts of single environments.
+"""A policy's outputs for the rows of a batch, which are transitions or whole rollouts of single environments.
 
     steps = Unrolled.of(apply, batch)           # rollouts: each [T, N], in the order of time
     steps, batch = evaluated(apply, batch)      # either: each [M], and the columns that go with them
 
-Rows of rollouts are what `Rollout.sequences` gives; those of recurrent policies can be nothing else.
+Rows of rollouts are those of `Rollout.sequences`; recurrent policies require them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STATE, IS_FIRST = "state", "is_first"
 
 
 class Evaluated(NamedTuple):
-    """Of the actions that were taken."""
+    """Log-probability, entropy and value of the actions taken."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -27,17 +27,17 @@ class Evaluated(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """Of rollouts, each ``[T, N]`` but the last."""
+    """Log-probabilities, entropies and values of rollouts, ``[T, N]``, and last values."""
 
     log_prob: Tensor
     entropy: Tensor
     value: Tensor
     last_value: Tensor
-    """``[N]``: of the observations after the last step."""
+    """``[N]``: value of the observation after the last step."""
 
     @classmethod
     def of(cls, apply: Callable[..., Any], batch: Mapping[str, Any]) -> Unrolled:
-        """Of rows with columns ``[N, T, ...]``."""
+        """Evaluate rows with columns ``[N, T, ...]``."""
         if STATE in batch:
             obs = map_nest(lambda leaf: leaf.transpose(0, 1), batch["obs"])
             is_first = batch[IS_FIRST].t()
@@ -53,7 +53,7 @@ class Unrolled(NamedTuple):
 
 
 def evaluated(apply: Callable[..., Any], batch: Mapping[str, Any]) -> tuple[Evaluated, Mapping[str, Any]]:
-    """Of transitions, or of the steps of rollouts; each ``[M]``, with the columns ``[M]`` that go with them."""
+    """Evaluate transitions, or the steps of rollouts; return ``[M]`` each, with the matching columns ``[M]``."""
     if STATE not in batch:
         distribution, value = apply(batch["obs"])
         return Evaluated(distribution.log_prob(batch["action"]), distribution.entropy(), value), batch

@@ -1,8 +1,8 @@
-"""Noise on weights, whose size is learned: noisy nets explore by it (Fortunato et al. 2017, arXiv 1706.10295).
+"""Learned noise on weights, for the exploration of noisy nets (Fortunato et al. 2017, arXiv 1706.10295).
 
-Each linear layer gets a second set of parameters, the deviations `weight_sigma` and `bias_sigma`; its own are the means. Noise
-is a vector of plain numbers, and what it makes of the weights are other weights, for the network as it is. So whoever acts or
-learns decides when it is drawn, and without it the network acts by the means.
+Each linear layer gets a second set of parameters, the standard deviations `weight_sigma` and `bias_sigma`; its original
+parameters are the means. The noise is a plain vector of floats, and applying it returns different weights for the unchanged
+network. So the sampler or learner decides when to draw it, and without noise the network uses the means.
 
 >>> network = nn.Sequential(nn.Linear(2, 1))
 >>> add_deviations(network, std=0.5)
@@ -30,10 +30,10 @@ _SIGMA = "_sigma"
 
 
 def add_deviations(network: nn.Module, std: float) -> None:
-    """Give each linear layer the parameters `weight_sigma` and `bias_sigma`, std / sqrt(inputs) in the beginning.
+    """Add the parameters `weight_sigma` and `bias_sigma` to each linear layer, initially std / sqrt(inputs).
 
     Raises:
-        ValueError: there is no linear layer, or there are parameters of these names.
+        ValueError: there is no linear layer, or there are already parameters with these names.
 
     """
     if own := [name for name, _ in network.named_parameters() if name.endswith(("weight" + _SIGMA, "bias" + _SIGMA))]:
@@ -51,33 +51,33 @@ def add_deviations(network: nn.Module, std: float) -> None:
 
 @dataclass(frozen=True)
 class WeightNoise:
-    """The noise of a network's linear layers, as one vector: for each layer that of its inputs, and of its outputs."""
+    """Noise of a network's linear layers, as one vector: for each layer the noise of its inputs and of its outputs."""
 
     layers: tuple[tuple[str, int, int], ...]
-    """Prefix of its parameters, numbers of inputs and of outputs."""
+    """Prefix of its parameters, number of inputs and number of outputs, per layer."""
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> WeightNoise:
-        """Of a network whose parameters have these shapes, by their names; their order does not matter."""
+        """Make the noise for parameters of these shapes, by name; their order does not matter."""
         end = "weight" + _SIGMA
         found = sorted((name.removesuffix(end), shape) for name, shape in shapes.items() if name.endswith(end))
         return cls(tuple((prefix, num_in, num_out) for prefix, (num_out, num_in) in found))
 
     @property
     def size(self) -> int:
-        """Length of the vector."""
+        """Length of the noise vector."""
         return sum(num_in + num_out for _, num_in, num_out in self.layers)
 
     def draw(self, rng: np.random.Generator, *shape: int) -> Array:
-        """Draw vectors, float32 ``[*shape, size]``: sign(x) sqrt(|x|) of normal numbers x (section 3, equation 10)."""
+        """Draw vectors, float32 ``[*shape, size]``: sign(x) sqrt(|x|) of standard normal x (section 3, equation 10)."""
         x = rng.standard_normal((*shape, self.size), np.float32)
         drawn: Array = np.copysign(np.sqrt(np.abs(x)), x)
         return drawn
 
     def apply(self, weights: Mapping[str, Any], noise: Any) -> dict[str, Any]:
-        """Weights with noise, mean + deviation * noise, without the deviations; of tensors or of arrays.
+        """Return weights with noise, mean + sigma * noise, without the sigmas; takes tensors or arrays.
 
-        The noise of a weight is the product of its input's and its output's, that of a bias is its output's (equations 10, 11).
+        A weight's noise is the product of its input's and its output's noise, a bias's is its output's (equations 10, 11).
         """
         found, start = dict(weights), 0
         for prefix, num_in, num_out in self.layers:

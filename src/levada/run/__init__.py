@@ -1,4 +1,4 @@
-"""Around a run: when it ends, where it is written, how it is watched, what came of it.
+"""Infrastructure of a run: stopping conditions, directory, checkpoints, metrics, display and summary.
 
     from levada.run.until import Until                      # return=475 steps=100_000
     from levada.run.monitor import Monitor                  # counts env steps, episodes, returns
@@ -11,7 +11,7 @@
 Errors:
 
     LevadaError
-    ├── UntilError(ValueError)              the end of a run is not well described
-    ├── RunDirectoryError(ValueError)       a run cannot be written there, or read from there
-    └── CheckpointError(ValueError)         a checkpoint cannot be made, or is not what it should be
+    ├── UntilError(ValueError)              a stopping condition is invalid
+    ├── RunDirectoryError(ValueError)       a run directory cannot be written or read
+    └── CheckpointError(ValueError)         a checkpoint cannot be written, or is invalid
 """

@@ -1,10 +1,10 @@
-"""Arrays in a zip of .npy files, which may be larger than what is left of the memory: each is read when it is asked for.
+"""Zip archive of .npy files, which may be larger than the free memory: each array is read on access.
 
-write("replays.zip", {"replay/0/rows/obs": obs})
-archive = Archive.open("replays.zip", most=1 << 30)
-obs = archive["replay/0/rows/obs"]
+    write("replays.zip", {"replay/0/rows/obs": obs})
+    archive = Archive.open("replays.zip", most=1 << 30)
+    obs = archive["replay/0/rows/obs"]
 
-A few MB may hold thousands of times as much. So the sizes that are written in it are looked at before anything is unpacked.
+A few MB may expand to thousands of times as much, so the recorded sizes are checked before anything is unpacked.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], boo
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 _SAFE = "/ "
-"""What names keep as it is, beside letters, digits and `_.-~`: a zip cuts a name at a NUL, for example."""
+"""Unquoted characters of names, beside letters, digits and `_.-~`. For example, a zip would truncate a name at a NUL."""
 
 
 class TornError(Exception):
-    """The archive is not whole."""
+    """The archive is incomplete or corrupted."""
 
 
 class Archive(Mapping[str, np.ndarray]):
-    """What `write` wrote. It can be sent to other processes that see the same file: only its path crosses."""
+    """Arrays written by `write`. Pickling sends only the path, for processes that see the same file."""
 
     def __init__(self, path: Path | None = None, names: tuple[str, ...] = ()) -> None:
-        """Archive of nothing; `open` opens one."""
+        """Make an empty archive; `open` opens one."""
         self._path = path
         self._names = names
 
     @classmethod
     def open(cls, path: Path, *, most: int) -> Archive:
-        """Look at what it holds; nothing is unpacked. `most`: bytes that may come of it.
+        """Read the names of the arrays without unpacking them. `most`: maximum unpacked size in bytes.
 
         Raises:
-            TornError: it is no such archive, or holds more.
+            TornError: it is not such an archive, or is larger.
             OSError: it cannot be read.
 
         """
@@ -66,11 +66,11 @@ class Archive(Mapping[str, np.ndarray]):
         return cls(path, tuple(unquote(member.filename.removesuffix(_SUFFIX)) for member in members))
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The array.
+        """Read an array.
 
         Raises:
-            KeyError: there is none of this name.
-            TornError: it is not whole.
+            KeyError: no array has this name.
+            TornError: it is incomplete or corrupted.
 
         """
         if self._path is None or name not in self._names:
@@ -99,7 +99,7 @@ class Archive(Mapping[str, np.ndarray]):
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[int, str]:
-    """Compress arrays one after the other; size and SHA-256 of the file, which is on the disk then."""
+    """Compress arrays one after another, sync the file, and return its size and SHA-256."""
     with path.open("x+b") as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for name, array in arrays.items():

@@ -1,12 +1,12 @@
-"""A clock that moves while the run's loop is busy: calls something a few times a second, from a thread of its own.
+"""Thread that refreshes the display a few times a second while the run's loop is busy.
 
-beat = Beat(display.tick)
-beat.start()
-with DRAWING:                       # what `tick` does, and whoever draws in the run's loop, takes this in turn
-    draw()
-beat.stop()
+    beat = Beat(display.tick)
+    beat.start()
+    with DRAWING:                       # held by `tick`, and by the run's loop when it draws
+        draw()
+    beat.stop()
 
-The thread reads the clock and draws what was seen last; it never looks at the run, so it cannot change what that computes.
+The thread reads the clock and redraws the last state. It never accesses the run, so it cannot change the computation.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import threading
 from collections.abc import Callable
 
 DRAWING = threading.RLock()
-"""Held while something is drawn. A fork waits for it: a child that is made in the middle of a line would keep the stream's lock
-for ever.
+"""Lock of drawing. A fork waits for it, because a child forked in the middle of a line would hold the stream's lock forever.
 """
 os.register_at_fork(before=DRAWING.acquire, after_in_parent=DRAWING.release, after_in_child=DRAWING.release)
 
 EVERY_S = 1.0
-"""After so long what is shown is drawn anew."""
+"""Seconds between redraws."""
 LOOK_S = 0.25
-"""From one call to the next."""
+"""Seconds between calls."""
 
 
 class Beat:
-    """Calls `tick` every `every_s` seconds between `start` and `stop`, in a thread that does not keep the process alive."""
+    """Calls `tick` every `every_s` seconds between `start` and `stop`, in a daemon thread."""
 
     def __init__(self, tick: Callable[[], None], *, every_s: float = LOOK_S) -> None:
         self._tick = tick
@@ -37,13 +36,13 @@ class Beat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; the first call comes after `every_s`."""
+        """Start; the first call comes after `every_s`."""
         self._ended.clear()
         self._thread = threading.Thread(target=self._run, args=(self._ended,), name="levada-display", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End; when this returns, `tick` is not called again. It may be called twice, and before `start`."""
+        """Stop and wait for a call in progress. It may be called twice, and before `start`."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,17 +1,17 @@
-"""Checkpoints: arrays as safetensors, the rest as JSON. Opening one never executes code; some arrays are the bytes of pickled
-environments, which nothing here opens (see `levada.run.resume`).
+"""Checkpoints: arrays as safetensors, the rest as JSON. Opening one never executes code. Some arrays are the bytes of pickled
+environments, which this module does not unpickle (see `levada.run.resume`).
 
     save(run_directory, step, arrays, meta)     # checkpoints/000000300/{arrays.safetensors, replays.zip, meta.json}
     keep_last(run_directory, 3)
-    checkpoint = newest(run_directory)          # the newest valid one; a torn one is skipped with a warning
+    checkpoint = newest(run_directory)          # the newest valid one; torn ones are skipped with a warning
 
-A checkpoint is written under a temporary name and renamed as a whole, so one that has its final name was complete when
-it got it. What a failing disk does to it later is recognised: meta.json holds the SHA-256 of the arrays, of the replays and of
-the rest of itself. It also holds the hash of the flow that the checkpoint belongs to, and a keyed hash: see `levada.run.trust`.
-Sizes are compared before anything is read, and no link is followed.
+A checkpoint is written under a temporary name and renamed as a whole, so it is complete once it has its final name. Later
+disk errors are detected: meta.json holds the SHA-256 of the arrays, of the replays and of the rest of itself. It also holds
+the hash of the checkpoint's flow, and a keyed hash: see `levada.run.trust`. Sizes are compared before anything is read, and
+links are not followed. A checkpoint is torn if it is incomplete or corrupted.
 
-The contents of replays, arrays below `replays/`, may be larger than what is left of the memory. They are compressed one after
-the other, a few MiB at a time, into an archive, and read when they are asked for.
+The contents of replays, arrays below `replays/`, may be larger than the free memory. They are compressed one after another, a
+few MiB at a time, into an archive, and read on access.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ FOLDER = "checkpoints"
 ARRAYS = "arrays.safetensors"
 META = "meta.json"
 REPLAYS = "replays/"
-"""What the names of arrays begin with that are contents of replays."""
+"""Prefix of the names of arrays that are contents of replays."""
 REPLAYS_ZIP = "replays.zip"
 FORMAT = 4
-"""Raised when the layout changes, so that an older levada says so instead of guessing."""
+"""Version of the layout, increased when it changes, so that older versions of levada report it."""
 META_BYTES = 1 << 28
-"""More than any meta.json has."""
+"""Upper limit of the size of meta.json."""
 MAX_COUNT = 1 << 53
-"""More than anything is counted to."""
+"""Upper limit of counts."""
 SHA256, HMAC = "sha256", "hmac"
-"""What meta.json says of the rest of itself."""
+"""Keys in meta.json of the hashes of its other content."""
 
 _NAMES = frozenset({ARRAYS, META, REPLAYS_ZIP})
 _LEFTOVER = re.compile(rf"\.\d{{9,}}\.\d+-[0-9a-f]+{re.escape(TEMPORARY)}")
@@ -79,15 +79,15 @@ DTYPES = frozenset(
     for kind, sizes in {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}.items()
     for bits in sizes
 ) | {"bool", "complex64"}
-"""What safetensors stores of numpy."""
+"""numpy dtypes that safetensors can store."""
 
 
 class CheckpointError(LevadaError, ValueError):
-    """A checkpoint cannot be made of what was given, or is not what it should be."""
+    """A checkpoint cannot be made from these arguments, or is invalid."""
 
 
 class UnreadableError(CheckpointError):
-    """A checkpoint that may be whole cannot be read here: it has another format, or the disk refuses."""
+    """A checkpoint that may be valid cannot be read here: it has another format, or the disk fails."""
 
 
 class CheckpointWarning(UserWarning):
@@ -96,21 +96,21 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was saved at one step."""
+    """State of a run after one step."""
 
     step: int
-    """Number of updates after which it was saved."""
+    """Number of updates at which it was saved."""
     arrays: Mapping[str, np.ndarray]
-    """By name, C-contiguous, writable, owned by nobody else."""
+    """Arrays by name: C-contiguous, writable, and not shared."""
     replays: Archive
-    """Those whose names begin with `replays/`, as long as the checkpoint is there."""
+    """Arrays whose names begin with `replays/`, readable while the checkpoint exists."""
     meta: Mapping[str, Any]
-    """Whatever was saved beside the arrays, as JSON gives it back: tuples have become lists."""
+    """Metadata saved with the arrays, as read from JSON: tuples have become lists."""
     path: Path
     flow_hash: str = ""
-    """Of the flow that it belongs to."""
+    """Hash of its flow."""
     is_ours: bool = False
-    """Whether it was written by this user on this machine, and is as it was then."""
+    """Whether it was written by this user on this machine, and is unchanged."""
 
 
 def save(
@@ -121,13 +121,12 @@ def save(
     *,
     flow_hash: str = "",
 ) -> Path:
-    """Save a checkpoint of the run in `directory`; returns where it is. `flow_hash`: of the flow that it belongs to.
+    """Save a checkpoint of the run in `directory`, and return its path. `flow_hash`: hash of its flow.
 
     Raises:
-        CheckpointError: an array that safetensors cannot store, something in `meta` that JSON cannot, a negative step,
-            a valid checkpoint of this step, which is never overwritten (a torn one is), or a link or somebody else's files
-            where it should be.
-        OSError: the disk is full, or cannot be written. Nothing of the attempt stays; older checkpoints do.
+        CheckpointError: an array that safetensors cannot store, something in `meta` that JSON cannot, a negative step, a valid
+            checkpoint of this step, which is never overwritten (a torn one is), or a link or foreign files in its place.
+        OSError: the disk is full, or cannot be written. Nothing remains of the attempt; older checkpoints do.
 
     """
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
@@ -146,9 +145,9 @@ def save(
         "replays_sha256": "",
         "meta": meta,
     }
-    _encode(record)  # before anything is written
+    _encode(record)  # check that it can be encoded before anything is written
     folder = Path(directory) / FOLDER
-    if not folder.parent.is_dir():  # it is not made again by halves
+    if not folder.parent.is_dir():  # a deleted run directory is not recreated in part
         raise FileNotFoundError(
             errno.ENOENT, "the run's directory is gone; was it deleted while the run went on?", str(directory)
         )
@@ -175,8 +174,8 @@ def save(
         write_synced(temporary / META, _encode(sealed(record)))
         sync_directory(temporary)
         temporary.rename(final)
-    except BaseException:  # an interrupt, too, must leave nothing behind
-        with contextlib.suppress(OSError):  # what cannot be removed now, `keep_last` removes later
+    except BaseException:  # an interrupt must leave nothing behind either
+        with contextlib.suppress(OSError):  # `keep_last` later removes the rest
             for name in (ARRAYS, REPLAYS_ZIP, META):
                 (temporary / name).unlink(missing_ok=True)
             temporary.rmdir()
@@ -186,11 +185,11 @@ def save(
 
 
 def load(path: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint:
-    """Open one checkpoint; `replays`: with their contents.
+    """Open a checkpoint; `replays`: with the contents of replays.
 
     Raises:
         CheckpointError: it is missing or torn.
-        UnreadableError: it was made by another levada, or the disk refuses.
+        UnreadableError: it was made by another version of levada, or the disk fails.
 
     """
     folder = Path(path)
@@ -221,14 +220,14 @@ def newest(
     replays: bool = True,
     check: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Checkpoint | None:
-    """The newest valid checkpoint of the run in `directory`, or None if there is none; `replays`: with their contents.
+    """Open the newest valid checkpoint of the run in `directory`; None if there is none. `replays`: with their contents.
 
-    `check` raises CheckpointError about one that is whole and will not do: it is skipped as a torn one is.
+    `check` raises CheckpointError to skip a valid checkpoint that is unusable.
 
-    Warns with CheckpointWarning about each that it skips.
+    Warns with CheckpointWarning about each skipped checkpoint.
 
     Raises:
-        UnreadableError: one that is newer than the first valid one may be whole, but cannot be read here.
+        UnreadableError: a newer checkpoint than the first valid one may be valid, but cannot be read here.
 
     """
     for path in reversed(list_checkpoints(directory)):
@@ -244,7 +243,7 @@ def newest(
 
 
 def list_checkpoints(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Every checkpoint of a run, torn ones too, oldest first. Links are none, and what is not named like one."""
+    """List the checkpoints of a run, torn ones included, oldest first. Links and other names are ignored."""
     folder = Path(directory) / FOLDER
     if not is_directory(folder):
         return ()
@@ -253,10 +252,10 @@ def list_checkpoints(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 
 def keep_last(directory: str | os.PathLike[str], num: int) -> None:
-    """Delete all but the newest `num` checkpoints, and what a killed process left half-written.
+    """Delete all but the newest `num` checkpoints, and the remains of interrupted writes.
 
-    Torn ones do not count, so a valid one is never deleted in favour of a torn one. A directory that holds anything else than
-    a checkpoint does is somebody else's, and stays.
+    Torn checkpoints do not count, so a valid one is never deleted in favor of a torn one. A directory with other files than
+    those of a checkpoint is foreign and stays.
     """
     if isinstance(num, bool) or not isinstance(num, int) or num < 1:
         msg = f"keep_last: num={num!r}, expected an integer >= 1; the newest checkpoint is always kept"
@@ -274,7 +273,7 @@ def keep_last(directory: str | os.PathLike[str], num: int) -> None:
 
 
 def set_aside(directory: str | os.PathLike[str], step: int) -> None:
-    """Rename the checkpoints after `step`, which a run that goes on from there could not go on from: others take their place."""
+    """Rename the checkpoints after `step`, skipped by a run that resumes from there, so that it can write its own."""
     for path in list_checkpoints(directory):
         if int(path.name) > step:
             names = (path.with_name(f"{path.name}.skipped{number or ''}") for number in count())
@@ -282,7 +281,7 @@ def set_aside(directory: str | os.PathLike[str], step: int) -> None:
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What meta.json holds, with the hash of the rest, and the keyed one."""
+    """Content of meta.json with its SHA-256 and keyed hash."""
     rest = {name: value for name, value in record.items() if name not in (SHA256, HMAC)}
     plain = json.loads(_encode(rest))
     signature = {HMAC: sign("checkpoint", _canonical(plain))}
@@ -294,7 +293,7 @@ def _is_named_like_one(name: str) -> bool:
 
 
 def _remove(folder: Path) -> bool:
-    """Delete a checkpoint, or what there is of it, if it is one; whether it is gone."""
+    """Delete a checkpoint or its remains. Returns whether it is gone; False if it is not a checkpoint."""
     if not is_directory(folder):
         return False
     names = os.listdir(folder)
@@ -307,7 +306,7 @@ def _remove(folder: Path) -> bool:
 
 
 def _is_torn(folder: Path) -> bool:
-    """By what can be seen without reading its arrays; one that cannot be read here may be whole."""
+    """Whether a checkpoint is torn, without reading its arrays. One that cannot be read here may be valid, and is not torn."""
     try:
         record, _ = _record(folder)
         if record["replays_bytes"] and _size(folder, REPLAYS_ZIP) != record["replays_bytes"]:
@@ -320,7 +319,7 @@ def _is_torn(folder: Path) -> bool:
 
 
 def _record(folder: Path) -> tuple[dict[str, Any], bool]:
-    """What meta.json says, and whether it was written here."""
+    """Content of meta.json, and whether it was written by this user on this machine."""
     try:
         record = json.loads(_read(folder, META, META_BYTES), parse_constant=_no_number)
     except CheckpointError:
@@ -370,7 +369,7 @@ def _size(folder: Path, name: str) -> int:
 
 @contextlib.contextmanager
 def _said(folder: Path, name: str) -> Iterator[None]:
-    """Say of what cannot be read which checkpoint it is of, and whether that is torn."""
+    """Turn errors of reading a file into CheckpointError if the checkpoint is torn, and into UnreadableError otherwise."""
     try:
         yield
     except OSError as error:
@@ -409,7 +408,7 @@ def _storable(name: str, array: np.ndarray) -> np.ndarray:
         if name == "__metadata__":
             msg = "checkpoint: safetensors keeps the name '__metadata__' for itself; call the array something else"
         raise CheckpointError(msg)
-    # safetensors copies memory as it lies: a transposed or reversed view would be stored as other numbers
+    # safetensors copies raw memory: a transposed or reversed view would be stored with other values
     return np.asarray(array, order="C")
 
 

@@ -1,7 +1,7 @@
-"""Where a run is written, and how a finished or interrupted one is read again.
+"""Run directory: creation, and reading of finished or interrupted runs.
 
     runs/ppo-CartPole-v1-1-20261121-093000/
-        config.json         every setting and who chose it, versions of the packages, flow hash, deployment
+        config.json         every setting and its origin, versions of the packages, flow hash, deployment
         metrics.jsonl       one line per report
         checkpoints/        see `levada.run.checkpoint`
         summary.json        written at the end; a run without one was interrupted
@@ -10,10 +10,10 @@
     directory = RunDirectory.create(None, identity, settings)
     directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
 
-A directory that holds anything is never written into by a new run.
+A new run never writes into a directory that is not empty.
 
-A directory may come from anywhere. Only regular files are read, no link inside of it is followed, and sizes are looked at
-before anything is read. Whether its settings were written on this machine, says a keyed hash: see `levada.run.trust`.
+A directory may come from anywhere. Only regular files are read, links in it are not followed, and sizes are checked before
+anything is read. A keyed hash tells whether its settings were written on this machine: see `levada.run.trust`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Any
 
 import msgspec
 
+from levada._version import __version__
 from levada.flow.errors import LevadaError
 from levada.run.checkpoint import FOLDER as CHECKPOINTS
 from levada.run.checkpoint import set_aside
@@ -49,6 +50,7 @@ from levada.run.files import (
 )
 from levada.run.identity import Identity, Setting, versions
 from levada.run.plain import plain
+from levada.run.printable import printable
 from levada.run.summary import Summary
 from levada.run.trust import is_ours, sign
 
@@ -58,35 +60,39 @@ CONFIG = "config.json"
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
 ERROR = "error.txt"
+FORMAT = 2
+"""Format of a run directory. 2: the names of settings since levada 0.2."""
 CONFIG_BYTES = 1 << 24
-"""More than config.json and summary.json have."""
+"""Upper limit of the size of config.json and summary.json."""
 LINE_BYTES = 1 << 20
-"""More than a line of metrics.jsonl has."""
+"""Upper limit of the length of a line of metrics.jsonl."""
 MAX_LINES = 1_000_000
-"""More than metrics.jsonl has: they become rarer, see `levada.run.execute.FULL_METRICS`."""
+"""Upper limit of the number of lines of metrics.jsonl, which get sparser: see `levada.run.execute.FULL_METRICS`."""
 
 
 class RunDirectoryError(LevadaError, ValueError):
-    """A run cannot be written there, or cannot be read from there."""
+    """A run directory cannot be written or read."""
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What config.json holds."""
+    """Content of config.json."""
 
     identity: Identity
     settings: dict[str, Setting]
     versions: dict[str, str | None]
-    """Of Python, levada, and the packages that decide what is computed; None for what was not installed."""
+    """Versions of Python, levada, and the packages that affect results; None for those not installed."""
+    format: int = 1
+    """Format of the directory; 1 was written without a number."""
     hmac: str = ""
-    """Keyed hash of identity and settings: whether they were written by this user on this machine."""
+    """Keyed hash of identity and settings, which tells whether they were written by this user on this machine."""
 
     def sealed(self) -> RunConfig:
-        """The same, with the keyed hash."""
+        """Return a copy with the keyed hash."""
         return msgspec.structs.replace(self, hmac=sign("config", self._signed()))
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was written here, and is as it was."""
+        """Whether it was written by this user on this machine, and is unchanged."""
         return is_ours("config", self._signed(), self.hmac)
 
     def _signed(self) -> bytes:
@@ -95,13 +101,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDirectory:
-    """A directory that holds one run. Make it by `create` or `open`."""
+    """Directory of one run, made by `create` or `open`."""
 
     def __init__(self, path: Path, config: RunConfig, *, trust: bool = False) -> None:
         self.path = path
         self.config = config
         self.trust = trust
-        """Whether the user vouches for everything in it."""
+        """Whether the user trusts its whole content."""
         self.is_ours = config.is_ours
         """Whether its settings were written by this user on this machine."""
         self._is_locked = False
@@ -121,10 +127,10 @@ class RunDirectory:
 
         Args:
             path: an empty or new directory; None makes ``<root>/<algorithm>-<env>-<seed>-<date>-<time>``.
-            identity: which run this is.
-            settings: what it was told to do, by name; values may be anything that `plain` understands.
-            root: where directories go that are named for you.
-            now: the time for such a name; replaced in tests.
+            identity: identity of the run.
+            settings: settings of the run by name; values may be anything that `plain` supports.
+            root: parent of directories named automatically.
+            now: time in an automatic name; replaced in tests.
 
         Raises:
             RunDirectoryError: the directory holds a run or anything else, cannot be written, or the disk is full.
@@ -134,6 +140,7 @@ class RunDirectory:
             identity=identity,
             settings={name: Setting(plain(s.value), s.origin) for name, s in settings.items()},
             versions=versions(),
+            format=FORMAT,
         ).sealed()
         if path is not None:
             return cls._claim(absolute(path), config)
@@ -143,16 +150,16 @@ class RunDirectory:
             if not os.path.lexists(candidate):
                 try:
                     return cls._claim(candidate, config)
-                except _TakenError:  # by a run that began at the same moment
+                except _TakenError:  # by a run that started at the same moment
                     continue
         raise AssertionError  # `count` does not end
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> RunDirectory:
-        """Read a finished or interrupted run; `trust`: the user vouches for it, wherever it comes from.
+        """Read a finished or interrupted run; `trust`: the user trusts it, wherever it comes from.
 
         Raises:
-            RunDirectoryError: there is no run, or its config.json is missing or torn.
+            RunDirectoryError: there is no run, its config.json is missing or torn, or another version of levada wrote it.
 
         """
         where = absolute(path)
@@ -171,20 +178,27 @@ class RunDirectory:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             msg = f"{short(where / CONFIG)} is torn or was edited: {error}. The settings are lost; checkpoints may be whole"
             raise RunDirectoryError(msg) from error
+        if config.format != FORMAT:
+            writer = printable(str(config.versions.get("levada")))
+            msg = (
+                f"{short(where)} was written by levada {writer} in format {config.format}; levada {__version__} reads format "
+                f"{FORMAT}: open the run with the version that wrote it, or train it anew"
+            )
+            raise RunDirectoryError(msg)
         return cls(where, config, trust=trust)
 
     @property
     def shown(self) -> Path:
-        """Its path in messages."""
+        """Its path for messages."""
         return short(self.path)
 
     @property
     def metrics_path(self) -> Path:
-        """Where the metrics are written, one JSON object per line."""
+        """Path of the metrics, one JSON object per line."""
         return self.path / METRICS
 
     def summary(self) -> Summary | None:
-        """What came of the run, or None if it has not ended properly.
+        """Read the summary of the run; None if the run has not ended properly.
 
         Raises:
             RunDirectoryError: summary.json is torn or was edited, or cannot be read.
@@ -203,15 +217,15 @@ class RunDirectory:
             raise RunDirectoryError(msg) from error
 
     def write_summary(self, summary: Summary) -> None:
-        """Write summary.json, as a whole."""
+        """Write summary.json atomically."""
         write_atomic(self.path / SUMMARY, summary.to_json())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running it at the same time. The kernel gives the lock back, however this one ends.
+        """Lock the run against other processes. The kernel releases the lock however this process ends.
 
         Raises:
-            RunDirectoryError: another process is at it.
+            RunDirectoryError: another process has locked it.
 
         """
         if self._is_locked:
@@ -231,21 +245,22 @@ class RunDirectory:
             yield
         finally:
             self._is_locked = False
-            with contextlib.suppress(OSError):  # where it could not be locked
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave it to what an environment has forked
+            with contextlib.suppress(OSError):  # if it could not be locked
+                # closing alone would leave the lock to processes forked by an environment
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     @property
     def error_path(self) -> Path:
-        """Where the traceback is written of a run that has failed."""
+        """Path of the traceback of a failed run."""
         return self.path / ERROR
 
     def write_error(self, error: BaseException) -> None:
-        """Write the traceback of what ended the run; if that cannot be written, the error gets a note that says so."""
+        """Write the traceback of the error that ended the run; if that fails, add a note to the error."""
         text = "".join(traceback.format_exception(error))
         try:
             write_atomic(self.error_path, text.encode("utf-8", "backslashreplace"))
-        except OSError as second:  # also a full disk, which may be what failed
+        except OSError as second:  # perhaps the full disk that caused the first error
             error.add_note(
                 f"{short(self.error_path)} could not be written: {second.strerror or second}{disk_hint(second)}"
             )
@@ -253,11 +268,11 @@ class RunDirectory:
             self._written_error = error
 
     def has_error(self, error: BaseException) -> bool:
-        """Whether error.txt holds the traceback of this error, not of an older one or a part of it."""
+        """Whether error.txt holds the traceback of this error, and not of an older one or a part of it."""
         return self._written_error is error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics that were written; a last line that was cut off is left out.
+        """Read the metrics; an incomplete last line is skipped.
 
         Raises:
             RunDirectoryError: some other line is not JSON, or the file cannot be read.
@@ -266,7 +281,7 @@ class RunDirectory:
         return [values for values, _ in self._metrics()]
 
     def check_files(self) -> None:
-        """Whether a run can go on here: files can be written and metrics read, and no directory is in the way of a file.
+        """Check that a run can resume here: files can be written, metrics read, and no directory is in the place of a file.
 
         Raises:
             RunDirectoryError: it cannot.
@@ -284,16 +299,17 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(_unwritable(self.path, error)) from error
         finally:
-            with contextlib.suppress(OSError):  # it was never made
+            with contextlib.suppress(OSError):  # it was never created
                 trial.unlink()
 
     def rewind(self, updates: int) -> None:
-        """Forget metrics after a checkpoint, summary and error, so that a resumed run says everything once.
+        """Remove metrics after a checkpoint, the summary and the error, so that a resumed run records everything once.
 
-        Later checkpoints, which were skipped, are set aside.
+        Later checkpoints, which were skipped, are renamed.
 
         Args:
-            updates: of the checkpoint. Env steps would not do: several updates can follow one item of a replay.
+            updates: number of updates of the checkpoint. Env steps would be ambiguous: several updates can follow one item of
+                a replay.
 
         Raises:
             RunDirectoryError: metrics.jsonl cannot be read, or the directory not be written; nothing is changed.
@@ -308,7 +324,7 @@ class RunDirectory:
             raise RunDirectoryError(_unwritable(self.path, error)) from error
 
     def _keep_metrics(self, updates: int) -> None:
-        """Those of so many updates; whatever happens meanwhile, the file is the old one or the new one."""
+        """Keep the metrics up to this many updates. The file is replaced atomically."""
         temporary = temporary_name(self.metrics_path)
         try:
             with temporary.open("xb") as kept:
@@ -320,13 +336,13 @@ class RunDirectory:
                 os.fsync(kept.fileno())
             temporary.replace(self.metrics_path)
         except BaseException:
-            with contextlib.suppress(OSError):  # it was never made, or the disk cannot be written
+            with contextlib.suppress(OSError):  # it was never created, or the disk cannot be written
                 temporary.unlink()
             raise
         sync_directory(self.path)
 
     def _metrics(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Line by line, decoded and as it is."""
+        """Iterate over the lines, decoded and raw."""
         try:
             descriptor = open_file(self.metrics_path)
         except FileNotFoundError:
@@ -337,7 +353,7 @@ class RunDirectory:
             for number in count(1):
                 line = file.readline(LINE_BYTES)
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
-                    return  # a line that does not end was being written when the run was killed
+                    return  # an incomplete line was being written when the run was killed
                 if number > MAX_LINES:
                     msg = f"{short(self.metrics_path)} has more than {MAX_LINES:,} lines, which no run writes: it was edited"
                     raise RunDirectoryError(msg)
@@ -354,7 +370,7 @@ class RunDirectory:
     def _claim(cls, path: Path, config: RunConfig) -> RunDirectory:
         try:
             text = msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n"
-        except UnicodeEncodeError as error:  # a name that the system gave, as Python reads bytes that are not UTF-8
+        except UnicodeEncodeError as error:  # a name from the system whose bytes are not UTF-8
             msg = f"{CONFIG} is written in UTF-8, and cannot hold {error.object!r}; give a name in UTF-8"
             raise RunDirectoryError(msg) from error
         try:
@@ -364,7 +380,7 @@ class RunDirectory:
                 raise
             raise RunDirectoryError(_unwritable(path, error)) from error
         try:
-            (path / CHECKPOINTS).mkdir()  # of two runs that find it empty at once, one fails here
+            (path / CHECKPOINTS).mkdir()  # if two runs find the directory empty at once, one fails here
         except FileExistsError as error:
             raise _TakenError(_taken(path)) from error
         except OSError as error:
@@ -375,7 +391,7 @@ class RunDirectory:
             write_atomic(path / CONFIG, text)
             sync_directory(path.parent)
         except OSError as error:
-            with contextlib.suppress(OSError):  # the error to tell is the first
+            with contextlib.suppress(OSError):  # report the first error
                 (path / CONFIG).unlink(missing_ok=True)
                 (path / CHECKPOINTS).rmdir()
                 if made:
@@ -385,14 +401,14 @@ class RunDirectory:
 
 
 class _TakenError(RunDirectoryError):
-    """The directory holds something, or another run took it at the same moment."""
+    """The directory is not empty, or another run took it at the same moment."""
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """The path of a directory from the root on, with `~` expanded: an environment may change the working directory.
+    """Absolute path of a directory, with `~` expanded, because an environment may change the working directory.
 
     Raises:
-        RunDirectoryError: `~name` names no user, or there is no working directory any more.
+        RunDirectoryError: `~name` names no user, or the working directory was removed.
 
     """
     try:
@@ -406,7 +422,7 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def _make_empty(path: Path) -> bool:
-    """Make the directory unless it is there and empty; returns whether it was made."""
+    """Create the directory unless it exists and is empty; return whether it was created."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -438,7 +454,7 @@ def _unwritable(path: Path, error: OSError | ValueError) -> str:
 
 
 def disk_hint(error: OSError) -> str:
-    """What to do about a directory that cannot be written, to end a message with; empty if that is not known."""
+    """Hint about a directory that cannot be written, to append to a message; empty if the cause is unknown."""
     return {
         errno.ENOSPC: "; free some space, or give a directory on another disk",
         errno.EDQUOT: "; your quota on this disk is used up: remove something, or give a directory on another disk",
@@ -452,7 +468,7 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 
 def _not_a_run(path: Path, error: OSError | ValueError) -> str:
-    if not os.path.exists(path):  # unlike Path.exists this answers for impossible names as well
+    if not os.path.exists(path):  # unlike Path.exists, this also handles impossible names
         return f"there is no run at {str(short(path))!r}: no such directory"
     if not path.is_dir():
         return f"{short(path)} is a file, expected the directory of a run"
@@ -465,5 +481,5 @@ def _not_a_run(path: Path, error: OSError | ValueError) -> str:
 
 def _default_name(identity: Identity, now: datetime) -> str:
     parts = (identity.algorithm, identity.env, str(identity.seed), now.strftime("%Y%m%d-%H%M%S"))
-    # an env may be "ALE/Pong-v5" or a function's name: nothing of it may end the name, or begin another directory
+    # an env may be "ALE/Pong-v5" or a function's name: no path separators, no dots at its ends
     return "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-.")[:60] or "env" for part in parts)

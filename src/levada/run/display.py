@@ -1,15 +1,15 @@
-"""What the user sees of a run while it runs. Four ways, one protocol:
+"""Display of a run while it runs: four implementations of one protocol.
 
     display = make_display("auto")                      # live on a terminal, plain lines elsewhere
     display.start(identity, until)
     for report in run:
         display.update(monitor, run.statistics)         # reads the clock; does nothing until the next refresh is due
-    display.finish(summary)                             # None if the run failed: only gives the terminal back
+    display.finish(summary)                             # None if the run failed: only restores the terminal
 
-While the run's loop is busy, for instance with a long update, a thread moves the clock of what was shown last; see
+While the run's loop is busy, for instance with a long update, a thread updates the clock of the last state; see
 `levada.run.beat`.
 
-Displays go to stderr, so that stdout stays the user's; `JsonDisplay` is the exception that is made for programs.
+Displays write to stderr, so that stdout is free for the user. The exception is `JsonDisplay`, which is meant for programs.
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ from levada.run.words import lag_text, rate_text, return_text, reuse_text, summa
 Mode = Literal["auto", "live", "plain", "quiet", "json"]
 
 GRACE_S = 1.0
-"""By this much a line may be late before it is written without news from the run."""
+"""Seconds by which a line may be late before it is written without new data from the run."""
 
 
 class Display(Protocol):
-    """Shows a run."""
+    """Display of a run."""
 
     def start(self, identity: Identity, until: Until) -> None:
         """Called once, before anything is opened."""
         ...
 
     def note(self, text: str) -> None:
-        """Called with what the user should know before the run begins."""
+        """Called with a note for the user before the run starts."""
         ...
 
     def notice(self, text: str) -> bool:
-        """Called from a signal handler, with what the user should know at once: keep it, to show it with what is drawn next.
+        """Called from a signal handler with an urgent note, to be shown with the next drawing.
 
-        Returns whether it will be; False: whoever calls writes it to stderr.
+        Returns whether it will be shown. If False, the caller writes it to stderr.
         """
         ...
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Called after each report, and often before the first one; must be cheap when nothing is due, so it asks for
+        """Called after each report, and often before the first one. It must be cheap unless a refresh is due, so it calls
         `statistics` only then.
         """
         ...
 
     def finish(self, summary: Summary | None) -> None:
-        """Called once, also after an error, then without a summary."""
+        """Called once at the end; without a summary after an error."""
         ...
 
 
 class UntilClosed:
-    """Shows a run until nobody can see it: `--json | head -1`, a terminal that was closed. Then it shows nothing more."""
+    """Display that goes silent when its stream is closed: `--json | head -1`, or a closed terminal."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -82,7 +82,7 @@ class UntilClosed:
         self._has_begun = False
 
     def start(self, identity: Identity, until: Until) -> None:
-        """Show that the run begins; once, though whoever opens it and whoever runs it both say so."""
+        """Show the start of the run, once, even if it is called twice."""
         if not self._has_begun:
             self._has_begun = True
             self._show(lambda: self._display.start(identity, until))
@@ -92,15 +92,15 @@ class UntilClosed:
         self._show(lambda: self._display.note(text))
 
     def notice(self, text: str) -> bool:
-        """Show it soon, if somebody sees it."""
+        """Show it soon, unless the stream is closed."""
         return not self._is_closed and self._display.notice(text)
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Show the run as it is."""
+        """Show the current state of the run."""
         self._show(lambda: self._display.update(monitor, statistics))
 
     def finish(self, summary: Summary | None) -> None:
-        """Show the end; a display that cannot show it gives back what it took."""
+        """Show the end. A display that cannot show it restores the terminal."""
         self._show(lambda: self._display.finish(summary))
         if self._is_closed:
             self._is_closed = False
@@ -142,7 +142,7 @@ class QuietDisplay:
 
 
 class _Lines:
-    """A line after `first_s`, then one every `every_s`, whenever the loop comes by."""
+    """A line after `first_s`, then one every `every_s`, written when the run's loop calls `update`."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Lines:
         clock: Callable[[], float] = time.monotonic,
         ticks: bool = False,
     ) -> None:
-        """`ticks`: also while the loop does not come by, from a thread."""
+        """Make the display; `ticks`: a thread writes lines while the loop is busy."""
         self._given_stream = stream
         self._first_s = first_s
         self._every_s = every_s
@@ -165,7 +165,7 @@ class _Lines:
         self._beat = Beat(self.tick) if ticks else None
 
     def start(self, identity: Identity, until: Until) -> None:
-        """Say which run begins."""
+        """Write which run starts."""
         self._until = until
         self._began_s = self._clock()
         self._due_s = self._late_s = self._began_s + self._first_s
@@ -178,11 +178,11 @@ class _Lines:
         self._print(self._noted(text))
 
     def notice(self, text: str) -> bool:
-        """Leave it to the caller: it is a line of its own."""
+        """Leave it to the caller, which writes a separate line."""
         return False
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Write a line if one is due. The first look is for the thread: what comes next may take long."""
+        """Write a line if one is due. The first state is read for the thread, because the next step may take long."""
         now_s = self._clock()
         is_due = now_s >= self._due_s
         if is_due or (self._view is None and self._beat is not None):
@@ -194,9 +194,9 @@ class _Lines:
                     self._print(self._line(view))
 
     def tick(self) -> None:
-        """Write a line with what was seen last, if one is due and the loop has not come by to write it.
+        """Write a line with the last state, if one is due and the loop has not written it.
 
-        News is written as soon as the loop has some, however lately the thread has written what was known before.
+        New data from the loop is written as soon as a line is due, even if the thread has just repeated the old state.
         """
         with DRAWING:
             now_s = self._clock()
@@ -205,7 +205,7 @@ class _Lines:
                 self._print(self._still(now_s))
 
     def finish(self, summary: Summary | None) -> None:
-        """Write what came of the run."""
+        """Write the summary of the run."""
         if self._beat is not None:
             self._beat.stop()
         if summary is not None:
@@ -228,7 +228,7 @@ class _Lines:
         raise NotImplementedError
 
     def _still(self, now_s: float) -> str:
-        """The last view, some time later."""
+        """Line of the last view, with the time that has passed since."""
         assert self._view is not None
         return self._line(replace(self._view, elapsed_s=self._view.elapsed_s + now_s - self._looked_s))
 
@@ -310,17 +310,17 @@ class JsonDisplay(_Lines):
 
 @contextmanager
 def displayed(mode: Mode = "auto") -> Iterator[Display]:
-    """Make the display that `mode` names. With "json" standard output is its own until the end of the block."""
+    """Make the display of a `mode`. With "json" it has standard output to itself until the end of the block."""
     with reserved_stdout() if mode == "json" else nullcontext() as stdout:
         yield make_display(mode) if stdout is None else JsonDisplay(stdout)
 
 
 def make_display(mode: Mode = "auto") -> Display:
-    """Make the display that `mode` names; `auto` is live where stderr is a terminal, plain elsewhere, quiet without one."""
+    """Make the display of a `mode`; `auto` is live if stderr is a terminal, quiet without stderr, and plain otherwise."""
     if mode == "auto":
         mode = "quiet" if sys.stderr is None else "live" if sys.stderr.isatty() else "plain"
     if mode == "live":
-        from levada.run.live import LiveDisplay  # rich is loaded only where it is used
+        from levada.run.live import LiveDisplay  # rich is imported on use
 
         return LiveDisplay(ticks=True)
     if mode == "plain":

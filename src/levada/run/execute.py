@@ -1,4 +1,4 @@
-"""The loop around a run: metrics, display, checkpoints, and when to stop.
+"""Main loop of a run: metrics, display, checkpoints, and stopping conditions.
 
     run = deployment.open(flow, seed=1, instruments=[monitor])
     summary = execute(
@@ -14,8 +14,8 @@
         checkpoint_every_updates=100,
     )
 
-What is written, and after which update, follows from the counts alone: two runs of one seed write the same lines and
-checkpoints, except for the times in them. Only with `checkpoint_every_s` the clock has a say, in which checkpoints there are.
+The counts alone determine what is written after which update: two runs with one seed write the same lines and checkpoints,
+except for times. Only with `checkpoint_every_s` does the clock affect which checkpoints there are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from levada.run.metrics import collect
 from levada.run.monitor import Monitor
 from levada.run.plain import JSON
 from levada.run.sinks import MetricSink
-from levada.run.summary import Summary, summarise
+from levada.run.summary import Summary, summarize
 from levada.run.until import Until
 
 log = logging.getLogger(__name__)
@@ -50,43 +50,43 @@ Arrays = Mapping[str, np.ndarray]
 INTERRUPTED = "interrupted"
 """`Summary.stopped_by` after Ctrl-C, SIGTERM or SIGHUP."""
 FAILED = "failed"
-"""What a checkpoint says that was saved because the run failed; such a run has no summary."""
+"""`stopped_by` of a checkpoint that was saved because the run failed; such a run has no summary."""
 SOURCES_ENDED = "sources ended"
-"""`Summary.stopped_by` when there was nothing left to do."""
+"""`Summary.stopped_by` if no work was left."""
 FULL_METRICS = 10_000
-"""Updates whose metrics are all written; of later ones fewer and fewer, by their number alone."""
+"""Number of updates whose metrics are all written. Later metrics are thinned out, depending on their number alone."""
 SAVING_SHARE = 0.05
-"""With `checkpoint_every_s`: of the time, at most this much goes into checkpoints, however large they are."""
+"""Maximum fraction of the time spent on saving checkpoints with `checkpoint_every_s`, however large they are."""
 
 
 class Running(Protocol):
-    """What is needed of a run."""
+    """The part of a run that `execute` needs."""
 
     on_turn: Callable[[], None]
-    """Called before each thing that it does."""
+    """Called before each action of the run."""
 
     def __iter__(self) -> Iterator[Report]:
-        """Go on until the next report."""
+        """Continue until the next report."""
         ...
 
     def is_hung(self, seconds: float) -> bool:
-        """Whether it has waited for so long for one step of an environment, or for its workers. Asked from another thread."""
+        """Whether it has waited this long for one step of an environment, or for its workers. Called from another thread."""
         ...
 
     def statistics(self) -> Statistics:
-        """The run at this moment."""
+        """Return the current statistics of the run."""
         ...
 
 
 class Watcher(Protocol):
-    """What has something to say about a run, now and then."""
+    """Source of notes about a run."""
 
     def before(self) -> str | None:
-        """Before it starts."""
+        """Return a note before the run starts."""
         ...
 
     def look(self, monitor: Monitor) -> str | None:
-        """After a report."""
+        """Return a note after a report."""
         ...
 
 
@@ -108,36 +108,36 @@ def execute(
     metrics_every_updates: int = 1,
     keep_checkpoints: int = 3,
 ) -> Summary:
-    """Run until a condition of `until` holds, a signal asks to stop, or the sources end; then save and sum up.
+    """Run until a condition of `until` holds, a signal requests a stop, or the sources end; then save, and return the summary.
 
-    A run that fails saves what was learned until then, if it can, before the error goes on.
+    If the run fails, its state is saved if possible before the error propagates.
 
     Args:
         run: an open run; the caller closes it.
-        identity: heads the display and the summary.
-        until: when to stop; looked at after each report.
-        monitor: counts; it must be among the run's instruments.
-        directory: where checkpoints and summary.json go; None writes neither.
+        identity: shown by the display and in the summary.
+        until: stopping condition, checked after each report.
+        monitor: counts of the run; it must be among the run's instruments.
+        directory: destination of checkpoints and summary.json; None writes neither.
         sinks: receive the metrics; closed at the end, also after an error.
-        display: shows the run; finished at the end, also after an error. Where its stream is closed, nothing more is
-            shown, and the run goes on.
-        arrays_of: everything that a checkpoint holds: arrays, and what is not an array.
-        params_of: the learned parameters, for the fingerprint in the summary; None takes the arrays of `arrays_of`.
-        watch: what it says is shown, and goes into the summary.
-        is_whole: whether each update was applied in full or not at all; asked when the run has failed.
-        checkpoint_every_updates: a checkpoint after each so many updates; None saves at the end only.
-        checkpoint_every_s: above 0, those are left out that would follow the one before sooner than this, or so soon that
-            saving takes more than `SAVING_SHARE` of the time.
-        metrics_every_updates: metrics after each so many updates; raising it costs resolution and saves time. After
-            `FULL_METRICS` updates they become rarer by themselves.
-        keep_checkpoints: how many are kept; older ones are deleted.
+        display: shows the run; finished at the end, also after an error. If its stream is closed, nothing more is
+            shown, and the run continues.
+        arrays_of: content of a checkpoint: arrays, and data that are not arrays.
+        params_of: the learned parameters, for the fingerprint in the summary; None uses the arrays of `arrays_of`.
+        watch: source of notes, which are shown and recorded in the summary.
+        is_whole: whether each update was applied in full or not at all; called if the run has failed.
+        checkpoint_every_updates: number of updates between checkpoints; None saves at the end only.
+        checkpoint_every_s: minimum seconds between checkpoints. If above 0, checkpoints are also skipped while saving would
+            take more than `SAVING_SHARE` of the time.
+        metrics_every_updates: number of updates between metrics; larger values lose resolution and save time. After
+            `FULL_METRICS` updates metrics get sparser.
+        keep_checkpoints: number of checkpoints kept; older ones are deleted.
 
     Raises:
         ValueError: a number that must be positive is not.
-        Interrupted: Ctrl-C came, before or while the end was saved; everything is saved, and `result` is the summary.
-        Terminated: SIGTERM or SIGHUP came; the run has ended as after Ctrl-C, and the process should.
-        Exception: whatever the run raises; what was written until then stays, and there is no summary.json. A note says
-            whether what was learned could be saved.
+        Interrupted: Ctrl-C was pressed, before or during the final save; everything is saved, and `result` is the summary.
+        Terminated: SIGTERM or SIGHUP arrived; the run has ended as after Ctrl-C, and the process should exit.
+        Exception: any error of the run; files written so far stay, and there is no summary.json. A note tells whether the
+            learned state could be saved.
 
     """
     for name, value in (
@@ -170,11 +170,11 @@ def execute(
             tell(None if watch is None else watch.before())
             shown.start(identity, until)
             monitor.ends_with(until)
-            stopped_by, between_updates = until.met(monitor), True  # a resumed run may have nothing left to do
+            stopped_by, between_updates = until.met(monitor), True  # a resumed run may already be finished
             first = monitor.updates
 
             def stop_before_the_first_update() -> None:
-                """A replay may be filled for hours, in which nothing is reported, and nothing was learned that could be lost."""
+                """Stop while a replay is being filled: that can take hours without reports, and there is nothing to save."""
                 if monitor.updates == first:
                     shown.update(monitor, run.statistics)
                     if interrupt.requested or until.met(monitor):
@@ -201,7 +201,7 @@ def execute(
             statistics = run.statistics()
             parameters = arrays_of()[0] if params_of is None else params_of()
             sha256 = params_sha256(parameters)
-            ended = summarise(identity, monitor, statistics, params_sha256=sha256, stopped_by=stopped_by)
+            ended = summarize(identity, monitor, statistics, params_sha256=sha256, stopped_by=stopped_by)
             metrics.flush(statistics)
             saver.save(stopped_by, between_updates=between_updates)
             if directory is not None:
@@ -209,8 +209,8 @@ def execute(
         except (Exception, SystemExit) as error:
             saver.rescue(error, is_whole)
             raise
-        summary = ended  # only now: a display that shows it may say that everything is saved
-    if interrupt.number is not None and interrupt.number in ENDING:  # also one that came while the end was being saved
+        summary = ended  # only now, because a display that shows it may say that everything is saved
+    if interrupt.number is not None and interrupt.number in ENDING:  # a signal, perhaps during the final save
         raise Terminated(interrupt.number)
     if interrupt.requested or was_cut_off:
         raise Interrupted(summary)
@@ -218,13 +218,13 @@ def execute(
 
 
 class _NothingLearned(Exception):
-    """The run is to stop before its first update."""
+    """The run stops before its first update."""
 
 
 def _noting(
     close: Callable[[], None],
 ) -> Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]:
-    """An exit of a `with` block that closes something, and never hides the error of the block behind one of its own."""
+    """Exit callback of a `with` block that closes something, and never hides the block's error behind one of its own."""
 
     def leave(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
@@ -238,14 +238,14 @@ def _noting(
 
 
 def _check_counted(report: Report, monitor: Monitor) -> None:
-    """Without its events the monitor would count nothing, and the run would never end."""
+    """Check that the monitor receives events; otherwise it would count nothing, and the run would never end."""
     if monitor.updates < max(report.versions.values(), default=0):
         msg = f"execute: the monitor did not see the report of {report.node!r}; open the run with instruments=[monitor]"
         raise ValueError(msg)
 
 
 class _Every:
-    """Says each time a count has come to another multiple of `num`, however far it jumps."""
+    """Detects when a count reaches another multiple of `num`, by steps of any size."""
 
     def __init__(self, num: int | None, count: int) -> None:
         self._num = num
@@ -259,10 +259,10 @@ class _Every:
 
 
 class _Thinned:
-    """As `_Every`, but more and more rarely: a run of days writes megabytes of metrics, not gigabytes.
+    """Like `_Every`, but with growing intervals: a run of days writes megabytes of metrics, not gigabytes.
 
-    Of the first `FULL_METRICS` updates each `num`-th counts, of as many that follow each second of those, then each fourth of
-    twice as many, and so on.
+    Every `num`-th of the first `FULL_METRICS` updates counts, every second of those in the next as many updates, every fourth
+    in the next twice as many, and so on.
     """
 
     def __init__(self, num: int, count: int) -> None:
@@ -282,7 +282,7 @@ class _Thinned:
 
 
 class _Metrics:
-    """Joins the reports of all nodes until metrics are due."""
+    """Merges the reports of all nodes until metrics are due."""
 
     def __init__(
         self, run: Running, monitor: Monitor, directory: RunDirectory | None, sinks: Sequence[MetricSink], due: _Thinned
@@ -340,13 +340,13 @@ class _Saver:
 
     @property
     def is_time(self) -> bool:
-        """Whether the last one is long enough ago."""
+        """Whether the last checkpoint is old enough."""
         return self._every_s <= 0.0 or self._monitor.elapsed_s >= self._due_s
 
     def save(self, stopped_by: str | None, *, between_updates: bool) -> None:
-        """Save, with what a resumed run needs to know.
+        """Save a checkpoint, with the data that a resumed run needs.
 
-        `between_updates` False: an update was cut off by an interrupt, and may have been applied in part.
+        `between_updates` False: an interrupt stopped an update, which may have been applied in part.
         """
         step = self._monitor.updates
         if self._directory is None or step == self._saved_at:
@@ -374,7 +374,7 @@ class _Saver:
         self._due_s = now_s + max(self._every_s, (now_s - began_s) / SAVING_SHARE)
 
     def rescue(self, error: BaseException, is_whole: Callable[[], bool]) -> None:
-        """The run has failed: save what was learned, and say in a note what came of that."""
+        """Save the learned state of a failed run, and add a note about it to the error."""
         step = self._monitor.updates
         if self._directory is None or step == 0 or step == self._failed_at:
             return

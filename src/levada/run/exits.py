@@ -1,5 +1,5 @@
-"""A `sys.exit` of the user's code is an error: a run that it ended would otherwise look like one that is done. So is any other
-BaseException of theirs.
+"""Treatment of `sys.exit` in user code as an error, because the run would otherwise look finished. Other exceptions that
+derive from BaseException directly are errors too.
 
 >>> try:
 ...     with sys_exit_is_an_error():
@@ -19,7 +19,7 @@ from levada.flow.strays import StrayError, is_stray
 
 
 class OwnExit(SystemExit):
-    """An end of the process that levada itself asks for."""
+    """Exit of the process by levada itself."""
 
 
 class ExitError(LevadaError, RuntimeError):
@@ -28,7 +28,7 @@ class ExitError(LevadaError, RuntimeError):
 
 @contextmanager
 def sys_exit_is_an_error() -> Iterator[None]:
-    """Turn a SystemExit into an ExitError with the same notes, another stray into a StrayError. An OwnExit passes as it is."""
+    """Turn a SystemExit into an ExitError with its notes, and other strays into a StrayError. An OwnExit passes unchanged."""
     try:
         yield
     except OwnExit:

@@ -1,12 +1,12 @@
-"""Files that are either whole or not there, whatever happens while they are written; and that are files when they are read.
+"""Atomic writing of files, and safe reading of regular files only.
 
     write_atomic(path / "summary.json", data)       # temporary name, fsync, rename, fsync of the directory
     read_whole(path / "summary.json", most=1 << 20)
 
-A process killed half-way leaves the old file; a full disk leaves the old file and no temporary one.
+If a process is killed half-way, the old file remains. If the disk is full, the old file remains and no temporary one does.
 
-A run directory may come from anywhere. What stands in it is only opened if it is a regular file: a named pipe would be waited
-for, a device may have no end, and a symbolic link leads to a file that is somebody else's.
+A run directory may come from anywhere, so only regular files in it are opened: opening a named pipe would block, a device may
+have no end, and a symbolic link may lead to any file of the user.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _KINDS = {
 _PIECE = 1 << 20
 
 TEMPORARY = ".tmp"
-"""How temporary names end; they also begin with a dot, and are never read."""
+"""Suffix of temporary names, which also begin with a dot and are never read."""
 
 
 def short(path: Path) -> Path:
-    """A path as the user would type it: from the working directory on, if it lies below that."""
+    """Path as the user would type it: relative to the working directory if it is below that."""
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was removed
@@ -51,14 +51,14 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a new file and wait until it is on the disk.
 
     Raises:
-        FileExistsError: there is such a file.
-        OSError: the disk is full, or cannot be written; what was begun is left to the caller to remove.
+        FileExistsError: the file exists.
+        OSError: the disk is full, or cannot be written; the caller must remove the partial file.
 
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         rest = memoryview(data)
-        while rest:  # a single write takes at most 2 GiB, and may take less than it is given
+        while rest:  # a single write takes at most 2 GiB, and may take less than requested
             rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
@@ -66,7 +66,7 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on the disk: a rename is not durable before."""
+    """Wait until the names in a directory are on the disk, which makes a rename durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -75,10 +75,10 @@ def sync_directory(path: Path) -> None:
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put `data` at `path`, replacing what was there, so that a reader sees the old bytes or the new ones.
+    """Replace the content of `path` by `data`; a reader sees either the old bytes or the new ones.
 
     Raises:
-        OSError: the disk is full, or cannot be written; the old file stays, no temporary one does.
+        OSError: the disk is full, or cannot be written; the old file remains, and no temporary one does.
 
     """
     target = Path(path)
@@ -86,27 +86,27 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         write_synced(temporary, data)
         os.replace(temporary, target)
-    except BaseException:  # an interrupt, too, must leave nothing behind
-        with contextlib.suppress(OSError):  # it was never made, or the disk cannot be written
+    except BaseException:  # an interrupt must leave nothing behind either
+        with contextlib.suppress(OSError):  # it was never created, or the disk cannot be written
             temporary.unlink()
         raise
     sync_directory(target.parent)
 
 
 class NotAFileError(OSError):
-    """There is something else than a regular file, or it is larger than anything that levada writes there."""
+    """A path is not a regular file, or the file is larger than any that levada writes."""
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Open a regular file, and nothing else; the descriptor.
+    """Open a regular file, and return the descriptor.
 
     Raises:
         NotAFileError: it is a link, a pipe, a device or a directory.
         OSError: it cannot be opened.
 
     """
-    with contextlib.suppress(FileNotFoundError):  # which `os.open` makes, or says
-        _check_kind(os.lstat(path), path)  # before it is opened, which alone may do something to a device
+    with contextlib.suppress(FileNotFoundError):  # `os.open` creates the file, or reports the error
+        _check_kind(os.lstat(path), path)  # before opening, which alone may affect a device
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         _check_kind(os.fstat(descriptor), path)
@@ -117,10 +117,10 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 
 def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
-    """Everything that a regular file of at most `most` bytes holds.
+    """Read a regular file of at most `most` bytes.
 
     Raises:
-        NotAFileError: it is something else, or larger.
+        NotAFileError: it is not a regular file, or larger.
         OSError: it cannot be read.
 
     """
@@ -128,7 +128,7 @@ def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def read_pieces(path: str | os.PathLike[str], most: int) -> Iterator[bytes]:
-    """The same, a MiB at a time."""
+    """Read a regular file of at most `most` bytes, a MiB at a time."""
     descriptor = open_file(path)
     try:
         rest = os.fstat(descriptor).st_size
@@ -142,11 +142,11 @@ def read_pieces(path: str | os.PathLike[str], most: int) -> Iterator[bytes]:
 
 
 def file_size(path: str | os.PathLike[str]) -> int:
-    """Bytes of a regular file.
+    """Size of a regular file in bytes.
 
     Raises:
-        NotAFileError: it is something else.
-        OSError: it cannot be looked at.
+        NotAFileError: it is not a regular file.
+        OSError: it cannot be accessed.
 
     """
     found = os.lstat(path)
@@ -155,7 +155,7 @@ def file_size(path: str | os.PathLike[str]) -> int:
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a directory, not a link to one."""
+    """Whether a path is a directory, and not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (OSError, ValueError):

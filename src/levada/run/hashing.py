@@ -1,4 +1,4 @@
-"""A fingerprint of numbers, the same on every machine: two runs learned the same if it is equal.
+"""Fingerprint of parameters, the same on every machine: equal if two runs learned bitwise the same.
 
 >>> params_sha256({"w": np.zeros(2, np.float32)}) == params_sha256({"w": np.zeros(2, ">f4")})
 True
@@ -15,14 +15,14 @@ from collections.abc import Mapping
 import numpy as np
 
 NUMERIC_KINDS = "biufc"
-"""dtype.kind of booleans, integers, floats and complex numbers: what has bytes of its own, without pointers."""
+"""dtype.kind of booleans, integers, floats and complex numbers: types that store bytes, without pointers."""
 
 
 def params_sha256(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over names in sorted order, dtypes, shapes, and little-endian bytes in C order.
+    """Return the SHA-256 over names in sorted order, dtypes, shapes, and little-endian bytes in C order.
 
     Raises:
-        TypeError: an array holds something other than numbers.
+        TypeError: an array is not numeric.
 
     """
     digest = hashlib.sha256()
@@ -32,7 +32,7 @@ def params_sha256(arrays: Mapping[str, np.ndarray]) -> str:
             msg = f"params_sha256: array {name!r} has dtype {array.dtype}, expected numbers"
             raise TypeError(msg)
         dtype = array.dtype.newbyteorder("<")
-        # dtype and shape say how many bytes follow, so no two sets of arrays give the same stream
+        # dtype and shape determine the number of bytes that follow, so different arrays give different streams
         digest.update(json.dumps([name, dtype.str, array.shape]).encode())
         digest.update(np.ascontiguousarray(array, dtype=dtype).data)
     return digest.hexdigest()

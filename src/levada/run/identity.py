@@ -1,4 +1,4 @@
-"""Which run this is, and what it was told to do: what its directory, display and summary are headed with."""
+"""Identity and settings of a run, shown in its directory, display and summary."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ import msgspec
 from levada._version import __version__
 
 Origin = Literal["default", "preset", "argument", "command line", "config", "machine", "measured"]
-"""Who chose a setting."""
+"""Origin of a setting."""
 
 PACKAGES = ("torch", "numpy", "gymnasium")
-"""Packages, beside levada, whose versions may change what a run computes."""
+"""Packages, beside levada, whose versions may change the results of a run."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells one run from another."""
+    """Identity of a run."""
 
     algorithm: str
     """Name of the algorithm, such as ``ppo``."""
     env: str
     """Name of the task, such as ``CartPole-v1``."""
     seed: int
-    """Everything random in the run follows from it."""
+    """Random seed of everything in the run."""
     deployment: str
-    """Where the nodes ran, such as ``Processes(2)``."""
+    """Deployment of the nodes, such as ``Processes(2)``."""
     threads: int = 1
-    """That learning computes with."""
+    """Number of threads of the learner."""
     precision: str = "float32"
-    """Numbers that networks compute in."""
+    """Floating-point format of the networks."""
     device: str = "cpu"
-    """On what they compute."""
+    """Device of the networks."""
     machine: dict[str, str] = {}
-    """The processor, and the instructions that numpy, its BLAS, torch, MKL and oneDNN take; see `levada.portable`."""
+    """The processor, and the instruction sets used by numpy, its BLAS, torch, MKL and oneDNN; see `levada.portable`."""
     flow_hash: str
     """SHA-256 of the flow: equal for the same algorithm and settings under every deployment."""
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A setting and who chose it."""
+    """A setting and its origin."""
 
     value: Any
-    """Plain data; what JSON has no number for (inf) is text."""
+    """Plain data; values that JSON has no number for (inf) are text."""
     origin: Origin = msgspec.field(name="from")
-    """`default`: the algorithm's own; `preset`: tuned for the env; `argument`: given in Python; `command line`;
-    `config`: of the run that `--config` names; `machine`: it follows from the processor; `measured`: a run of an older version
-    measured it when it began."""
+    """`default`: the algorithm's default; `preset`: tuned for the env; `argument`: passed in Python; `command line`;
+    `config`: of the run named by `--config`; `machine`: chosen for the processor; `measured`: measured at the start by a run
+    of an older version."""
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages that decide what a run computes; None for those not installed."""
+    """Versions of Python and of the packages that affect results; None for those not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "levada": __version__}
     for package in PACKAGES:
         try:

@@ -1,11 +1,11 @@
-"""Ctrl-C, SIGTERM and SIGHUP without tearing an update apart: the first asks, the second insists.
+"""Ctrl-C, SIGTERM and SIGHUP without interrupting an update: the first one requests a stop, the second stops at once.
 
     with Interrupt() as interrupt:
         for report in run:
             if interrupt.requested:      # the update is complete: save, and stop
                 break
 
-A KeyboardInterrupt in the middle of an optimiser's step would leave parameters of which half are updated.
+A KeyboardInterrupt in the middle of an optimizer step would leave half of the parameters updated.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from levada.run.exits import OwnExit
 
 MESSAGE = "\nstopping after this update; press Ctrl-C again to stop at once\n"
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that ask the whole process to end: of a scheduler or `kill`, and of a terminal that was closed."""
+"""Signals that ask the whole process to exit, from a scheduler, `kill`, or a closed terminal."""
 
 TOGETHER_S = 1.0
-"""SIGTERM and SIGHUP that come within this time are one request: `timeout` sends two, and so does a closed terminal."""
+"""Seconds within which SIGTERM and SIGHUP are one request: `timeout` sends two signals, and so does a closed terminal."""
 
 
 HUNG_S = 5.0
-"""How long one step of an environment, or all workers, may take without an answer, once a signal has asked to stop."""
+"""Seconds that a step of an environment, or all workers, may take to respond after a signal."""
 
 
 class Terminated(OwnExit):
-    """SIGTERM or SIGHUP has ended the run, and all is saved; `code` is 128 plus the signal, as shells have it."""
+    """SIGTERM or SIGHUP ended the run, and everything is saved; `code` is 128 plus the signal, as in shells."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has ended the run, and all is saved: a KeyboardInterrupt, so that a loop over runs ends as well."""
+    """Ctrl-C ended the run, and everything is saved. It is a KeyboardInterrupt, so that a loop over runs ends too."""
 
     def __init__(self, result: Any, text: str = "") -> None:
         super().__init__(*([text] if text else []))
         self.result = result
-        """What came of the run until then: of `execute` a Summary, of `levada.train` and `levada.resume` a Result."""
+        """Result so far: a Summary from `execute`, a Result from `levada.train` and `levada.resume`."""
 
 
 class Interrupt:
-    """While it is entered, the first signal sets `requested`; the next does what it usually does, and so ends at once.
+    """Context manager in which the first signal sets `requested`, and the next has its usual effect, which stops at once.
 
-    Outside the main thread, where Python delivers no signals, and under a handler of the user's own it changes nothing.
-    Neither does it where a signal is ignored, as SIGHUP is under nohup.
+    It has no effect outside the main thread, where Python delivers no signals, on signals with a custom handler, and on
+    ignored signals, such as SIGHUP under nohup.
     """
 
     def __init__(
@@ -64,20 +64,19 @@ class Interrupt:
         is_hung: Callable[[float], bool] = lambda seconds: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; nothing is changed before it is entered.
+        """Prepare; nothing changes before `with`.
 
         Args:
-            show: tells the user in a way that suits what is on the screen, and says whether it will; else a line is written.
-            is_hung: whether the run has waited for so many seconds for one step.
+            show: shows a text to the user on the display, and returns whether it will; otherwise it is written to stderr.
+            is_hung: whether the run has waited this many seconds for one step.
             clock: seconds; replaced in tests.
-            is_hung: whether the run has waited for so long for one step.
 
         """
         self._is_hung = is_hung
         self._is_leaving = False
         self._over = threading.Event()
         self.number: int | None = None
-        """The signal that came first."""
+        """The first signal."""
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
         self._show = show
@@ -86,12 +85,12 @@ class Interrupt:
         self._is_saving = False
 
     def saving(self) -> None:
-        """From here on what was learned is being saved, which takes a moment: the next signal only says so, one more insists."""
+        """Announce the final save, which takes a moment: the next signal only prints a note, and one more stops at once."""
         self._is_saving = True
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self.number is not None
 
     def __enter__(self) -> Self:
@@ -109,7 +108,7 @@ class Interrupt:
         self._restore()
 
     def _leave_what_hangs(self) -> None:
-        """By a thread: a step that has not returned for some seconds is not waited for any longer."""
+        """Stop a step that has not returned for some seconds after a signal. Runs in a thread."""
         main = threading.main_thread().ident
         assert main is not None
         while not self._over.wait(HUNG_S / 5) and not self._is_saving:
@@ -120,7 +119,7 @@ class Interrupt:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._is_leaving and os.getpid() == self._process:
             self._is_leaving = False
-            if not self._is_saving and self._is_hung(HUNG_S):  # seen from here, it is certain
+            if not self._is_saving and self._is_hung(HUNG_S):  # in the main thread the answer is certain
                 self._over.set()
                 self._tell("\na step of an environment hangs: stopping without it\n")
                 raise KeyboardInterrupt
@@ -149,8 +148,8 @@ class Interrupt:
     def _tell(self, text: str) -> None:
         if self._show(text.strip()):
             return
-        # not print: a signal may come in the middle of one, and streams refuse to be entered twice
-        with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to fail: it only tells
+        # not print: a signal may arrive in the middle of one, and streams are not reentrant
+        with contextlib.suppress(OSError, ValueError):  # a closed stderr must not make the run fail
             if sys.__stderr__ is not None:
                 os.write(sys.__stderr__.fileno(), text.encode())
 

@@ -1,12 +1,12 @@
-"""The live panel on a terminal: is it learning, how fast, who waits for whom, how stale are the samples.
+"""Live panel on a terminal: return, rates, waiting nodes, and lag of the samples.
 
     display = LiveDisplay()
     display.start(identity, until)
     display.update(monitor, run.statistics)     # draws at most four times a second
     display.finish(summary)
 
-The panel is drawn in the run's loop, so it costs nothing between refreshes; where the loop does not come by for a second, a
-thread draws what was seen last with the time of now.
+The panel is drawn in the run's loop, so it costs nothing between refreshes. If the loop is busy for a second, a thread
+redraws the last state with the current time.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from levada.run.view import History, View, Viewer, bottleneck_text, clock_time, 
 from levada.run.words import number_text, rate_text, return_text, summary_text
 
 REFRESH_S = 0.25
-"""Least time between two drawings."""
+"""Minimum seconds between two drawings."""
 WIDE = 72
-"""Columns from which there is room for bars."""
+"""Number of columns from which there is room for bars."""
 LOSSES = "losses/"
-"""What the names of losses begin with."""
+"""Prefix of the names of losses."""
 STYLES = {"busy": "green", "idle": "bright_black", "blocked": "yellow"}
 
 
 class LiveDisplay:
-    """A panel that is drawn anew a few times a second."""
+    """A panel that is redrawn a few times a second."""
 
     def __init__(
         self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic, ticks: bool = False
     ) -> None:
-        """`ticks`: the clock moves also while the loop does not come by, by a thread."""
+        """Make the display; `ticks`: a thread updates the clock while the loop is busy."""
         self._console = console or _Console(stderr=True)
         self._clock = clock
         self._due_s = self._began_s = self._drawn_s = self._looked_s = 0.0
@@ -66,23 +66,23 @@ class LiveDisplay:
         self._seen: tuple[Monitor, Callable[[], Statistics]] | None = None
 
     def note(self, text: str) -> None:
-        """Write it above what is drawn."""
+        """Print it above the panel."""
         self._console.print(Text(printable(text)), style="dim")
 
     def notice(self, text: str) -> bool:
-        """Show it below the panel from the next drawing on; a thread draws soon."""
+        """Show it below the panel from the next drawing on, which a thread makes soon."""
         self._notice = text
         return self._live is not None and self._beat is not None
 
     def start(self, identity: Identity, until: Until) -> None:
-        """Say that the run begins, until there is something to draw."""
+        """Show that the run is starting, until there is something to draw."""
         self._identity, self._until = identity, until
         self._began_s = self._drawn_s = self._clock()
         self._live = Live(
             self._starting(),
             console=self._console,
             auto_refresh=False,
-            # what is piped to a program must not end up on the terminal
+            # output piped to a program must not end up on the terminal
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
@@ -98,7 +98,7 @@ class LiveDisplay:
         self._seen = (monitor, statistics)
 
     def tick(self) -> None:
-        """Draw what was seen last with the time of now, if it is a second old or there is a notice."""
+        """Redraw the last state with the current time, if it is a second old or there is a notice."""
         with DRAWING:
             now_s = self._clock()
             if self._live is None or (now_s - self._drawn_s < EVERY_S and self._notice == self._noticed):
@@ -110,10 +110,10 @@ class LiveDisplay:
                 self._show(replace(self._view, elapsed_s=self._view.elapsed_s + now_s - self._looked_s))
 
     def finish(self, summary: Summary | None) -> None:
-        """Draw the end as it is, give the terminal back, and say what came of the run."""
+        """Draw the final state, restore the terminal, and print the summary."""
         if self._beat is not None:
             self._beat.stop()
-        self._notice = None  # what it says is over
+        self._notice = None  # it is no longer true
         if self._live is None:
             return
         try:
@@ -158,14 +158,14 @@ class LiveDisplay:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the BrokenPipeError go on: rich would end the process."""
-        raise  # rich calls this where it has caught the error
+        """Let the BrokenPipeError propagate; rich would exit the process."""
+        raise  # rich calls this in its except block
 
 
 def panel(
     identity: Identity, until: Until, view: View, returns: History, *, width: int, ascii_only: bool = False
 ) -> Panel:
-    """Everything about a run at one moment."""
+    """Render the state of a run."""
     inner = width - 4
     parts: list[RenderableType] = [_learning(view, until, returns, inner, ascii_only)]
     if view.statistics.nodes:
@@ -191,7 +191,7 @@ def _title(identity: Identity) -> str:
 
 
 def _learning(view: View, until: Until, returns: History, width: int, ascii_only: bool) -> Group:
-    """The curve and the rates."""
+    """Render the curve of returns and the rates."""
     goal = "" if until.return_mean is None else f" of {until.return_mean:,g}"
     left = f"return     {return_text(view.return_mean_100)}{goal}  "
     last = f"last {min(view.episodes, RETURN_WINDOW)} of " if width >= WIDE - 4 else ""
@@ -210,7 +210,7 @@ def _learning(view: View, until: Until, returns: History, width: int, ascii_only
 
 
 def _losses(view: View, width: int) -> list[Text]:
-    """Names and values side by side, in as many columns as there is room for."""
+    """Render names and values side by side, in as many columns as fit."""
     named = {name.removeprefix(LOSSES): x for name, x in view.reported.items() if name.startswith(LOSSES)}
     if not named:
         return []
@@ -226,7 +226,7 @@ def _losses(view: View, width: int) -> list[Text]:
 
 
 def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
-    """Where the time of each node goes."""
+    """Render how each node spends its time."""
     table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
     table.add_column("node", no_wrap=True, overflow="ellipsis", ratio=1)
     for name, style in STYLES.items():
@@ -244,7 +244,7 @@ def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
 
 
 def _channels(statistics: Statistics, *, wide: bool) -> Table:
-    """How full and how stale each channel is, beside what was promised."""
+    """Render fill and lag of each channel, beside the bound of the lag."""
     table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
     table.add_column("channel", no_wrap=True, overflow="ellipsis", ratio=1)
     names = ("fill", "lag mean", "max", "bound") if wide else ("fill", "lag", "max", "bound")
@@ -264,7 +264,7 @@ def _channels(statistics: Statistics, *, wide: bool) -> Table:
 
 
 def _replays(statistics: Statistics) -> Table:
-    """How full each replay is, and how often its entries are sampled, beside what was asked for."""
+    """Render fill of each replay and samples per insert, beside the requested ratio."""
     table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
     table.add_column("replay", no_wrap=True, overflow="ellipsis", ratio=1)
     for name in ("fill", "inserted", "reuse", "asked"):

@@ -1,7 +1,7 @@
-"""The metrics of a run, under the names that users of CleanRL know.
+"""Metrics of a run, under the names known from CleanRL.
 
-Where results do not depend on timing, neither do these, at any update: they tell of what was learned from until then. Those
-marked with * are measured (times, rates, and how full a queue is at the moment); `is_measured` knows them by name.
+If results do not depend on timing, neither do these at any update: they describe the training up to it. Metrics marked with *
+are measured (times, rates, and the current fill of queues); `is_measured` recognizes their names.
 
 | name | meaning |
 |---|---|
@@ -9,13 +9,13 @@ marked with * are measured (times, rates, and how full a queue is at the moment)
 | `charts/episodic_length` | mean length of the same episodes, in env steps |
 | `charts/SPS` * | env steps per second since the start-up |
 | `charts/updates` | updates of the policy |
-| `charts/wall_s` * | seconds since the run began |
-| `losses/...` | whatever the learner reports, by its own names |
+| `charts/wall_s` * | seconds since the run started |
+| `losses/...` | metrics reported by the learner, under its own names |
 | `lag/<channel>/mean`, `lag/<channel>/max` | updates between making an item and learning from it, over the whole run |
-| `queue/<channel>/fill` * | items that wait in the channel, as a share of its tickets |
-| `replay/<name>/fill` | entries held at the last draw, as a share of the capacity |
+| `queue/<channel>/fill` * | items that wait in the channel, as a fraction of its tickets |
+| `replay/<name>/fill` | entries held at the last draw, as a fraction of the capacity |
 | `replay/<name>/reuse` | samples per insert at the last draw, over the whole run |
-| `node/<name>/busy` * | share of the wall time in which a node works |
+| `node/<name>/busy` * | fraction of the wall time in which a node works |
 
 The step of every metric is the number of env steps.
 """
@@ -34,7 +34,7 @@ _MEASURED: Final = re.compile(r"charts/(SPS|wall_s)|queue/.+/fill|node/.+/busy")
 
 
 def is_measured(name: str) -> bool:
-    """Whether a metric may differ between two runs that learn the same.
+    """Whether a metric may differ between two runs that learn bitwise the same.
 
     >>> is_measured("charts/SPS"), is_measured("charts/episodic_return")
     (True, False)
@@ -43,7 +43,7 @@ def is_measured(name: str) -> bool:
 
 
 def collect(monitor: Monitor, statistics: Statistics, reported: Mapping[str, float]) -> dict[str, float]:
-    """Everything worth writing at this moment; what is not known yet is left out."""
+    """Collect the current metrics; unknown ones are skipped."""
     charts = {
         "charts/episodic_return": monitor.return_mean_100,
         "charts/episodic_length": monitor.length_mean_100,

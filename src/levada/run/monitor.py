@@ -1,13 +1,13 @@
-"""Counts what a run does: env steps, episodes, returns, updates, time.
+"""Counts of a run: env steps, episodes, returns, updates, time.
 
     monitor = Monitor(target_return=until.return_mean, learners=["learn"])
     for report in flow.run(on=deployment, seed=1, instruments=[monitor]):
         if until.met(monitor):
             break
 
-An item that two consumers receive counts once. What is drawn from a replay counts from the update on whose draw could see it,
-and what comes from a queue from the update on that learned from it; so counts at an update do not depend on how far anything
-else has got. Nothing here depends on the clock but the times that it tells.
+An item received by two consumers counts once. Items of a replay count from the first update whose draw could include them,
+and items of a queue from the update that learned from them, so counts at an update do not depend on the progress of other
+nodes. Only the reported times depend on the clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from levada.run.returns import ReturnHistory
 from levada.run.until import RETURN_WINDOW, Until
 
 _REMEMBERED: Final = 1 << 13
-"""Tickets remembered at least, so that the same item is known again: far more than queues hold at once."""
+"""Minimum number of tickets remembered to recognize repeated items; queues hold far fewer at once."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -34,7 +34,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
 
 class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resumed run goes on from."""
+    """State from which a resumed run continues."""
 
     env_steps: _Count
     updates: _Count
@@ -46,15 +46,15 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
     last_episodes: Annotated[list[tuple[float | None, _Count]], msgspec.Meta(max_length=RETURN_WINDOW)]
     """Return (None: not a number) and length of the last episodes, oldest first."""
     returns: list[tuple[int, float, float, int]] = []
-    """Of all episodes; see `ReturnHistory`."""
+    """Returns of all episodes; see `ReturnHistory`."""
     notes: list[str] = []
     num_begun_anew: int = 0
     beyond: list[tuple[int, list[tuple[float | None, int]]]] = []
-    """Env steps and episodes of each item that came after the end of a run that ended before its first update."""
+    """Env steps and episodes of each item beyond the end of a run that ended before its first update."""
 
 
 class Monitor:
-    """An instrument that sees the events of a run, counts, and changes nothing."""
+    """Instrument that counts the events of a run without affecting it."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class Monitor:
         clock: Callable[[], float] = time.perf_counter,
         began_s: float | None = None,
     ) -> None:
-        """Begin to measure time.
+        """Start to measure time.
 
         Args:
-            target_return: the mean return that counts as solved, for `solved_at_s`.
-            learners: names of nodes whose firings are updates, counted even when they do not report.
+            target_return: mean return that counts as solved, for `solved_at_s`.
+            learners: names of nodes whose firings are updates, counted even if they do not report.
             clock: seconds; replaced in tests.
-            began_s: when the run began, by that clock, if that was earlier: start-up counts as part of it.
+            began_s: start time of the run by that clock, if it was earlier: start-up is part of the run.
 
         """
         self.env_steps = 0
         self.updates = 0
         self.episodes = 0
         self.num_begun_anew = 0
-        """How often a shard, or a table of a replay, had to begin anew: then the result is not that of an undisturbed run."""
+        """Number of restarts of a shard or a replay table. Above 0, the result is not that of an undisturbed run."""
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
         self.reported: dict[str, float] = {}
-        """What learners reported last, by name; a value that was no number then is that of the report before."""
+        """Last values reported by learners, by name; values that are not finite are ignored."""
         self.returns = ReturnHistory()
-        """Of all episodes."""
+        """Returns of all episodes."""
         self.notes: list[str] = []
-        """What the user was told about the run, each text once."""
+        """Notes shown to the user, each text once."""
         self._target_return = target_return
         self._learners = frozenset(learners)
         self._clock = clock
@@ -98,20 +98,20 @@ class Monitor:
         self._is_over = False
         self._beyond: list[Header] = []
         self._last_episodes: deque[Episode] = deque(maxlen=RETURN_WINDOW)
-        self._return_mean: float | None = None  # of `_last_episodes`; None until somebody asks
+        self._return_mean: float | None = None  # of `_last_episodes`; None until requested
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
 
     def ends_with(self, until: Until) -> None:
-        """The run ends where `until` holds, also before its next update, while a replay is filled: what comes after that is not
-        counted, however much of it there is already.
+        """Set the condition that ends the run, even before its next update while a replay is being filled. Items beyond the
+        end are not counted, even if they already exist.
         """
         self._until, self._begun_with = until, self.updates
         self._is_over = until.met(self) is not None
         self._count_again()
 
     def on_event(self, event: Event) -> None:
-        """See one event."""
+        """Count one event."""
         if self._startup_s is None:
             self._startup_s = self._since_beginning(event)
         if isinstance(event, Fired):  # the most frequent one
@@ -122,7 +122,7 @@ class Monitor:
                 are_steps_new = self._steps_counted.is_new(event.node, header)
                 are_episodes_new = bool(header.episodes) and self._episodes_counted.is_new(event.node, header)
                 self._count(header, are_steps_new, are_episodes_new)
-        elif isinstance(event, Dropped):  # it was sampled, though nobody learns from it
+        elif isinstance(event, Dropped):  # it was sampled, although it is not learned from
             self._count(event.header, self._steps_counted.is_new(event.channel, event.header), are_episodes_new=False)
         elif isinstance(event, Failed):
             self.num_begun_anew += event.begins_anew
@@ -134,26 +134,26 @@ class Monitor:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the run began; of a resumed run together with those before."""
+        """Seconds since the run started, including those before a resumption."""
         return self._elapsed_before_s + (self._clock() - self._began_s)
 
     @property
     def startup_s(self) -> float:
-        """Seconds until the first item was being made; so far, if none was."""
+        """Seconds until the first item was started; seconds so far if none was."""
         startup_s = self._clock() - self._began_s if self._startup_s is None else self._startup_s
         return self._startup_before_s + startup_s
 
     @property
     def steps_per_s(self) -> float | None:
-        """Env steps per second since the start-up; None before."""
+        """Env steps per second since the start-up; None before that."""
         sampling_s = self.elapsed_s - self.startup_s
         return self.env_steps / sampling_s if sampling_s > 0 else None
 
     @property
     def return_mean_100(self) -> float | None:
-        """Mean return of the last 100 finished episodes, of all while there are fewer, None without any."""
+        """Mean return of the last 100 finished episodes, of all if there are fewer, None without any."""
         if self._return_mean is None and self._last_episodes:
-            # sum, not fsum: returns that have exploded are to be shown, not to raise OverflowError
+            # sum, not fsum: diverged returns should be shown, not raise OverflowError
             self._return_mean = sum(e.episode_return for e in self._last_episodes) / len(self._last_episodes)
         return self._return_mean
 
@@ -164,7 +164,7 @@ class Monitor:
         return sum(e.length for e in last) / len(last) if last else None
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs, as plain data for a checkpoint."""
+        """Return the state for `restore`, as plain data for a checkpoint."""
         state = MonitorState(
             env_steps=self.env_steps,
             updates=self.updates,
@@ -183,7 +183,7 @@ class Monitor:
         return plain
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: counts, last episodes and times continue.
+        """Continue from a checkpoint with its counts, last episodes and times.
 
         Raises:
             ValueError: it is not the state of a monitor.
@@ -206,14 +206,14 @@ class Monitor:
         self._beyond = [Header({}, "", 0, 0, steps, _episodes(episodes)) for steps, episodes in was.beyond]
 
     def _since_beginning(self, event: Event) -> float:
-        """Start-up ends when the first firing begins, which is only heard of when it has ended."""
+        """Seconds of start-up, which ends when the first firing starts; its event arrives only when it has ended."""
         firing_s = event.end_s - event.start_s if isinstance(event, Fired) else 0.0
         return max(0.0, self._clock() - self._began_s - firing_s)
 
     def _update(self, updates: int) -> None:
         if updates > self.updates:
             self.updates = updates
-            if self._is_over:  # the run cannot stop between updates, as where the learner has a process of its own
+            if self._is_over:  # the run cannot stop between updates, as when the learner has its own process
                 self._is_over = False
                 self._count_again()
 
@@ -246,11 +246,11 @@ class Monitor:
 
 
 class _Recent:
-    """Which headers were seen lately, in bounded memory: two generations, the older one forgotten as a whole.
+    """Set of recent headers in bounded memory: two generations, of which the older one is forgotten as a whole.
 
-    One ticket may stand for several firings of its source (a batch at the shard), each with a header of its own; and one
-    header comes by several times, at several consumers or on several items for one of them (a flat map). So the headers of
-    a ticket number as many as the consumer that saw most of them.
+    A ticket may represent several firings of its source (a batch at the shard), each with its own header, and a header may
+    arrive several times, at several consumers or on several items of one consumer (a flat map). The number of headers of a
+    ticket is therefore that at the consumer that received most of them.
     """
 
     def __init__(self) -> None:

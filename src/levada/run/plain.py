@@ -1,4 +1,4 @@
-"""JSON that says what it means: any setting as plain data, and no number that JSON does not have.
+"""Strict JSON: settings as plain data, and no values that JSON lacks.
 
 >>> plain({"clip": 0.2, "max_norm": float("inf"), "sizes": (64, 64)})
 {'clip': 0.2, 'max_norm': 'inf', 'sizes': [64, 64]}
@@ -16,16 +16,16 @@ import msgspec
 import numpy as np
 
 JSON: TypeAlias = "Mapping[str, JSON] | Sequence[JSON] | str | int | float | bool | None"
-"""What JSON can hold."""
+"""Values that JSON can represent."""
 
 
 def finite(value: float | None) -> float | None:
-    """The number, or None where JSON has no number for it (NaN, infinities)."""
+    """Return the number, or None if JSON has no number for it (NaN, infinities)."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def plain(value: object) -> Any:
-    """Dataclasses, tuples, enums, numpy numbers, functions... as data that JSON holds.
+    """Convert dataclasses, tuples, enums, numpy numbers, functions, ... to JSON data.
 
     Infinities and NaN become text, which `float` reads back; functions and classes become their dotted names.
     """

@@ -1,10 +1,10 @@
-"""Text that comes from a file or an environment, as it may be shown on a terminal."""
+"""Escaping of text from a file or an environment for display on a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""Text from a file or an environment as it may be shown: what would steer a terminal is shown by its number.
+    r"""Escape terminal control characters in text from a file or an environment.
 
     >>> print(printable("red \x1b[31m"))
     red \x1b[31m

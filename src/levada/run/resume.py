@@ -1,13 +1,13 @@
-"""Go on with an interrupted run from its newest valid checkpoint.
+"""Resumption of an interrupted run from its newest valid checkpoint.
 
-directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
-monitor = Monitor(...)
-point = resume(directory, monitor)          # the monitor counts on
-learner.load(point.arrays, point.meta)      # what `arrays_of` gave when it was saved
-directory.rewind(monitor.updates)           # now that all could be restored: metrics after the checkpoint are forgotten
+    directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
+    monitor = Monitor(...)
+    point = resume(directory, monitor)          # the monitor continues to count
+    learner.load(point.arrays, point.meta)      # what `arrays_of` returned for the checkpoint
+    directory.rewind(monitor.updates)           # after everything is restored: remove metrics after the checkpoint
 
-The states of environments that a checkpoint holds are pickles: to open one is to execute what it says. So a checkpoint that was
-not written by this user on this machine is not gone on from, unless the user vouches for it, or wants none of these states.
+The states of environments in a checkpoint are pickles, and unpickling executes code. A run is therefore not resumed from a
+checkpoint that was not written by this user on this machine, unless the user trusts it, or needs none of these states.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ def resume(
     fresh: bool = False,
     check: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Checkpoint | None:
-    """Take up a run where its newest valid checkpoint left it; `meta` is what `arrays_of` gave to `execute`.
+    """Load the newest valid checkpoint of a run; its `meta` is what `arrays_of` returned to `execute`.
 
-    None if there is none: the run ended before the first was due, and begins anew. Nothing in the directory is changed.
+    Returns None if there is none: the run ended before the first was due, and starts anew. Nothing in the directory is
+    changed.
 
     Args:
-        directory: of the run.
-        monitor: counts on.
-        fresh: the states of environments will not be opened, nor the contents of replays.
-        check: raises CheckpointError about a checkpoint that will not do; an older one is taken then.
+        directory: directory of the run.
+        monitor: continues to count.
+        fresh: neither the states of environments nor the contents of replays will be read.
+        check: raises CheckpointError if a checkpoint is unusable; an older one is taken then.
 
-    Warns with CheckpointWarning about checkpoints that are skipped, and about one that was saved in the middle of an update or
-    of a failure.
+    Warns with CheckpointWarning about skipped checkpoints, and about a checkpoint saved in the middle of an update or after a
+    failure.
 
     Raises:
         UntrustedError: the checkpoint was not written here, and neither `fresh` nor `directory.trust` is set.
-        RunDirectoryError: all checkpoints that there are are torn, or will not do.
+        RunDirectoryError: all checkpoints are torn or unusable.
         UnreadableError: a checkpoint has another format, or cannot be read.
 
     """
@@ -75,7 +76,7 @@ def resume(
 def newest_checkpoint(
     directory: RunDirectory, *, replays: bool = True, check: Callable[[Checkpoint], None] = lambda checkpoint: None
 ) -> Checkpoint | None:
-    """The newest valid checkpoint that belongs to a run; see `levada.run.checkpoint.newest`."""
+    """Load the newest valid checkpoint that belongs to a run; see `levada.run.checkpoint.newest`."""
 
     def check_all(found: Checkpoint) -> None:
         check_belongs(directory, found)
@@ -85,10 +86,10 @@ def newest_checkpoint(
 
 
 def check_belongs(directory: RunDirectory, found: Checkpoint) -> None:
-    """Whether a checkpoint is one of this run.
+    """Check that a checkpoint belongs to a run.
 
     Raises:
-        CheckpointError: it is that of another flow or seed, or was not saved by a run.
+        CheckpointError: it belongs to another flow or seed, or was not saved by a run.
 
     """
     own = directory.config.identity.flow_hash

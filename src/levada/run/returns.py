@@ -1,4 +1,4 @@
-"""The returns of all episodes so far in bounded memory, and whether they have risen.
+"""Returns of all episodes in bounded memory, and a test whether they have risen.
 
 >>> learned, flat = ReturnHistory(), ReturnHistory()
 >>> for step in range(400):
@@ -18,50 +18,50 @@ from typing import Any, Final
 from levada.run.until import RETURN_WINDOW
 
 CAPACITY: Final = 256
-"""Blocks that are kept at most."""
+"""Maximum number of blocks."""
 STANDARD_ERRORS: Final = 4.0
-"""By how many the mean return must lie above that of the beginning to count as risen."""
+"""Number of standard errors by which the mean return must exceed the initial one to count as risen."""
 _ROUNDING: Final = 1e-9
-"""Means that differ by less than this share of their size are the same."""
+"""Relative difference below which means are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some episodes that follow each other."""
+    """Consecutive episodes."""
 
     num: int
     total: float
     squares: float
     env_steps: int
-    """When the last of them was counted."""
+    """Env steps when the last of them was counted."""
 
     def __add__(self, later: Block) -> Block:
         return Block(self.num + later.num, self.total + later.total, self.squares + later.squares, later.env_steps)
 
     @property
     def mean(self) -> float:
-        """Their mean return."""
+        """Mean return."""
         return self.total / self.num
 
     @property
     def squared_error(self) -> float:
-        """The squared standard error of the mean."""
+        """Squared standard error of the mean return."""
         return max(0.0, self.squares / self.num - self.mean**2) / self.num
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Episodes of a stretch of the run: all, those of its beginning, and two kinds of later ones."""
+    """Episodes of a part of a run: its first ones, and two later groups."""
 
     num: int
     first: Block
-    """The first 100 episodes, or the first fiftieth where that is more; at most a quarter."""
+    """The first 100 episodes, or the first fiftieth if that is more; at most a quarter."""
     later: tuple[Block, ...]
-    """The second half; and the last 100, or as many as `first` has where these are fewer."""
+    """The second half; and the last 100, or as many as in `first` if those are fewer."""
 
     @property
     def has_risen(self) -> bool:
-        """Whether the mean return is higher later than at first, by more than noise explains."""
+        """Whether the mean return is higher later than at first, beyond noise."""
         first = self.first
         return any(
             late.mean - first.mean
@@ -71,14 +71,14 @@ class Stretch:
 
 
 class ReturnHistory:
-    """Blocks of episodes: when there are too many, neighbours become one, and from then on a block holds twice as many."""
+    """Blocks of episodes. When there are too many, neighbors are merged, and the block size doubles."""
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
         self._size = 1
 
     def add(self, returns: Iterable[float], env_steps: int) -> None:
-        """Take in what episodes have brought, in their order; a return that is not finite is left out."""
+        """Add returns of episodes, in order; values that are not finite are skipped."""
         for value in returns:
             if not math.isfinite(value * value):
                 continue
@@ -92,7 +92,7 @@ class ReturnHistory:
             self._blocks.append(block)
 
     def since(self, env_steps: int) -> Stretch | None:
-        """The episodes that were counted after so many env steps; None if there are fewer than four blocks of them."""
+        """Episodes counted after this many env steps; None if there are fewer than four blocks of them."""
         blocks = [block for block in self._blocks if block.env_steps > env_steps]
         if len(blocks) < 4:
             return None
@@ -103,21 +103,21 @@ class ReturnHistory:
 
     @property
     def first_mean(self) -> float | None:
-        """Mean return of the first 25 episodes; None before the first."""
+        """Mean return of the first 25 episodes; None before the first episode."""
         return _of_at_least(RETURN_WINDOW // 4, self._blocks).mean if self._blocks else None
 
     def state(self) -> list[tuple[int, float, float, int]]:
-        """Its blocks, as plain data."""
+        """Return the blocks as plain data."""
         return [(block.num, block.total, block.squares, block.env_steps) for block in self._blocks]
 
     def restore(self, blocks: Sequence[Sequence[Any]]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self._blocks = [Block(*block) for block in blocks]
         self._size = max((block.num for block in self._blocks), default=1)
 
 
 def _of_at_least(num: int, blocks: Sequence[Block]) -> Block:
-    """The first of these blocks as one, until it has so many episodes."""
+    """Merge the first of these blocks until they hold this many episodes."""
     found = blocks[0]
     for block in blocks[1:]:
         if found.num >= num:

@@ -1,11 +1,11 @@
-"""Where metrics go. A sink is anything with `write` and `close`:
+"""Destinations of metrics. A sink is any object with `write` and `close`:
 
     class Wandb:
         def __init__(self, run): self.run = run
         def write(self, step, values): self.run.log(dict(values), step=step)
         def close(self): self.run.finish()
 
-Both sinks here write through: what `write` has returned from survives the process, and a full disk is said at once.
+Both sinks of this module are unbuffered: written metrics survive the process, and a full disk raises an error at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECE = 1 << 16
 
 
 class MetricSink(Protocol):
-    """Receives metrics."""
+    """Receiver of metrics."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write the metrics at `step` env steps. Called in the run's loop, between updates."""
@@ -41,10 +41,10 @@ class JsonLines:
     """One JSON object per line: ``{"step": 2048, "charts/SPS": 9500.0, ...}``; NaN and infinities are null."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Append to `path`, which must be a regular file; a last line that a killed process left unfinished is removed first."""
+        """Append to `path`, which must be a regular file; an incomplete last line of a killed process is removed first."""
         self._descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         end = os.fstat(self._descriptor).st_size
-        whole = end  # where the last whole line ends
+        whole = end  # end of the last complete line
         while whole:
             start = max(0, whole - _PIECE)
             newline = os.pread(self._descriptor, whole - start, start).rfind(b"\n")
@@ -56,10 +56,10 @@ class JsonLines:
             os.ftruncate(self._descriptor, whole)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one line, in one call to the system."""
+        """Write one line, in one system call."""
         line = {"step": step} | {name: finite(value) for name, value in values.items()}
         rest = memoryview(msgspec.json.encode(line) + b"\n")
-        while rest:  # a disk that is nearly full takes a part, and says so only at the next call
+        while rest:  # a nearly full disk takes a part, and fails only at the next call
             rest = rest[os.write(self._descriptor, rest) :]
 
     def close(self) -> None:
@@ -70,8 +70,8 @@ class JsonLines:
 class TensorBoard:
     """Event files for ``tensorboard --logdir``, written without torch and without tensorflow.
 
-    The records are made by tensorboard's own RecordWriter. Its EventFileWriter is not used: it would load tensorflow
-    wherever that is installed, and tell of a full disk in another thread.
+    Records are written by tensorboard's RecordWriter. Its EventFileWriter is not used, because it would import tensorflow if
+    that is installed, and report a full disk in another thread.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class TensorBoard:
         purge_step: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Begin an event file in `directory`.
+        """Create an event file in `directory`.
 
         Args:
-            directory: of the run.
-            purge_step: for a resumed run: what an earlier file says from this step on is not shown.
+            directory: directory of the run.
+            purge_step: for a resumed run: events of earlier files from this step on are hidden.
             clock: seconds since 1970; replaced in tests.
 
         """
-        from tensorboard.compat.proto import event_pb2, summary_pb2  # 0.2 s: paid only by who writes such files
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # takes 0.2 s, so imported on use
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         events: Any = event_pb2  # generated, without types

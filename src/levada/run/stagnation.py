@@ -1,11 +1,11 @@
-"""Tells a run that learns nothing: its mean return has not risen for half of its budget.
+"""Detection of a run that does not learn: its mean return has not risen for half of its budget.
 
     stagnation = Stagnation(until, goal=475.0, num_envs=8, advice="try ...")
     for report in run:
         if (text := stagnation.look(monitor)) is not None:
             display.note(text)
 
-It counts and compares, and changes nothing. What is compared is in `levada.run.returns`.
+It does not affect the run. `levada.run.returns` compares the returns.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from levada.run.until import RETURN_WINDOW, Until
 from levada.run.words import return_text
 
 LOOKS: Final = 16
-"""It looks so many times in a budget, from the half on."""
+"""Number of checks in a budget, of which those in its second half are made."""
 MIN_UPDATES: Final = 20
-"""A run with fewer is a trial, of which nothing is said."""
+"""Number of updates below which a run is a trial and gets no note."""
 MIN_STEPS: Final = 5_000
-"""Of each environment, until which an episode may be expected to end."""
+"""Env steps of each environment within which an episode is expected to end."""
 ENOUGH: Final = 0.9
-"""Who has come so far on the way from the first returns to the goal has learned."""
+"""Fraction of the way from the first returns to the goal that counts as learned."""
 
 
 class Stagnation:
-    """Looks at a run after each update, and says once what is wrong.
+    """Check of a run after each update, with at most one note.
 
     Args:
-        until: when the run ends; its limits are the budget.
-        goal: a return that would be good, if one is known. With it, a run that stops rising below it is told of as well;
-            without it, only one that has never risen.
-        num_envs: environments of the run.
-        advice: what to try, in words.
+        until: stopping condition; its limits are the budget.
+        goal: a good return, if known. With it, a run whose return stops rising below it gets a note too; without it, only a
+            run whose return has never risen.
+        num_envs: number of environments of the run.
+        advice: suggestions, in words.
 
     """
 
@@ -48,7 +48,7 @@ class Stagnation:
         self._is_over = False
 
     def look(self, monitor: Monitor) -> str | None:
-        """What to tell the user now; nearly always nothing."""
+        """Return a note for the user, usually None."""
         if self._is_over:
             return None
         share = self._until.share(monitor)
@@ -68,7 +68,7 @@ class Stagnation:
         return self._tell(f"the mean return has not risen{_figures(found, self._goal)}")
 
     def _has_learned(self, monitor: Monitor) -> bool:
-        """Whether most of the way to the goal is behind it."""
+        """Whether most of the way to the goal is done."""
         first, now = monitor.returns.first_mean, monitor.return_mean_100
         if self._goal is None or first is None or now is None:
             return False

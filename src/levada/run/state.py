@@ -1,4 +1,4 @@
-"""A run's state as a checkpoint holds it: arrays by name, and the rest as JSON.
+"""State of a run in a checkpoint: arrays by name, and the rest as JSON.
 
 learners/learn/weights/network.policy.0.weight
 shards/rollout/0/rng
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from levada.flow.graph import Flow
-from levada.flow.state import Arrays, Below, RunState
+from levada.flow.state import Arrays, PrefixView, RunState
 from levada.run.checkpoint import MAX_COUNT, REPLAYS
 from levada.run.plain import JSON
 from levada.runners.saving import restore_hub
@@ -29,7 +29,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
 
 class _Meta(msgspec.Struct, frozen=True):
-    """What `pack` gives beside the arrays."""
+    """Output of `pack` beside the arrays."""
 
     schedule: Cut
     shards: list[tuple[str, _Count]]
@@ -43,7 +43,7 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
-    """Arrays, and what is no array."""
+    """Split a state into arrays and JSON data."""
     arrays = {
         f"{learner_prefix(name)}{key}": array for name, own in state.learners.items() for key, array in own.items()
     }
@@ -70,10 +70,10 @@ def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
 
 
 def unpack(arrays: Arrays, meta: Mapping[str, Any], replays: Arrays, flow: Flow | None = None) -> RunState:
-    """The state; what `pack` made, with those apart that are contents of replays.
+    """Restore a state from the output of `pack`, with the contents of replays passed separately.
 
     Raises:
-        ValueError: something is missing, is of another kind or size, or is not what `flow` has: it is the checkpoint of
+        ValueError: an entry is missing, has another type or size, or does not match `flow`: the checkpoint belongs to
             something else.
 
     """
@@ -98,7 +98,7 @@ def unpack(arrays: Arrays, meta: Mapping[str, Any], replays: Arrays, flow: Flow 
         is_exact=known.is_exact,
         unsaved={(source, index): why for source, index, why in known.unsaved},
         replays={
-            replay: tuple(Below(replays, f"{REPLAYS}{replay}/{number}/") for number in range(num_tables))
+            replay: tuple(PrefixView(replays, f"{REPLAYS}{replay}/{number}/") for number in range(num_tables))
             for replay, num_tables in known.replays.items()
         },
         unsaved_replays=known.unsaved_replays,
@@ -106,12 +106,12 @@ def unpack(arrays: Arrays, meta: Mapping[str, Any], replays: Arrays, flow: Flow 
 
 
 def check_fits(flow: Flow, state: RunState, seed: int, *, tables: bool) -> None:
-    """Whether a state can be that of a flow: schedule, learners and `tables` are set to it, and thrown away.
+    """Check that a state fits a flow, by loading it into a temporary schedule, learners and, if `tables`, tables.
 
-    Learners of the user's own are left out: what their state looks like is theirs to say.
+    Custom learners are skipped, because the format of their state is unknown.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it does not fit.
 
     """
     hub = Schedule(flow).hub
@@ -142,7 +142,7 @@ def check_fits(flow: Flow, state: RunState, seed: int, *, tables: bool) -> None:
 
 
 def begun_anew(flow: Flow, state: RunState, why: str) -> RunState:
-    """What was learned and counted, without the states of shards and the contents of replays: these begin anew."""
+    """State without those of shards and contents of replays, which start anew; learners and counts are kept."""
     shards = [(n.name, index) for n in flow.nodes.values() if n.kind == "source" for index in range(n.shards)]
     generations = {key: state.generations.get(key, 0) + (key not in state.unsaved) for key in shards}
     return replace(
@@ -152,10 +152,10 @@ def begun_anew(flow: Flow, state: RunState, why: str) -> RunState:
 
 
 def check_numbers(what: str, arrays: Arrays) -> None:
-    """Refuse weights with NaN or infinity; minus infinity may be a mask.
+    """Reject weights with NaN or infinity; minus infinity may be a mask.
 
     Raises:
-        ValueError: there is such a number.
+        ValueError: there is such a value.
 
     """
     for name, array in arrays.items():
@@ -165,7 +165,7 @@ def check_numbers(what: str, arrays: Arrays) -> None:
 
 
 def _check_names(flow: Flow, meta: _Meta) -> None:
-    """Refuse what the flow does not have, and the state without a learner of it that says that it is whole."""
+    """Reject names that the flow does not have, and an exact state that lacks one of the flow's learners."""
     sources = {node.name: node.shards for node in flow.nodes.values() if node.kind == "source"}
     shards = {(source, index) for source, num_shards in sources.items() for index in range(num_shards)}
     learners, cut = set(flow.learners()), meta.schedule
@@ -220,9 +220,9 @@ def _check_arrays(what: str, own: Arrays, found: Arrays) -> None:
 
 
 def learner_prefix(node: str) -> str:
-    """What the names of a learner's arrays begin with."""
+    """Prefix of the names of a learner's arrays."""
     return f"learners/{node}/"
 
 
 def _below(arrays: Arrays, prefix: str) -> Flat:
-    return dict(Below(arrays, prefix))
+    return dict(PrefixView(arrays, prefix))

@@ -1,8 +1,8 @@
-"""Standard output reserved for one writer: whatever else prints goes to standard error.
+"""Standard output reserved for one writer: all other output goes to standard error.
 
 with reserved_stdout() as stdout:
-print("{}", file=stdout)     # the only text on standard output
-env.step(action)             # what it prints, from Python or from C++, is on standard error
+    print("{}", file=stdout)     # the only text on standard output
+    env.step(action)             # its output, from Python or from C++, is on standard error
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def reserved_stdout() -> Iterator[TextIO]:
-    """Give the present standard output, and send everything else that is printed meanwhile to standard error.
+    """Yield the current standard output, and redirect all other output to standard error.
 
-    Also what processes print that are started meanwhile. In a notebook or under another replacement of `sys.stdout` only what
-    Python prints is sent elsewhere.
+    This includes the output of processes started in the block. In a notebook, or with another replacement of `sys.stdout`,
+    only Python's output is redirected.
     """
     stdout = sys.stdout
     if not _is_descriptor_of(stdout, _STDOUT):
@@ -37,7 +37,7 @@ def reserved_stdout() -> Iterator[TextIO]:
         with redirect_stdout(sys.stderr):
             yield stream
     finally:
-        with suppress(OSError):  # what it could not write was an error where it was written
+        with suppress(OSError):  # a failed write has already raised an error
             stream.close()
         os.dup2(kept, _STDOUT)
         os.close(kept)
@@ -45,7 +45,7 @@ def reserved_stdout() -> Iterator[TextIO]:
 
 def _is_descriptor_of(stream: TextIO, number: int) -> bool:
     try:
-        os.fstat(number)  # it may be closed, as by `>&-`
+        os.fstat(number)  # it may be closed, for example by `>&-`
         return stream.fileno() == number
     except (AttributeError, OSError, io.UnsupportedOperation):
         return False

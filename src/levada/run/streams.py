@@ -1,4 +1,4 @@
-"""How a stream says that nobody reads it any more: `levada train ... --json | head -1`, a terminal that was closed.
+"""Error codes of a stream without a reader: `levada train ... --json | head -1`, or a closed terminal.
 
 >>> error = BrokenPipeError(errno.EPIPE, "Broken pipe")
 >>> error.errno in CLOSED
@@ -10,6 +10,6 @@ from __future__ import annotations
 import errno
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""`OSError.errno` of a file on a disk that is full."""
+"""`OSError.errno` of a file on a full disk."""
 CLOSED = frozenset({errno.EPIPE, errno.EIO, errno.EBADF})
-"""`OSError.errno` of a pipe, a terminal, a descriptor that was closed."""
+"""`OSError.errno` of a closed pipe, terminal or descriptor."""

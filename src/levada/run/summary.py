@@ -1,9 +1,9 @@
-"""What came of a run, as one record: the same in Python, in summary.json, and as the last line of ``--display json``.
+"""Summary of a run as one record: the same in Python, in summary.json, and as the last line of ``--display json``.
 
-    summary = summarise(identity, monitor, run.statistics(), params_sha256=..., stopped_by="return=475")
+    summary = summarize(identity, monitor, run.statistics(), params_sha256=..., stopped_by="return=475")
     summary.lag["rollout->batch"].max, summary.lag["rollout->batch"].bound
 
-What was not reached or not measured is None (null in JSON), never NaN.
+Values that were not reached or not measured are None (null in JSON), never NaN.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from levada.run.plain import finite
 
 
 class LagSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Lag of what was consumed, in updates."""
+    """Lag of consumed items, in updates."""
 
     max: int
     mean: float | None
     bound: int | None
-    """What the schedule promises; None if the channel runs free."""
+    """Bound guaranteed by the schedule; None if there is none."""
 
 
 class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of every item: produced = consumed + dropped + lost + in_flight."""
+    """Counts of all items: produced = consumed + dropped + lost + in_flight."""
 
     produced: int
     consumed: int
@@ -39,91 +39,92 @@ class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a replay, in entries."""
+    """Counts of a replay, in entries."""
 
     inserted: int
     sampled: int
     reuse: float
-    """Samples per insert that came out; the first `min_size` inserts ask for none."""
+    """Actual samples per insert; the first `min_size` inserts request none."""
     asked: float | None
-    """Samples per insert that it was asked for; None if it ran free."""
+    """Requested samples per insert; None if there is no request."""
     lost: int = 0
-    """Entries that were lost with the process that held them."""
+    """Entries lost with the process that held them."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run."""
+    """Summary of a run."""
 
     algorithm: str
     env: str
     seed: int
     deployment: str
     threads: int = 1
-    """That learning computed with."""
+    """Number of threads of the learner."""
     precision: str = "float32"
-    """Numbers that networks computed in."""
+    """Floating-point format of the networks."""
     device: str = "cpu"
-    """On what they computed."""
+    """Device of the networks."""
     machine: dict[str, str] = {}
-    """The processor, and the instructions that numpy, its BLAS, torch, MKL and oneDNN took."""
+    """The processor, and the instruction sets used by numpy, its BLAS, torch, MKL and oneDNN."""
     flow_hash: str
     stopped_by: str
-    """The condition that held, such as ``return=475``; or ``interrupted``, or ``sources ended``."""
+    """Condition that ended the run, such as ``return=475``; or ``interrupted``, or ``sources ended``."""
 
     env_steps: int
     updates: int
     episodes: int
     wall_s: float
-    """From the beginning of the run to its last report, start-up included."""
+    """Seconds from the start of the run to its last report, start-up included."""
     startup_s: float
-    """Until the first item was being made: starting workers, making environments, loading libraries."""
+    """Seconds until the first item was started: starting workers, making environments, loading libraries."""
     steps_per_s: float | None
     """env_steps / (wall_s - startup_s)."""
     return_mean_100: float | None
     """Mean return of the last 100 finished episodes, of all if there were fewer."""
     solved_at_s: float | None
-    """When the return of `until` was reached first, in seconds of wall_s."""
+    """Time when the return of `until` was first reached, in seconds of wall_s."""
     solved_at_steps: int | None
-    """The same in env steps."""
+    """Env steps when it was first reached."""
 
     num_begun_anew: int = 0
-    """How often a shard could not go on where it was after a failure, so that its episodes began anew, with other random numbers,
-    or a table of a replay lost what it held: above 0, the result is not that of an undisturbed run."""
+    """Number of times a shard restarted its episodes after a failure, with other random numbers, or a table of a replay lost
+    its content. Above 0, the result is not that of an undisturbed run.
+    """
 
     lag: dict[str, LagSummary]
-    """By channel; by ``channel:policy`` where a channel's items carry versions of several policies."""
+    """By channel; by ``channel:policy`` if a channel's items carry versions of several policies."""
     ledger: dict[str, LedgerSummary]
     """By channel, and by replay."""
     replays: dict[str, ReplaySummary] = {}
-    """By replay; empty before the first update, when nothing was learned from any."""
+    """By replay; empty before the first update."""
     efficiency: float | None = None
     """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
-    """What the others waited for, in words."""
+    """Node that the others waited for, in words."""
     notes: list[str] = []
-    """What the user was told about learning: schedules that end before the run, a return that does not rise."""
+    """Notes for the user about learning: schedules that end before the run, a return that does not rise."""
     params_sha256: str | None
-    """Fingerprint of the learned parameters: equal if two runs learned the same, bit for bit."""
+    """Fingerprint of the learned parameters: equal if two runs learned bitwise the same."""
 
     def to_json(self) -> bytes:
-        """The summary as readable JSON."""
+        """Encode the summary as readable JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Summary:
-        """Read what `to_json` wrote.
+        """Decode the output of `to_json`.
 
         Raises:
-            msgspec.DecodeError: it is torn, or something else.
+            msgspec.DecodeError: it is torn, or not a summary.
 
         """
         return msgspec.json.decode(data, type=cls)
 
 
-def summarise(
+def summarize(
     identity: Identity, monitor: Monitor, statistics: Statistics, *, params_sha256: str | None, stopped_by: str
 ) -> Summary:
-    """Put together what the instruments saw."""
+    """Make the summary from the instruments' data."""
     return Summary(
         algorithm=identity.algorithm,
         env=identity.env,
@@ -155,7 +156,7 @@ def summarise(
         replays={
             name: ReplaySummary(inserted=r.inserted, sampled=r.sampled, reuse=r.reuse, asked=r.asked, lost=r.lost)
             for name, r in statistics.replays.items()
-            if monitor.updates  # how far samplers had got beyond the end is a matter of timing
+            if monitor.updates  # how far samplers got beyond the end depends on timing
         },
         efficiency=finite(statistics.efficiency),
         bottleneck=statistics.bottleneck(),
@@ -165,7 +166,7 @@ def summarise(
 
 
 def lags(name: str, channel: ChannelStatistics) -> Iterator[tuple[str, LagStatistics]]:
-    """The lags of a channel, keyed by the channel's name, or by ``channel:policy`` if there are several policies."""
+    """Iterate over the lags of a channel, keyed by its name, or by ``channel:policy`` if there are several policies."""
     for policy, lag in channel.lag.items():
         yield name if len(channel.lag) == 1 else f"{name}:{policy}", lag
 

@@ -1,11 +1,11 @@
-"""Whether something in a run directory was written by this user on this machine: a keyed hash (HMAC-SHA-256).
+"""Keyed hash (HMAC-SHA-256) that tells whether data in a run directory were written by this user on this machine.
 
     record["hmac"] = sign("checkpoint", data)
     is_ours("checkpoint", data, record["hmac"])
 
-The key, 32 random bytes, is made when it is first needed: `$XDG_STATE_HOME/levada/key`, or `~/.local/state/levada/key`, readable
-by its owner alone. Who removes or replaces it makes all older runs foreign. Where none can be kept (no home directory, one
-that cannot be written), this process has a key of its own, which ends with it: only this process knows its runs again.
+The key, 32 random bytes, is created on first use: `$XDG_STATE_HOME/levada/key`, or `~/.local/state/levada/key`, readable only
+by its owner. Removing or replacing it makes all older runs foreign. If it cannot be stored (no home directory, or not a
+writable one), the process has a temporary key, so that only this process recognizes its runs.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _of_this_process = secrets.token_bytes(KEY_BYTES)
 
 
 class UntrustedError(LevadaError, ValueError):
-    """A run that was not made here asks for something that could execute code."""
+    """A run that was not made here requires something that could execute code."""
 
 
 def sign(purpose: str, data: bytes) -> str:
-    """The keyed hash of `data`; `purpose`: what it is, so that a hash of one thing is never taken for that of another."""
+    """Return the keyed hash of `data`; `purpose`: its kind, so that the hash of one kind is never valid for another."""
     return _digest(_key()[0], purpose, data)
 
 
 def is_ours(purpose: str, data: bytes, signature: object) -> bool:
-    """Whether `sign` gave this signature, with the key of this machine or of this process."""
+    """Whether `sign` made this signature, with the key of this machine or of this process."""
     if not isinstance(signature, str) or not signature.isascii():
         return False
     return any(hmac.compare_digest(_digest(key, purpose, data), signature) for key in {_key()[0], _of_this_process})
 
 
 def why_no_key() -> str:
-    """Why no key is kept here, to end a message with; empty if there is one."""
+    """Reason why no key is stored, to append to a message; empty if there is a key."""
     return _key()[1]
 
 
 def key_path() -> Path:
-    """Where the key is kept.
+    """Path of the key.
 
     Raises:
         RuntimeError: there is no home directory.
@@ -63,7 +63,7 @@ def _digest(key: bytes, purpose: str, data: bytes) -> str:
 
 
 def _key() -> tuple[bytes, str]:
-    """The key, and why it is not kept."""
+    """Return the key, and the reason why it is not stored."""
     try:
         path = key_path()
     except RuntimeError:
@@ -97,7 +97,7 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all; of two processes that make it at once, one key stays."""
+    """Create the key atomically; if two processes create it at once, one key remains."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".key.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:

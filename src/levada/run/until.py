@@ -1,4 +1,4 @@
-"""When a run ends: the first of the given conditions that holds.
+"""Stopping conditions of a run: the first one that holds ends it.
 
 >>> until = Until.parse("return=475 steps=100_000")
 >>> print(until)
@@ -6,7 +6,7 @@ return=475 steps=100000
 >>> Until.parse({"updates": 30, "minutes": 2}) == Until.parse("updates=30, minutes=2")
 True
 
-The loop that uses it:
+The loop that checks them:
 
     for report in run:
         if stopped_by := until.met(monitor):     # "return=475"
@@ -25,13 +25,13 @@ from typing import Final, Protocol
 from levada.flow.errors import LevadaError
 
 RETURN_WINDOW: Final = 100
-"""How many finished episodes the mean return is taken over, everywhere."""
+"""Number of finished episodes in the mean return, everywhere."""
 
 DEFAULT_STEPS: Final = 1_000_000
-"""Env steps of a run that is not told when to stop, and for which nothing else gives a number."""
+"""Env steps of a run without a stopping condition or another default."""
 
 NAMES: Final = ("return", "steps", "updates", "episodes", "minutes")
-"""The conditions, in the order in which they are looked at."""
+"""Names of the conditions, in the order in which they are checked."""
 
 _SYNONYMS: Final = {
     "reward": "return",
@@ -46,11 +46,11 @@ _EXAMPLE: Final = "for example until='return=475 steps=100_000'"
 
 
 class UntilError(LevadaError, ValueError):
-    """The end of a run is not well described."""
+    """A stopping condition is invalid."""
 
 
 class Progress(Protocol):
-    """What the conditions are compared with; a `Monitor` offers it."""
+    """Quantities that conditions are compared with; a `Monitor` provides them."""
 
     @property
     def env_steps(self) -> int:
@@ -59,7 +59,7 @@ class Progress(Protocol):
 
     @property
     def updates(self) -> int:
-        """Updates of the policy that has had most of them."""
+        """Number of updates of the policy with the most updates."""
         ...
 
     @property
@@ -69,18 +69,18 @@ class Progress(Protocol):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the run started."""
         ...
 
     @property
     def return_mean_100(self) -> float | None:
-        """Mean return of the last 100 finished episodes, of all while there are fewer, None without any."""
+        """Mean return of the last 100 finished episodes, of all if there are fewer, None without any."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Until:
-    """Conditions that end a run; the first that holds does. Make it by `Until.parse`."""
+    """Stopping conditions of a run; the first that holds ends it. Made by `Until.parse`."""
 
     return_mean: float | None = None
     """`return`: mean return of the last 100 finished episodes reaches this, once 100 are finished."""
@@ -103,10 +103,10 @@ class Until:
 
     @classmethod
     def parse(cls, *conditions: str | Mapping[str, float]) -> Until:
-        """Read conditions from text such as ``"return=475 steps=100_000"``, from mappings, or from both.
+        """Parse conditions from text such as ``"return=475 steps=100_000"``, from mappings, or from both.
 
         Raises:
-            UntilError: an unknown name, something that is no number, a condition given twice, or none at all.
+            UntilError: an unknown name, a value that is not a number, a repeated condition, or no condition.
 
         """
         values: dict[str, float] = {}
@@ -115,7 +115,7 @@ class Until:
                 msg = f"until: {name} is given twice, as {_show(values[name])} and {_show(value)}; keep one"
                 raise UntilError(msg)
             if name not in _FRACTIONAL and isinstance(value, float) and value.is_integer():
-                value = int(value)  # steps=1e6 counts
+                value = int(value)  # steps=1e6 is allowed
             _check(name, value)
             values[name] = value
         return cls(
@@ -127,7 +127,7 @@ class Until:
         )
 
     def met(self, progress: Progress) -> str | None:
-        """The first condition that holds, as ``"steps=100000"``, or None while the run goes on."""
+        """Return the first condition that holds, as ``"steps=100000"``, or None while the run continues."""
         reached: dict[str, float | None] = {
             "return": progress.return_mean_100 if progress.episodes >= RETURN_WINDOW else None,
             "steps": progress.env_steps,
@@ -142,7 +142,7 @@ class Until:
         return None
 
     def share(self, progress: Progress) -> float:
-        """How much of the budget is used up: the largest share of a limit. Without a limit the budget is `DEFAULT_STEPS`.
+        """Fraction of the budget that is used: the largest over the limits. Without a limit the budget is `DEFAULT_STEPS`.
 
         >>> class Now:
         ...     env_steps, updates, episodes, elapsed_s = 500, 30, 7, 1.0
@@ -196,7 +196,7 @@ def _known(name: object) -> str:
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, str):
-        for kind in (int, float):  # int first: it is exact where a float would round
+        for kind in (int, float):  # int first: it is exact, and a float would round
             try:
                 return kind(value)
             except ValueError:
@@ -224,7 +224,7 @@ def _check(name: str, value: float) -> None:
 
 
 def _show(value: float) -> str:
-    """Shortest text that parses to the same number; whole numbers without a point."""
+    """Format a number as the shortest text that parses to it; whole numbers without a point."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return repr(value)

@@ -1,10 +1,10 @@
-"""What a display shows at one moment, apart from how it shows it.
+"""State of a run for display, independent of its presentation.
 
     viewer = Viewer()
     view = viewer.look(monitor, run.statistics())
 
-Its rates are those of the last seconds, not since the beginning, and are taken from one change of the counts to another: where
-updates take longer than that, of the last update.
+Rates are those of the last seconds, not since the start. They are measured between changes of the counts: if updates take
+longer than the window, over the last update.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from levada.run.until import Until
 from levada.run.words import left_text
 
 RATE_WINDOW_S = 5.0
-"""Rates are taken over about this long: long enough to be steady, short enough to show a change."""
+"""Approximate window of the rates in seconds: long enough to be steady, short enough to show a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A run at one moment."""
+    """State of a run at one moment."""
 
     elapsed_s: float
     env_steps: int
@@ -38,14 +38,14 @@ class View:
     statistics: Statistics
     episodes_per_s: float = 0.0
     counted_s: float | None = None
-    """`elapsed_s` when the counts changed last; None if they have not."""
+    """`elapsed_s` at the last change of the counts; None if they have not changed."""
     reported: Mapping[str, float] = field(default_factory=dict)
-    """What learners reported last."""
+    """Last values reported by learners."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Of a moment in which they had changed."""
+    """Counts at a moment when they had changed."""
 
     at_s: float
     env_steps: int
@@ -54,13 +54,13 @@ class _Counts:
 
 
 class Viewer:
-    """Takes views, and remembers the last changes for the rates."""
+    """Maker of views, which remembers the last changes for the rates."""
 
     def __init__(self) -> None:
         self._seen: deque[_Counts] = deque()
 
     def look(self, monitor: Monitor, statistics: Statistics) -> View:
-        """Take a view."""
+        """Make a view."""
         elapsed_s = monitor.elapsed_s
         if not self._seen:
             self._seen.append(_Counts(monitor.startup_s, 0, 0, 0))
@@ -71,7 +71,7 @@ class Viewer:
         while len(self._seen) > 2 and last.at_s - self._seen[1].at_s >= RATE_WINDOW_S:
             self._seen.popleft()
         since = self._seen[0]
-        # nothing for longer than the window and than it took to count what is there: the rate falls
+        # no change for longer than the window and than the last changes took: the rate decays
         waits_s = elapsed_s - last.at_s
         seconds = last.at_s - since.at_s + (waits_s if waits_s > max(RATE_WINDOW_S, last.at_s - since.at_s) else 0.0)
         scale = 1.0 / seconds if seconds > 0 else 0.0
@@ -91,9 +91,9 @@ class Viewer:
 
 
 def goal_text(until: Until, view: View) -> str | None:
-    """How much of the run is done, and how long the rest will take, by the condition that will end it first.
+    """Progress of the run and remaining time, by the condition that will end it first.
 
-    None where only a return ends it, for nobody knows when that comes.
+    None if only a return ends it, because that time is unknown.
 
     >>> view = View(10.0, 20_400, 30, 200, None, 3300.0, 3.0, Statistics(0.0, {}, {}, {}))
     >>> goal_text(Until.parse("return=475 steps=60_000"), view)
@@ -124,14 +124,14 @@ def goal_text(until: Until, view: View) -> str | None:
 
 
 def bottleneck_text(view: View) -> str:
-    """Which node the others wait for, as soon as there is something to tell it by."""
+    """Node that the others wait for, as soon as it is known."""
     if view.updates:
         return view.statistics.bottleneck()
     return f"no update yet; {view.statistics.bottleneck()}" if view.env_steps else "no update yet"
 
 
 class History:
-    """A curve in bounded memory: when it is full, every second point goes, and from then on half as many come."""
+    """Curve in bounded memory: when it is full, every second point is removed, and the interval between points doubles."""
 
     def __init__(self, capacity: int = 256) -> None:
         self._capacity = capacity
@@ -140,7 +140,7 @@ class History:
         self._num_added = 0
 
     def add(self, value: float) -> None:
-        """Add the next point; points are taken at even times."""
+        """Add the next point; points must be evenly spaced in time."""
         if self._num_added % self._stride == 0:
             self._points.append(value)
             if len(self._points) == self._capacity:
@@ -150,7 +150,7 @@ class History:
 
     @property
     def points(self) -> Sequence[float]:
-        """What is kept, oldest first."""
+        """Stored points, oldest first."""
         return tuple(self._points)
 
 
@@ -173,7 +173,7 @@ def sparkline(points: Sequence[float], width: int, marks: str = "▁▂▃▄▅
 
 
 def percentages(seconds: Iterable[float]) -> tuple[int, ...]:
-    """Shares in whole percent that sum to 100 exactly; zeros if there is nothing to share.
+    """Convert to whole percentages that sum to exactly 100; zeros if all are zero.
 
     >>> percentages([1.0, 1.0, 1.0])
     (34, 33, 33)
@@ -184,7 +184,7 @@ def percentages(seconds: Iterable[float]) -> tuple[int, ...]:
         return (0,) * len(parts)
     exact = [100 * part / total for part in parts]
     whole = [int(share) for share in exact]
-    # what rounding down left over goes to the largest remainders
+    # the remainder of rounding down goes to the largest fractions
     for index in sorted(range(len(parts)), key=lambda i: whole[i] - exact[i])[: 100 - sum(whole)]:
         whole[index] += 1
     return tuple(whole)
@@ -201,6 +201,6 @@ def clock_time(seconds: float) -> str:
 
 
 def fate(channel: ChannelStatistics) -> str:
-    """What was not consumed and will not be, in words: ``3 stale, 1 lost``; ``0`` if nothing."""
+    """Describe the items that were not and will not be consumed: ``3 stale, 1 lost``; ``0`` if there are none."""
     counts = {**channel.ledger.dropped, "lost": channel.ledger.lost}
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or "0"

@@ -1,4 +1,4 @@
-"""What the displays have in common, in words.
+"""Formatting of values, shared by the displays.
 
 >>> return_text(None), return_text(12.34), rate_text(3.21), rate_text(12345.6), lag_text(1, 2), lag_text(7, None)
 ('-', '12.3', '3.2', '12,346', '1 <= 2', '7 (no bound)')
@@ -13,7 +13,7 @@ from levada.run.summary import Summary
 
 
 def summary_text(summary: Summary) -> str:
-    """What came of a run, in one line."""
+    """Format the summary of a run in one line."""
     seconds = f"{summary.wall_s:,.1f} s"
     if summary.startup_s >= 0.05:
         seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
@@ -38,7 +38,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def return_text(value: float | None) -> str:
-    """A mean return with three significant digits or more, or a dash while there is none.
+    """Format a mean return with at least three significant digits, or as a dash if there is none.
 
     >>> return_text(0.96), return_text(-3.1415), return_text(475), return_text(12345.67), return_text(0.0)
     ('0.960', '-3.14', '475.0', '12,345.7', '0.0')
@@ -47,7 +47,7 @@ def return_text(value: float | None) -> str:
 
 
 def number_text(value: float) -> str:
-    """A number with three significant digits or more, in a width that changes little.
+    """Format a number with at least three significant digits, in a nearly constant width.
 
     >>> number_text(0.0123), number_text(1.5e-7), number_text(float("nan"))
     ('0.0123', '1.5e-07', 'nan')
@@ -60,7 +60,7 @@ def number_text(value: float) -> str:
 
 
 def left_text(seconds: float) -> str:
-    """A time that is left, in the unit that suits it; of what nobody will wait for only that.
+    """Format a remaining time in a suitable unit; above 100 years it is not exact.
 
     >>> left_text(12.4), left_text(754.0), left_text(9000.0), left_text(400_000.0)
     ('12 s left', '13 min left', '2.5 h left', '4.6 days left')
@@ -74,12 +74,12 @@ def left_text(seconds: float) -> str:
 
 
 def rate_text(value: float) -> str:
-    """A rate, with a decimal while it is small."""
+    """Format a rate, with a decimal if it is small."""
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def reuse_text(reuse: float, asked: float | None) -> str:
-    """How often an entry was sampled, beside what was asked for.
+    """Format the samples per insert beside the requested ones.
 
     >>> reuse_text(3.998, 4.0), reuse_text(1.9, None)
     ('4.00 of 4', '1.90 (free)')
@@ -88,5 +88,5 @@ def reuse_text(reuse: float, asked: float | None) -> str:
 
 
 def lag_text(lag: int, bound: int | None) -> str:
-    """The largest lag beside its bound."""
+    """Format the largest lag beside its bound."""
     return f"{lag} (no bound)" if bound is None else f"{lag} <= {bound}"

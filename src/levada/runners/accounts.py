@@ -1,4 +1,4 @@
-"""Where the time of a run goes, and who sees its events: the same for every runner."""
+"""Time accounting and event dispatch of a run, shared by all runners."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from levada.schedule import Hub
 log = logging.getLogger(__name__)
 
 ANEW = "episodes begin anew, with other random numbers, and the result is not that of an undisturbed run"
-"""What is said of a shard that cannot go on where it was."""
+"""Message for a shard that cannot resume."""
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Accounts:
-    """Adds up what nodes did, and how long sources were held back; tells instruments."""
+    """Adds up what nodes did and how long sources were held back, and notifies instruments."""
 
     def __init__(self, flow: Flow, hub: Hub, instruments: Sequence[Instrument]) -> None:
         self._flow = flow
@@ -38,11 +38,11 @@ class Accounts:
         self._start_s = self._noted_s = perf_counter()
 
     def begin(self) -> None:
-        """What came before was start-up, and counts for nothing."""
+        """Restart the clock: everything before was start-up and does not count."""
         self._start_s = self._noted_s = perf_counter()
 
     def fired(self, node: str, shard: int | None, number: int, start_s: float, end_s: float, cpu_s: float) -> None:
-        """A node has fired; to be said before the hub hears of it."""
+        """Record a firing; call this before the hub handles it."""
         self._busy_s[node] += end_s - start_s
         self._cpu_s[node] += cpu_s
         self._num_firings[node] += 1
@@ -50,24 +50,24 @@ class Accounts:
         self.show(Fired(node, shard, number, start_s, end_s))
 
     def begins_anew(self, source: str, shard: int, why: str) -> None:
-        """A shard could not be set to where it stood."""
+        """Report a shard whose state could not be restored."""
         log.warning("%s %d: %s: %s", source, shard, why, ANEW)
         self.show(Failed(source, shard, why, True))
 
     def note_blocked(self, now_s: float) -> None:
-        """Sources that are held back have been so since the last event."""
+        """Add the time since the last event to the sources that are held back."""
         for source, channel, num_shards in self._hub.blocked():
             self._blocked_s[source] += num_shards * max(0.0, now_s - self._noted_s)
             self._blocked_by[source] = channel
         self._noted_s = max(now_s, self._noted_s)
 
     def show(self, event: Event) -> None:
-        """Tell the instruments."""
+        """Pass an event to the instruments."""
         for instrument in self._instruments:
             instrument.on_event(event)
 
     def statistics(self) -> Statistics:
-        """The run at this moment, as plain data."""
+        """Return statistics of the run at this moment, as plain data."""
         wall_s = perf_counter() - self._start_s
         nodes = {}
         for node in self._flow.nodes.values():

@@ -1,10 +1,10 @@
-"""`Auto`: measures a flow for a moment, and picks where it runs quickest.
+"""`Auto`: measures a flow briefly, and picks the deployment that runs it fastest.
 
     place, why = Auto().choose(flow)         # Processes(workers=2), "an update samples for 3.1 ms and learns for 2.9 ms: ..."
 
-The trial runs inline and is thrown away. What it found is a prediction: with one worker for each core, sampling takes
-(largest number of shards on a worker) / shards of its time; without lag it comes before learning, with lag they take turns only
-where there are fewer cores than processes at work.
+The trial runs inline and is discarded. Its result is a prediction: with one worker per core, sampling takes (largest number
+of shards on a worker) / shards of its inline time. Without lag, sampling comes before learning; with lag, they alternate only
+if there are fewer cores than working processes.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from levada.runners.processes import Processes
 from levada.runners.processes.remote.run import RemoteRun
 
 TRIAL_S = 0.5
-"""How long the trial lasts at least after its first update, which also loads and records."""
+"""Minimum duration of the trial in seconds, after the first update, which also loads and records."""
 GAIN = 1.1
-"""Processes have to promise this much more than one thread: they cost memory, and a second to start."""
+"""Speedup that processes must promise over one thread, because they cost memory and a second to start."""
 MESSAGE_S = 3e-4
-"""What a ticket costs between processes, there and back."""
+"""Round-trip cost of a ticket between processes, in seconds."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Inline or several processes, whichever is quicker; decided by measuring when a run is opened."""
+    """Inline or several processes, whichever is faster; decided by measuring when a run is opened."""
 
     def choose(self, flow: Flow, *, seed: int = 0) -> tuple[Inline | Processes, str]:
-        """Where to run, and why, in words."""
+        """Return where to run, and the reason in words."""
         flow.check(reports=True)
         if flow.problems(crosses_processes=True):
             return Inline(), "its work cannot be sent to other processes"
@@ -64,7 +64,7 @@ class Auto:
         state: RunState | None = None,
         save_every: int | None = None,
     ) -> InlineRun | HubRun | RemoteRun:
-        """Choose, and open there."""
+        """Choose a deployment, and open the flow there."""
         place, _ = self.choose(flow, seed=seed)
         return place.open(flow, seed=seed, instruments=instruments, state=state, save_every=save_every)
 
@@ -73,7 +73,7 @@ class Auto:
 
 
 class _Spent:
-    """Adds up the seconds of each node."""
+    """An instrument that adds up the seconds of each node."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -92,7 +92,7 @@ class Trial:
 
     @classmethod
     def of(cls, flow: Flow, seed: int) -> Trial:
-        """Run a flow for a moment."""
+        """Run a flow briefly."""
         spent, num_updates = _measure(flow, seed)
         at_shards = derive(flow).sharded
         sampling_s = sum(s for node, s in spent.items() if node in at_shards) / num_updates
@@ -105,16 +105,16 @@ def runs_ahead(flow: Flow) -> bool:
 
 
 def num_shards(flow: Flow) -> int:
-    """Of all sources."""
+    """Return the number of shards of all sources."""
     return sum(node.shards for node in flow.nodes.values() if node.kind == "source")
 
 
 def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
-    """Seconds of each node in some reports' time, and how many reports those were."""
+    """Measure the seconds of each node over some reports; return them and the number of reports."""
     spent, num_reports, start_s = _Spent(), 0, perf_counter()
     with _opened(flow, seed, spent) as run:
         for number, _ in enumerate(run):
-            if number == 0 and perf_counter() - start_s < TRIAL_S * 10:  # the first is not like the others
+            if number == 0 and perf_counter() - start_s < TRIAL_S * 10:  # the first is not representative
                 spent.seconds.clear()
                 start_s = perf_counter()
                 continue
@@ -126,7 +126,7 @@ def _measure(flow: Flow, seed: int) -> tuple[Counter[str], int]:
 
 @contextmanager
 def _opened(flow: Flow, seed: int, spent: _Spent) -> Iterator[InlineRun]:
-    """A run for a trial, which an environment that cannot be closed does not undo."""
+    """Open a run for a trial. An environment that cannot be closed does not invalidate the trial."""
     run = Inline().open(flow, seed=seed, instruments=[spent])
     try:
         yield run
@@ -139,12 +139,12 @@ def _opened(flow: Flow, seed: int, spent: _Spent) -> Iterator[InlineRun]:
 
 
 def predict_s(trial: Trial, num_shards: int, num_workers: int, runs_ahead: bool) -> float:
-    """Seconds of an update with so many workers, given what it takes inline.
+    """Predict the seconds of an update with `num_workers` workers from the inline measurement.
 
     Args:
-        trial: what sampling and learning take alone.
-        num_shards: that the workers share.
-        num_workers: 0: all is inline.
+        trial: measured times of sampling and learning.
+        num_shards: number of shards that the workers share.
+        num_workers: number of workers. 0: everything is inline.
         runs_ahead: whether sampling and learning overlap.
 
     """
@@ -159,7 +159,7 @@ def predict_s(trial: Trial, num_shards: int, num_workers: int, runs_ahead: bool)
 
 
 def _ms(seconds: float) -> str:
-    """Two digits.
+    """Format with two digits.
 
     >>> _ms(0.0123), _ms(1.5)
     ('12 ms', '1500 ms')

@@ -1,4 +1,4 @@
-"""How many workers: what a user may say, and what a flow can use."""
+"""The number of workers: what a user may request, and what a flow can use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from levada.runners.accounts import num_cores
 THREADS_PER_CORE = 4
 """More threads than that only wait for each other."""
 WORKER_BYTES = 1 << 26
-"""Memory that a worker process takes at least, with torch loaded."""
+"""Least memory of a worker process with torch loaded, in bytes."""
 MAX_WORKER_THREADS = 1024
 MAX_SECONDS = 1e6
-"""Longer than anybody waits, and short enough for every call of the system that waits."""
+"""Longer than any useful time limit, and short enough for every system call that waits."""
 
 
 def check_threads(kind: str, threads: int) -> None:
-    """Refuse more threads than a machine has use for: far too many are a segmentation fault in torch.
+    """Reject more threads than the machine can use; far too many cause a segmentation fault in torch.
 
     Raises:
         DeploymentError: there are too many.
@@ -40,7 +40,7 @@ def check_threads(kind: str, threads: int) -> None:
 
 
 def check_workers(kind: str, workers: int | None, most: int, why: str) -> None:
-    """Refuse more workers than there is room for.
+    """Reject more workers than there is room for.
 
     Raises:
         DeploymentError: there are too many.
@@ -52,17 +52,17 @@ def check_workers(kind: str, workers: int | None, most: int, why: str) -> None:
 
 
 def check_worker_processes(kind: str, workers: int | None) -> None:
-    """Refuse more worker processes than fit into the memory of this machine."""
+    """Reject more worker processes than fit into the memory of this machine."""
     most = max(1, machine_memory().total_nbytes // WORKER_BYTES)
     why = f"each takes at least {WORKER_BYTES >> 20} MiB of the {machine_memory().total_nbytes >> 20:,} MiB that this machine has"
     check_workers(kind, workers, most, why)
 
 
 def check_seconds(kind: str, name: str, value: object) -> None:
-    """Refuse what is no time to wait for; None is no limit.
+    """Reject invalid time limits; None is no limit.
 
     Raises:
-        DeploymentError: it is no number, not above 0, or longer than a system call can wait.
+        DeploymentError: not a number, not above 0, or longer than a system call can wait.
 
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -72,10 +72,10 @@ def check_seconds(kind: str, name: str, value: object) -> None:
 
 
 def check_counts(kind: str, counts: Mapping[str, tuple[int | None, int]]) -> None:
-    """Refuse what is no count; name -> (value, least), None may stand for a default.
+    """Reject invalid counts, given as name -> (value, least). The value may be None for a default.
 
     Raises:
-        DeploymentError: something is not an integer, or too small.
+        DeploymentError: a value is not an integer, or too small.
 
     """
     for name, (value, least) in counts.items():
@@ -88,10 +88,10 @@ PlaceT = TypeVar("PlaceT")
 
 
 def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
-    """A deployment from what stands behind its name: `:2` for two workers, and options as `,threads=2`.
+    """Parse a deployment from the text after its name: `:2` for two workers, and options such as `,threads=2`.
 
     Raises:
-        DeploymentError: it is something else.
+        DeploymentError: the text is invalid.
 
     """
     words = after.split(",")
@@ -117,7 +117,7 @@ def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
 
 
 def place_text(name: str, place: Any) -> str:
-    """What `parse_place` makes the same deployment of."""
+    """Return the text that `parse_place` parses into an equal deployment."""
     workers = getattr(place, "workers", None)
     said = [name if workers is None else f"{name}:{workers}"]
     for field in dataclasses.fields(place):
@@ -135,6 +135,6 @@ def _value(text: str) -> int | float | str:
 
 
 def useful_workers(flow: Flow, workers: int | None) -> int:
-    """One for each core if nothing else is said, but not more than there are shards."""
+    """Return one worker per core by default, but at most one per shard."""
     num_shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
     return min(workers or num_cores(), num_shards)

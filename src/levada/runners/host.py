@@ -1,4 +1,4 @@
-"""Shards at work, wherever they are carried: tickets in, what they have yielded out. It asks nobody between two tickets."""
+"""Executes shards, in any thread or process: tickets in, results out, with no communication between two tickets."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from levada.schedule.shards import readers
 
 
 class Room(Protocol):
-    """Memory that what a ticket yields is made in."""
+    """Memory for the results of a ticket."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array of arbitrary content."""
+        """Return an uninitialized array."""
         ...
 
 
 class ShardHost:
-    """Some shards, one firing at a time."""
+    """A set of shards, executed one firing at a time."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class ShardHost:
         """Prepare; nothing is opened yet.
 
         Args:
-            plan: of the flow.
-            shards: each with the state that it goes on from, if it has one.
-            find_weights: the weights of a register, of a version or the newest, and which version that is.
-            newest: the newest version of a register.
-            take_room: where a ticket's items are made; None: in ordinary memory.
-            cpu_clock: seconds of processor time that a firing takes are measured by it.
-            serve: makes the models that samplers act with.
-            num_threads: that the shards compute with.
+            plan: plan of the flow.
+            shards: each shard with the state to resume from, if any.
+            find_weights: returns the weights of a register, of a given version or the newest, and their version.
+            newest: returns the newest version of a register.
+            take_room: returns the memory for a ticket's items. None: ordinary memory.
+            cpu_clock: clock in seconds that measures the processor time of a firing.
+            serve: creates the models that samplers act with.
+            num_threads: threads that the shards compute with.
 
         """
         self._plan = plan
@@ -80,7 +80,7 @@ class ShardHost:
             yield self._open(shard)
 
     def give(self, ticket: Ticket, *, first: bool) -> None:
-        """A ticket for one of the shards."""
+        """Accept a ticket for one of the shards."""
         shard = self._shards[ticket.source, ticket.shard]
         self._follow(shard, shard.machine.deal(ticket, first=first))
 
@@ -90,7 +90,7 @@ class ShardHost:
         return not self._waiting
 
     def step(self) -> Iterator[TicketDone | ShardFailed | ShardOpened]:
-        """Execute the most urgent firing: what lies between nodes goes first, then the oldest ticket."""
+        """Execute the most urgent firing: items between nodes first, then the oldest ticket."""
         numbers = [-1 if firing.ticket is None else firing.ticket for _, firing in self._waiting]
         shard, firing = self._waiting.pop(numbers.index(min(numbers)))
         node = self._plan.nodes[firing.node]
@@ -119,18 +119,18 @@ class ShardHost:
                 yield ShardOpened(known.node, known.index, shard.snapshots.why_not)
 
     def take_back_room(self, key: ShardKey) -> Room | None:
-        """The room that a shard's last ticket, or what became of it, was made in."""
+        """Detach and return the room used for a shard's last ticket, whether completed or failed."""
         shard = self._shards[key]
         room, shard.room = shard.room, None
         return room
 
     def close(self) -> None:
-        """Close all work, also if some of it fails to."""
+        """Close all work, even if some of it fails to close."""
         with ExitStack() as closing:
             for shard in self._shards.values():
                 closing.callback(close, shard.work)
 
-    # ---- inside
+    # ---- internals
 
     def _open(self, shard: _Shard) -> ShardOpened | ShardFailed:
         name, index = shard.shard.node, shard.shard.index
@@ -141,7 +141,7 @@ class ShardHost:
                 node, shard.shard, saved, flow=self._plan.flow, seed=self._plan.seed
             )
             shard.snapshots = Snapshots(shard.work)
-            shard.snapshots.take()  # only to know whether it can be done
+            shard.snapshots.take()  # only to find out whether it is possible
             leave_if_forked(self._process, None)
         except (Exception, SystemExit) as error:
             leave_if_forked(self._process, error)
@@ -149,7 +149,7 @@ class ShardHost:
         return ShardOpened(name, index, shard.snapshots.why_not, why_anew)
 
     def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
-        """Lose what the shard was working on, and go on with fresh work."""
+        """Discard what the shard was working on, and continue with newly opened work."""
         shard.machine.lost()
         shard.spent.clear()
         try:
@@ -161,7 +161,7 @@ class ShardHost:
         yield self._open(shard)
 
     def _follow(self, shard: _Shard, instructions: Iterable[Start | Closed]) -> list[Closed]:
-        """Note the firings that may start; the tickets that are done."""
+        """Queue the firings that may start; return the finished tickets."""
         done = []
         for instruction in instructions:
             if isinstance(instruction, Start):
@@ -188,21 +188,21 @@ class _Shard:
     def __init__(self, shard: Shard, newest: Callable[[str], int], saved: Arrays | None, machine: ShardMachine) -> None:
         self.shard = replace(shard, empty=self.empty, has_newer=self.has_newer)
         self.reads: Mapping[str, int] = {}
-        """The versions that its present firing has read, by register."""
+        """Versions read by its current firing, by register."""
         self._newest = newest
         self.saved = saved
         self.machine = machine
         self.work: Any = None
         self.snapshots = Snapshots(None)
         self.room: Room | None = None
-        """What its present ticket is made in."""
+        """Memory for the results of its current ticket."""
         self.spent: list[Spent] = []
         self.num_items = shard.num_items
 
     def has_newer(self) -> bool:
-        """Whether a register has a newer version than its present firing has read."""
+        """Whether a register has a newer version than the current firing has read."""
         return any(self._newest(register) > version for register, version in self.reads.items())
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Memory to make an item in."""
+        """Allocate memory for an item."""
         return np.empty(shape, dtype) if self.room is None else self.room.empty(shape, dtype)

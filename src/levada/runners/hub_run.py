@@ -1,6 +1,6 @@
-"""A run whose shards are carried elsewhere: the thin shell around the hub. It learns, deals tickets, and looks after carriers.
+"""A run whose shards are executed by carriers: a thin shell around the hub. It learns, deals tickets, and watches carriers.
 
-Nothing here is on the way of the data: how an item comes from its shard to its consumer is the transport's affair.
+Nothing here touches the data path: the transport brings each item from its shard to its consumer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from levada.schedule import (
     HubInstruction,
     Insert,
     Publish,
-    Reprioritise,
+    Reprioritize,
     Start,
     TableLost,
     Tell,
@@ -70,11 +70,11 @@ log = logging.getLogger(__name__)
 
 
 class WorkerError(LevadaError, RuntimeError):
-    """A worker ended, more often than is allowed."""
+    """A worker ended more often than allowed."""
 
     @classmethod
     def before_it_began(cls, who: str, how: str) -> WorkerError:
-        """One that could not even start, which it would never be able to."""
+        """Create the error for a worker that could not even start, and never will."""
         return cls(
             f"{who} ended {how} before it had begun; what it wrote to stderr says why. If that speaks of bootstrapping, or of a "
             'file that is not there: what starts a run stands in a file, below `if __name__ == "__main__":`'
@@ -82,7 +82,7 @@ class WorkerError(LevadaError, RuntimeError):
 
 
 class HubRun:
-    """A flow that is executed over a transport; made by `open` of a deployment, closed at the end of a `with` block."""
+    """A flow that is executed over a transport. Created by `open` of a deployment, closed at the end of a `with` block."""
 
     def __init__(
         self,
@@ -102,17 +102,17 @@ class HubRun:
         """Start everything.
 
         Args:
-            flow: what is executed; it must have passed its check.
-            transport: that carries the shards; closed with the run.
-            num_carriers: how many carriers share the shards.
-            seed: everything random follows from it.
-            instruments: see every event.
-            state: to go on from.
-            save_every: the run will be saved after each so many updates.
-            max_restarts: how often in a row a shard may fail.
-            hang_timeout_s: a carrier that owes something, and is silent for so long, is killed.
-            crosses_processes: whether work is sent to other processes, and has to be fit for that.
-            tables: where the tables of replays are; None: here.
+            flow: the flow to execute; it must have passed its check.
+            transport: transport that carries the shards; closed with the run.
+            num_carriers: number of carriers that share the shards.
+            seed: seed from which all randomness derives.
+            instruments: observers of every event.
+            state: saved state to resume from.
+            save_every: number of updates between saves.
+            max_restarts: largest number of consecutive failures of a shard.
+            hang_timeout_s: time in seconds after which a silent carrier with work left is killed.
+            crosses_processes: whether work is sent to other processes and must be picklable.
+            tables: place of the replay tables. None: this process.
 
         """
         for problem in flow.check(crosses_processes=crosses_processes, reports=True):
@@ -131,20 +131,20 @@ class HubRun:
         self._hang_timeout_s = hang_timeout_s
         self._num_failures: Counter[tuple[str, int]] = Counter()
         self._num_blamed: Counter[tuple[str, int]] = Counter()
-        """Those of the failures in a row that the state of the shard may have led to."""
+        """Consecutive failures that the state of the shard may have caused."""
         self._waiting: deque[Firing] = deque()
         self._reports: deque[Report] = deque()
         self._learners: dict[str, Any] = {}
         self._weights: dict[str, dict[int, Any]] = {}
         self._shards: dict[ShardKey, _Shard] = {}
         self.transport = transport
-        """What carries the shards, for those who watch it."""
+        """The transport that carries the shards, for observers."""
         self.table_place = tables or TablesHere()
-        """Where the tables of replays are, for those who watch it."""
+        """The place of the replay tables, for observers."""
         self.on_turn: Callable[[], None] = lambda: None
-        """Called before each thing that the run does: a sign of life."""
+        """Called before each action of the run, as a sign of life."""
         self._silent_since_s: float | None = None
-        """Since when it has waited for carriers that say nothing; None: it does not wait."""
+        """Time since which it has been waiting for silent carriers. None: it is not waiting."""
         self._has_told = False
         self._places: list[_Place] = []
         self._place_of: dict[ShardKey, _Place] = {}
@@ -173,25 +173,25 @@ class HubRun:
                 self._listen()
 
     def is_hung(self, seconds: float) -> bool:
-        """Whether it has waited for its carriers for so long, and none has said anything."""
+        """Whether it has waited this long for its carriers without a message from any of them."""
         return self._silent_since_s is not None and perf_counter() - self._silent_since_s >= seconds
 
     def statistics(self) -> Statistics:
-        """The run at this moment, as plain data."""
+        """Return statistics of the run at this moment, as plain data."""
         self._accounts.note_blocked(perf_counter())
         return self._accounts.statistics()
 
     def node_state(self, node: str) -> Any:
-        """The live learner of a learn node; shards live elsewhere."""
+        """Return the live learner of a learn node; shards are elsewhere."""
         if node not in self._learners:
             msg = f"the state of node {node!r} is not in this process; here are: {', '.join(self._learners)}"
             raise ValueError(msg)
         return self._learners[node]
 
     def save(self, replays: bool = True) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+        """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
 
-        `replays`: with their contents, or else they will be filled anew.
+        `replays`: include their contents. Otherwise they are filled again after resuming.
         """
         cut = self._hub.cut(self._waiting)
         return collect(
@@ -203,11 +203,11 @@ class HubRun:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The processes that carry shards, for those who watch them."""
+        """Process ids of the workers, for observers."""
         return tuple(place.carrier.pid for place in self._places if place.carrier.pid is not None)
 
     def close(self) -> None:
-        """End the carriers, all of them, and close what was opened here."""
+        """Stop all carriers, and close everything that was opened here."""
         with ExitStack() as closing:
             closing.callback(self.table_place.close)
             closing.callback(self.transport.close)
@@ -221,7 +221,7 @@ class HubRun:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # ---- inside
+    # ---- internals
 
     def _open(self, seed: int, num_carriers: int, state: RunState | None) -> None:
         cut = None if state is None else restore_hub(self._hub, state)
@@ -252,7 +252,7 @@ class HubRun:
         return place
 
     def _listen(self) -> None:
-        """Take what carriers have to say; sleeps until one has, or has been silent for too long."""
+        """Take messages from carriers. Sleeps until one arrives, or until a carrier has been silent for too long."""
         if self._silent_since_s is None:
             self._silent_since_s, self._has_told = perf_counter(), False
         heard = self.transport.wait(self._patience_s())
@@ -263,22 +263,22 @@ class HubRun:
             self._tell_silence()
         for carrier, what in heard:
             place = next((place for place in self._places if place.carrier is carrier), None)
-            if place is not None:  # else it was replaced
+            if place is not None:  # otherwise it was replaced
                 place.heard_s = perf_counter()
                 self._take(place, what)
-        if self._hang_timeout_s is not None:  # whoever has said something was heard just now
+        if self._hang_timeout_s is not None:  # messages of this call are already recorded
             self._kill_the_silent(perf_counter() - self._hang_timeout_s)
 
     def _patience_s(self) -> float | None:
-        """How long to wait for the carrier that has been silent the longest, or until a silence is told of."""
+        """Return how long to wait for the longest-silent carrier, or until the silence is reported."""
         if self._hang_timeout_s is None:
             return None if self._has_told else HANG_S
         owing = [place.heard_s for place in self._places if self._owes(place)]
-        longest_s = self._hang_timeout_s  # for who watches this run from outside
+        longest_s = self._hang_timeout_s  # for observers of this run from outside
         return max(0.0, min(owing) + longest_s - perf_counter()) if owing else longest_s
 
     def _tell_silence(self) -> None:
-        """Say whom it waits for. Which step that is, the worker says itself, if its environment lets it."""
+        """Report which shards it is waiting for. The worker itself reports the step, if its environment lets it."""
         for place in self._places:
             if self._owes(place):
                 names = ", ".join(f"{shard.node} {shard.index}" for shard in place.carrier.shards)
@@ -293,7 +293,7 @@ class HubRun:
     def _kill_the_silent(self, limit_s: float) -> None:
         for place in self._places:
             if self._owes(place) and place.heard_s <= limit_s:
-                place.heard_s = perf_counter()  # its end will be heard of
+                place.heard_s = perf_counter()  # its end will be reported
                 self.transport.kill(place.carrier, f"after {self._hang_timeout_s:g} s without a sign of life")
 
     def _take(self, place: _Place, said: Said) -> None:
@@ -332,7 +332,7 @@ class HubRun:
         return self._num_failures[source, shard] > self._max_restarts
 
     def _tell_failure(self, shards: Sequence[ShardKey], why: str, anew: Mapping[ShardKey, str]) -> None:
-        """`anew`: of the shards that do not go on where they were, the reason."""
+        """Report failures. `anew`: the reasons of the shards that cannot resume."""
         for reason in dict.fromkeys(anew.get(key, "") for key in shards):
             some = [key for key in shards if anew.get(key, "") == reason]
             names = ", ".join(f"{source} {index}" for source, index in some)
@@ -343,7 +343,7 @@ class HubRun:
             self._accounts.show(Failed(source, index, why, (source, index) in anew))
 
     def _replace(self, dead: _Place, ended: CarrierEnded) -> None:
-        """A carrier has ended: a new one gets its shards, and their tickets; what they were working on is lost."""
+        """Replace an ended carrier. The new one gets its shards and their tickets; work in progress is lost."""
         self._places.remove(dead)
         shards = dead.carrier.shards
         if len(dead.unopened) == len(shards) and ended.by_error:
@@ -365,19 +365,19 @@ class HubRun:
             fresh.carrier.give(self._hub.tickets(shard.node, shard.index))
 
     def _why_anew(self, key: ShardKey) -> str:
-        """Why a shard of a worker that is gone cannot go on from its last state; empty if it can, or has done nothing yet."""
+        """Return why a shard of a lost worker cannot resume from its last state; empty if it can, or has done nothing yet."""
         known = self._shards[key]
         if known.last_ticket is None:
             return ""
         if known.history.after(known.last_ticket) is None:
             return f"its state was not saved ({known.why_not or 'saving it takes too long'})"
-        num_tried = self._num_blamed[key] - 1  # what was killed while it started has not tried
+        num_tried = self._num_blamed[key] - 1  # a worker that was killed while starting has not tried
         if num_tried >= (self._max_restarts + 1) // 2:
             return f"it did not get on from its last state in {num_tried} attempts"
         return ""
 
     def _going_on(self, shard: Shard, anew: bool) -> tuple[Shard, Arrays | None]:
-        """A shard of a worker that is gone, with the state after its last ticket, if there is one."""
+        """Return a shard of a lost worker with the state after its last ticket, if any."""
         known = self._shards[shard.node, shard.index]
         if anew:
             known.renew(self._plan.seed)
@@ -392,7 +392,7 @@ class HubRun:
             work = node.work if node.replay is None else self._tables.of(node.replay)
             outputs = perform(node, self._learners.get(node.name, work), firing)
         except TableLostError:
-            return  # it is still waiting, and withdrawn next
+            return  # the firing is still waiting, and is withdrawn next
         except BaseException as error:
             made_with = {p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()}
             explain(error, self.flow.name, firing, made_with)
@@ -403,7 +403,7 @@ class HubRun:
         self._follow(self._hub.finished(Finished(firing, outputs)))
 
     def _refill(self, lost: TableRecipe) -> None:
-        """A table was lost, and with it what was to be drawn from it."""
+        """Handle the loss of a table, and withdraw the draws from it."""
         name, number = lost.replay.name, lost.number
         undone = tuple(f for f in self._waiting if f.draw and (f.draw.replay, f.draw.table) == (name, number))
         for firing in undone:
@@ -423,8 +423,8 @@ class HubRun:
                 del self._weights[instruction.register][instruction.version]
             elif isinstance(instruction, Insert):
                 self._tables.insert(instruction)
-            elif isinstance(instruction, Reprioritise):
-                self._tables.reprioritise(instruction)
+            elif isinstance(instruction, Reprioritize):
+                self._tables.reprioritize(instruction)
             elif isinstance(instruction, Tell):
                 if isinstance(instruction.event, Reported):
                     self._reports.append(instruction.event.report)
@@ -437,46 +437,46 @@ class HubRun:
 
 
 class _Place:
-    """A carrier as this process knows it."""
+    """The main process's view of a carrier."""
 
     def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
         self.unopened = {(shard.node, shard.index) for shard in carrier.shards}
         self.is_patient = False
-        """Whether it takes long at something that is no hang."""
+        """Whether it is doing something slow that is not a hang."""
         self.has_begun = False
-        """Whether it has come as far as to open its shards."""
+        """Whether it got as far as opening its shards."""
         self.heard_s = perf_counter()
-        """When it last said something, or got something to do."""
+        """Time of its last message, or of the last work that it was given."""
 
 
 class _Shard:
-    """A shard as this process knows it."""
+    """The main process's view of a shard."""
 
     def __init__(self, shard: Shard, history: History) -> None:
         self.shard = shard
         self.history = history
         self.last_ticket = history.last_ticket if history.last_ticket >= 0 else None
-        """The last that it has done with its present environments."""
+        """Last ticket completed with its current environments."""
         self.why_not = ""
         self.num_items = shard.num_items
 
     def did(self, ticket: int, state: Arrays | None) -> None:
-        """It has done a ticket, and was left in a state, if that was saved."""
+        """Record a completed ticket, and the state after it if that was saved."""
         self.last_ticket = ticket
         self.num_items += 1
         if state is not None:
             self.history.add(ticket, state)
 
     def renew(self, seed: int) -> None:
-        """It begins anew."""
+        """Restart the shard."""
         self.shard = renewed(self.shard, seed, self.num_items)
         self.history.clear()
         self.last_ticket = None
 
 
 def _of_shards(flow: Flow, topology: Topology) -> dict[str, Node]:
-    """The nodes of the shards as they are, and who reads from them, without their work, which stays here."""
+    """Return the nodes of the shards as they are, and their readers without the work, which stays here."""
     at_shards = {name for stage in topology.shard_stages for name in stage.nodes}
     readers = {n.name for n in flow.nodes.values() if any(edge.node in at_shards for edge in n.inputs)}
     return {

@@ -10,8 +10,8 @@ pair, firing 1
 [(0, 0)]
 {'total': 0.0}
 
-A one-thread order hides staleness: everything is delivered at once. `Inline(adversary=seed)` executes the same flow in one
-thread too, but delays what has been made as long as the schedule allows, at random, and so reaches every lag up to the bound.
+Executing in one thread hides staleness: everything is delivered at once. `Inline(adversary=seed)` also executes the flow in
+one thread, but delays items at random for as long as the schedule allows, and so reaches every lag up to the bound.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from levada.schedule import (
     Insert,
     Instruction,
     Publish,
-    Reprioritise,
+    Reprioritize,
     Schedule,
     Start,
     Tell,
@@ -66,7 +66,7 @@ from levada.schedule import (
 
 
 class StuckError(LevadaError, RuntimeError):
-    """Nothing can go on; says who waits for what."""
+    """The run cannot proceed; the message says which node waits for what."""
 
 
 class ClosedError(LevadaError, ValueError):
@@ -78,9 +78,9 @@ class Inline:
     """Runs a flow in the calling thread: the default for tests and small jobs."""
 
     adversary: int | None = None
-    """Seed of an order that delays items at random as long as the schedule allows; None: the plain order."""
+    """Seed of an order that delays items at random for as long as the schedule allows. None: the plain order."""
     threads: int = 1
-    """Threads of the shards for linear algebra; learners have their own number."""
+    """Threads of the shards for linear algebra; learners have a separate setting."""
 
     def open(
         self,
@@ -91,7 +91,7 @@ class Inline:
         state: RunState | None = None,
         save_every: int | None = None,
     ) -> InlineRun:
-        """Check the flow, open its sources and learners, and return the run, which has done nothing yet."""
+        """Check the flow, open its sources and learners, and return a run that has done nothing yet."""
         return InlineRun(
             flow, seed=seed, instruments=instruments, adversary=self.adversary, threads=self.threads, state=state,
             save_every=save_every,
@@ -99,7 +99,7 @@ class Inline:
 
     @classmethod
     def parse(cls, after: str) -> Inline:
-        """From what stands behind `inline`: nothing, or options.
+        """Parse the text after `inline`: nothing, or options.
 
         >>> print(Inline.parse(""), Inline.parse(",threads=2"))
         inline inline,threads=2
@@ -115,7 +115,7 @@ class Inline:
 
 
 class InlineRun:
-    """A flow that is executed step by step; made by `Inline().open(flow)`, closed at the end of a `with` block."""
+    """A flow that is executed step by step. Created by `Inline().open(flow)`, closed at the end of a `with` block."""
 
     def __init__(
         self,
@@ -158,11 +158,11 @@ class InlineRun:
     # ---- running
 
     def step(self, until: str | None = None) -> Firing:
-        """Execute one firing, or go on until a firing of the node `until` is done; returns the firing.
+        """Execute one firing, or continue until a firing of the node `until` is done. Return the last firing.
 
         Raises:
             ValueError: no such node.
-            StuckError: nothing can go on.
+            StuckError: the run cannot proceed.
 
         """
         self._known(until)
@@ -185,29 +185,29 @@ class InlineRun:
         self._breakpoints[node].append(when or (lambda firing: True))
 
     def peek(self, node: str) -> list[Item]:
-        """The items that wait to be consumed by a node; nothing is changed."""
+        """Return the items that wait to be consumed by a node, without changing anything."""
         self._known(node)
         ordered = [item for _, _, firing in sorted(self._waiting) if firing.node == node for item in firing.inputs]
         return ordered + self._schedule.peek(node)
 
     def node_state(self, node: str) -> Any:
-        """The live work of a node: the learner of a learn node, the list of shards of a source."""
+        """Return the live work of a node: the learner of a learn node, the list of shards of a source."""
         self._known(node)
         shards = [work for (name, shard), work in self._work.items() if name == node and shard is not None]
         return shards or self._work[node, None]
 
     def is_hung(self, seconds: float) -> bool:
-        """Whether it has been at one step of an environment for so long."""
+        """Whether the current step of an environment has taken this long."""
         return self._is_at_source and hung_s() >= seconds
 
     def statistics(self) -> Statistics:
-        """The run at this moment, as plain data."""
+        """Return statistics of the run at this moment, as plain data."""
         return self._accounts.statistics()
 
     def save(self, replays: bool = True) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+        """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
 
-        `replays`: with their contents, or else they will be filled anew.
+        `replays`: include their contents. Otherwise they are filled again after resuming.
         """
         unfinished = [firing for *_, firing in self._waiting if firing.shard is None]
         cut = self._schedule.hub.cut(unfinished)
@@ -223,7 +223,7 @@ class InlineRun:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the environments and whatever else the work holds: all of it, also if one of them fails."""
+        """Close all environments and other work, even if one of them fails to close."""
         with ExitStack() as closing:
             for work in self._work.values():
                 closing.callback(close, work)
@@ -235,7 +235,7 @@ class InlineRun:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # ---- inside
+    # ---- internals
 
     def _open(self, seed: int, num_threads: int, state: RunState | None, save_every: int | None) -> None:
         hub = self._schedule.hub
@@ -286,7 +286,7 @@ class InlineRun:
             self._waiting = [started for started in self._waiting if started[-1] is not chosen]
 
     def _urgency(self, firing: Firing) -> tuple[int, int]:
-        """Consumers first, then what runs at shards, then new tickets in their order."""
+        """Rank firings: consumers first, then nodes at shards, then new tickets in their order."""
         if firing.shard is None:
             return (0, 0)
         return (1, firing.shard) if firing.ticket is None else (2, firing.ticket)
@@ -314,7 +314,7 @@ class InlineRun:
                 p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()
             }
             explain(error, self.flow.name, firing, made_with)
-            raise  # the firing is still waiting: a next step tries it again
+            raise  # the firing is still waiting: the next step tries it again
         finally:
             self._is_at_source = False
         cpu_s = process_time() - start_cpu_s
@@ -340,8 +340,8 @@ class InlineRun:
                 del self._weights[instruction.register][instruction.version]
             elif isinstance(instruction, Insert):
                 self._tables.insert(instruction)
-            elif isinstance(instruction, Reprioritise):
-                self._tables.reprioritise(instruction)
+            elif isinstance(instruction, Reprioritize):
+                self._tables.reprioritize(instruction)
             else:
                 self._tell(instruction)
 
@@ -362,7 +362,7 @@ class InlineRun:
 
 
 class _Shard:
-    """What a shard has done, for saving."""
+    """History of a shard, for saving."""
 
     def __init__(self, work: Any, generation: int, history: History, save_rule: SaveRule) -> None:
         self.generation = generation
@@ -374,7 +374,7 @@ class _Shard:
         self._begun_s = perf_counter()
 
     def begin(self, firing: Firing) -> None:
-        """A firing of the source begins; before a new ticket, what the last one left is kept, if it may be needed."""
+        """Record the start of a firing; before a new ticket, keep the state after the last one if it may be needed."""
         assert firing.ticket is not None
         if firing.ticket == self.last_ticket:
             return
@@ -385,7 +385,7 @@ class _Shard:
         self.last_ticket = firing.ticket
 
     def remember(self) -> None:
-        """Keep the present state."""
+        """Keep the current state."""
         if self.last_ticket >= 0:
             self._keep(self.snapshots.take())
 
@@ -395,21 +395,21 @@ class _Shard:
 
 
 class _Adversary:
-    """Chooses at random what starts and what is delivered; a stage in disfavour is starved while anything else can go on."""
+    """Chooses at random what starts and what is delivered; a disfavored stage starves while anything else can proceed."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._late: list[Finished] = []
-        self._favour: dict[tuple[str, int | None], float] = {}
+        self._favor: dict[tuple[str, int | None], float] = {}
 
     def delay(self, finished: Finished) -> None:
-        """Keep what has been made, to deliver it later."""
+        """Hold back a result, to deliver it later."""
         self._late.append(finished)
 
     def choose(self, waiting: Sequence[Firing]) -> Firing | Finished | None:
-        """What happens next; None if nothing can."""
+        """Choose what happens next. None: nothing can."""
         if self._random.random() < 0.05:
-            self._favour.clear()
+            self._favor.clear()
         options: list[Firing | Finished] = [*waiting, *self._late]
         if not options:
             return None
@@ -421,10 +421,10 @@ class _Adversary:
     def _rank(self, option: Firing | Finished) -> float:
         firing = option.firing if isinstance(option, Finished) else option
         key = (firing.node, firing.shard)
-        if key not in self._favour:
-            self._favour[key] = self._random.random()
+        if key not in self._favor:
+            self._favor[key] = self._random.random()
         late = isinstance(option, Finished)
-        return self._favour[key] - 0.5 * late * self._random.random()
+        return self._favor[key] - 0.5 * late * self._random.random()
 
 
 def _counting_flow() -> Flow:

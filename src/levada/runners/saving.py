@@ -1,4 +1,4 @@
-"""Saving a run between two updates, and opening its shards again: the same for every runner."""
+"""Saving a run between two updates, and opening its shards again; shared by all runners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from levada.runners.snapshots import History, SaveRule, last_ticket
 from levada.schedule import Cut, Hub, Schedule
 
 ShardKey: TypeAlias = tuple[str, int]
-"""Source and number of a shard."""
+"""Source and index of a shard."""
 
 
 def collect(
@@ -34,17 +34,17 @@ def collect(
     generations: Mapping[ShardKey, int],
     why_not: Callable[[ShardKey], str],
 ) -> RunState:
-    """Put together what a run goes on from.
+    """Assemble the state that a run resumes from.
 
     Args:
-        flow: what is executed.
-        cut: where the schedule stands.
-        tables: contents of the replays, and why some have none.
+        flow: the flow that is executed.
+        cut: state of the schedule.
+        tables: contents of the replays, and the reasons why some have none.
         learners: by learn node.
-        weights: by register and version: at least those that the cut names.
-        histories: of all shards.
-        generations: of the shards that had to begin anew.
-        why_not: why there is no state of a shard.
+        weights: by register and version; at least those that the cut names.
+        histories: histories of all shards.
+        generations: generations of the shards that were restarted.
+        why_not: returns why a shard has no state.
 
     """
     shards: dict[ShardKey, Arrays] = {}
@@ -56,7 +56,7 @@ def collect(
         if cut.is_exact:
             ticket = last_ticket(cut.tickets[source], index, flow.nodes[source].shards)
             if ticket is None:
-                continue  # it stands where it began
+                continue  # it has done nothing yet
             state = history.after(ticket)
         if state is None:
             unsaved[source, index] = (
@@ -75,7 +75,7 @@ def collect(
 
 
 def begun_with(flow: Flow, learners: Mapping[str, Arrays]) -> RunState:
-    """The state of a run that has done nothing yet, but whose learners are given."""
+    """Return the state of a run that has done nothing yet, with the given learners."""
     cut = Schedule(flow).hub.cut(())
     return RunState(
         learners=learners, shards={}, generations={}, registers={}, schedule=msgspec.to_builtins(cut), is_exact=True
@@ -83,20 +83,20 @@ def begun_with(flow: Flow, learners: Mapping[str, Arrays]) -> RunState:
 
 
 def restore_hub(hub: Hub, state: RunState) -> Cut:
-    """Set a hub to where the schedule of a saved run stood."""
+    """Restore a hub to the schedule of a saved run."""
     cut = msgspec.convert(dict(state.schedule), Cut)
     hub.restore(cut, emptied=state.unsaved_replays)
     return cut
 
 
 def restore_learner(live: Any, name: str, state: RunState | None) -> None:
-    """Set a learner to where it stood, if it was saved."""
+    """Restore a learner, if it was saved."""
     if state is not None and name in state.learners and isinstance(live, Stateful):
         live.load_state_dict(state.learners[name])
 
 
 def restored_weights(cut: Cut | None, register: str, state: RunState | None, newest: Any) -> dict[int, Any]:
-    """The weights of a register by version, oldest first; `newest`: those of the learner."""
+    """Return the weights of a register by version, oldest first. `newest`: the learner's weights."""
     if cut is None or state is None:
         return {0: newest}
     old = state.registers.get(register, {})
@@ -104,7 +104,7 @@ def restored_weights(cut: Cut | None, register: str, state: RunState | None, new
 
 
 def plan_shards(flow: Flow, seed: int, state: RunState | None) -> list[tuple[Shard, Arrays | None]]:
-    """Every shard of a flow, with the state that it goes on from, if there is one."""
+    """Return every shard of a flow, with the state to resume from, if any."""
     found: list[tuple[Shard, Arrays | None]] = []
     for source, index in _shards(flow):
         generation = 0 if state is None else state.generations.get((source, index), 0)
@@ -117,7 +117,7 @@ def plan_shards(flow: Flow, seed: int, state: RunState | None) -> list[tuple[Sha
 
 
 def first_history(hub: Hub, shard: Shard, cut: Cut | None, saved: Arrays | None) -> History:
-    """The history of a shard that begins, or goes on from a saved state."""
+    """Return the history of a shard that starts, or resumes from a saved state."""
     history = History(hub.num_ahead(shard.node) + 1)
     if cut is not None and saved is not None:
         base = cut.tickets[shard.node]
@@ -127,24 +127,24 @@ def first_history(hub: Hub, shard: Shard, cut: Cut | None, saved: Arrays | None)
 
 
 def save_rule(hub: Hub, source: str, save_every: int | None) -> SaveRule:
-    """Which states a planned save needs."""
+    """Return which states a planned save needs."""
     num_tickets = hub.tickets_per_update(source)
     num_shards = hub.flow.nodes[source].shards
     return SaveRule(num_shards, None if save_every is None or num_tickets is None else save_every * num_tickets)
 
 
 def renewed(shard: Shard, seed: int, num_items: int) -> Shard:
-    """The same shard, to begin anew after so many items."""
+    """Return the same shard in its next generation, to restart after `num_items` items."""
     generation = shard.generation + 1
     own = derive_seed(seed, shard.node, shard.index, generation)
     return replace(shard, seed=own, generation=generation, num_items=num_items)
 
 
 def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, seed: int) -> tuple[Shard, Any, str]:
-    """Open the work of a source, and set it to where it stood. Where that cannot be, it begins anew.
+    """Open the work of a source and restore its state. If that is impossible, the shard restarts.
 
     Returns:
-        The shard that was opened, which is of another generation if it began anew; its work; why it began anew, or nothing.
+        The opened shard, of the next generation if it restarted; its work; why it restarted, or an empty string.
 
     """
     why_anew = ""
@@ -174,7 +174,7 @@ def _shards(flow: Flow) -> list[ShardKey]:
 def _old_weights(
     flow: Flow, cut: Cut, weights: Mapping[str, Mapping[int, Any]]
 ) -> tuple[dict[str, dict[int, Arrays]], bool]:
-    """Those that are not the learner's present ones, and whether all of them are arrays."""
+    """Return the weights that are not the learner's current ones, and whether all of them are arrays."""
     found: dict[str, dict[int, Arrays]] = {}
     whole = True
     for name, versions in cut.registers.items():

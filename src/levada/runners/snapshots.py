@@ -1,4 +1,4 @@
-"""States of a shard's work after its last tickets: what a saved run, or a worker that takes another's place, goes on from."""
+"""States of a shard's work after its last tickets. A saved run, or a replacement worker, resumes from them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from levada.flow.protocols import Stateful
 from levada.flow.state import Arrays
 
 CHEAP_BYTES = 1 << 16
-"""States that are no larger are taken after every ticket, so that where a shard goes on does not depend on a clock."""
+"""States up to this size in bytes are taken after every ticket, so that where a shard resumes does not depend on a clock."""
 CHEAP_S = 5e-4
-"""So are larger ones that take less processor time."""
+"""Larger states are also taken after every ticket if they take less processor time than this, in seconds."""
 SHARE = 0.05
-"""Others are taken as often as this share of the shard's working time allows."""
+"""Fraction of the shard's working time that may be spent on all other states."""
 LARGEST = 1 << 28
-"""Bytes of a state. Each is copied several times, most of them in the main process."""
+"""Largest size of a state, in bytes. Each is copied several times, mostly in the main process."""
 
 log = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """Takes the states of one shard's work, as long as that costs little."""
+    """Takes the states of one shard's work, as long as that is cheap."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
         self.why_not = "" if isinstance(work, Stateful) else f"{type(work).__name__} has no state_dict"
         """Why it cannot be saved; empty if it can."""
-        self._num_bytes = 0  # of the last state
+        self._num_bytes = 0  # size of the last state
         self._costs_s: deque[float] = deque(maxlen=8)
         self._spent_s = 0.0
         self._worked_s = 0.0
 
     def take(self) -> Arrays | None:
-        """The state; None if there is none to be had."""
+        """Take the state. None: there is none."""
         if self.why_not:
             return None
         try:
@@ -55,9 +55,9 @@ class Snapshots:
         return None
 
     def take_if_cheap(self, worked_s: float, *, must: bool) -> Arrays | None:
-        """The state, if not too much time was spent on states; `worked_s`: what was worked since the last call.
+        """Take the state, unless too much time was spent on states. `worked_s`: working time since the last call.
 
-        `must`: a save is due here, so it is taken whatever it costs.
+        `must`: a save is due here, so take the state at any cost.
         """
         self._worked_s += worked_s
         if self.why_not or not (must or self._is_cheap or self._spent_s <= SHARE * self._worked_s):
@@ -70,12 +70,12 @@ class Snapshots:
 
     @property
     def _is_cheap(self) -> bool:
-        """By its size, or by what it costs when nothing else disturbs; the first few have to show it."""
+        """Whether states are small, or fast to take when undisturbed; the first few are taken to find out."""
         return self._num_bytes <= CHEAP_BYTES or len(self._costs_s) < 3 or min(self._costs_s) < CHEAP_S
 
 
 class SaveRule(Struct, frozen=True):
-    """After which tickets of a shard a planned save will ask for its state.
+    """Selects the tickets of a shard after which a planned save will need its state.
 
     >>> rule = SaveRule(num_shards=4, every=8)                  # two updates of four tickets
     >>> [ticket for ticket in range(20) if rule.must(ticket)]
@@ -84,15 +84,15 @@ class SaveRule(Struct, frozen=True):
 
     num_shards: int
     every: int | None
-    """Tickets from one planned save to the next; None: none is planned."""
+    """Tickets between planned saves. None: no save is planned."""
 
     def must(self, ticket: int) -> bool:
-        """Whether the next ticket of the same shard lies behind a planned save."""
+        """Whether the next ticket of the same shard is after a planned save."""
         return self.every is not None and ticket // self.every != (ticket + self.num_shards) // self.every
 
 
 class History:
-    """The states of one shard after some of its last tickets.
+    """States of one shard after some of its last tickets.
 
     >>> import numpy as np
     >>> history = History(depth=2)
@@ -104,33 +104,33 @@ class History:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        """How many are kept."""
+        """Number of states kept."""
         self._states: deque[tuple[int, Arrays]] = deque(maxlen=depth)
 
     def add(self, ticket: int, state: Arrays) -> None:
-        """The state after a ticket."""
+        """Add the state after a ticket."""
         self._states.append((ticket, state))
 
     def after(self, ticket: int) -> Arrays | None:
-        """The state after this ticket, if it was taken and is still there."""
+        """Return the state after this ticket, if it was taken and is still kept."""
         return next((state for number, state in self._states if number == ticket), None)
 
     @property
     def last_ticket(self) -> int:
-        """That of the newest state; -1 if there is none."""
+        """Ticket of the newest state; -1 if there is none."""
         return self._states[-1][0] if self._states else -1
 
     def newest(self) -> Arrays | None:
-        """The last one that was taken."""
+        """Return the newest state."""
         return self._states[-1][1] if self._states else None
 
     def clear(self) -> None:
-        """Forget what cannot be gone on from."""
+        """Discard states that can no longer be resumed from."""
         self._states.clear()
 
 
 def last_ticket(before: int, shard: int, num_shards: int) -> int | None:
-    """The last ticket below `before` of a shard, where tickets are dealt in turn; None if it had none.
+    """Return the last ticket of a shard below `before`, with tickets dealt in turn. None: it had none.
 
     >>> last_ticket(8, 0, 4), last_ticket(8, 3, 4), last_ticket(2, 3, 4)
     (4, 7, None)

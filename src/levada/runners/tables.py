@@ -1,4 +1,4 @@
-"""The tables of a flow's replays: opened, filled, drawn from, saved; in this process, or wherever their place has them."""
+"""The tables of a flow's replays: opened, filled, drawn from and saved, in this process or in their table place."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ from levada.flow.payload import Allocate, derive_seed
 from levada.flow.protocols import Stateful, Table
 from levada.flow.state import Arrays, RunState
 from levada.runners.work import WorkError
-from levada.schedule import Insert, Reprioritise
+from levada.schedule import Insert, Reprioritize
 from levada.tables import ItemTable
 
 
 @dataclass(frozen=True, slots=True)
 class TableRecipe:
-    """One of the tables of a replay; plain data."""
+    """Recipe of one table of a replay, as plain data."""
 
     replay: Replay[Any]
     number: int
-    """Which of them."""
+    """Index of the table."""
     seed: int
 
     def open(self, zeros: Allocate = np.zeros) -> Table:
-        """Make it; `zeros`: memory for what it keeps."""
-        opens: Any = getattr(self.replay.of, "open_table", ItemTable)  # that of a Storable
+        """Open the table. `zeros`: allocates memory for its contents."""
+        opens: Any = getattr(self.replay.of, "open_table", ItemTable)  # a Storable has its own
         table: Table = opens(self.replay, capacity=self.replay.capacity_per_table, seed=self.seed, zeros=zeros)
         return table
 
 
 class TableLostError(LevadaError):
-    """What was to be drawn from, or saved, is gone: `TablePlace.lost` will say which table."""
+    """A table to draw from, or to save, was lost. `TablePlace.lost` reports which one."""
 
     @classmethod
     def of(cls, recipe: TableRecipe) -> TableLostError:
-        """This one."""
+        """Create the error for a table."""
         return cls(f"the process of table {recipe.number} of replay {recipe.replay.name!r} has ended")
 
 
 class TablePlace(Protocol):
-    """Where tables are."""
+    """Decides where tables are."""
 
     def open(self, recipes: Sequence[TableRecipe]) -> list[Table]:
         """Open tables."""
         ...
 
     def lost(self) -> Sequence[TableRecipe]:
-        """The tables that were lost since this was last asked. They are there again, and empty."""
+        """Return the tables lost since the last call. They are available again, and empty."""
         ...
 
     def close(self) -> None:
-        """Forget the tables."""
+        """Release the tables."""
         ...
 
 
 class TablesHere:
-    """In this process."""
+    """Tables in this process."""
 
     def open(self, recipes: Sequence[TableRecipe]) -> list[Table]:
-        """Open them."""
+        """Open the tables."""
         return [recipe.open() for recipe in recipes]
 
     def lost(self) -> Sequence[TableRecipe]:
-        """None ever."""
+        """Return nothing: tables in this process are never lost."""
         return ()
 
     def close(self) -> None:
-        """They go with their owner."""
+        """Do nothing: the tables are freed with their owner."""
 
 
 class Tables:
-    """All tables, by replay and number."""
+    """All tables, by replay and index."""
 
     def __init__(self, flow: Flow, seed: int, state: RunState | None = None, place: TablePlace | None = None) -> None:
-        """Open them.
+        """Open the tables.
 
         Args:
-            flow: whose replays they are.
-            seed: of the run.
-            state: what they are to go on from.
-            place: where they are; None: here.
+            flow: the flow with the replays.
+            seed: seed of the run.
+            state: saved state to resume from.
+            place: place of the tables. None: this process.
 
         """
         self._place = place or TablesHere()
@@ -101,19 +101,19 @@ class Tables:
             self.restore(state)
 
     def of(self, replay: str) -> list[Table]:
-        """Those of one replay."""
+        """Return the tables of one replay."""
         return self._tables[replay]
 
     def lost(self) -> Sequence[TableRecipe]:
-        """See `TablePlace`."""
+        """Return lost tables; see `TablePlace`."""
         return self._place.lost()
 
     def close(self) -> None:
-        """Forget them."""
+        """Release the tables."""
         self._place.close()
 
     def contents(self, wanted: bool) -> tuple[dict[str, tuple[Arrays, ...]], dict[str, str]]:
-        """What all tables hold, as views, and why some replays have nothing that could be saved."""
+        """Return the contents of all tables, as views, and the reasons why some replays have none to save."""
         contents: dict[str, tuple[Arrays, ...]] = {}
         why_not: dict[str, str] = {}
         for name, tables in self._tables.items():
@@ -129,7 +129,7 @@ class Tables:
         return contents, why_not
 
     def restore(self, state: RunState) -> None:
-        """Fill the tables with what they held."""
+        """Restore the contents of the tables."""
         for name, contents in state.replays.items():
             for table, own in zip(self._tables[name], contents, strict=True):
                 assert isinstance(table, Stateful)
@@ -140,20 +140,20 @@ class Tables:
         try:
             self._tables[instruction.replay][instruction.table].insert(instruction.item.value)
         except Exception as error:
-            if not hasattr(error, "__notes__"):  # else it comes from another process, and may be of another item
+            if not hasattr(error, "__notes__"):  # otherwise it comes from another process, possibly for another item
                 [header, *_] = instruction.item.headers
                 who = f"{header.source!r}, shard {header.shard}"
                 error.add_note(f"while inserting an item of {who}, into {instruction.replay!r}")
             raise
 
-    def reprioritise(self, instruction: Reprioritise) -> None:
-        """Give entries new priorities."""
+    def reprioritize(self, instruction: Reprioritize) -> None:
+        """Set new priorities of entries."""
         draw = instruction.draw
         if instruction.priorities is None:
             msg = f"the replay {draw.replay!r} waits for priorities: expected one for each sample from its learner, got None"
             raise WorkError(msg)
         try:
-            self._tables[draw.replay][draw.table].reprioritise(draw.entries, instruction.priorities)
+            self._tables[draw.replay][draw.table].reprioritize(draw.entries, instruction.priorities)
         except Exception as error:
             if not hasattr(error, "__notes__"):
                 error.add_note(f"while giving samples of {draw.replay!r} new priorities")

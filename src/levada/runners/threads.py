@@ -1,7 +1,7 @@
-"""Shards in threads of this process: items go over by reference, nothing is pickled. The in-process transport.
+"""Shards in threads of this process: items are passed by reference, and nothing is pickled. The in-process transport.
 
-Threads share Python's lock, so they help where environments let go of it: simulators in C++, environments that wait for
-something. The work may be anything, also a lambda or what a notebook defines.
+Threads share Python's global interpreter lock, so they help with environments that release it: simulators in C++,
+environments that wait for something. The work may be anything, including a lambda or a function defined in a notebook.
 
     levada train ppo --env ALE/Pong-v5 --shards 2 --on threads:2
 """
@@ -39,12 +39,12 @@ from levada.schedule import Ticket
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """Shards in threads, everything behind the queues in the calling one."""
+    """Runs shards in threads, and everything behind the queues in the calling thread."""
 
     workers: int | None = None
-    """How many; each carries whole shards. None: one for each core, but not more than there are shards."""
+    """Number of threads; each runs whole shards. None: one per core, but at most one per shard."""
     max_restarts: int = 3
-    """How often in a row a shard may fail before the run fails."""
+    """Number of consecutive failures of a shard before the run fails."""
 
     def __post_init__(self) -> None:
         check_counts("Threads", {"workers": (self.workers, 1), "max_restarts": (self.max_restarts, 0)})
@@ -59,7 +59,7 @@ class Threads:
         state: RunState | None = None,
         save_every: int | None = None,
     ) -> HubRun:
-        """Check the flow, start the threads, open sources and learners, and return the run, which has done nothing yet."""
+        """Check the flow, start the threads, open sources and learners, and return a run that has done nothing yet."""
         return HubRun(
             flow, ThreadTransport(), num_carriers=useful_workers(flow, self.workers), seed=seed, instruments=instruments,
             state=state, save_every=save_every, max_restarts=self.max_restarts, crosses_processes=False,
@@ -67,7 +67,7 @@ class Threads:
 
     @classmethod
     def parse(cls, after: str) -> Threads:
-        """From what stands behind `threads`: nothing, `:2`, or `:2,max_restarts=10`."""
+        """Parse the text after `threads`: nothing, `:2`, or `:2,max_restarts=10`."""
         return parse_place(cls, "threads", after)
 
     def __str__(self) -> str:
@@ -77,11 +77,11 @@ class Threads:
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
-"""How long threads may take to end."""
+"""Time that threads have to end, in seconds."""
 
 
 class ThreadTransport:
-    """Threads carry the shards."""
+    """Carries shards in threads."""
 
     def __init__(self) -> None:
         self._said: SimpleQueue[tuple[WorkerThread, Said]] = SimpleQueue()
@@ -89,7 +89,7 @@ class ThreadTransport:
         self._workers: list[WorkerThread] = []
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
-        """Keep the weights that there are."""
+        """Keep the existing weights."""
         self._plan = plan
         self._weights = {register: _Versions(keep, weights) for register, (keep, weights) in registers.items()}
 
@@ -109,22 +109,22 @@ class ThreadTransport:
             worker.flush()
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerThread, Said]]:
-        """What threads have to say."""
+        """Return messages from the threads."""
         try:
             said = [self._said.get(timeout=timeout_s)]
-            while not self._said.empty():  # nobody else takes from it
+            while not self._said.empty():  # this thread is the only reader
                 said.append(self._said.get())
         except Empty:
             return []
         return said
 
     def kill(self, carrier: WorkerThread, why: str) -> None:
-        """A thread cannot be killed, and is never asked to: `Threads` has no time limit."""
+        """Raise: a thread cannot be killed. This is never called, because `Threads` has no time limit."""
         msg = f"a thread was to be ended from outside ({why})"
         raise LevadaInternalError(msg)
 
     def close(self) -> None:
-        """End the threads, and wait for them: each finishes what it is doing, unless it hangs; that one is left."""
+        """Stop the threads and wait for them. Each finishes its current work; a hanging one is abandoned."""
         for worker in self._workers:
             worker.stop()
         deadline_s = monotonic() + PATIENCE_S
@@ -134,7 +134,7 @@ class ThreadTransport:
 
 
 class WorkerThread:
-    """One worker."""
+    """A worker thread."""
 
     def __init__(
         self,
@@ -156,15 +156,15 @@ class WorkerThread:
 
     @property
     def pid(self) -> int:
-        """The process that it is in: this one."""
+        """Id of this process, which contains the thread."""
         return os.getpid()
 
     def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
-        """Tickets that go out at the next `flush`."""
+        """Add tickets for the next `flush`."""
         self._tickets += [(ticket, first) for ticket in tickets]
 
     def forget_tickets(self) -> None:
-        """What was to be given is not to be given."""
+        """Discard the tickets for the next `flush`."""
         self._tickets.clear()
 
     def flush(self) -> None:
@@ -174,11 +174,11 @@ class WorkerThread:
         self._tickets.clear()
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Request it to end."""
         self._given.put(None)
 
     def join(self, patience_s: float) -> None:
-        """Wait until it has ended, or for so long; then it ends with the process."""
+        """Wait for it to end, up to `patience_s`; after that it ends with the process."""
         self._thread.join(patience_s)
         if self._thread.is_alive():
             names = ", ".join(f"{shard.node} {shard.index}" for shard in self.shards)
@@ -193,12 +193,12 @@ class WorkerThread:
                     if not self._host.is_idle:
                         for done in self._host.step():
                             self._said.put((self, done))
-        except BaseException as error:  # it would end this thread unseen
+        except BaseException as error:  # otherwise this thread would end silently
             self._said.put((self, CarrierEnded(f"with {type(error).__name__}: {error}")))
             raise
 
     def _listen(self) -> bool:
-        """Take the tickets that have come; sleeps until there are some, if there is nothing to do. False: stop."""
+        """Take the tickets that have arrived. Sleeps until there are some if idle. False: stop."""
         while self._host.is_idle or not self._given.empty():
             given = self._given.get()
             if given is None:
@@ -208,7 +208,7 @@ class WorkerThread:
 
 
 class _Versions:
-    """Weights of one register."""
+    """Versions of one register's weights."""
 
     def __init__(self, keep: int, weights: Mapping[int, Any]) -> None:
         self._keep = keep
@@ -216,12 +216,12 @@ class _Versions:
         self._newest = list(weights.items())[-1]
 
     def publish(self, version: int, weights: Any) -> None:
-        """Add a version; the oldest goes."""
+        """Add a version; the oldest is removed."""
         self._weights[version] = weights
         self._newest = (version, weights)
         while len(self._weights) > self._keep:
             del self._weights[next(iter(self._weights))]
 
     def read(self, version: int | None) -> tuple[int, Any]:
-        """A version, or the newest."""
+        """Return a version, or the newest."""
         return self._newest if version is None else (version, self._weights[version])

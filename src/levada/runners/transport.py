@@ -1,7 +1,7 @@
-"""Between a run and the places that carry its shards: tickets and weights go there, items come back.
+"""The interface between a run and the carriers of its shards: tickets and weights go out, items come back.
 
-A run drives the hub and the learners, and knows nothing of processes. Whatever can start carriers, hand them tickets and bring
-what they have made is a transport: threads of this process (`runners.threads`), processes and shared memory
+A run drives the hub and the learners, and knows nothing of processes. A transport is anything that can start carriers, pass
+them tickets and bring back their items: threads of this process (`runners.threads`), processes and shared memory
 (`runners.processes`), or the actors of a cluster.
 
     transport.open(plan, registers)
@@ -32,25 +32,25 @@ from levada.schedule.shards import Stores
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a carrier has to know of the flow; it can be pickled."""
+    """The part of the flow that a carrier needs; it can be pickled."""
 
     flow: str
     nodes: Mapping[str, Node]
-    """Those of the shards, and those that read from them."""
+    """Nodes of the shards, and the nodes that read from them."""
     stages: tuple[ShardStage, ...]
     stores: Stores
     policies: Mapping[str, str]
     """Register -> policy."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     save_rules: Mapping[str, SaveRule]
-    """By source."""
+    """Save rules, by source."""
     is_timed: bool
-    """Whether the result depends on timing: on which samples come first."""
+    """Whether the result depends on timing: on which samples arrive first."""
 
 
 class Spent(Struct, frozen=True):
-    """A firing at a shard, and when: seconds of `time.perf_counter`, which all processes of a machine share."""
+    """A firing at a shard, with times in seconds of `time.perf_counter`, which all processes of a machine share."""
 
     node: str
     number: int
@@ -60,11 +60,11 @@ class Spent(Struct, frozen=True):
 
 
 class CarrierBegan(Struct, frozen=True):
-    """The carrier is about to open its shards. What ends it before that has nothing to do with their states."""
+    """The carrier is about to open its shards. If it ends before this, the cause is unrelated to their states."""
 
 
 class CarrierBusy(Struct, frozen=True):
-    """The carrier begins something that takes long and is no hang; it has ended with it if the text is empty."""
+    """The carrier starts something slow that is not a hang; an empty text means that it has finished."""
 
     what: str
 
@@ -81,55 +81,55 @@ class ShardOpened(Struct, frozen=True):
 
 
 class TicketDone(Struct, frozen=True):
-    """What a ticket has yielded."""
+    """The result of a ticket."""
 
     closed: Closed
     spent: tuple[Spent, ...]
     state: Arrays | None
-    """Of the shard's work after this ticket, now and then; nothing changes these arrays."""
+    """Occasionally, the state of the shard's work after this ticket; nothing modifies these arrays."""
 
 
 class ShardFailed(Struct, frozen=True):
-    """The work of a shard raised an error: what it was working on is lost. It goes on with fresh work."""
+    """The work of a shard raised an error. Its work in progress is lost; it continues with newly opened work."""
 
     source: str
     shard: int
     is_final: bool
-    """It would raise that again and again: it could not be opened, saved, or sent. The shard does not go on."""
+    """Whether it would fail again and again: it could not be opened, saved, or sent. The shard does not continue."""
     error: BaseException
 
 
 class CarrierEnded(Struct, frozen=True):
-    """The carrier is gone, with all that it was working on."""
+    """The carrier is gone, with all work in progress."""
 
     how: str
     """In words, such as `by SIGKILL`."""
     by_error: bool = False
-    """Whether Python ended with an error that nobody caught."""
+    """Whether Python exited with an uncaught error."""
 
 
 Said: TypeAlias = CarrierBegan | CarrierBusy | ShardOpened | TicketDone | ShardFailed | CarrierEnded
 
 
 class Carrier(Protocol):
-    """A place that carries some shards."""
+    """A thread or process that carries some shards."""
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """What it carries."""
+        """The shards that it carries."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """The process that it is in; None: it could not be started."""
+        """Id of its process. None: it could not be started."""
         ...
 
     def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
-        """Tickets that go out at the next `flush`; `first`: before those that wait at the shard."""
+        """Add tickets for the next `flush`. `first`: before those that wait at the shard."""
         ...
 
     def forget_tickets(self) -> None:
-        """What was to be given is not to be given."""
+        """Discard the tickets for the next `flush`."""
         ...
 
 
@@ -137,29 +137,29 @@ class Transport(Protocol):
     """Starts carriers, and moves tickets, weights and items."""
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
-        """Begin. `registers`: how many versions each keeps, and the weights that there are, oldest first."""
+        """Start. `registers`: number of versions each register keeps, and the existing weights, oldest first."""
         ...
 
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> Carrier:
-        """Start a carrier; it opens its shards, each from its state, if it has one."""
+        """Start a carrier; it opens its shards, each from its state, if any."""
         ...
 
     def publish(self, register: str, version: int, weights: Any) -> None:
-        """Make a version readable; the oldest that is kept goes."""
+        """Make a version readable; the oldest one kept is removed."""
         ...
 
     def flush(self) -> None:
-        """Send what is to be sent: tickets go out once what names their versions is published."""
+        """Send everything pending; tickets are sent after the versions that they name are published."""
         ...
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[Carrier, Said]]:
-        """What carriers have to say; sleeps until one has, or for so long. Empty: none had."""
+        """Return messages from carriers. Sleeps until one arrives, or until the timeout; empty then."""
         ...
 
     def kill(self, carrier: Any, why: str) -> None:
-        """End a carrier that hangs, at once, and what it hangs on; its `CarrierEnded` will say why."""
+        """Kill a hanging carrier at once, and what it hangs on. Its `CarrierEnded` reports the reason."""
         ...
 
     def close(self) -> None:
-        """End all carriers, and wait until they have ended."""
+        """Stop all carriers, and wait until they have ended."""
         ...

@@ -1,4 +1,4 @@
-"""What a firing does, the same for every runner: call the user's work, or move the items; errors keep their traceback."""
+"""Execution of a firing, shared by all runners: call the user's work, or move the items. Errors keep their traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from levada.schedule import Firing, Output
 
 
 class WorkError(LevadaError, TypeError):
-    """The work of a node returned something that the flow cannot pass on."""
+    """The work of a node returned a value that the flow cannot pass on."""
 
 
 class IteratorEndedError(LevadaError, RuntimeError):
@@ -26,14 +26,13 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
     """Execute one firing.
 
     Args:
-        node: what fires.
-        work: the opened work: what a source's factory returned, the live learner, a replay's tables, or the function itself.
-        firing: with its inputs.
-        weights: for sources.
+        node: the node to fire.
+        work: the opened work: the result of a source's factory, the live learner, a replay's tables, or the function itself.
+        firing: the firing, with its inputs.
+        weights: weights for a source.
 
     Raises:
-        Exception: whatever the work raises; IteratorEndedError in place of StopIteration, StrayError in place of a
-            BaseException of the user's own.
+        Exception: whatever the work raises; IteratorEndedError for StopIteration, StrayError for a custom BaseException.
 
     """
     try:
@@ -94,7 +93,7 @@ def _check_metric(node: Node, name: object) -> None:
 
 
 def _made(value: Any) -> Output:
-    """What a source made, counted. A mapping holds what several policies saw of the same steps: the most of them count."""
+    """Count the output of a source. In a mapping several policies saw the same steps: the largest step count is used."""
     parts = list(value.values()) if isinstance(value, Mapping) else [value]
     num_env_steps = max((getattr(part, "num_env_steps", 0) for part in parts), default=0)
     episodes = tuple(episode for part in parts for episode in getattr(part, "episodes", ()))
@@ -125,12 +124,12 @@ def _learn(node: Node, learner: LearnerState[Any, Any], batch: Any) -> tuple[Out
 def read_weights(
     firing: Firing, policies: Mapping[str, str], find: Callable[[str, int | None], tuple[int, Any]]
 ) -> tuple[Any, dict[str, int]]:
-    """What a source is called with, and the versions of it by policy.
+    """Return the weights that a source is called with, and their versions by policy.
 
     Args:
-        firing: of a source.
+        firing: firing of a source.
         policies: register -> policy.
-        find: gives the version (None: the newest) of a register, and which one that is.
+        find: returns a version of a register (None: the newest) with its weights.
 
     """
     weights: dict[str | None, Any] = {}
@@ -142,11 +141,11 @@ def read_weights(
 
 
 def leave_if_forked(process: int, error: BaseException | None) -> None:
-    """End a process that user code has forked and let go of: it would go on as a second carrier of the same run.
+    """End a process that user code has forked and failed to end: it would continue as a second carrier of the same run.
 
     Args:
-        process: the process that the run belongs to.
-        error: what the forked process raised, if it did.
+        process: id of the process that the run belongs to.
+        error: the error that the forked process raised, if any.
 
     """
     if os.getpid() == process:
@@ -158,6 +157,6 @@ def leave_if_forked(process: int, error: BaseException | None) -> None:
 
 
 def explain(error: BaseException, flow: str, firing: Firing, versions: Mapping[str, int]) -> None:
-    """Add to an error where in the flow it happened; the traceback stays the user's own."""
+    """Add a note to an error on where in the flow it happened; the traceback remains the user's own."""
     made_with = ", ".join(f"{policy} {version}" for policy, version in versions.items()) or "none"
     error.add_note(f"in node {firing.node!r} of flow {flow!r} ({firing}); versions: {made_with}")

@@ -1,8 +1,8 @@
 """The schedule: pure state machines that every runner drives. Events in, instructions out; no I/O, clocks or threads.
 
-Schedule      the whole of it behind one `handle`, for a runner in one place; made of
-Hub             what all shards share: queues, registers, the nodes behind the queues; deals tickets
-ShardMachine    one shard: works on its tickets without asking anybody
+Schedule      everything behind one `handle`, for a runner in one place; consists of
+Hub             the state shared by all shards: queues, registers, the nodes behind the queues; deals tickets
+ShardMachine    one shard: works on its tickets without communication
 """
 
 from levada.schedule.cut import Cut
@@ -21,7 +21,7 @@ from levada.schedule.events import (
     Output,
     Publish,
     Read,
-    Reprioritise,
+    Reprioritize,
     Start,
     TableLost,
     Tell,
@@ -39,5 +39,5 @@ from levada.schedule.stages import NodeMachine, StageMachine
 __all__ = [
     "Begin", "Closed", "Cut", "Deal", "Event", "Finished", "Firing", "Forget", "Hub", "HubInstruction", "Insert",
     "Instruction", "Lost", "NodeMachine", "Output", "Publish", "QueueMachine", "Read", "RegisterMachine", "ReplayLimiter",
-    "ReplayMachine", "Reprioritise", "Schedule", "ShardMachine", "StageMachine", "Start", "TableLost", "Tell", "Ticket",
+    "ReplayMachine", "Reprioritize", "Schedule", "ShardMachine", "StageMachine", "Start", "TableLost", "Tell", "Ticket",
 ]  # fmt: skip

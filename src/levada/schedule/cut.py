@@ -1,7 +1,7 @@
-"""A cut through a run between two updates: what was learned from lies before it, everything else will be made again.
+"""A cut through a run between two updates: items that were learned from are before it, everything else is made again.
 
-In admission order that is exact. Tickets are consumed in their order, each names the version to be made with, and so what
-was under way at the cut can be thrown away and made anew from what the shards were before it, with the same result.
+In admission order this is exact. Tickets are consumed in order and each names the version to be made with. Work in progress
+at the cut can therefore be discarded and made again from the earlier state of the shards, with the same result.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ class QueueAccount(Struct, frozen=True):
 
 
 class Uncounted(Struct, frozen=True):
-    """An item that a replay has, and that no draw has followed yet: it counts with the next one."""
+    """An item in a replay that no draw has followed yet. It counts with the next draw."""
 
     header: Header
     reason: str | None = None
-    """Why it was dropped; None: it was inserted."""
+    """Why it was dropped. None: it was inserted."""
 
 
 class ReplayAccount(Struct, frozen=True):
     """What became of the items of a replay before the cut."""
 
     inserted: int
-    """Entries."""
+    """Entries inserted."""
     sampled: int
-    """Entries."""
+    """Entries sampled."""
     num_inserts: int
     num_draws: int
     room: tuple[int, ...]
-    """For each ticket in existence, in its order, the draws when it came back."""
+    """For each ticket in existence, in order, the number of draws when it came back."""
     dropped: Mapping[str, int]
     lost: int
     held: tuple[int, ...] = ()
-    """Entries that were inserted into each table since it was empty."""
+    """Entries inserted into each table since it was empty."""
     refilled: int = 0
-    """Inserts that asked for no samples, because they made up for a loss."""
+    """Inserts that required no samples because they replaced a loss."""
     lost_entries: int = 0
     given: tuple[int, ...] = ()
-    """The same as `held`, what was lost with the table included: the next item goes to the one that was given least."""
+    """Like `held`, but including lost entries. The next item goes to the table with the fewest."""
     uncounted: tuple[Uncounted, ...] = ()
     """Items since the last draw that was learned from."""
     seen: tuple[int, int, int] | None = None
-    """Entries inserted, sampled and held when that was drawn."""
+    """Entries inserted, sampled and held at that draw."""
 
 
 class Cut(Struct, frozen=True):
-    """The state of a hub between two updates; plain data, which JSON can hold."""
+    """State of a hub between two updates, as plain data that JSON can hold."""
 
     versions: Mapping[str, int]
     """Policy -> number of updates."""
     registers: Mapping[str, tuple[int, ...]]
-    """Register -> the versions that tickets can still name, oldest first."""
+    """Register -> versions that tickets can still name, oldest first."""
     tickets: Mapping[str, int]
-    """Source -> the first ticket that was not learned from."""
+    """Source -> first ticket that was not learned from."""
     num_firings: Mapping[str, int]
-    """Of the nodes behind the queues."""
+    """Number of firings of the nodes behind the queues."""
     queues: Mapping[str, QueueAccount]
     replays: Mapping[str, ReplayAccount]
     is_exact: bool
-    """Whether a run that goes on from here is, bit for bit, the one that was not interrupted."""
+    """Whether a run resumed from here is bit-for-bit identical to the uninterrupted one."""

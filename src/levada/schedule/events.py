@@ -1,4 +1,4 @@
-"""Events in, instructions out: the whole language between a runner and the schedule.
+"""Events in, instructions out: the interface between a runner and the schedule.
 
 firing = Firing(...)                                     # inside a Start instruction
 for instruction in schedule.handle(Finished(firing, outputs)):
@@ -17,39 +17,39 @@ from levada.flow.watch import Event as WatchEvent
 
 
 class Read(Struct, frozen=True):
-    """A register that a firing reads."""
+    """A read of a register by a firing."""
 
     key: str | None
-    """Under which name the source wants it; None if it reads a single register."""
+    """Name under which the source expects the value. None: it reads a single register."""
     register: str
     version: int | None
-    """The version that the ticket names; None: the newest when the firing starts."""
+    """The version that the ticket names. None: the newest when the firing starts."""
 
 
 class Ticket(Struct, frozen=True):
-    """The right of a shard to fire its source, for one item as a rule."""
+    """The right of a shard to fire its source, usually for one item."""
 
     source: str
     shard: int
     number: int
-    """Counted per source, from 0."""
+    """Number of the ticket, counted per source from 0."""
     versions: Mapping[str, int]
-    """Register -> the version to read, where a queue in admission order names one."""
+    """Register -> version to read, if a queue in admission order names one."""
 
 
 class Firing(Struct, frozen=True, eq=False):
-    """One call of a node, as the schedule orders it. Two firings are equal only if they are the same."""
+    """One call of a node, as ordered by the schedule. Two firings are equal only if they are the same object."""
 
     node: str
     shard: int | None
     number: int
-    """Which firing of this node and shard it is, from 1."""
+    """Count of firings of this node and shard, from 1."""
     inputs: tuple[Item, ...] = ()
     reads: tuple[Read, ...] = ()
     ticket: int | None = None
-    """The ticket of a source's firing."""
+    """Ticket of the firing, if the node is a source."""
     draw: Draw | None = None
-    """What a sample draws."""
+    """Draw of the firing, if the node is a sample."""
 
     def __str__(self) -> str:
         shard = "" if self.shard is None else f", shard {self.shard}"
@@ -58,21 +58,21 @@ class Firing(Struct, frozen=True, eq=False):
 
 
 class Output(Struct, frozen=True):
-    """One value that a firing made."""
+    """One output value of a firing."""
 
     value: Any
     port: str | None = None
     num_env_steps: int = 0
     episodes: tuple[Episode, ...] = ()
     entries: Any = None
-    """Of a sample: what the replay knows its entries by."""
+    """Handle of the drawn entries in the replay, if the node is a sample."""
 
 
-# ---- events: what happened
+# ---- events
 
 
 class Begin(Struct, frozen=True):
-    """The run begins."""
+    """The run starts."""
 
 
 class Finished(Struct, frozen=True):
@@ -81,17 +81,17 @@ class Finished(Struct, frozen=True):
     firing: Firing
     outputs: tuple[Output, ...] = ()
     versions: Mapping[str, int] = {}
-    """Policy -> version that a source's firing really used."""
+    """Policy -> version that the firing of a source actually used."""
 
 
 class Lost(Struct, frozen=True):
-    """A firing of a source will never be done: its worker failed. Its ticket is issued again."""
+    """A firing of a source will never finish because its worker failed. Its ticket is issued again."""
 
     firing: Firing
 
 
 class TableLost(Struct, frozen=True):
-    """A table of a replay is gone; another one, which is empty, takes its place."""
+    """A table of a replay was lost; an empty one replaces it."""
 
     replay: str
     table: int
@@ -100,37 +100,37 @@ class TableLost(Struct, frozen=True):
 
 
 class Closed(Struct, frozen=True):
-    """A shard has nothing left to do for a ticket."""
+    """A shard has no work left on a ticket."""
 
     ticket: Ticket
     made: Mapping[str, Sequence[Item]]
-    """Channel -> what goes there."""
+    """Channel -> items for it."""
     header: Header
-    """Of the source's last firing, for tickets of which nothing came."""
+    """Header of the source's last firing, for tickets that yielded no items."""
 
 
 Event: TypeAlias = Begin | Finished | Lost | TableLost
 
 
-# ---- instructions: what the runner has to do
+# ---- instructions to the runner
 
 
 class Start(Struct, frozen=True):
-    """This firing may start now; when it does is the runner's affair."""
+    """A firing may start now; the runner decides when it does."""
 
     firing: Firing
 
 
 class Deal(Struct, frozen=True):
-    """A shard gets a ticket."""
+    """Give a ticket to a shard."""
 
     ticket: Ticket
     first: bool = False
-    """It was dealt before, and lost: it goes before those that wait at the shard."""
+    """Whether it was dealt before and lost: it goes before the tickets that wait at the shard."""
 
 
 class Publish(Struct, frozen=True):
-    """Make these weights readable as this version."""
+    """Make these weights readable under this version."""
 
     register: str
     version: int
@@ -138,33 +138,33 @@ class Publish(Struct, frozen=True):
 
 
 class Forget(Struct, frozen=True):
-    """No ticket can name this version any more."""
+    """Discard a version: no ticket can name it any longer."""
 
     register: str
     version: int
 
 
 class Insert(Struct, frozen=True):
-    """Insert an item into a table of a replay, before any firing that is started after this."""
+    """Insert an item into a table of a replay, before any firing that starts after this."""
 
     replay: str
     table: int
     item: Item
 
 
-class Reprioritise(Struct, frozen=True):
-    """Give the entries of a draw new priorities, before any firing that is started after this."""
+class Reprioritize(Struct, frozen=True):
+    """Set new priorities for the entries of a draw, before any firing that starts after this."""
 
     draw: Draw
     priorities: Any
 
 
 class Tell(Struct, frozen=True):
-    """Something that instruments see."""
+    """Report an event to the instruments."""
 
     event: WatchEvent
 
 
-Instruction: TypeAlias = Start | Publish | Forget | Insert | Reprioritise | Tell
+Instruction: TypeAlias = Start | Publish | Forget | Insert | Reprioritize | Tell
 HubInstruction: TypeAlias = Deal | Instruction
-"""A hub also deals tickets; where hub and shards are in one place, that stays between them."""
+"""Instructions of a hub, including dealt tickets. With hub and shards in one place, those do not reach the runner."""

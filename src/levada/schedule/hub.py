@@ -2,10 +2,10 @@
 
     hub = Hub(flow, derive(flow))
     instructions = hub.begin()                           # Deal: to a shard; Start: a firing behind the queues
-    instructions = hub.closed(closed)                    # what a ticket has yielded
+    instructions = hub.closed(closed)                    # the result of a ticket
     instructions = hub.finished(Finished(firing, outputs))
 
-Sans-I/O, as everything here: no threads, clocks, sockets or tensors; time and randomness are the caller's.
+Sans-I/O, like everything here: no threads, clocks, sockets or tensors; time and randomness come from the caller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from levada.schedule.events import (
     HubInstruction,
     Output,
     Publish,
-    Reprioritise,
+    Reprioritize,
     Start,
     TableLost,
     Tell,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Hub:
-    """What all shards share."""
+    """State shared by all shards."""
 
     def __init__(self, flow: Flow, topology: Topology, readers: Readers) -> None:
         """`flow` must have passed its check."""
@@ -75,7 +75,7 @@ class Hub:
         self.registers = {name: RegisterMachine(name, keep=number) for name, number in keep.items()}
         self._spared: dict[str, set[int]] = {name: set() for name in flow.registers}
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
-        """Policy -> number of updates it has had."""
+        """Policy -> number of updates."""
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
         self._before_learners = {name for learner in learners for name in ancestors(flow, learner)}
         self._can_be_exact = all(
@@ -85,22 +85,22 @@ class Hub:
     # ---- events
 
     def begin(self) -> list[HubInstruction]:
-        """The run begins."""
+        """Start the run."""
         return self._go_on([])
 
     def closed(self, closed: Closed) -> list[HubInstruction]:
-        """A shard has nothing left to do for a ticket."""
+        """Handle a ticket on which a shard has no work left."""
         self._sources[closed.ticket.source].closed(closed)
         return self._go_on([])
 
     def lost(self, shards: Iterable[tuple[str, int]]) -> list[HubInstruction]:
-        """Shards, by source and number, have lost the tickets that they were working on: those are dealt again."""
+        """Deal again the tickets that these shards, given by source and number, were working on."""
         for source, shard in shards:
             self._sources[source].lost(shard)
         return self._go_on([])
 
     def table_lost(self, event: TableLost) -> list[HubInstruction]:
-        """A table of a replay is gone."""
+        """Handle the loss of a replay's table."""
         machine = self._replays[event.replay]
         told = Tell(machine.emptied(event.table))
         for firing in event.undone:
@@ -112,7 +112,7 @@ class Hub:
         return self._go_on([told])
 
     def finished(self, event: Finished) -> list[HubInstruction]:
-        """A firing behind the queues is done."""
+        """Handle a finished firing behind the queues."""
         firing = event.firing
         node, stage = self.flow.nodes[firing.node], self._stage_of[firing.node]
         stage.busy = None
@@ -146,7 +146,7 @@ class Hub:
     # ---- saving
 
     def cut(self, unfinished: Iterable[Firing]) -> Cut:
-        """A cut between two updates; `unfinished`: the firings behind the queues that were started, and not reported."""
+        """Take a cut between two updates. `unfinished`: firings behind the queues that were started but not reported."""
         unfinished = [firing for firing in unfinished if firing.node in self._before_learners]
         started = Counter(firing.node for firing in unfinished)
         held = [item for stage in self._stages for item in self._on_the_way(stage)]
@@ -185,7 +185,7 @@ class Hub:
         )
 
     def restore(self, cut: Cut, emptied: Collection[str] = ()) -> None:
-        """Go on from a cut, before `begin`; `emptied`: replays whose contents were not kept."""
+        """Resume from a cut, before `begin`. `emptied`: replays whose contents were not kept."""
         self.versions.update(cut.versions)
         for name, versions in cut.registers.items():
             self.registers[name].restore(versions)
@@ -207,7 +207,7 @@ class Hub:
                 machine.num_firings = cut.num_firings[name]
 
     def num_ahead(self, source: str) -> int:
-        """How many tickets a shard of a source may have done, or begun, that a saved run makes again."""
+        """Number of tickets that a shard of a source may have finished or started and that a restored run makes again."""
         if not self._can_be_exact:
             return 0
         machine = self._sources[source]
@@ -215,46 +215,46 @@ class Hub:
 
     @property
     def names_all_versions(self) -> bool:
-        """Whether every ticket says with which version its item is to be made, so that timing has no say."""
+        """Whether every ticket names the version to make its item with, so that the result does not depend on timing."""
         return all(
             channel.storage.is_exact if isinstance(channel, ReplayMachine) else channel.names_versions
             for channel in self._channels()
         )
 
     def tickets_per_update(self, source: str) -> int | None:
-        """How many tickets of a source one update uses, if that can be said."""
+        """Number of tickets of a source that one update uses. None: cannot be determined."""
         channels = self._sources[source].channels
         found = {None if isinstance(channel, ReplayMachine) else channel.channel.per_update for channel in channels}
         return found.pop() if self._can_be_exact and len(found) == 1 else None
 
-    # ---- looking
+    # ---- inspection
 
     def channels(self) -> dict[str, ChannelStatistics]:
-        """Statistics of every queue."""
+        """Return statistics of every queue."""
         return {name: queue.statistics() for name, queue in self._queues.items()}
 
     def replays(self) -> dict[str, ReplayStatistics]:
-        """Statistics of every replay."""
+        """Return statistics of every replay."""
         return {name: replay.statistics() for name, replay in self._replays.items()}
 
     def tickets(self, source: str, shard: int) -> list[Ticket]:
-        """What a shard has been dealt and has not closed, in its order."""
+        """Return the tickets that a shard has been dealt and has not closed, in its order."""
         return [dealt.ticket for dealt in self._sources[source].tickets[shard]]
 
     def blocked(self) -> Iterator[tuple[str, str, int]]:
-        """Sources that are held back: the source, the channel that withholds tickets, and how many shards have none."""
+        """Yield sources that are held back: source, channel that withholds tickets, and number of shards without a ticket."""
         for name, source in self._sources.items():
             held = source.blocked_by() if source.num_idle else None
             if held is not None:
                 yield name, held, source.num_idle
 
     def peek(self, node: str) -> list[Item]:
-        """What waits to be consumed by a node behind a queue, or in its queues."""
+        """Return the items waiting for a node behind a queue, including those in its queues."""
         stage = self._stage_of.get(node)
         return (stage.held(node) if stage else []) + [item for q in self._into.get(node, ()) for item in q.waiting()]
 
     def waiting(self) -> list[str]:
-        """Who waits for what, in words; for when nothing can go on."""
+        """Describe in words which node waits for what; used when the run cannot proceed."""
         lines = []
         for name, source in self._sources.items():
             held = source.blocked_by()
@@ -269,7 +269,7 @@ class Hub:
                 lines.append(f"{machine.node.name} has {counts}")
         return lines
 
-    # ---- inside
+    # ---- internals
 
     def _updated(self, node: Node, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
         policy = node.work.policy_name
@@ -290,20 +290,20 @@ class Hub:
                 replay.published(version)
 
     def _forgotten(self, register: str, version: int) -> Iterator[int]:
-        """The versions that nobody needs any more once a new one is published: not to read, nor to make again what a replay has
-        not inserted yet when the run is saved.
+        """Yield the versions that are no longer needed once a new one is published: neither for reading, nor for making again
+        what a replay has not inserted yet when the run is saved.
         """
         old = self._spared[register] | set(self.registers[register].publish(version))
         self._spared[register] = old & self._named(register)
         yield from sorted(old - self._spared[register])
 
     def _named(self, register: str) -> set[int]:
-        """The versions that tickets of replays name."""
+        """Return the versions named by tickets of replays."""
         policy = self.flow.registers[register].policy
         return {v for replay in self._replays.values() if replay.policy == policy for v in replay.versions()}
 
     def _versions_at_cut(self, register: str) -> tuple[int, ...]:
-        """The versions that a run needs to go on."""
+        """Return the versions that a run needs to resume."""
         versions, policy = self.registers[register].versions, self.flow.registers[register].policy
         if any(replay.policy == policy for replay in self._replays.values()) and not any(
             queue.policy == policy for queue in self._queues.values()
@@ -312,25 +312,25 @@ class Hub:
         return tuple(sorted({*versions, *self._named(register)}))
 
     def _learned(self, node: Node, firing: Firing, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
-        """What was drawn was learned from; new priorities go to whoever asked for them."""
-        wanted = {e.target for e in self.flow.edges if e.kind == "reprioritise" and e.source.node == node.name}
+        """Release the draws that were learned from, and send new priorities to the replays that take them."""
+        wanted = {e.target for e in self.flow.edges if e.kind == "reprioritize" and e.source.node == node.name}
         draws, start = draws_of(firing), 0
         priorities = next((output.value for output in outputs if output.port == "priorities"), None)
         for draw in draws:
             if draw.replay in wanted:
                 part = priorities if priorities is None or len(draws) == 1 else priorities[start : start + draw.size]
-                yield Reprioritise(draw, part)
+                yield Reprioritize(draw, part)
             start += draw.size
         yield from self._release(draws)
 
     def _on_the_way(self, stage: StageMachine) -> list[Item]:
-        """What a stage has taken, and no learner of it has learned from."""
+        """Return the items that a stage has taken and none of its learners has learned from."""
         if not stage.num_held:
             return []
         return [item for name in stage.machines if name in self._before_learners for item in stage.held(name)]
 
     def _release(self, draws: Iterable[Draw]) -> Iterator[Tell]:
-        """What was drawn has been learned from, or never will be: what it was drawn from counts."""
+        """Count everything that these draws could see: they have been learned from, or never will be."""
         for draw in draws:
             replay = self._replays[draw.replay]
             replay.learned(draw)
@@ -351,7 +351,7 @@ class Hub:
         return Tell(Reported(Report(origin, number, dict(self.versions), dict(firing.inputs[0].value))))
 
     def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:
-        """What can be done next."""
+        """Return what can be done next."""
         instructions += self._insert()
         for stage in self._stages:
             if stage.busy is None:
@@ -373,7 +373,7 @@ class Hub:
         return instructions
 
     def _insert(self) -> Iterator[HubInstruction]:
-        """Insert into the replays what may be inserted now."""
+        """Insert what the replays may insert now."""
         for replay in self._replays.values():
             yield from replay.inserts()
             yield from map(Tell, replay.told)
@@ -381,7 +381,7 @@ class Hub:
             yield from self._count(replay)
 
     def _draw(self, stage: StageMachine) -> Iterator[Start]:
-        """Draw from a replay what an idle stage can use."""
+        """Draw what an idle stage can use from a replay."""
         for name, machine in stage.machines.items():
             if machine.node.replay is not None and stage.wants_from(name):
                 replay = self._replays[machine.node.replay]
@@ -401,7 +401,7 @@ class Hub:
                     yield deal
 
     def _feed(self, stage: StageMachine) -> None:
-        """Take from the queues what an idle stage can use. Not while it is busy: an update there would make it older."""
+        """Take what an idle stage can use from the queues. A busy stage takes nothing: an update would make items older."""
         for machine, queues in self._feeds[stage]:
             full = [queue for queue in queues if queue.num_waiting]
             if len(full) > 1:
@@ -428,7 +428,7 @@ class Hub:
         return [*self._queues.values(), *self._replays.values()]
 
     def _where_items_count(self) -> dict[str, str | None]:
-        """Source -> the replay where its env steps and episodes are counted; None: when they are learned from."""
+        """Map each source to the replay at which its env steps and episodes are counted. None: counted when learned from."""
         counted: dict[str, str | None] = {}
         for name, source in self._sources.items():
             in_replays = all(isinstance(channel, ReplayMachine) for channel in source.channels)
@@ -436,8 +436,9 @@ class Hub:
         return counted
 
     def _versions_to_keep(self, register: str, topology: Topology) -> int:
-        """One more than the largest lag at which a ticket can name a version. Where tickets are for a replay: one for each, so
-        that draws need not wait for what was made with older ones if a version is published per item.
+        """Number of versions to keep: one more than the largest lag at which a ticket can name a version. With tickets for a
+        replay it is at least one more than their number, so that draws need not wait for items made with older versions if a
+        version is published per item.
         """
         policy = self.flow.registers[register].policy
         lags = [c.queue.max_lag for c in topology.channels if c.policy == policy and c.queue.blocks and c.queue.max_lag]
@@ -445,7 +446,7 @@ class Hub:
         return max([0, *lags, *tickets]) + 1
 
     def _kept(self, storage: Storage, keep: Mapping[str, int]) -> int:
-        """Versions that a replay's sources can read at a time."""
+        """Number of versions that a replay's sources can read at a time."""
         return min((keep[name] for name, r in self.flow.registers.items() if r.policy == storage.policy), default=1)
 
 
@@ -466,9 +467,9 @@ def _fewest_first(sources: Collection[SourceMachine]) -> Collection[SourceMachin
 
 
 def _with_turns(channels: Sequence[Channel], flow: Flow) -> Iterator[Channel]:
-    """In admission order sources take turns at a queue that they share, by their shards, so that timing has no say.
+    """Let sources that share a queue in admission order take turns, in proportion to their shards, independent of timing.
 
-    Not where another queue deals turns to two of them already: two rules could wait for each other.
+    Skipped where another queue already deals turns to two of them: two rules could wait for each other.
     """
     ruled = [set(channel.sources) for channel in channels if channel.proportions is not None]
     for channel in channels:

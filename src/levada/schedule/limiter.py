@@ -1,10 +1,10 @@
-"""The state machine that balances a replay: how much may be inserted, how much sampled.
+"""The state machine that balances a replay: how much may be inserted, and how much sampled.
 
 With `e = (inserted - filling) * samples_per_insert - sampled`, counted in items: inserting waits while `e > tolerance`,
-sampling while `e <= -tolerance` (after Reverb's rate limiter, arXiv 2102.04736, section 3.3). `filling` are the inserts that
-ask for no samples: `min_size`, and what had to be made up for after a loss. One of the two is always allowed; with a tolerance
-of 0 exactly one is, so the interleaving does not depend on timing. What is inserted at once (the transitions of a rollout), and
-a batch, are counted whole, so e stays within the tolerance and one step of either side.
+and sampling waits while `e <= -tolerance` (after Reverb's rate limiter, arXiv 2102.04736, section 3.3). `filling` is the
+number of inserts that require no samples: `min_size`, plus what replaces a loss. At least one side is always allowed. With a
+tolerance of 0 exactly one is, so the interleaving does not depend on timing. A batch, and items inserted at once (the
+transitions of a rollout), are counted whole, so e stays within the tolerance plus one step of either side.
 
 >>> limiter = ReplayLimiter(min_size=4, samples_per_insert=2.0, tolerance=0.0)
 >>> limiter.may_insert, limiter.may_sample
@@ -20,13 +20,13 @@ from __future__ import annotations
 
 
 class ReplayLimiter:
-    """Counts inserts and samples of one replay, and says which side has to wait."""
+    """Counts inserts and samples of one replay, and decides which side has to wait."""
 
     def __init__(self, *, min_size: int, samples_per_insert: float | None, tolerance: float) -> None:
         self.filling = min_size
-        """Inserts that ask for no samples."""
+        """Inserts that require no samples."""
         self.full_at = min_size
-        """Inserts from which on there is enough to sample from."""
+        """Number of inserts from which there is enough to sample from."""
         self.samples_per_insert = samples_per_insert
         self.tolerance = tolerance
         self.inserted = 0
@@ -34,11 +34,11 @@ class ReplayLimiter:
 
     @property
     def error(self) -> float:
-        """Samples that are owed (positive), or taken in advance (negative)."""
+        """Samples that are owed (positive) or taken in advance (negative)."""
         return (self.inserted - self.filling) * (self.samples_per_insert or 0.0) - self.sampled
 
     def reuse_of(self, inserted: int, sampled: int) -> float:
-        """Samples per insert, without those that ask for none."""
+        """Return the samples per insert, not counting inserts that require none."""
         return sampled / max(1, inserted - self.filling)
 
     @property
@@ -59,17 +59,17 @@ class ReplayLimiter:
         return self.samples_per_insert is None or self.error > -self.tolerance
 
     def insert(self, num: int = 1) -> None:
-        """`num` items were inserted at once."""
+        """Record that `num` items were inserted at once."""
         assert self.may_insert, "inserted while the replay had to be sampled"
         self.inserted += num
 
     def sample(self, size: int) -> None:
-        """A batch of `size` items was sampled."""
+        """Record that a batch of `size` items was sampled."""
         assert self.may_sample, "sampled more than the balance allows"
         self.sampled += size
 
     def refill(self, missing: int) -> None:
-        """So many inserts are needed, from now on, before there is enough to sample from again."""
+        """Require `missing` more inserts, from now on, before there is enough to sample from again."""
         full_at = self.inserted + missing
         self.filling += full_at - max(self.full_at, self.inserted)
         self.full_at = full_at

@@ -1,8 +1,8 @@
 """The state machine of one queue: tickets, order, staleness, and an account of every item.
 
 The rules, and the proof of the bound, are in `levada.flow.derive`. One mechanism serves every kind of queue: an item may
-be consumed if its number is below `oldest unconsumed + window`. Admission order is a window of 1; where tickets come
-back at consumption (free-running, or dropping) overtaking is free.
+be consumed if its number is below `oldest unconsumed + window`. Admission order is a window of 1. Where tickets come
+back at consumption (free-running, or dropping), overtaking is unrestricted.
 
 >>> from levada.flow.derive import derive
 >>> queue = QueueMachine(_example())         # max_lag=1, two items per update: four tickets
@@ -41,11 +41,11 @@ class Grant(Struct, frozen=True):
 
     number: int
     version: int | None
-    """The version to use; None: the newest."""
+    """The version to use. None: the newest."""
 
 
 class QueueMachine:
-    """Queue of one channel. Pure state: no clocks, no threads; the caller brings items and versions."""
+    """Queue of one channel. Pure state: no clocks, no threads; the caller supplies items and versions."""
 
     def __init__(self, channel: Channel) -> None:
         self.name = channel.name
@@ -66,16 +66,16 @@ class QueueMachine:
         self._making: dict[int, str] = {}
         self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
         self._oldest = 0  # smallest number that is not consumed, dropped or empty
-        self._gone: set[int] = set()  # numbers above `_oldest` of which this is true
-        self._unpublished = 0  # tickets whose items were consumed, and that come back with the next version
+        self._gone: set[int] = set()  # numbers above `_oldest` that are consumed, dropped or empty
+        self._unpublished = 0  # tickets of consumed items; they come back with the next version
         self.num_waiting = 0
-        """Items that are made and not consumed."""
+        """Number of items that are finished but not consumed."""
         self._produced = self._consumed = self._lost = 0
         self._dropped: Counter[str] = Counter()
-        self._lag_max = self._lag_sum = self._lag_count = 0  # of what was learned from
-        self._measured: list[tuple[Header, int]] = []  # the lag of what was consumed, and not learned from yet
+        self._lag_max = self._lag_sum = self._lag_count = 0  # of the items that were learned from
+        self._measured: list[tuple[Header, int]] = []  # lag of items consumed but not yet learned from
         self.told: list[Consumed | Dropped] = []
-        """What happened since the caller last emptied it."""
+        """Events since the caller last emptied the list."""
 
     # ---- tickets
 
@@ -88,7 +88,7 @@ class QueueMachine:
         return self._next_source() in (None, source)
 
     def issue(self, source: str) -> Grant:
-        """Issue a ticket; what this source has lost first, under its old number."""
+        """Issue a ticket. Tickets lost by this source are issued first, under their old numbers."""
         assert self.may_issue(source), f"{self.channel.name}: no ticket for {source}"
         if self._lost_numbers[source]:
             number = heapq.heappop(self._lost_numbers[source])
@@ -101,7 +101,7 @@ class QueueMachine:
         return Grant(number, self._version_of(number))
 
     def lost(self, number: int) -> None:
-        """The item will not come: its ticket can be issued again, to the same source."""
+        """Handle the loss of a ticket's item: the ticket can be issued again, to the same source."""
         source = self._making.pop(number)
         self._lost += 1
         heapq.heappush(self._lost_numbers[source], number)
@@ -109,7 +109,7 @@ class QueueMachine:
     # ---- items
 
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
-        """What was made with a ticket: one item as a rule, none if it was filtered, several from a flat_map."""
+        """Take the items made with a ticket: usually one, none if it was filtered, several from a flat_map."""
         del self._making[number]
         if not items:
             self._dropped["filtered"] += 1
@@ -130,7 +130,7 @@ class QueueMachine:
         return self._eligible() is not None
 
     def take(self, version: int | None) -> Item:
-        """The next item, consumed by an update that starts from `version` of the channel's policy."""
+        """Take the next item, consumed by an update that starts from `version` of the channel's policy."""
         number = self._eligible()
         assert number is not None, f"{self.channel.name} is not ready"
         items = self._waiting[number]
@@ -149,7 +149,7 @@ class QueueMachine:
         return item
 
     def learned(self, held: Collection[Header] = ()) -> None:
-        """An update has learned from what was taken, but for what still lies on the way to it: those lags count."""
+        """Count the lags of the items that an update has learned from: all that were taken, except those in `held`."""
         left = {id(header) for header in held}
         for header, lag in self._measured:
             if id(header) not in left:
@@ -159,7 +159,7 @@ class QueueMachine:
         self._measured = [(header, lag) for header, lag in self._measured if id(header) in left]
 
     def discard_stale(self, version: int) -> None:
-        """Drop what lags more than allowed behind `version` (only with `on_stale="drop"`)."""
+        """Drop items that lag more than allowed behind `version` (only with `on_stale="drop"`)."""
         if self.channel.queue.on_stale != "drop" or self.channel.policy is None:
             return
         limit = self.channel.queue.max_lag or 0
@@ -169,7 +169,7 @@ class QueueMachine:
                     self._drop(number, "stale")
 
     def published(self) -> None:
-        """The version made from what was taken is out: its tickets come back."""
+        """Record that the version made from the taken items is published: their tickets come back."""
         self._returned += self._unpublished
         self._unpublished = 0
 
@@ -177,15 +177,16 @@ class QueueMachine:
 
     @property
     def names_versions(self) -> bool:
-        """Whether each ticket says with which version its item is to be made."""
+        """Whether each ticket names the version to make its item with."""
         return self._names_versions
 
     def account(self, taken: Sequence[Header], *, are_made_again: bool) -> QueueAccount:
-        """What became of the items before a cut.
+        """Account for the items before a cut.
 
         Args:
-            taken: of items that were consumed, but not learned from yet.
-            are_made_again: what is under way and what was taken; else the one is lost, the other consumed.
+            taken: headers of items that were consumed but not yet learned from.
+            are_made_again: whether items in progress and taken items are made again. Otherwise the former count as lost and
+                the latter as consumed.
 
         """
         consumed, lost = self._consumed, self._lost
@@ -196,7 +197,7 @@ class QueueMachine:
         return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, self._lag_sum, self._lag_count)
 
     def restore(self, account: QueueAccount, version: int | None) -> None:
-        """Go on after a cut, with nothing under way; `version`: of the channel's policy."""
+        """Resume from a cut, with nothing in progress. `version`: version of the channel's policy."""
         self._consumed, self._dropped, self._lost = account.consumed, Counter(account.dropped), account.lost
         self._produced = account.consumed + sum(account.dropped.values()) + account.lost
         self._lag_max, self._lag_sum, self._lag_count = account.lag_max, account.lag_sum, account.lag_count
@@ -206,19 +207,19 @@ class QueueMachine:
             self._unpublished = version % every * per_update
             self._returned = self._next - self._unpublished
 
-    # ---- looking
+    # ---- inspection
 
     def waiting(self) -> list[Item]:
-        """The items that are made and not consumed, in the order in which they were finished."""
+        """Return the items that are finished but not consumed, in the order in which they were finished."""
         return [item for items in self._waiting.values() for item in items]
 
     @property
     def outstanding(self) -> int:
-        """Tickets that are not back."""
+        """Number of tickets that have not come back."""
         return self._next - self._returned
 
     def statistics(self) -> ChannelStatistics:
-        """The queue at this moment; lags are those of what was learned from."""
+        """Statistics of the queue at this moment. Lags are those of the items that were learned from."""
         policy = self.channel.policy
         mean = self._lag_sum / self._lag_count if self._lag_count else 0.0
         lag = LagStatistics(self._lag_max, mean, self.channel.lag_bound, self._lag_count)
@@ -226,7 +227,7 @@ class QueueMachine:
         ledger = Ledger(self._produced, self._consumed, dict(self._dropped), self._lost, in_flight)
         return ChannelStatistics(self.num_waiting, self.tickets, {policy: lag} if policy else {}, ledger)
 
-    # ---- inside
+    # ---- internals
 
     def _eligible(self) -> int | None:
         limit = self._oldest + self._window
@@ -264,12 +265,12 @@ class QueueMachine:
         return self.channel.policy is not None and self.channel.policy in header.versions
 
     def _lag(self, header: Header, version: int) -> int:
-        """Updates since the item was made; 0 if it was made without the policy (a demonstration, say)."""
+        """Return the number of updates since the item was made; 0 if made without the policy (a demonstration, say)."""
         assert self.channel.policy is not None
         return version - header.versions.get(self.channel.policy, version)
 
     def _version_of(self, number: int) -> int | None:
-        """The first published version with which the ticket can be outstanding; `derive` has the argument."""
+        """Return the first published version with which the ticket can be outstanding; `derive` has the argument."""
         if not self._names_versions:
             return None
         assert self.channel.per_update is not None and self.channel.publish_every is not None
@@ -278,7 +279,7 @@ class QueueMachine:
         return every * -(-beyond // (self.channel.per_update * every))
 
     def _next_source(self) -> str | None:
-        """Whose turn it is by the proportions of a union; None: anybody's."""
+        """Return the source whose turn it is by the proportions of a union. None: any source."""
         if self.channel.proportions is None:
             return None
         owed = self._owed()

@@ -1,4 +1,4 @@
-"""The state machine of a register: which versions exist, and when one can be forgotten.
+"""The state machine of a register: which versions exist, and when one can be discarded.
 
 >>> register = RegisterMachine("weights", keep=2)
 >>> register.publish(1), register.publish(2)
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 
 class RegisterMachine:
-    """Versions of one register. It begins with version 0, the initial weights."""
+    """Versions of one register. It initially holds version 0, the initial weights."""
 
     def __init__(self, name: str, *, keep: int) -> None:
-        """`keep`: how many versions a ticket can still name, the newest included."""
+        """`keep`: number of versions that a ticket can still name, including the newest."""
         self.name = name
         self._versions = deque([0])
         self.keep = keep
@@ -29,16 +29,16 @@ class RegisterMachine:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Those that exist, oldest first."""
+        """Existing versions, oldest first."""
         return tuple(self._versions)
 
     def restore(self, versions: Sequence[int]) -> None:
-        """Go on with these versions, which may be more than are kept."""
+        """Resume with these versions, which may be more than `keep`."""
         self._versions = deque(versions)
         self.keep = max(self.keep, len(versions))
 
     def publish(self, version: int) -> list[int]:
-        """Add a version; the versions that can be forgotten."""
+        """Add a version; return the versions that can be discarded."""
         assert version > self.newest, f"{self.name}: version {version} after {self.newest}"
         self._versions.append(version)
         forgotten = []
@@ -47,6 +47,6 @@ class RegisterMachine:
         return forgotten
 
     def resolve(self, version: int | None) -> int:
-        """The version that a reader gets: the one its ticket names, or the newest."""
+        """Return the version for a reader: the one its ticket names, or the newest."""
         assert version is None or version in self._versions, f"{self.name}: version {version} is gone or not yet there"
         return self.newest if version is None else version

@@ -1,9 +1,9 @@
 """The state machine of one replay: tickets for what is stored, the balance with what is drawn, and an account of every item.
 
-Towards sources it is what a queue is: it issues tickets and takes what was made with them. A ticket comes back when its
-items are inserted, which waits while the balance says so. In admission order with a tolerance of 0 inserts and draws
-interleave in one way only; then a ticket names the version that follows from the draws before it existed: ticket a the number
-of draws when ticket a - B was settled, B being the tickets in existence. It is issued once that version is published.
+To sources it looks like a queue: it issues tickets and takes the items made with them. A ticket comes back when its items are
+inserted, and the balance may delay that. In admission order with a tolerance of 0, inserts and draws interleave in only one
+way. A ticket then names the version that follows from the draws before it existed: for ticket a, the number of draws when
+ticket a - B was settled, where B is the number of tickets in existence. It is issued once that version is published.
 
 >>> from levada.flow.derive import derive
 >>> replay = ReplayMachine(_example(), keep=3)       # two tickets; four entries, then two samples per insert; draws of two
@@ -37,10 +37,10 @@ from levada.schedule.queues import Grant
 
 
 class ReplayMachine:
-    """Pure state: no clocks, no threads, no tables; the caller brings items and versions, and keeps what was inserted."""
+    """Pure state: no clocks, threads or tables. The caller supplies items and versions, and stores what was inserted."""
 
     def __init__(self, storage: Storage, *, keep: int) -> None:
-        """`keep`: how many published versions can be read at a time."""
+        """`keep`: number of published versions that can be read at a time."""
         self.storage = storage
         self.replay: Replay[object] = storage.replay
         self.name = storage.replay.name
@@ -53,40 +53,38 @@ class ReplayMachine:
             samples_per_insert=self.replay.samples_per_insert,
             tolerance=self.replay.tolerance,
         )
-        # an insert between a draw and its priorities would come now before them and now after
-        self._waits_for_priorities = self.replay.is_exact and storage.is_reprioritised
+        # otherwise an insert between a draw and its priorities could come before or after them
+        self._waits_for_priorities = self.replay.is_exact and storage.is_reprioritized
         self._next = 0
         self._room: deque[int] = deque(
             [0] * storage.tickets
-        )  # for each ticket that is back: the draws when it came back
-        self._draws_of: dict[int, int] = {}  # the same for each that is out
+        )  # for each ticket that is back: number of draws at that time
+        self._draws_of: dict[int, int] = {}  # the same for each outstanding ticket
         self._lost_numbers: dict[str, list[int]] = {source: [] for source in storage.sources}
         self._making: dict[int, str] = {}
         self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
-        self._filtered: dict[int, Header | None] = {}  # tickets among these that yielded nothing
-        self._oldest = 0  # smallest number that is not settled; only where items are inserted in order
-        self._settled: set[int] = set()  # numbers above it that are
+        self._filtered: dict[int, Header | None] = {}  # those of `_waiting` that yielded nothing
+        self._oldest = 0  # smallest unsettled number; only used with inserts in order
+        self._settled: set[int] = set()  # settled numbers above it
         self._published = 0
         self._num_inserts = 0
-        self._entries = [0] * storage.replay.tables  # inserted into each since it was empty
-        self._given = [0] * storage.replay.tables  # the same, what was lost with it included
-        self._refilling: set[int] = (
-            set()
-        )  # tables that were lost, until they hold their share of what is needed at least
+        self._entries = [0] * storage.replay.tables  # entries inserted into each table since it was empty
+        self._given = [0] * storage.replay.tables  # the same, including lost entries
+        self._refilling: set[int] = set()  # lost tables, until they hold their fraction of `min_size`
         self._lost_entries = 0
         self._num_draws = 0
-        self._next_draw = 0  # larger if draws were withdrawn
+        self._next_draw = 0  # exceeds `_num_draws` if draws were withdrawn
         self._open: set[int] = set()  # draws before which nothing may be inserted
         self._produced = self._lost = 0
         self._dropped: Counter[str] = Counter()
         self._uncounted: deque[tuple[int, Stored | Dropped]] = deque()  # each with the first draw that can see it
         self._at_draw: dict[int, tuple[int, int, int]] = {}  # entries inserted, sampled and held, for each open draw
-        self._seen: tuple[int, int, int] | None = None  # the same for the last that was learned from
+        self._seen: tuple[int, int, int] | None = None  # the same for the last draw that was learned from
         self.told: list[Stored] = []
-        """What happened since the caller last emptied it."""
+        """Events since the caller last emptied the list."""
         self.counted: list[Stored | Dropped] = []
-        """What counts since the caller last emptied it: all that was there when what was learned from was drawn, and nothing
-        that came later, so that counts do not depend on timing. While the replay is filled, everything counts at once."""
+        """Items counted since the caller last emptied the list: everything visible to the draws that were learned from, and
+        nothing inserted later, so that counts do not depend on timing. During filling, everything counts at once."""
 
     # ---- tickets
 
@@ -97,7 +95,7 @@ class ReplayMachine:
         return bool(self._room) and (self.policy is None or self._version_at(self._room[0]) <= self._published)
 
     def issue(self, source: str) -> Grant:
-        """Issue a ticket; what this source has lost first, under its old number."""
+        """Issue a ticket. Tickets lost by this source are issued first, under their old numbers."""
         assert self.may_issue(source), f"{self.name}: no ticket for {source}"
         if self._lost_numbers[source]:
             number = heapq.heappop(self._lost_numbers[source])
@@ -110,13 +108,13 @@ class ReplayMachine:
         return Grant(number, None if self.policy is None else self._version_at(self._draws_of[number]))
 
     def lost(self, number: int) -> None:
-        """The items will not come: their ticket can be issued again, to the same source."""
+        """Handle the loss of a ticket's items: it can be issued again, to the same source."""
         source = self._making.pop(number)
         self._lost += 1
         heapq.heappush(self._lost_numbers[source], number)
 
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
-        """What was made with a ticket. If that is nothing, it waits for its turn all the same, for then the ticket comes back."""
+        """Take the items made with a ticket. An empty result also waits for its turn, when its ticket comes back."""
         del self._making[number]
         self._produced += max(0, len(items) - 1)
         self._waiting[number] = deque(items)
@@ -124,7 +122,7 @@ class ReplayMachine:
             self._filtered[number] = header
 
     def published(self, version: int) -> None:
-        """A version of the policy can be read."""
+        """Record that a version of the policy can be read."""
         self._published = version
 
     # ---- inserting and drawing
@@ -145,7 +143,7 @@ class ReplayMachine:
                 yield self._insert(item, is_filling)
 
     def insert_at_once(self, item: Item) -> Insert:
-        """Insert what was made behind a queue or from samples, without a ticket; it counts in the balance all the same."""
+        """Insert an item made behind a queue or from samples, without a ticket. It still counts in the balance."""
         self._produced += 1
         is_filling = not self._limiter.is_full
         self._limiter.inserted += _num_entries(item)
@@ -156,7 +154,7 @@ class ReplayMachine:
         return self._limiter.may_sample and self._can_be_read_after(self._num_draws + 1)
 
     def draw(self, size: int, minibatch_size: int | None = None) -> Draw:
-        """Draw a batch; see `Draw`. None: it is one minibatch."""
+        """Draw a batch; see `Draw`. `minibatch_size=None`: the batch is one minibatch."""
         assert self.may_draw(), f"{self.name}: drawn while it has to be filled, or read"
         self._limiter.sample(size)
         number, some = self._next_draw, [table for table, num in enumerate(self._entries) if num]
@@ -169,12 +167,12 @@ class ReplayMachine:
         return Draw(self.name, table, size, minibatch_size or size, number)
 
     def drawn(self, draw: Draw) -> None:
-        """A batch is there."""
+        """Record that a batch has been drawn."""
         if not self._waits_for_priorities:
             self._open.discard(draw.number)
 
     def learned(self, draw: Draw) -> None:
-        """An update has learned from a draw, or never will: what could be drawn counts. Its priorities are on their way."""
+        """Count what a draw could see: an update has learned from it, or never will. Its priorities are on their way."""
         self._open.discard(draw.number)
         self._seen = self._at_draw.pop(draw.number, self._seen)
         while self._uncounted and self._uncounted[0][0] <= draw.number:
@@ -183,7 +181,7 @@ class ReplayMachine:
     # ---- losing
 
     def emptied(self, table: int) -> Emptied:
-        """A table was lost. If too little is left, it has to be made up for before anything is drawn again."""
+        """Handle the loss of a table. If too few entries remain, they must be replaced before the next draw."""
         num_lost = min(self._entries[table], self.replay.capacity_per_table)
         self._entries[table] = 0
         self._refilling.add(table)
@@ -196,12 +194,12 @@ class ReplayMachine:
         return Emptied(self.name, table, num_lost)
 
     def withdraw(self, draw: Draw) -> None:
-        """A draw cannot be carried out, for its table was lost."""
+        """Withdraw a draw that cannot be carried out because its table was lost."""
         self._limiter.sampled -= draw.size
         self._num_draws -= 1
         self._open.discard(draw.number)
         self._at_draw.pop(draw.number, None)
-        # no ticket may wait for the version that this draw would have led to, which may need that ticket first
+        # no ticket may wait for the version that this draw would have led to, since that version may need the ticket first
         self._room = deque(min(draws, self._num_draws) for draws in self._room)
         self._draws_of = {number: min(draws, self._num_draws) for number, draws in self._draws_of.items()}
 
@@ -209,23 +207,23 @@ class ReplayMachine:
 
     @property
     def next_insert(self) -> int:
-        """The first ticket whose items are not inserted, in admission order."""
+        """The first ticket, in admission order, whose items are not inserted."""
         return self._oldest
 
     def filtered(self) -> list[Header]:
-        """Of the tickets that yielded nothing, and wait for their turn."""
+        """Headers of the tickets that yielded nothing and wait for their turn."""
         return [header for header in self._filtered.values() if header is not None]
 
     def is_between_draws(self, undone: Sequence[Draw]) -> bool:
-        """Whether no draw is open but those that were not carried out, and no ticket is half inserted."""
+        """Whether no draw is open except those never carried out, and no ticket is half inserted."""
         return self._open <= {draw.number for draw in undone} and not self._settled
 
     def account(self, undone: Sequence[Draw], *, are_made_again: bool) -> ReplayAccount:
-        """What became of the items before a cut, where what is under way is made again, or lost.
+        """Account for the items before a cut; items in progress are made again or lost.
 
         Args:
             undone: draws that were not carried out.
-            are_made_again: the items that are under way.
+            are_made_again: whether the items in progress are made again.
 
         """
         again = [self._draws_of[number] for number in sorted(self._draws_of)]
@@ -239,13 +237,13 @@ class ReplayMachine:
         )  # fmt: skip
 
     def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
-        """Go on after a cut, with nothing under way.
+        """Resume from a cut, with nothing in progress.
 
         Args:
-            account: of the replay.
-            is_empty: its contents were not kept, so the balance begins anew.
-            tickets: that are settled.
-            published: version of the policy.
+            account: account of the replay.
+            is_empty: whether its contents were not kept; the balance then restarts.
+            tickets: number of settled tickets.
+            published: published version of the policy.
 
         """
         if not is_empty:
@@ -267,21 +265,21 @@ class ReplayMachine:
         self._published = published
 
     def versions(self) -> set[int]:
-        """The published versions that tickets name whose items are not inserted, or that can be issued now."""
+        """Return the published versions named by tickets whose items are not inserted or that can be issued now."""
         if self.policy is None:
             return set()
         named = {self._version_at(draws) for draws in (*self._draws_of.values(), *self._room)}
         return {version for version in named if version <= self._published}
 
-    # ---- looking
+    # ---- inspection
 
     @property
     def num_entries(self) -> int:
-        """Entries that are held."""
+        """Number of entries held."""
         return min(sum(min(num, self.replay.capacity_per_table) for num in self._entries), self.replay.capacity)
 
     def statistics(self) -> ReplayStatistics:
-        """The replay at the last draw that was learned from; before the first, and in the ledger: at this moment."""
+        """Statistics at the last draw that was learned from. The ledger, and all before the first draw, is current."""
         limiter = self._limiter
         ledger = Ledger(self._produced, self._num_inserts, dict(self._dropped), self._lost, self._num_in_flight)
         now = (limiter.inserted, limiter.sampled, self.num_entries)
@@ -292,10 +290,10 @@ class ReplayMachine:
         )  # fmt: skip
 
     def waiting(self) -> list[Item]:
-        """The items that are made and not inserted."""
+        """Return the items that are finished but not inserted."""
         return [item for items in self._waiting.values() for item in items]
 
-    # ---- inside
+    # ---- internals
 
     @property
     def _num_in_flight(self) -> int:
@@ -306,7 +304,7 @@ class ReplayMachine:
             stored = Stored(self.name, header)
             self.told.append(stored)
             self._count(stored, is_filling)
-        table = self._given.index(min(self._given))  # items may differ in size, and tables should not
+        table = self._given.index(min(self._given))  # items may differ in size, tables should not
         self._num_inserts += 1
         self._given[table] += _num_entries(item)
         self._entries[table] += _num_entries(item)
@@ -341,11 +339,11 @@ class ReplayMachine:
             self._oldest += 1
 
     def _version_at(self, num_draws: int) -> int:
-        """The published version after so many draws: each leads to one update."""
+        """Return the published version after this many draws: each leads to one update."""
         return num_draws - num_draws % self.storage.publish_every
 
     def _can_be_read_after(self, num_draws: int) -> bool:
-        """Whether the versions that tickets name, and may still be read, are kept once so many draws were learned from."""
+        """Whether the versions that tickets name and may still read are kept after learning from this many draws."""
         if self.policy is None:
             return True
         unread = [self._draws_of[number] for number in self._making] + list(self._room)[:1]
@@ -355,7 +353,7 @@ class ReplayMachine:
 
 
 def _num_entries(item: Item) -> int:
-    """Entries that an item is."""
+    """Number of entries in an item."""
     num: int = getattr(item.value, "num_entries", 1)
     return num
 

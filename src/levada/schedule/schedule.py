@@ -1,7 +1,7 @@
 """The schedule of a whole flow in one place: the hub and all shards behind one `handle`.
 
-Sans-I/O: no threads, clocks, sockets or tensors; time and randomness are the caller's. Every runner drives these
-machines, so what is proved and tested here (lag, accounts, progress) holds for all of them.
+Sans-I/O: no threads, clocks, sockets or tensors; time and randomness come from the caller. Every runner drives these
+machines, so whatever is proved and tested here (lag, accounts, progress) holds for all runners.
 
     schedule = Schedule(flow)
     instructions = schedule.handle(Begin())
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Schedule:
-    """All state of a running flow but the values' meaning: who may fire, with what, and what became of each item."""
+    """All state of a running flow except the meaning of values: which node may fire, with which items, and their fate."""
 
     def __init__(self, flow: Flow) -> None:
         """`flow` must have passed its check."""
@@ -52,7 +52,7 @@ class Schedule:
         self._running: dict[Firing, ShardMachine] = {}
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take note of what happened; what is to be done next."""
+        """Record an event; return what is to be done next."""
         if isinstance(event, Begin):
             return self._follow(self.hub.begin())
         if isinstance(event, TableLost):
@@ -67,13 +67,13 @@ class Schedule:
         return self._follow(self.hub.lost([(machine.source, machine.shard)]))
 
     def peek(self, node: str) -> list[Item]:
-        """What waits to be consumed by a node: handed over to it, or in its queues."""
+        """Return the items waiting for a node, including those in its queues."""
         return [item for machine in self._shards.values() for item in machine.held(node)] + self.hub.peek(node)
 
     def _follow(
         self, instructions: Sequence[HubInstruction | Closed], machine: ShardMachine | None = None
     ) -> list[Instruction]:
-        """Do here what is between hub and shards; the rest is the runner's. `machine`: whose shard's firings start."""
+        """Carry out the instructions between hub and shards; return the rest. `machine`: the shard whose firings start."""
         left: list[Instruction] = []
         for instruction in instructions:
             if isinstance(instruction, Start):

@@ -1,11 +1,11 @@
-"""The state machine of one shard: its tickets in order, and what the nodes beside its source do with their items.
+"""The state machine of one shard: its tickets in order, and the processing of items by the nodes next to its source.
 
-It knows nothing of queues and versions: it is dealt tickets, and says what came of each. So it can live wherever the
-shard does, in another process say, and nobody is asked between one node and the next.
+It knows nothing of queues and versions: it receives tickets and reports the result of each. It can therefore live wherever
+the shard does, for example in another process, with no communication between one node and the next.
 
     shard = ShardMachine(flow.nodes, readers(flow.nodes), stage, index)
     starts = shard.deal(ticket)                          # firings to execute
-    more = shard.finished(Finished(firing, outputs))     # further firings, or what the ticket has yielded
+    more = shard.finished(Finished(firing, outputs))     # further firings, or the result of the ticket
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from levada.schedule.events import Closed, Finished, Firing, Output, Read, Start
 from levada.schedule.stages import StageMachine
 
 Readers: TypeAlias = Mapping[tuple[str, str | None], Sequence[tuple[Node, int]]]
-"""Node and port -> who reads it, with which of its inputs."""
+"""Node and port -> the nodes that read it, each with the index of its input."""
 
 
 Stores: TypeAlias = Mapping[tuple[str, str | None], Sequence[str]]
-"""Node and port -> the replays that it is stored in."""
+"""Node and port -> the replays that store it."""
 
 
 def stores(edges: Iterable[Edge]) -> Stores:
-    """What is stored where."""
+    """Map each output to the replays that store it."""
     found: dict[tuple[str, str | None], list[str]] = {}
     for edge in edges:
         if edge.kind == "store":
@@ -39,7 +39,7 @@ def stores(edges: Iterable[Edge]) -> Stores:
 
 
 def readers(nodes: Mapping[str, Node]) -> Readers:
-    """Who reads what."""
+    """Map each output to the nodes that read it."""
     found: dict[tuple[str, str | None], list[tuple[Node, int]]] = {}
     for node in nodes.values():
         for index, edge in enumerate(node.inputs):
@@ -58,12 +58,12 @@ class _Open:
 
 
 class ShardMachine:
-    """One logical copy of a source and of the nodes beside it. It works on one ticket at a time, one node at a time."""
+    """One logical copy of a source and of the nodes next to it. It works on one ticket and one node at a time."""
 
     def __init__(
         self, nodes: Mapping[str, Node], readers: Readers, stores: Stores, stage: ShardStage, shard: int
     ) -> None:
-        """`nodes`, `readers` and `stores`: of the whole flow."""
+        """`nodes`, `readers` and `stores` belong to the whole flow."""
         self.source = stage.source
         self.shard = shard
         self._readers = readers
@@ -73,10 +73,10 @@ class ShardMachine:
         self._stage = StageMachine([nodes[name] for name in stage.nodes], shard=shard)
         self._open: deque[_Open] = deque()
         self._misses = False
-        """Whether a ticket was lost that is still to be dealt again; it goes first, so nothing is begun before."""
+        """Whether a lost ticket is still to be dealt again; it goes first, so nothing starts before it."""
 
     def deal(self, ticket: Ticket, *, first: bool = False) -> list[Start | Closed]:
-        """Take a ticket; `first`: before those that wait already, for it was dealt before, and lost."""
+        """Take a ticket. `first`: put it before the waiting tickets, because it was dealt before and lost."""
         opened = _Open(ticket, self._firings_per_ticket)
         if first:
             self._misses = False
@@ -86,7 +86,7 @@ class ShardMachine:
         return self._next() if self._stage.busy is None and not self._misses else []
 
     def finished(self, event: Finished) -> list[Start | Closed]:
-        """Take note of what a firing made; what is to be done next."""
+        """Record the outputs of a firing; return what is to be done next."""
         firing, opened = event.firing, self._open[0]
         self._stage.busy = None
         if firing.ticket is not None:
@@ -105,14 +105,14 @@ class ShardMachine:
         return self._next()
 
     def lost(self) -> None:
-        """The ticket that was being worked on is lost, with all that was made of it."""
+        """Discard the ticket that was being worked on, with everything made from it."""
         self._stage.clear()
         self._stage.busy = None
         self._open.popleft()
         self._misses = True
 
     def held(self, node: str) -> list[Item]:
-        """The items that were handed to a node and wait there."""
+        """Return the items that wait at a node."""
         return self._stage.held(node)
 
     def _pass_on(self, item: Item, readers: Sequence[tuple[Node, int]]) -> None:
@@ -135,7 +135,7 @@ class ShardMachine:
         return Header(event.versions, firing.node, firing.shard, firing.ticket, num_env_steps, episodes)
 
     def _next(self) -> list[Start | Closed]:
-        """Go on with the items that lie here, with the ticket, or with the next one."""
+        """Continue with the items waiting here, with the current ticket, or with the next one."""
         machine = self._stage.next_ready()
         if machine is not None:
             return [self._stage.start(machine)]
@@ -152,10 +152,10 @@ class ShardMachine:
 
 
 def headers_of(firing: Firing) -> tuple[Header, ...]:
-    """The headers of everything that a firing uses."""
+    """Return the headers of everything that a firing uses."""
     return tuple([header for item in firing.inputs for header in item.headers])
 
 
 def draws_of(firing: Firing) -> tuple[Draw, ...]:
-    """The draws of everything that a firing uses."""
+    """Return the draws of everything that a firing uses."""
     return tuple([draw for item in firing.inputs for draw in item.draws])

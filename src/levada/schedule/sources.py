@@ -1,6 +1,6 @@
-"""The state machine of one source: who gets which ticket, and what becomes of it.
+"""The state machine of one source: which shard gets which ticket, and what becomes of it.
 
-A ticket is issued by every channel that the source's items go to, and is dealt to one shard.
+Every channel that receives the source's items issues a ticket; together they are dealt to one shard as one ticket.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from levada.schedule.replays import ReplayMachine
 
 @dataclass(frozen=True, slots=True)
 class _Dealt:
-    """A ticket that a shard has."""
+    """A ticket that a shard holds."""
 
     ticket: Ticket
     numbers: Mapping[str, int]
-    """Channel -> number there; it differs from the ticket's where several sources share a queue."""
+    """Channel -> number of the ticket there, which differs from the ticket's own if several sources share a queue."""
 
 
 AT_HAND = 2
-"""Tickets that a shard has at most in arrival order: the next lies there when one is done, also while the hub is busy."""
+"""Most tickets per shard in arrival order: the next is available when one is done, even while the hub is busy."""
 
 
 class SourceMachine:
-    """Deals the tickets of one source to its shards: round-robin in admission order, else to who has waited the longest."""
+    """Deals the tickets of one source to its shards: round-robin in admission order, otherwise to the longest waiting."""
 
     def __init__(
         self, stage: ShardStage, channels: Sequence[QueueMachine | ReplayMachine], registers: Sequence[tuple[str, str]]
     ) -> None:
-        """`registers`: those that the source reads, each with its policy."""
+        """`registers`: the registers that the source reads, each with its policy."""
         self.stage = stage
         self.channels = channels
         self.round_robin = any(channel.is_ordered for channel in channels)
         self.tickets: list[list[_Dealt]] = [[] for _ in range(stage.shards)]
-        """Per shard: the first is being worked on."""
+        """Tickets per shard; the first is being worked on."""
         self._registers = registers
         self.num_idle = stage.shards
-        """Shards that have no ticket."""
+        """Number of shards without a ticket."""
         self.issued = 0
-        """Tickets, without those that were issued again."""
-        self._lost: list[tuple[int, int]] = []  # each with the shard that has lost it, and gets it again
+        """Number of tickets issued, not counting those issued again."""
+        self._lost: list[tuple[int, int]] = []  # each with the shard that lost it and gets it again
         self._dealt_last = [-1] * stage.shards
 
     @property
     def issued_per_shard(self) -> float:
-        """How much this source has had; who has had least is asked first."""
+        """Tickets issued per shard; sources with the fewest are served first."""
         return self.issued / self.stage.shards
 
     def blocked_by(self) -> str | None:
-        """The channel that withholds tickets."""
+        """Return the channel that withholds tickets."""
         for machine in self.channels:
             if not machine.may_issue(self.stage.source):
                 return machine.name
@@ -83,27 +83,27 @@ class SourceMachine:
         return Deal(ticket, again)
 
     def left(self) -> set[int]:
-        """Tickets that are out, or lost."""
+        """Return the tickets that are outstanding or lost."""
         return {dealt.ticket.number for tickets in self.tickets for dealt in tickets} | {
             number for number, _ in self._lost
         }
 
     def at(self, number: int, versions: Mapping[str, int]) -> bool:
-        """Whether exactly the tickets before a number were used for that many updates."""
+        """Whether exactly the tickets before `number` were used for that many updates."""
         [channel] = self.channels
         if isinstance(channel, ReplayMachine):
             return number == channel.next_insert
         return number == (channel.channel.per_update or 0) * versions[channel.policy or ""]
 
     def closed(self, closed: Closed) -> None:
-        """Hand over what a ticket has yielded."""
+        """Hand the result of a ticket to its channels."""
         dealt = self._take_back(closed.ticket.shard)
         assert dealt.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {dealt.ticket}"
         for machine in self.channels:
             machine.finished(dealt.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
 
     def lost(self, shard: int) -> None:
-        """The ticket that a shard was working on is to be issued again."""
+        """Mark the ticket that a shard was working on to be issued again."""
         dealt = self._take_back(shard)
         for machine in self.channels:
             machine.lost(dealt.numbers[machine.name])

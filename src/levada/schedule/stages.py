@@ -1,11 +1,11 @@
-"""The state machine of one stage: which of its nodes can fire, with which items. A stage fires one node at a time.
+"""The state machine of one stage: which of its nodes can fire, and with which items. A stage fires one node at a time.
 
-What is furthest downstream fires first, so that little lies between nodes. A node fires when each of its inputs holds
-what it needs: `size` items for a batch, one otherwise; a union needs one in any input, or in the input whose turn it is.
-At a shard a union has no turns, for the items of its other inputs are at other shards: the tickets are dealt by weight.
+The node furthest downstream fires first, so that few items wait between nodes. A node fires when each of its inputs holds the
+items it needs: `size` items for a batch, otherwise one. A union needs one item in any input, or in the input whose turn it
+is. At a shard a union has no turns, because the items of its other inputs are at other shards: tickets are dealt by weight.
 
-A stage asks for an item only if it can pass it on to a learner without waiting for another item that may not come:
-nothing grows old, or piles up, between a queue and the update.
+A stage requests an item only if it can pass it on to a learner without waiting for another item that may not come. No items
+grow old or pile up between a queue and the update.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from levada.schedule.events import Firing, Read, Start
 
 @dataclass
 class NodeMachine:
-    """Firing rule and hand-over buffers of one node in one stage."""
+    """Firing rule and input buffers of one node in one stage."""
 
     node: Node
     sharded: bool = False
@@ -49,17 +49,17 @@ class NodeMachine:
         return bool(self.buffers)
 
     def wants(self, index: int) -> bool:
-        """Whether another item should be brought to an input."""
+        """Whether an input should receive another item."""
         if self.node.kind == "union":
             return not any(self.buffers) and self._due() in (None, index)
         return len(self.buffers[index]) < self.need
 
     def order_of(self, index: int) -> int:
-        """Which input is asked first, where several could give: the one after the last, in turn."""
+        """Rank of an input when several could supply an item: the one after the last is first, in turn."""
         return (index - self._last - 1) % len(self.buffers)
 
     def take(self) -> tuple[Item, ...]:
-        """The items of one firing."""
+        """Take the items of one firing."""
         if self.node.kind == "union":
             index = self._turn()
             assert index is not None
@@ -69,14 +69,14 @@ class NodeMachine:
         return tuple(buffer.popleft() for buffer in self.buffers for _ in range(self.need))
 
     def _turn(self) -> int | None:
-        """The input that a union takes from now."""
+        """Return the input that a union takes from next, if it has an item."""
         due = self._due()
         if due is None:
             return min((i for i, buffer in enumerate(self.buffers) if buffer), key=self.order_of, default=None)
         return due if self.buffers[due] else None
 
     def _due(self) -> int | None:
-        """By weights, the input that is furthest behind its share: exact, no dice. None: any."""
+        """Return the input that is furthest behind its proportion; deterministic, not random. None: any."""
         if self.node.weights is None or self.sharded:
             return None
         rounds = sum(self._taken) + 1
@@ -86,7 +86,7 @@ class NodeMachine:
 
 
 class StageMachine:
-    """Nodes that one place executes in sequence."""
+    """Nodes that are executed in sequence in one place."""
 
     def __init__(self, nodes: Iterable[Node], *, shard: int | None = None) -> None:
         """`nodes`: in the order in which items pass."""
@@ -95,12 +95,12 @@ class StageMachine:
         self._ahead = {name: self._inputs_ahead(name) for name in self.machines}
         self._downstream_first = tuple(m for m in reversed(list(self.machines.values())) if m.buffers)
         self.num_held = 0
-        """Items that lie between nodes."""
+        """Number of items waiting between nodes."""
         self.busy: str | None = None
         """The node that is firing."""
 
     def next_ready(self) -> NodeMachine | None:
-        """The node that should fire next; None if none can, or one does already."""
+        """Return the node that should fire next. None: no node can, or one is already firing."""
         if self.num_held and self.busy is None:
             for machine in self._downstream_first:
                 if machine.ready:
@@ -110,7 +110,7 @@ class StageMachine:
     def start(
         self, machine: NodeMachine, reads: tuple[Read, ...] = (), ticket: int | None = None, draw: Draw | None = None
     ) -> Start:
-        """Fire a node of the stage that is ready; or its source, with a ticket; or a sample, with what it draws."""
+        """Fire a ready node of the stage, its source with a ticket, or a sample with its draw."""
         inputs: tuple[Item, ...] = ()
         if ticket is None:
             inputs = machine.take()
@@ -120,20 +120,20 @@ class StageMachine:
         return Start(Firing(machine.node.name, self.shard, machine.num_firings, inputs, reads, ticket, draw))
 
     def held(self, node: str) -> list[Item]:
-        """The items that were handed to a node and wait there."""
+        """Return the items that wait at a node."""
         machine = self.machines.get(node)
         return [item for buffer in machine.buffers for item in buffer] if machine else []
 
     def wants(self, node: str, index: int) -> bool:
-        """Whether an item brought to this input could go on to a learner as soon as its batch is full."""
+        """Whether an item at this input could go on to a learner as soon as its batch is full."""
         return self.machines[node].wants(index) and self.wants_from(node)
 
     def wants_from(self, node: str) -> bool:
-        """Whether what a node makes could go on to a learner as soon as its batch is full."""
+        """Whether the output of a node could go on to a learner as soon as its batch is full."""
         return all(any(map(machine.wants, indices)) for machine, indices in self._ahead[node])
 
     def _inputs_ahead(self, name: str) -> list[tuple[NodeMachine, list[int]]]:
-        """What an item that enters at a node passes up to the learner, each with the inputs by which it does."""
+        """Return the nodes that an item passes from a node up to the learner, each with the inputs it enters by."""
         reached = {name}
         ahead: list[tuple[NodeMachine, list[int]]] = []
         for machine in self.machines.values():
@@ -146,12 +146,12 @@ class StageMachine:
         return [] if self.machines[name].node.kind == "learn" else ahead
 
     def put(self, node: str, index: int, item: Item) -> None:
-        """Hand an item to an input."""
+        """Append an item to the buffer of an input."""
         self.machines[node].buffers[index].append(item)
         self.num_held += 1
 
     def clear(self) -> None:
-        """Forget what lies between the nodes."""
+        """Discard the items between the nodes."""
         for machine in self.machines.values():
             for buffer in machine.buffers:
                 buffer.clear()

@@ -1,7 +1,7 @@
-"""The tables of replays, for any item: which entries exist, how they are drawn, what goes when there is no more room.
+"""Tables of replays, for any type of item: which entries exist, how they are drawn, and which are removed when full.
 
-Index       chooses: places for what is inserted, entries for what is drawn
-ItemTable   keeps objects of any kind by such an index; rows of arrays have a table of their own, in `levada.rl`
+Index       chooses places for inserted entries, and entries to draw
+ItemTable   stores objects of any type, by such an index; rows of arrays have their own table in `levada.rl`
 SumTree     draws in proportion to values
 """
 

@@ -1,12 +1,12 @@
-"""Which entries a table holds, where they lie, and how they are drawn. What they are is the table's own affair.
+"""The index of a table: which entries it holds, at which places, and how they are drawn. The table stores the entries.
 
->>> replay = Replay("replay", list, 4, 1, 1.0, 0.0, Prioritised(alpha=1.0, beta=1.0), "admission", 1, None, "fifo")
+>>> replay = Replay("replay", list, 4, 1, 1.0, 0.0, Prioritized(alpha=1.0, beta=1.0), "admission", 1, None, "fifo")
 >>> index = Index(replay, capacity=4, seed=0)
 >>> index.add(3).tolist(), index.add(2).tolist(), index.num_entries    # the fifth takes the place of the first
 ([0, 1, 2], [3, 0], 4)
 >>> drawn = index.draw(4); sorted(drawn.places.tolist()), drawn.weights.tolist()
 ([0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
->>> index.reprioritise(drawn, np.where(drawn.places == 3, 5.0, 1.0))
+>>> index.reprioritize(drawn, np.where(drawn.places == 3, 5.0, 1.0))
 >>> sorted(index.draw(8).places.tolist())
 [0, 1, 2, 3, 3, 3, 3, 3]
 >>> [sorted(minibatch) for minibatch in index.draw(16, minibatch_size=8).places.reshape(2, 8).tolist()]
@@ -21,57 +21,57 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from levada.flow.channels import Prioritised, Replay
+from levada.flow.channels import Prioritized, Replay
 from levada.flow.rng import rng_array, set_rng
 from levada.tables.sum_tree import SumTree
 
 Array = npt.NDArray[Any]
 
 LEAST = 1e-6
-"""Added to each priority, so that nothing is forgotten for good (arXiv 1511.05952, section 3.3)."""
+"""Constant added to each priority, so that every entry can still be drawn (arXiv 1511.05952, section 3.3)."""
 
 
 class Drawn(NamedTuple):
-    """Entries that were drawn."""
+    """Drawn entries."""
 
     places: Array
     """``[N]``, int64."""
     keys: Array
-    """``[N]``, int64: what lay there, by the number of its insert; something else may take the place."""
+    """``[N]``, int64: insert number of each entry. Its place may be reused for another entry."""
     weights: Array | None
-    """``[N]``, float32: importance weights, the largest of the draw 1; None: they are all 1."""
+    """``[N]``, float32: importance-sampling weights, divided by the largest of the draw. None: all are 1."""
 
 
 class Index:
-    """Entries in `capacity` places."""
+    """Index of the entries in `capacity` places."""
 
     def __init__(self, replay: Replay[Any], *, capacity: int, seed: int) -> None:
-        """`capacity`: of this table, which may be one of several."""
+        """`capacity`: capacity of this table, which may be one of several."""
         self.capacity = capacity
         self.num_inserted = 0
-        """Entries that were ever added."""
+        """Number of entries ever added."""
         self._num_tables = replay.tables
         self._removes_oldest = replay.removal == "fifo"
         self._keys = np.full(capacity, -1, np.int64)
         self._rng = np.random.default_rng(seed)
-        self._prioritised = replay.sampler if isinstance(replay.sampler, Prioritised) else None
-        self._tree = None if self._prioritised is None else SumTree(capacity)
+        self._prioritized = replay.sampler if isinstance(replay.sampler, Prioritized) else None
+        self._tree = None if self._prioritized is None else SumTree(capacity)
         self._largest = 1.0
 
     @property
     def num_entries(self) -> int:
-        """Entries that are there."""
+        """Number of entries held."""
         return min(self.num_inserted, self.capacity)
 
     def add(self, num: int, priorities: Array | None = None) -> Array:
-        """Places ``[num]`` for new entries, in their order; -1: there is none for this one.
+        """Return the places ``[num]`` for new entries, in order; -1: the entry is not kept.
 
         Args:
-            num: how many, not more than the capacity.
-            priorities: ``[num]``; None: the largest that there ever was, so that each is soon drawn once.
+            num: number of entries, at most the capacity.
+            priorities: ``[num]``. None: the largest priority so far, so that each is soon drawn once.
 
         Raises:
-            ValueError: more than there is room for, or priorities that cannot be.
+            ValueError: more entries than the capacity, or invalid priorities.
 
         """
         if num > self.capacity:
@@ -90,16 +90,16 @@ class Index:
     def draw(self, size: int, minibatch_size: int | None = None) -> Drawn:
         """Draw entries, with replacement, one minibatch after the other.
 
-        By priorities each minibatch has one entry from each of `minibatch_size` equal shares of their sum, in random order, so
-        that it, and any part of it, is drawn from the whole table. Weights are divided by the largest of the draw (arXiv
-        1511.05952, algorithm 1 and section 3.4).
+        With priorities, each minibatch has one entry from each of `minibatch_size` equal parts of their sum, in random order,
+        so that each minibatch and any part of it is drawn from the whole table. Weights are divided by the largest of the
+        draw (arXiv 1511.05952, algorithm 1 and section 3.4).
 
         Args:
-            size: how many entries.
-            minibatch_size: how many of them are learned from at a time, a divisor of the size; None: all.
+            size: number of entries.
+            minibatch_size: entries per gradient step, a divisor of `size`. None: all.
 
         """
-        if self._tree is None or self._prioritised is None:
+        if self._tree is None or self._prioritized is None:
             places = self._rng.integers(0, self.num_entries, size)
             return Drawn(places, self._keys[places], None)
         num = size if minibatch_size is None else minibatch_size
@@ -107,24 +107,24 @@ class Index:
         places = self._tree.find(fractions.reshape(-1)).reshape(fractions.shape)
         places = self._rng.permuted(places, axis=1)
         values = self._tree.get(places)
-        # (N P(i))^-beta, divided by the largest: what all have in common cancels
+        # (N P(i))^-beta, divided by the largest: common factors cancel
         weights = (values.min() / values) ** self.beta
         places = places.reshape(-1)
         return Drawn(places, self._keys[places], weights.astype(np.float32).reshape(-1))
 
     @property
     def beta(self) -> float:
-        """Exponent of the importance weights at present."""
-        assert self._prioritised is not None
-        anneal = self._prioritised.anneal_inserts
+        """Current exponent of the importance-sampling weights."""
+        assert self._prioritized is not None
+        anneal = self._prioritized.anneal_inserts
         risen = 0.0 if anneal is None else min(1.0, self.num_inserted * self._num_tables / anneal)
-        return self._prioritised.beta + (1.0 - self._prioritised.beta) * risen
+        return self._prioritized.beta + (1.0 - self._prioritized.beta) * risen
 
-    def reprioritise(self, drawn: Drawn, priorities: Array) -> None:
-        """New priorities ``[N]`` of what was drawn, where it is still there.
+    def reprioritize(self, drawn: Drawn, priorities: Array) -> None:
+        """Set new priorities ``[N]`` of drawn entries, where they are still in the table.
 
         Raises:
-            ValueError: there are not as many, or some are negative, NaN or infinite.
+            ValueError: their number differs, or some are negative, NaN or infinite.
 
         """
         assert self._tree is not None, "priorities for a uniform table"
@@ -133,7 +133,7 @@ class Index:
         self._put(self._tree, drawn.places[there], values[there])
 
     def state_dict(self) -> dict[str, Array]:
-        """Everything that the next draw depends on."""
+        """Return everything that the next draw depends on."""
         state = {"inserted": np.array(self.num_inserted), "keys": self._keys[: self.num_entries].copy()}
         state["rng"] = rng_array(self._rng)
         if self._tree is not None:
@@ -142,7 +142,7 @@ class Index:
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Resume from the result of `state_dict`."""
         self.num_inserted = int(state["inserted"])
         self._keys[: self.num_entries] = state["keys"]
         set_rng(self._rng, state["rng"])
@@ -150,18 +150,18 @@ class Index:
             self._tree.set(np.arange(self.num_entries), state["priorities"])
             self._largest = float(state["largest"])
 
-    # ---- inside
+    # ---- internals
 
     def _any_place(self, keys: Array) -> Array:
-        """The next free one; then any, with the probability that keeps all that ever came equally likely to be here."""
+        """Choose the next free place, then a random one, such that all entries ever added are equally likely to be kept."""
         chosen = np.array([key if key < self.capacity else self._rng.integers(0, key + 1) for key in keys], np.int64)
         return np.where(chosen < self.capacity, chosen, -1)
 
     def _put(self, tree: SumTree, places: Array, priorities: Array) -> None:
-        assert self._prioritised is not None
+        assert self._prioritized is not None
         if len(places):
             self._largest = max(self._largest, float(priorities.max()))
-            tree.set(places, (priorities + LEAST) ** self._prioritised.alpha)
+            tree.set(places, (priorities + LEAST) ** self._prioritized.alpha)
 
     def _checked(self, priorities: Array, num: int) -> Array:
         values = np.asarray(priorities, np.float64)

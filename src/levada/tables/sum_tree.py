@@ -1,7 +1,7 @@
 """A sum tree over numpy: draws indices in proportion to their values, many at once.
 
-Two levels of blocks of sixteen, and a row of sums on top that is searched as a whole: a draw from a million values is a dozen
-numpy calls, however many are drawn together. Sums are computed anew from what lies below, so rounding errors do not add up.
+It has two levels of blocks of sixteen, and a top row of sums that is searched as a whole: a draw from a million values takes
+a dozen numpy calls, however many are drawn together. Sums are recomputed from below, so rounding errors do not accumulate.
 
 >>> tree = SumTree(capacity=5)
 >>> tree.set(np.array([0, 3]), np.array([1.0, 3.0]))
@@ -22,10 +22,10 @@ _BLOCK = 16
 
 
 class SumTree:
-    """Values of at least 0 by index, float64; all are 0 at first."""
+    """Non-negative values by index, float64; all are initially 0."""
 
     def __init__(self, capacity: int) -> None:
-        """`capacity`: how many indices there are."""
+        """`capacity`: number of indices."""
         self.capacity = capacity
         self._values = np.zeros((_num_blocks(capacity), _BLOCK))
         self._sums = np.zeros((_num_blocks(len(self._values)), _BLOCK))
@@ -34,15 +34,15 @@ class SumTree:
     @property
     def total(self) -> float:
         """Sum of all values."""
-        return float(np.cumsum(self._top)[-1])  # as `find` adds them up
+        return float(np.cumsum(self._top)[-1])  # summed in the same way as in `find`
 
     def get(self, index: Array) -> Array:
-        """The values ``[N]`` at indices ``[N]``."""
+        """Return the values ``[N]`` at indices ``[N]``."""
         values: Array = self._values.reshape(-1)[index]
         return values
 
     def set(self, index: Array, value: Array) -> None:
-        """Put values ``[N]`` at indices ``[N]``; of those at the same index, the last."""
+        """Set values ``[N]`` at indices ``[N]``; for repeated indices the last value wins."""
         self._values.reshape(-1)[index] = value
         block = index // _BLOCK
         self._sums.reshape(-1)[block] = _sum_rows(self._values, block)
@@ -50,9 +50,9 @@ class SumTree:
         self._top[block] = _sum_rows(self._sums, block)
 
     def find(self, fraction: Array) -> Array:
-        """For each fraction ``[N]`` in [0, 1) the index ``[N]`` where the running sum of the values passes that share of all.
+        """Return for each fraction ``[N]`` in [0, 1) the index ``[N]`` where the running sum passes that part of the total.
 
-        An index whose value is 0 is never found, as long as there is another.
+        An index whose value is 0 is never found, as long as another value is positive.
         """
         running = np.cumsum(self._top)
         left = _below(fraction * running[-1], running[-1])
@@ -63,7 +63,7 @@ class SumTree:
 
 
 def _descend(level: Array, block: Array, left: Array) -> tuple[Array, Array]:
-    """In each block, where its running sum passes what is left; and what is left there."""
+    """Find in each block where its running sum passes the remainder; return the index and the new remainder."""
     running = np.cumsum(level.take(block, axis=0), axis=1)
     left = _below(left, running[:, -1])
     child = (running > left[:, None]).argmax(axis=1)
@@ -72,7 +72,7 @@ def _descend(level: Array, block: Array, left: Array) -> tuple[Array, Array]:
 
 
 def _below(mass: Array, total: Array) -> Array:
-    """Rounding may carry a mass beyond the sum that it belongs to, where no value is."""
+    """Clip masses below their total: rounding may carry one beyond it, where there is no value."""
     return np.minimum(mass, np.nextafter(total, 0.0))
 
 

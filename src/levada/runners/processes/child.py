@@ -1,6 +1,6 @@
-"""A process of ours: forked from the forkserver, given what it works on in shared memory, and ended within a limited time.
+"""A child process: forked from the forkserver, given its arguments in shared memory, and ended within a limited time.
 
-Whatever happens to it while it starts, or to the forkserver at any time, it only ends, as any process may.
+If anything goes wrong while it starts, or with the forkserver at any time, it only ends, as any process may.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from levada.runners.processes.memory import Segment
 from levada.runners.processes.signals import end_with, how_it_ended, leave_signals_to_main
 
 PATIENCE_S = 5.0
-"""How long a process may take to close its environments, before it is killed."""
+"""Time that a process has to close its environments before it is killed, in seconds."""
 
 
 class Child:
-    """One process."""
+    """One child process."""
 
     def __init__(
         self, target: Callable[..., None], ends: Sequence[Any], args: Sequence[Any], *, name: str, daemon: bool = False
@@ -35,20 +35,20 @@ class Child:
         """Start it.
 
         Args:
-            target: is called there with `ends` and `args`.
-            ends: sockets and connections, of which the first is hung up when this process ends; None for one that there is not.
-            args: what else there is, however large.
-            name: of the process.
-            daemon: whether it has no processes of its own.
+            target: function to call in the process, with `ends` and `args`.
+            ends: sockets and connections; the first is hung up when this process ends. None for one that does not exist.
+            args: other arguments, of any size.
+            name: name of the process.
+            daemon: whether it starts no processes of its own.
 
         Raises:
             Exception: `args` cannot be pickled.
 
         """
         self.exitcode: int | None = None
-        """Once it has ended, if that is known."""
+        """Exit code once it has ended, if known."""
         self.pid: int | None = None
-        """The number of the process; None: it has none, for it could not be started."""
+        """Process id. None: it could not be started."""
         self._why = ""
         sealed = _Sealed(args)
         start_args = (target, tuple(ends), sealed)
@@ -59,7 +59,7 @@ class Child:
         finally:
             sealed.segment.seal()
         self.sentinel = self._watch()
-        """For selectors: readable once the process has ended, also if something that it has forked goes on."""
+        """Descriptor for selectors: readable once the process has ended, even if its children are still running."""
 
     @property
     def has_started(self) -> bool:
@@ -68,13 +68,13 @@ class Child:
 
     @property
     def how_it_ended(self) -> str:
-        """In words, once it has."""
+        """How it ended, in words."""
         return self._why or how_it_ended(self.exitcode)
 
     def kill(self, why: str = "") -> None:
-        """End it at once; `why`: how it will have ended, in words."""
+        """Kill it at once. `why`: how it ended, in words."""
         self._why = why or self._why
-        if self.pid is not None and not self._has_ended(0.0):  # else the number may be another's by now
+        if self.pid is not None and not self._has_ended(0.0):  # otherwise the id may belong to another process by now
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -87,7 +87,7 @@ class Child:
                 self.kill()
                 self._has_ended(PATIENCE_S)  # the kernel may be at work for it
             replace_stopped()
-            self._process.join(PATIENCE_S)  # the forkserver says how it ended
+            self._process.join(PATIENCE_S)  # the forkserver reports how it ended
             self.exitcode = self._process.exitcode
             if self.exitcode is not None:
                 self._process.close()
@@ -100,7 +100,7 @@ class Child:
         return bool(ended.poll(1000.0 * patience_s))
 
     def _watch(self) -> int:
-        """A descriptor that says when it has ended: by the kernel, as far as it can, for the forkserver may end before."""
+        """Return a descriptor for its end: from the kernel if possible, since the forkserver may end earlier."""
         if self._why:
             ended, writer = os.pipe()
             os.close(writer)
@@ -109,28 +109,28 @@ class Child:
         assert self.pid is not None
         try:
             return os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # no Linux, or one that forbids it; or the process has ended already
+        except (AttributeError, OSError):  # not Linux, or not permitted; or the process has already ended
             return os.dup(self._process.sentinel)
 
 
 def _forked(args: tuple[Any, ...], name: str, daemon: bool) -> ForkServerProcess:
-    """A new process; where the forkserver is at its end, of the next one."""
+    """Start a process; if the forkserver is about to end, start it from the next one."""
     try:
         return _started(args, name, daemon)
-    except (ConnectionRefusedError, FileNotFoundError):  # nothing was sent: it hears nobody any more
+    except (ConnectionRefusedError, FileNotFoundError):  # nothing was sent: it no longer listens
         await_end(PATIENCE_S)
         return _started(args, name, daemon)
 
 
 def _started(args: tuple[Any, ...], name: str, daemon: bool) -> ForkServerProcess:
-    prepare()  # makes the folder for sockets, which the process shares if it is known when that is made
+    prepare()  # creates the folder for sockets, which the process shares if it exists by then
     process = CONTEXT.Process(target=_live, args=args, name=name, daemon=daemon)
     process.start()
     return process
 
 
 class _Sealed:
-    """Arguments of a new process, in shared memory: a pipe holds 64 KiB that nobody has read yet; who writes more waits."""
+    """Arguments of a new process, in shared memory: a pipe holds only 64 KiB of unread data, and further writes block."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         data = pickle.dumps(tuple(args), protocol=5)
@@ -144,21 +144,21 @@ class _Sealed:
 
 
 class _Received:
-    """The same in the new process."""
+    """The same arguments in the new process."""
 
     def __init__(self, descriptor: Any, size: int) -> None:
         self._descriptor: int = descriptor.detach()
         self._size = size
 
     def args(self) -> tuple[Any, ...]:
-        """The arguments; to be asked for once."""
+        """Return the arguments; call this once."""
         segment = Segment.open(self._descriptor, self._size)
         args: tuple[Any, ...] = pickle.loads(segment.memory)
         return args
 
 
 def _live(target: Callable[..., None], ends: tuple[Any, ...], sealed: _Received) -> None:
-    """The life of the process."""
+    """Main function of the process."""
     leave_signals_to_main()
     threading.Thread(target=end_with, args=(ends[0].fileno(),), daemon=True).start()
     code = 0
@@ -169,7 +169,7 @@ def _live(target: Callable[..., None], ends: tuple[Any, ...], sealed: _Received)
             raise
         traceback.print_exc()
         code = 1
-    if _leaves_threads():  # of an environment; Python would wait for them
+    if _leaves_threads():  # started by an environment; Python would wait for them
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code)

@@ -32,25 +32,25 @@ Replays: TypeAlias = Literal["learner", "worker"]
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Shards in worker processes, everything behind the queues in this one, or in one more."""
+    """Runs shards in worker processes, and everything behind the queues in this process or a separate one."""
 
     workers: int | None = None
-    """How many; each carries whole shards. None: one for each core, but not more than there are shards."""
+    """Number of workers; each runs whole shards. None: one per core, but at most one per shard."""
     learner: Learner = "main"
-    """Where learning is: in this process (`main`), or in one of its own (`worker`), which is replaced if it is killed."""
+    """Where learning runs: in this process (`main`), or in a separate one (`worker`), which is replaced if it is killed."""
     inference: Inference = "sampler"
-    """Where actions are computed: in each worker (`sampler`), beside the learner (`learner`), or in one more process that serves
-    all shards (`worker`)."""
+    """Where actions are computed: in each worker (`sampler`), in the learner's process (`learner`), or in a separate process
+    that serves all shards (`worker`)."""
     replays: Replays = "learner"
-    """Where the tables of replays are: beside the learner (`learner`), or each in a process of its own (`worker`), which copies
-    rows straight from where they were made, and is replaced if it is killed: what it held is lost then."""
+    """Where replay tables are: in the learner's process (`learner`), or each in a separate process (`worker`), which copies
+    rows directly from where they were made. If it is killed it is replaced, and its contents are lost."""
     threads: int = 1
-    """Threads of each worker for linear algebra. Workers times threads should not exceed the cores."""
+    """Threads of each worker for linear algebra. Workers times threads should not exceed the number of cores."""
     max_restarts: int = 3
-    """How often in a row a shard may fail, or be killed, before the run fails."""
+    """Number of consecutive failures or kills of a shard before the run fails."""
     hang_timeout_s: float | None = None
-    """Seconds without a sign of life, in the middle of its work, after which a worker is killed; a learner in a worker: half as
-    many more. None: never."""
+    """Seconds without a sign of life, during work, after which a worker is killed. For a learner in a worker the limit is 1.5
+    times as long. None: never."""
 
     def __post_init__(self) -> None:
         counts = {"workers": (self.workers, 1), "threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)}
@@ -76,7 +76,7 @@ class Processes:
         state: RunState | None = None,
         save_every: int | None = None,
     ) -> HubRun | RemoteRun:
-        """Check the flow, start the workers, open sources and learners, and return the run, which has done nothing yet."""
+        """Check the flow, start the workers, open sources and learners, and return a run that has done nothing yet."""
         check_start(flow)
         if self.learner == "worker":
             return RemoteRun(
@@ -95,7 +95,7 @@ class Processes:
 
     @classmethod
     def parse(cls, after: str) -> Processes:
-        """From what stands behind `processes`: nothing, the number of workers, and options.
+        """Parse the text after `processes`: nothing, the number of workers, and options.
 
         >>> print(Processes.parse(""), Processes.parse(":2"), Processes.parse(":2,inference=worker,hang_timeout_s=60"))
         processes processes:2 processes:2,inference=worker,hang_timeout_s=60

@@ -16,11 +16,11 @@ class RemoteError(LevadaError, RuntimeError):
 
 
 def pack_error(error: BaseException) -> bytes:
-    """An error with its traceback and notes; where it cannot be pickled, what can be told of it in words."""
+    """Pickle an error with its traceback and notes; if it cannot be pickled, its description in words."""
     pickling_support.install(error)
     try:
         packed = pickle.dumps(error)
-        pickle.loads(packed)  # an exception with arguments of its own often pickles, and does not unpickle
+        pickle.loads(packed)  # an exception with custom arguments often pickles but does not unpickle
     except Exception:
         told = "".join(traceback.format_exception(error))
         packed = pickle.dumps(RemoteError(f"{type(error).__name__}: {error}\n\nwhere it was raised:\n{told}"))
@@ -28,5 +28,5 @@ def pack_error(error: BaseException) -> bytes:
 
 
 def unpack_error(packed: bytes) -> BaseException:
-    """The error."""
+    """Restore the error."""
     return cast("BaseException", pickle.loads(packed))

@@ -1,7 +1,7 @@
-"""The process that workers are forked from, with everything they need loaded once.
+"""The process that workers are forked from, with everything they need already loaded.
 
-Signals that go to a whole group of processes, as those of a terminal, of systemd and of schedulers do, end neither it nor what it
-is just forking: a new process knows only after some time what it is.
+Signals sent to a whole process group, such as those of a terminal, systemd or a scheduler, end neither the forkserver nor a
+process that it is just forking, which takes a while to know what it is.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from levada.runners.processes.signals import GROUP_SIGNALS, leave_signals_to_mai
 
 CONTEXT = multiprocessing.get_context("forkserver")
 OURS = "levada "
-"""What the names of our processes begin with."""
+"""Prefix of the names of levada's processes."""
 _PRELOAD = [__name__, "levada.runners.processes.worker", "levada.rl.sampler"]
 _FOLDER = "LEVADA_FORKSERVER_FOLDER"
-"""Environment variable of the forkserver: who started it, and the folder with its socket, which that one removes unless it is
-killed; no folder, if that belongs to somebody else."""
+"""Environment variable of the forkserver: the id of the process that started it, and the folder with its socket, which that
+process removes unless it is killed. No folder if it belongs to another process."""
 _lock = threading.Lock()
-"""Several runs may begin at once, each in a thread: the environment belongs to all of them."""
+"""Several runs may start at once, each in a thread, and they all share the environment."""
 
 
 LONGEST_TMPDIR = 75
-"""Characters; a socket of the forkserver lies in a folder of it, and its whole name has at most 107 (unix(7))."""
+"""In characters. The socket of the forkserver is in a folder below it; its full name has at most 107 (unix(7))."""
 
 
 def check_temporary_directory() -> None:
-    """Refuse a temporary directory in which no socket can be made.
+    """Reject a temporary directory in which no socket can be created.
 
     Raises:
         DeploymentError: its name is too long.
@@ -56,15 +56,15 @@ def check_temporary_directory() -> None:
 
 
 def prepare() -> None:
-    """Begin to load what workers need, while this process does something else.
+    """Start loading what workers need, while this process continues.
 
     Raises:
-        RuntimeError: this process is itself just being started, and imports the script that calls this.
+        RuntimeError: this process is itself being started, and is importing the script that calls this.
 
     """
-    spawn._check_not_importing_main()  # type: ignore[attr-defined]  # before anything is written that nobody would remove
+    spawn._check_not_importing_main()  # type: ignore[attr-defined]  # before writing anything that would not be removed
     CONTEXT.set_forkserver_preload(_PRELOAD)
-    is_main = multiprocessing.parent_process() is None  # else it has the folder of its parent
+    is_main = multiprocessing.parent_process() is None  # otherwise it has the folder of its parent
     with _lock:
         _end_if_stopped()
         os.environ[_FOLDER] = f"{os.getpid()} {util.get_temp_dir() if is_main else ''}"
@@ -76,7 +76,7 @@ def prepare() -> None:
 
 
 def _forget() -> None:
-    """In a process that the user's program has forked: the forkserver and its folder are the parent's; it makes its own."""
+    """Forget the parent's forkserver and folder in a process forked by the user's program; it creates its own."""
     multiprocessing.current_process()._config["tempdir"] = None  # type: ignore[attr-defined]
     server: Any = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
@@ -91,7 +91,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def replace_stopped() -> None:
-    """End a forkserver that was stopped, so that nobody waits for it: the next `prepare` starts another one."""
+    """Kill a stopped forkserver, so that no process waits for it. The next `prepare` starts another one."""
     with _lock:
         _end_if_stopped()
 
@@ -100,18 +100,18 @@ def _end_if_stopped() -> None:
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if pid is None:
         return
-    with suppress(OSError, IndexError):  # there is no /proc, or it has ended
+    with suppress(OSError, IndexError):  # no /proc, or it has ended
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
             os.kill(pid, signal.SIGKILL)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # left to who started it
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # left to the process that started it
 
 
 def await_end(patience_s: float) -> None:
-    """Wait for the end of a forkserver that refuses connections: once killed it takes a while to be gone, and counts as alive."""
+    """Wait for a forkserver that refuses connections to end: once killed, it still counts as alive for a while."""
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     try:
         process = -1 if pid is None else os.pidfd_open(pid)
-    except (AttributeError, OSError):  # no Linux, or one that forbids it; or it has ended already
+    except (AttributeError, OSError):  # not Linux, or not permitted; or it has already ended
         return
     if process >= 0:
         ended = select.poll()
@@ -122,10 +122,10 @@ def await_end(patience_s: float) -> None:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """What is started meanwhile inherits that it hears of no signal; the forkserver undoes it when it can deal with them."""
+    """Block signals in processes started meanwhile. The forkserver unblocks them when it can handle them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
-        resource_tracker.ensure_running()  # which would undo what is held, and is never to hear of SIGHUP
+        resource_tracker.ensure_running()  # it would unblock the signals, and must never receive SIGHUP
         signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
         yield
     finally:
@@ -133,7 +133,7 @@ def _signals_held() -> Iterator[None]:
 
 
 class _Shield:
-    """Keeps signals of the group from the forkserver, and from what it forks until that knows what it is."""
+    """Shields the forkserver from group signals, and its new processes until they know what they are."""
 
     def __init__(self) -> None:
         self._server = os.getpid()
@@ -147,7 +147,7 @@ class _Shield:
         self._came.append(number)
 
     def _settle(self) -> None:
-        """In a new process: one of ours leaves signals to the main one, any other gets what it would have got."""
+        """In a new process: leave signals to the main process if it is one of levada's; otherwise restore and raise them."""
         if os.getppid() != self._server:
             return
         if multiprocessing.current_process().name.startswith(OURS):
@@ -160,13 +160,15 @@ class _Shield:
 
 
 def _remove(folder: str, parent: int) -> None:
-    if os.getppid() != parent:  # else that one still uses it, and removes it itself
+    if os.getppid() != parent:  # otherwise the parent still uses it, and removes it itself
         shutil.rmtree(folder, ignore_errors=True)
 
 
-if (_known := os.environ.pop(_FOLDER, None)) is not None:  # this is the forkserver: it ends after all that it serves
-    os.dup2(2, 1)  # standard output is the main process's: what user code prints in its children goes to standard error
+if (
+    _known := os.environ.pop(_FOLDER, None)
+) is not None:  # this is the forkserver: it ends after all processes it serves
+    os.dup2(2, 1)  # stdout belongs to the main process: output of user code in the children goes to stderr
     _shield = _Shield()
-    _parent, _, _folder = _known.partition(" ")  # who may have been killed already
+    _parent, _, _folder = _known.partition(" ")  # the parent may already have been killed
     if _folder:
         atexit.register(_remove, _folder, int(_parent))

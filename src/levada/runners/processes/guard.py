@@ -1,7 +1,7 @@
-"""Before workers start: can they import the user's script? Each begins by that, under another name than ``__main__``.
+"""Check before workers start: can they import the user's script? Each first imports it, under a name other than ``__main__``.
 
 A script that starts a run outside of `if __name__ == "__main__":` would start it in every worker, and a class that is defined
-below that line does not exist there. Both are found by reading the script, and refused before anything starts.
+below that line does not exist there. Both are detected by parsing the script, and rejected before anything starts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _GUARD = 'if __name__ == "__main__":'
 
 
 def check_start(flow: Flow) -> None:
-    """Refuse what keeps workers from starting: a script that they cannot import, work that is not in it, a TMPDIR too long.
+    """Reject what keeps workers from starting: a script they cannot import, work missing from it, a TMPDIR that is too long.
 
     Raises:
-        DeploymentError: the run is started outside of the guard, what a node does is defined below it, or TMPDIR is too long.
+        DeploymentError: the run starts outside of the guard, a node's work is defined below it, or TMPDIR is too long.
+
     """
     check_temporary_directory()
     main = sys.modules["__main__"]
@@ -45,7 +46,7 @@ def check_start(flow: Flow) -> None:
         return
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError):  # another file than the one that runs
+    except (SyntaxError, UnicodeDecodeError):  # not the file that is running
         return
     line = _running_line(vars(main))
     if line is not None and not _is_guarded(tree, line):
@@ -67,7 +68,7 @@ def check_start(flow: Flow) -> None:
 
 
 def _running_line(namespace: dict[str, Any]) -> int | None:
-    """The line of the script that is being executed; None if another one, such as pytest, is."""
+    """Return the line of the script that is being executed. None: another script, such as pytest, is running."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_globals is namespace and frame.f_code.co_name == "<module>":
@@ -77,7 +78,7 @@ def _running_line(namespace: dict[str, Any]) -> int | None:
 
 
 def _is_guarded(tree: ast.Module, line: int) -> bool:
-    """Whether a condition stands before a line; which one, is the user's affair."""
+    """Whether a condition precedes a line; which condition is up to the user."""
     if any(_is_guard(statement) and statement.lineno < line for statement in tree.body):
         return True
     found = [
@@ -93,7 +94,7 @@ def _is_guard(statement: ast.stmt) -> bool:
 
 
 def _defined(body: list[ast.stmt]) -> Iterator[str]:
-    """Names that a script has once it is imported: those that its statements bind, but for the guarded ones."""
+    """Yield the names that a script defines when it is imported: those bound by its statements, except the guarded ones."""
     for statement in body:
         if _is_guard(statement):
             continue
@@ -107,7 +108,7 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _from_main(sent: object) -> set[str]:
-    """Names of `__main__` that something is pickled by."""
+    """Return the names of `__main__` that are needed to unpickle an object."""
     found: set[str] = set()
 
     class Looking(pickle.Pickler):
@@ -118,6 +119,6 @@ def _from_main(sent: object) -> set[str]:
 
     try:
         Looking(io.BytesIO()).dump(sent)
-    except Exception:  # what cannot be pickled is refused elsewhere, in words
+    except Exception:  # unpicklable work is rejected elsewhere, with a message
         return set()
     return found

@@ -1,4 +1,4 @@
-"""Anonymous shared memory, and arrays in it. The kernel frees it when the last process that maps it ends, however it ends.
+"""Anonymous shared memory and arrays in it. The kernel frees it when the last process that maps it ends, for any reason.
 
 >>> segment = Segment.create(4096)
 >>> array = Arena(segment).empty((2, 3), np.dtype(np.float32))
@@ -20,24 +20,24 @@ from typing import Any
 import numpy as np
 
 ALIGNMENT = 64
-"""Bytes; that of a cache line."""
+"""Alignment in bytes: one cache line."""
 
 
 class Segment:
-    """A piece of memory that several processes map. It has no name, so nothing can be left behind."""
+    """Memory that several processes map. It has no name, so nothing can be left behind."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """`create` and `open` make segments; the segment closes the descriptor."""
+        """Use `create` or `open` instead. The segment closes the descriptor."""
         self.size = size
         self._descriptor = descriptor
         self.memory = mmap.mmap(descriptor, size)
 
     @classmethod
     def create(cls, size: int) -> Segment:
-        """New memory of `size` bytes. Pages take room only once they are written to, so a generous size costs nothing."""
+        """Create memory of `size` bytes. Only pages that are written to take up memory, so a generous size costs nothing."""
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("levada")
-        else:  # not Linux: a file that has lost its name
+        else:  # not Linux: an unlinked file
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
         os.ftruncate(descriptor, size)
@@ -45,23 +45,23 @@ class Segment:
 
     @classmethod
     def open(cls, descriptor: int, size: int) -> Segment:
-        """Map memory that another process has made; its descriptor is closed, for a mapping needs none."""
+        """Map memory that another process has created. The descriptor is closed, since a mapping does not need it."""
         segment = cls(descriptor, size)
         segment.seal()
         return segment
 
     def duplicate(self) -> int:
-        """A descriptor to send to another process; who asks for it closes it."""
+        """Return a descriptor to send to another process; the caller closes it."""
         assert self._descriptor >= 0, "the descriptor is gone"
         return os.dup(self._descriptor)
 
     @property
     def descriptor(self) -> int:
-        """The segment's own; -1 once it is closed."""
+        """Descriptor of the segment; -1 once it is closed."""
         return self._descriptor
 
     def seal(self) -> None:
-        """Nobody else will map this memory."""
+        """Close the descriptor: no other process will map this memory."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -72,23 +72,23 @@ class Segment:
 
 
 class Arena:
-    """Hands out arrays in a segment, or a part of it, one behind the other, until it is emptied."""
+    """Allocates arrays in a segment, or in a part of it, one after the other, until it is cleared."""
 
     def __init__(self, segment: Segment, start: int = 0, size: int | None = None) -> None:
         self.segment = segment
         self.size = segment.size - start if size is None else size
-        """Bytes that there are."""
+        """Size in bytes."""
         self._first = start
         self.used = 0
-        """Bytes handed out."""
+        """Bytes allocated."""
         self.wanted = 0
-        """Bytes asked for, also those for which there was no room."""
+        """Bytes requested, including those for which there was no room."""
         self._bytes = np.frombuffer(segment.memory, np.uint8)
         self._view = memoryview(segment.memory)
         self._address = self._bytes.ctypes.data
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array of arbitrary content; where there is no room for it in the segment, in ordinary memory."""
+        """Return an uninitialized array; in ordinary memory if there is no room for it in the segment."""
         dtype = np.dtype(dtype)
         shape = shape if isinstance(shape, tuple) else (shape,)
         num_bytes = prod(shape) * dtype.itemsize
@@ -99,7 +99,7 @@ class Arena:
         return array
 
     def take(self, num_bytes: int) -> int | None:
-        """Where `num_bytes` can be written; None if there is no room."""
+        """Return the offset at which `num_bytes` can be written. None: there is no room."""
         room = -(-num_bytes // ALIGNMENT) * ALIGNMENT
         self.wanted += room
         if self.used + room > self.size:
@@ -109,22 +109,24 @@ class Arena:
         return offset
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Copy into the segment."""
+        """Copy data into the segment."""
         self._view[offset : offset + data.nbytes] = data
 
     def offset_of(self, data: memoryview) -> int | None:
-        """Where data lies in the segment; None if it lies elsewhere."""
+        """Return the offset of data in the segment. None: it is elsewhere."""
         if not data.nbytes:
             return self._first
         offset = _address_of(data) - self._address
         return offset if self._first <= offset <= self._first + self.size - data.nbytes else None
 
     def clear(self) -> None:
-        """Begin anew; arrays that were handed out will be overwritten."""
+        """Start over; arrays that were allocated before will be overwritten."""
         self.used = self.wanted = 0
 
 
 def _address_of(data: memoryview) -> int:
     if data.readonly:
         return int(np.frombuffer(data, np.uint8).ctypes.data)
-    return ctypes.addressof(ctypes.c_char.from_buffer(data))  # a sixth of the time, but for what can be written to
+    return ctypes.addressof(
+        ctypes.c_char.from_buffer(data)
+    )  # takes a sixth of the time, but only works for writable memory

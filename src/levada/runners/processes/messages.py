@@ -1,4 +1,4 @@
-"""What the main process and a worker say to each other.
+"""Messages between the main process and a worker.
 
 main -> worker      Begin, Give, Free, Stop
 worker -> main      Began, Busy, Opened, Made, Raised
@@ -19,7 +19,7 @@ from levada.schedule.events import Ticket
 
 
 class Begin(Struct, frozen=True, tag=True):
-    """The registers, in shared memory; the descriptors come with it, in the order of the registers."""
+    """The registers, in shared memory. The descriptors are sent with it, in the order of the registers."""
 
     rings: Mapping[str, RingPlace]
 
@@ -28,28 +28,28 @@ class Give(Struct, frozen=True, tag=True):
     """Tickets for shards of this worker."""
 
     tickets: tuple[tuple[Ticket, bool], ...]
-    """True: it was dealt before, and lost; it goes before those that wait at the shard."""
+    """True: the ticket was dealt before and lost; it goes before those that wait at the shard."""
 
 
 class Free(Struct, frozen=True, tag=True):
-    """Nobody looks at what is in these slots any more."""
+    """The contents of these slots are no longer in use."""
 
     slots: tuple[int, ...]
 
 
 class Stop(Struct, frozen=True, tag=True):
-    """Close everything, and end."""
+    """Close everything and exit."""
 
 
 ToWorker: TypeAlias = Begin | Give | Free | Stop
 
 
 class Began(Struct, frozen=True, tag=True):
-    """The worker has what it needs, and is about to open its shards."""
+    """The worker has everything it needs, and is about to open its shards."""
 
 
 class Busy(Struct, frozen=True, tag=True):
-    """The worker begins something that takes long and is no hang; it has ended with it if the text is empty."""
+    """The worker starts something slow that is not a hang; an empty text means that it has finished."""
 
     what: str
 
@@ -66,38 +66,38 @@ class Opened(Struct, frozen=True, tag=True):
 
 
 class MadeItem(Struct, frozen=True):
-    """An item for a queue, but for its arrays, which are in the slot."""
+    """An item for a queue, except for its arrays, which are in the slot."""
 
     packet: Packet
     headers: tuple[Header, ...]
     num_entries: int
-    """That it is in a replay."""
+    """Number of its entries in a replay."""
 
 
 class Made(Struct, frozen=True, tag=True):
-    """What a ticket has yielded. The descriptor of the segment comes with it the first time."""
+    """The result of a ticket. The descriptor of the segment is sent with it the first time."""
 
     ticket: Ticket
     header: Header
     items: Mapping[str, tuple[MadeItem, ...]]
-    """By channel."""
+    """Items, by channel."""
     slot: int
     segment: int
     segment_size: int
     spent: tuple[Spent, ...]
     state: Packet | None
-    """The state of the shard's work after this ticket, now and then."""
+    """Occasionally, the state of the shard's work after this ticket."""
 
 
 class Raised(Struct, frozen=True, tag=True):
-    """The work of a shard raised an error: what it was working on is lost. It goes on with fresh work."""
+    """The work of a shard raised an error. Its work in progress is lost; it continues with newly opened work."""
 
     source: str
     shard: int
     is_final: bool
-    """It would raise that again and again; the shard does not go on."""
+    """Whether it would fail again and again; the shard does not continue."""
     error: bytes
-    """Pickled, with its traceback."""
+    """The error, pickled with its traceback."""
 
 
 FromWorker: TypeAlias = Began | Busy | Opened | Made | Raised

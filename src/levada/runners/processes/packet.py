@@ -1,4 +1,4 @@
-"""Values whose arrays stay where they are: what is sent is a few hundred bytes that say where.
+"""Values whose arrays stay in place: a message of a few hundred bytes contains their locations.
 
 >>> import numpy as np
 >>> from levada.runners.processes.memory import Segment
@@ -11,7 +11,7 @@
 >>> unpack(packet, memoryview(arena.segment.memory))["reward"].tolist()
 [2.0, 2.0, 2.0, 2.0]
 
-Any picklable value will do, for arrays are found by pickle itself (protocol 5, PEP 574).
+Any picklable value works, because pickle itself finds the arrays (protocol 5, PEP 574).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from msgspec import Struct
 from levada.runners.processes.memory import Arena
 
 LARGE = 1 << 14
-"""Bytes of a pickle, beyond which it goes through the shared memory too: messages stay smaller than a socket's buffer."""
+"""Size in bytes above which a pickle also goes through shared memory, to keep messages smaller than a socket's buffer."""
 
 
 class _Pickler(pickle.Pickler):
-    """Of a plain array it says only type, shape and where the bytes are; numpy says more, which takes three times as long."""
+    """Reduces plain arrays to type, shape and location. Numpy's own reduction stores more, and takes three times as long."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not np.ndarray or not value.flags.c_contiguous:
@@ -41,7 +41,7 @@ class _Pickler(pickle.Pickler):
 
 
 class NoRoomError(Exception):
-    """The segment is too small; `needed` bytes would do."""
+    """The segment is too small; `needed` bytes would be enough."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -49,21 +49,21 @@ class NoRoomError(Exception):
 
 
 class Packet(Struct, frozen=True):
-    """A value, apart from what lies in shared memory."""
+    """A value, except for its arrays in shared memory."""
 
     pickled: bytes | tuple[int, int]
-    """The pickle without its arrays, or where it lies (offset, bytes)."""
+    """The pickle without its arrays, or its location (offset, bytes)."""
     spans: tuple[tuple[int, int], ...]
-    """Where the arrays lie, in the pickle's order."""
+    """Locations of the arrays, in the order of the pickle."""
     num_copied: int
-    """Bytes that had to be copied, because they were not made in place."""
+    """Bytes that had to be copied because they were not made in place."""
 
 
 def pack(value: Any, arena: Arena) -> Packet:
-    """Describe a value; what is not in the arena's segment yet is copied there.
+    """Describe a value; data outside the arena's segment is copied into it.
 
     Raises:
-        NoRoomError: there is no room for that.
+        NoRoomError: the arena is too small.
         pickle.PicklingError, TypeError, AttributeError: the value cannot cross processes.
 
     """
@@ -89,7 +89,7 @@ def pack(value: Any, arena: Arena) -> Packet:
 
 
 def unpack(packet: Packet, memory: memoryview, start: int = 0) -> Any:
-    """The value; its arrays are views of `memory`, which is what lies in the segment from `start` on."""
+    """Return the value. Its arrays are views of `memory`, which contains the segment from offset `start` on."""
     buffers = [memory[offset - start : offset - start + num_bytes] for offset, num_bytes in packet.spans]
     if isinstance(packet.pickled, bytes):
         return pickle.loads(packet.pickled, buffers=buffers)
@@ -100,6 +100,6 @@ def unpack(packet: Packet, memory: memoryview, start: int = 0) -> Any:
 def _copy(data: memoryview, arena: Arena) -> int:
     offset = arena.take(data.nbytes)
     if offset is None:
-        return 0  # there is no room: `arena.wanted` tells
+        return 0  # no room, as shown by `arena.wanted`
     arena.write(offset, data)
     return offset

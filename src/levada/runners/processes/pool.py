@@ -1,6 +1,6 @@
-"""Slots: pieces of shared memory that one process writes items into, one item (or all of one ticket) at a time.
+"""Slots: pieces of shared memory that one process writes items into, one item (or all items of one ticket) at a time.
 
-The writer takes a slot, works in it, and sends what it made; it gets the slot back when nobody looks at that any more.
+The writer takes a slot, works in it, and sends the result; it gets the slot back when the result is no longer in use.
 
 >>> pool = Pool(size=1 << 16)
 >>> slot = pool.take()
@@ -21,24 +21,24 @@ from levada.runners.processes.memory import Arena, Segment
 from levada.runners.processes.packet import NoRoomError, Packet, pack, unpack
 
 FIRST_SIZE = 1 << 26
-"""Bytes of a slot. It is address space: only what is written to takes memory."""
+"""Size of a slot in bytes. This is address space: only written pages take up memory."""
 SLOTS_PER_SEGMENT = 16
-"""A mapping holds a descriptor open, and those are few."""
+"""Slots in one mapping. Each mapping holds a descriptor open, and the number of descriptors is limited."""
 
 
 class Slot:
-    """A part of a segment that is written to from its beginning, again and again."""
+    """A part of a segment that is rewritten from its start each time it is used."""
 
     def __init__(self, number: int, segment_number: int, arena: Arena) -> None:
         self.number = number
         self.segment_number = segment_number
         self.arena = arena
         self.empty = arena.empty
-        """An array in the slot."""
+        """Allocate an array in the slot."""
 
 
 class Pool:
-    """The slots of one writer. There are as many as were ever in use at once: tickets bound that."""
+    """The slots of one writer. There are as many as were ever in use at once, which the tickets bound."""
 
     def __init__(self, size: int = FIRST_SIZE) -> None:
         self._size = size
@@ -49,7 +49,7 @@ class Pool:
         self._unknown: dict[int, Segment] = {}
 
     def take(self) -> Slot:
-        """A slot that nobody uses, emptied."""
+        """Take an unused slot, cleared."""
         if not self._free:
             self._more()
         slot = self._free.pop()
@@ -58,13 +58,13 @@ class Pool:
         return slot
 
     def give_back(self, number: int) -> None:
-        """Nobody looks at what is in a slot any more."""
+        """Give back a slot whose contents are no longer in use."""
         slot = self._used.pop(number)
-        if slot.arena.size >= self._size:  # else items have grown, and it is of no use
+        if slot.arena.size >= self._size:  # otherwise items have outgrown the slot
             self._free.append(slot)
 
     def pack(self, values: list[Any], slot: Slot) -> tuple[list[Packet], Slot]:
-        """Describe values that were made in a slot; where it has become too small, they move to a larger one."""
+        """Describe values that were made in a slot; if it is too small, move them to a larger one."""
         try:
             return [pack(value, slot.arena) for value in values], slot
         except NoRoomError as error:
@@ -76,7 +76,7 @@ class Pool:
             return packed
 
     def introduce(self, slot: Slot) -> list[int]:
-        """The descriptor of the slot's segment, the first time that it is sent; whoever gets it closes it."""
+        """Return the descriptor of the slot's segment the first time that it is sent. The receiver closes it."""
         segment = self._unknown.pop(slot.segment_number, None)
         if segment is None:
             return []
@@ -95,33 +95,33 @@ class Pool:
 
 
 def take_all(numbers: list[int]) -> tuple[int, ...]:
-    """Empty a list that finalizers add to, which may happen at any moment: nothing may get lost in between."""
+    """Empty a list that finalizers may append to at any moment, without losing an element."""
     return tuple(numbers.pop() for _ in range(len(numbers)))
 
 
 class Slots:
-    """The slots of one writer as a reader sees them."""
+    """A reader's view of the slots of one writer."""
 
     def __init__(self, on_free: Callable[[int], None]) -> None:
-        """`on_free` is called with the number of each slot that nothing refers to any more."""
+        """`on_free` is called with the number of each slot that is no longer referenced."""
         self._segments: dict[int, Segment] = {}
         self._on_free = on_free
 
     def add(self, segment_number: int, descriptor: int, size: int) -> None:
-        """Map a segment that was not seen before."""
+        """Map a new segment."""
         self._segments[segment_number] = Segment.open(descriptor, size)
 
     def anchor(self, number: int, segment_number: int) -> np.ndarray:
-        """The memory of a slot's segment. The slot is free when this, and all that was unpacked with it, is gone."""
+        """Return the memory of a slot's segment. The slot is free once this, and everything unpacked with it, is gone."""
         anchor = np.frombuffer(self._segments[segment_number].memory, np.uint8)
         weakref.finalize(anchor, self._on_free, number).atexit = False
         return anchor
 
     def unpack(self, number: int, segment_number: int, packets: list[Packet]) -> list[Any]:
-        """The values in a slot. Their arrays are views; the slot is free when the last of them is gone."""
+        """Return the values in a slot. Their arrays are views; the slot is free when the last of them is gone."""
         anchor = self.anchor(number, segment_number)
         return [unpack(packet, anchor.data) for packet in packets]
 
     def close(self) -> None:
-        """Forget the segments; one that views still refer to stays as long as they do."""
+        """Release the segments. One with existing views stays mapped until they are gone."""
         self._segments.clear()

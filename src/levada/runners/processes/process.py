@@ -1,6 +1,6 @@
-"""A worker as the main process sees it: the process, the wire to it, its slots, and what is to be sent.
+"""The main process's view of a worker: the process, the wire to it, its slots, and pending messages.
 
-The worker sends whenever it has something, so this side only posts: it never sleeps over a worker that does not read.
+The worker may send at any time, so this side only posts: it never blocks on a worker that does not read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from levada.schedule import Closed, Ticket
 
 
 class WorkerProcess:
-    """One worker."""
+    """A worker process."""
 
     def __init__(
         self,
@@ -43,12 +43,13 @@ class WorkerProcess:
         """Start the process.
 
         Args:
-            plan: of the flow.
-            num_threads: for linear algebra.
-            shards: each with the state that it goes on from, if there is one.
+            plan: plan of the flow.
+            num_threads: threads for linear algebra.
+            shards: each shard with the state to resume from, if any.
             rings: the registers.
-            inference: the worker's end of a socket to the inference server, closed here; None: it has its own.
-            forwarded: replays whose tables are elsewhere.
+            inference: the worker's end of a socket to the inference server, closed here. None: inference runs in the
+                worker.
+            forwarded: replays whose tables are in other processes.
 
         """
         self.shards = tuple(shard for shard, _ in shards)
@@ -61,8 +62,8 @@ class WorkerProcess:
         self._tickets: list[tuple[Ticket, bool]] = []
         self._at_exit = util.Finalize(
             self, self.wire.close, exitpriority=1
-        )  # else this process would wait for the worker
-        with there, inference or nullcontext():  # not a daemon: environments may have processes of their own
+        )  # otherwise this process would wait for the worker
+        with there, inference or nullcontext():  # not a daemon: environments may start their own processes
             self._child = Child(work, (there, inference), (plan, num_threads, shards), name="worker")
         if not self._child.has_started:
             here.shutdown(socket.SHUT_RDWR)
@@ -71,15 +72,15 @@ class WorkerProcess:
             self.wire.post(Begin(places), [ring.share() for ring in rings.values()])
 
     def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
-        """Tickets that go out at the next `flush`."""
+        """Add tickets for the next `flush`."""
         self._tickets += [(ticket, first) for ticket in tickets]
 
     def forget_tickets(self) -> None:
-        """What was to be given is not to be given."""
+        """Discard the tickets for the next `flush`."""
         self._tickets.clear()
 
     def flush(self) -> None:
-        """Send what there is to send.
+        """Send everything pending.
 
         Raises:
             ConnectionError: the process is gone.
@@ -92,10 +93,10 @@ class WorkerProcess:
             self.wire.post(Give(tickets))
 
     def receive(self) -> list[Said]:
-        """What it has to say; empty if only a part of that has come.
+        """Return the messages that have arrived; empty if only a part of one has.
 
         Raises:
-            EOFError, ConnectionError: the process is gone, and has nothing more to say.
+            EOFError, ConnectionError: the process is gone, and there are no more messages.
 
         """
         said = []
@@ -134,12 +135,12 @@ class WorkerProcess:
         return TicketDone(Closed(message.ticket, made, message.header), message.spent, state)
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Request it to end."""
         with suppress(ConnectionError):
             self.wire.post(Stop())
 
     def kill(self, why: str) -> None:
-        """End it at once; its end will be noticed as that of any worker."""
+        """Kill it at once. Its end is noticed like that of any worker."""
         self._child.kill(why)
 
     def join(self, patience_s: float = PATIENCE_S) -> None:
@@ -150,22 +151,22 @@ class WorkerProcess:
 
     @property
     def sentinel(self) -> int:
-        """For selectors: readable once the process has ended, also if something that it has forked goes on."""
+        """Descriptor for selectors: readable once the process has ended, even if its children are still running."""
         return self._child.sentinel
 
     @property
     def how_it_ended(self) -> str:
-        """In words."""
+        """How it ended, in words."""
         return self._child.how_it_ended
 
     @property
     def exitcode(self) -> int | None:
-        """Once it has ended, if that is known."""
+        """Exit code once it has ended, if known."""
         return self._child.exitcode
 
     @property
     def pid(self) -> int | None:
-        """The number of the process; None: it could not be started."""
+        """Process id. None: it could not be started."""
         return self._child.pid
 
     def _free(self, number: int) -> None:

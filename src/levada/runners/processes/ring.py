@@ -1,4 +1,4 @@
-"""Weights in shared memory: written once for each version, read by any number of processes, nobody waits.
+"""Weights in shared memory: written once per version, read by any number of processes, with no waiting.
 
 >>> ring = Ring(num_versions=2, weights={"bias": np.zeros(3, np.float32)})
 >>> reader = RingReader(ring.place, ring.share())          # as another process would, with the descriptor that it was sent
@@ -7,9 +7,9 @@
 >>> version, weights["bias"].tolist()
 (1, [1.0, 1.0, 1.0])
 
-A slot is stamped with its version after it was written, and without one while it is. A reader of the newest version copies it,
-then looks at the stamp again: what it got is whole, or it is thrown away. (That a stamp is seen after what it stands for is
-x86's promise. On other processors it is the message about a version, which goes through the kernel, that orders the two.)
+A slot is stamped with its version after it is written, and has no stamp during writing. A reader of the newest version copies
+it, then checks the stamp again: a copy is either complete or discarded. (x86 guarantees that a stamp becomes visible after
+the data it represents. On other processors the message about a version, which goes through the kernel, orders the two.)
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _decode = msgspec.msgpack.Decoder(Packet).decode
 
 
 class WeightsGrownError(LevadaError, ValueError):
-    """Weights are larger than their ring has room for."""
+    """The weights exceed the size of their ring."""
 
 
 class RingPlace(Struct, frozen=True):
-    """What a reader needs to know beside the descriptor."""
+    """What a reader needs to know, besides the descriptor."""
 
     num_slots: int
     slot_size: int
@@ -51,16 +51,16 @@ class RingPlace(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total size in bytes."""
         return self.start_of(self.num_slots)
 
     def start_of(self, index: int) -> int:
-        """Where a slot begins."""
+        """Return the offset of a slot."""
         return self.head_size + index * self.slot_size
 
 
 class _Head:
-    """The newest version; of each slot its version, where its packet lies, and how many bytes are used."""
+    """The newest version; and for each slot its version, the location of its packet, and the bytes used."""
 
     def __init__(self, segment: Segment, place: RingPlace) -> None:
         numbers = np.frombuffer(segment.memory, np.int64, 1 + _NUMBERS_PER_SLOT * place.num_slots)
@@ -69,12 +69,12 @@ class _Head:
 
 
 class Ring:
-    """The writer's end."""
+    """The writer's side."""
 
     def __init__(self, num_versions: int, weights: Any, version: int = 0) -> None:
-        """A ring that keeps `num_versions` of weights that are as large as these, which are the first."""
+        """Create a ring for `num_versions` versions of weights of this size, which are the first version."""
         size = _room_for(weights)
-        self.place = RingPlace(num_versions + 1, size)  # one more, to be written to
+        self.place = RingPlace(num_versions + 1, size)  # one more, for writing
         self._segment = Segment.create(self.place.size)
         self._head = _Head(self._segment, self.place)
         self._head.newest[0] = _NONE
@@ -85,10 +85,10 @@ class Ring:
         self.write(version, weights)
 
     def write(self, version: int, weights: Any) -> None:
-        """Make a version readable; the oldest one is overwritten.
+        """Make a version readable, overwriting the oldest one.
 
         Raises:
-            WeightsGrownError: they are more than twice as large as the first ones.
+            WeightsGrownError: the weights are more than twice as large as the first ones.
 
         """
         index = self._num_written % self.place.num_slots
@@ -112,15 +112,15 @@ class Ring:
         self._head.newest[0] = version
 
     def share(self) -> int:
-        """A descriptor for a reader, which closes it."""
+        """Return a descriptor for a reader, which closes it."""
         return self._segment.duplicate()
 
 
 class RingReader:
-    """A reader's end."""
+    """A reader's side."""
 
     def __init__(self, place: RingPlace, descriptor: int) -> None:
-        """`descriptor`: of the ring."""
+        """`descriptor`: descriptor of the ring."""
         self._place = place
         self._segment = Segment.open(descriptor, place.size)
         self._head = _Head(self._segment, place)
@@ -133,10 +133,10 @@ class RingReader:
         return int(self._head.newest[0])
 
     def read(self, version: int | None) -> tuple[int, Any]:
-        """The weights of a version, None: of the newest, and which one that is.
+        """Return a version (None: the newest) with its weights.
 
-        A version that a ticket names stays where it is until the ticket is done, so those weights are views, which cannot be
-        written to. The newest may be overwritten at any time, and is copied.
+        A version that a ticket names stays in place until the ticket is done, so its weights are read-only views. The newest
+        version may be overwritten at any time, so its weights are copied.
         """
         if version is not None:
             return version, self._view(version)
@@ -159,9 +159,9 @@ class RingReader:
         return unpack(_decode(memory[offset : offset + length]), memory)
 
     def copy(self, version: int) -> Any | None:
-        """A copy of a version; None if it is not there, or was overwritten meanwhile.
+        """Return a copy of a version. None: it is not available, or was overwritten meanwhile.
 
-        Its memory is used again when nothing refers to the weights any more: new memory is slow when first touched.
+        Its memory is reused once the weights are no longer referenced: new memory is slow when first touched.
         """
         index = self._find(version)
         if index is None:
@@ -183,7 +183,7 @@ class RingReader:
 
 
 def _room_for(weights: Any) -> int:
-    """Bytes for weights of that size: they may grow a little."""
+    """Return the bytes to reserve for weights of this size, which may grow a little."""
     sizes: list[int] = []
     pickled = pickle.dumps(weights, protocol=5, buffer_callback=lambda buffer: sizes.append(buffer.raw().nbytes))
     room = 2 * (len(pickled) + sum(sizes) + ALIGNMENT * len(sizes)) + (1 << 16)

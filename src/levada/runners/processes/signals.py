@@ -1,4 +1,4 @@
-"""What ends a worker: the main process, however that ended, and nothing else."""
+"""What ends a worker: only the main process, however that itself ended."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 from types import FrameType
 
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Those that go to a whole group of processes."""
+"""Signals that are sent to a whole process group."""
 
 
 def leave_signals_to_main() -> None:
-    """Ctrl-C, a closed terminal and a SIGTERM go to a whole group of processes: the main process will say what to do.
+    """Leave group signals (Ctrl-C, a closed terminal, SIGTERM) to the main process, which decides what to do.
 
-    What an environment forks, or executes, gets its own signals as usual.
+    Processes that an environment forks or executes receive their own signals as usual.
     """
     process = os.getpid()
 
@@ -28,7 +28,7 @@ def leave_signals_to_main() -> None:
 
 
 def how_it_ended(exitcode: int | None) -> str:
-    """In words.
+    """Describe an exit code in words.
 
     >>> how_it_ended(-9), how_it_ended(3)
     ('by SIGKILL', 'with exit code 3')
@@ -37,12 +37,12 @@ def how_it_ended(exitcode: int | None) -> str:
         return f"with exit code {exitcode}"
     try:
         return f"by {signal.Signals(-exitcode).name}"
-    except ValueError:  # one that has no name
+    except ValueError:  # a signal without a name
         return f"by signal {-exitcode}"
 
 
 def end_with(descriptor: int) -> None:
-    """End this process when the other side of a socket is gone. Until then this thread sleeps."""
+    """End this process when the other side of a socket is gone. Until then the calling thread sleeps."""
     hangup = select.poll()
     hangup.register(descriptor, select.POLLHUP)
     hangup.poll()

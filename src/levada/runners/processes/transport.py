@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 
 
 class SharedMemoryTransport:
-    """Worker processes carry the shards."""
+    """Carries shards in worker processes."""
 
     def __init__(self, num_threads: int, inference: Inference = "sampler", *, forwards: bool = False) -> None:
         """Prepare.
 
         Args:
-            num_threads: of each worker, for linear algebra.
-            inference: where that is.
-            forwards: whether tables are elsewhere, so that what is for them is only passed on.
+            num_threads: threads of each worker, for linear algebra.
+            inference: where actions are computed.
+            forwards: whether tables are in other processes, so that their items are only forwarded.
 
         """
         self._num_threads = num_threads
@@ -42,7 +42,7 @@ class SharedMemoryTransport:
         self._workers: list[WorkerProcess] = []
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
-        """Write the weights that there are."""
+        """Write the existing weights."""
         prepare()
         self._plan = plan
         for register, (keep, weights) in registers.items():
@@ -69,20 +69,20 @@ class SharedMemoryTransport:
         self._rings[register].write(version, weights)
 
     def flush(self) -> None:
-        """Tickets and free slots go out together."""
+        """Send tickets and free slots together."""
         for worker in self._workers:
-            with suppress(ConnectionError):  # it is gone: the selector will say so
+            with suppress(ConnectionError):  # it is gone: the selector will report it
                 worker.flush()
                 self._push(worker)
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerProcess, Said]]:
-        """What workers have to say."""
+        """Return messages from workers."""
         said: list[tuple[WorkerProcess, Said]] = []
         for key, events in self._selector.select(timeout_s):
             worker: WorkerProcess | None = key.data
             if worker is None:
                 self._restart_inference()
-            elif worker in self._workers:  # else both its wire and its sentinel have said that it is gone
+            elif worker in self._workers:  # otherwise its wire and its sentinel both reported that it is gone
                 is_over = key.fileobj is not worker.wire
                 try:
                     if events & selectors.EVENT_WRITE:
@@ -100,18 +100,18 @@ class SharedMemoryTransport:
         return said
 
     def kill(self, carrier: WorkerProcess, why: str) -> None:
-        """End a worker that hangs, and the inference, if it is that which does."""
+        """Kill a hanging worker, and the inference server if that is what hangs."""
         if self._inference is not None:
             self._inference.check()
         carrier.kill(why)
 
     @property
     def inference_pid(self) -> int | None:
-        """The process of the inference, if it has one of its own."""
+        """Process id of the inference server, if it has a separate process."""
         return None if self._inference is None else self._inference.pid
 
     def close(self) -> None:
-        """End the workers, all at once, and wait for them."""
+        """Stop all workers at once, and wait for them."""
         with ExitStack() as closing:
             closing.callback(self._selector.close)
             if self._inference is not None:
@@ -124,7 +124,7 @@ class SharedMemoryTransport:
                     self._push(worker)
             deadline_s = monotonic() + PATIENCE_S
             while self._workers and (left_s := deadline_s - monotonic()) > 0:
-                self.wait(left_s)  # nobody wants to know; but a worker that is about to send something does not read
+                self.wait(left_s)  # discard messages: a worker that is blocked on sending does not read
             self._rings, self._inference = {}, None
 
     def _kill_all(self) -> None:
@@ -132,7 +132,7 @@ class SharedMemoryTransport:
             self._workers.pop().join(patience_s=0.0)
 
     def _push(self, worker: WorkerProcess) -> None:
-        """Send what there is room for; where something is left, the selector says when there is room again."""
+        """Send as much as there is room for. If anything is left, the selector reports when there is room again."""
         worker.wire.push()
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.wire.has_posted else 0)
         if self._selector.get_key(worker.wire).events != wanted:
@@ -151,7 +151,7 @@ class SharedMemoryTransport:
             self._selector.register(self._inference.sentinel, selectors.EVENT_READ, None)
 
     def _restart_inference(self) -> None:
-        """It has ended. The workers see that, too, and end: those that take their places connect to the new one."""
+        """Restart the inference server. The workers notice its end and exit; their replacements connect to the new one."""
         assert self._inference is not None
         log.warning("the inference has ended; it is started again, with the workers that it served")
         self._selector.unregister(self._inference.sentinel)

@@ -1,4 +1,4 @@
-"""Messages between two processes over a socket: structs as msgpack, with descriptors beside them.
+"""Messages between two processes over a socket: structs as msgpack, with file descriptors attached.
 
 >>> class Hello(Struct, tag=True):
 ...     name: str
@@ -10,9 +10,9 @@
 Traceback (most recent call last):
 EOFError
 
-Who waits, waits in the kernel: `fileno` makes a wire selectable, and `receive` sleeps until there is something. `send` sleeps
-while the other side does not read: of two who both send, one has to `post`, which never sleeps, or they could wait for each
-other.
+All waiting is done in the kernel: `fileno` makes a wire selectable, and `receive` sleeps until a message arrives. `send`
+sleeps while the other side does not read. If both sides send, one of them must `post`, which never sleeps; otherwise they
+could wait for each other.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ import msgspec
 from msgspec import Struct
 
 _HEAD = struct.Struct("<IB")
-"""Bytes of the message, and how many descriptors come with it."""
+"""Bytes of the message, and number of descriptors attached to it."""
 _MAX_DESCRIPTORS = 253
-"""As many as the kernel takes with one message."""
+"""Largest number of descriptors that the kernel accepts with one message."""
 _CHUNK = 1 << 16
 _ROOM_FOR_RIGHTS = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
@@ -43,7 +43,7 @@ class Wire:
     """One end of a connection between two processes."""
 
     def __init__(self, end: socket.socket, message: Any) -> None:
-        """`message`: the type, or union of tagged structs, of what is received."""
+        """`message`: type of the received messages, possibly a union of tagged structs."""
         self._socket = end
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(message).decode
@@ -52,11 +52,11 @@ class Wire:
         self._posted: deque[tuple[memoryview, Sequence[int]]] = deque()
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, message: Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; sleeps while there is no room for it. The descriptors are duplicated on the way, and closed here.
+        """Send a message; sleeps while there is no room for it. The descriptors are duplicated in transit, and closed here.
 
         Raises:
             BrokenPipeError, ConnectionResetError: the other process is gone.
@@ -67,7 +67,7 @@ class Wire:
             self._push()
 
     def post(self, message: Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send a message, or as much of it as there is room for: the rest is sent by `push`.
+        """Send as much of a message as there is room for. The rest is sent by `push`.
 
         Raises:
             BrokenPipeError, ConnectionResetError: the other process is gone.
@@ -77,7 +77,7 @@ class Wire:
         self.push()
 
     def push(self) -> None:
-        """Send what was posted, as far as there is room.
+        """Send as much of the posted messages as there is room for.
 
         Raises:
             BrokenPipeError, ConnectionResetError: the other process is gone.
@@ -89,15 +89,15 @@ class Wire:
 
     @property
     def has_posted(self) -> bool:
-        """Whether something is left to `push`."""
+        """Whether anything is left to `push`."""
         return bool(self._posted)
 
     def receive(self) -> list[tuple[Any, list[int]]]:
-        """All messages that have come, each with its descriptors; sleeps until there is one.
+        """Return all messages that have arrived, each with its descriptors. Sleeps until there is one.
 
         Raises:
             EOFError: the other process is gone, or has closed its end.
-            OSError: this process may not have so many descriptors.
+            OSError: this process has reached its limit of descriptors.
 
         """
         while True:
@@ -106,7 +106,7 @@ class Wire:
                 return messages
 
     def take(self) -> list[tuple[Any, list[int]]]:
-        """The messages that have come; none if only a part of one has. Never sleeps.
+        """Return the messages that have arrived; none if only a part of one has. Never sleeps.
 
         Raises:
             EOFError: the other process is gone, or has closed its end.
@@ -119,17 +119,17 @@ class Wire:
 
     @property
     def is_ready(self) -> bool:
-        """Whether something has come, or the other process is gone; `receive` would not sleep."""
+        """Whether a message has arrived or the other process is gone; `receive` would not sleep."""
         return self.wait(0.0)
 
     def wait(self, timeout_s: float | None, *, to_send: bool = False) -> bool:
-        """Sleep until something has come, or something can be sent; False: neither, for so long."""
-        poll = select.poll()  # select.select has no descriptors from 1024 on
+        """Sleep until data has arrived, or can be sent. Return False on a timeout."""
+        poll = select.poll()  # select.select does not support descriptors from 1024 on
         poll.register(self._socket, select.POLLOUT if to_send else select.POLLIN)
         return bool(poll.poll(None if timeout_s is None else 1000.0 * timeout_s))
 
     def close(self) -> None:
-        """Close this end; the other sees the end of the stream."""
+        """Close this end; the other side reads the end of the stream."""
         self._socket.close()
         for descriptor in (*self._descriptors, *(unsent for _, descriptors in self._posted for unsent in descriptors)):
             os.close(descriptor)
@@ -137,11 +137,11 @@ class Wire:
         self._posted.clear()
 
     def _receive(self, flags: int) -> list[tuple[Any, list[int]]]:
-        # not socket.recv_fds: in Python 3.11 that ignores its flags
+        # not socket.recv_fds: in Python 3.11 it ignores its flags
         data, rights, said, _ = self._socket.recvmsg(_CHUNK, _ROOM_FOR_RIGHTS, flags)
         for *_, sent in rights:
             self._descriptors.extend(array.array("i", sent))
-        if said & socket.MSG_CTRUNC:  # this process may have no more: the kernel has thrown them away
+        if said & socket.MSG_CTRUNC:  # this process may not have more: the kernel has discarded them
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if not data:
             raise EOFError
@@ -154,7 +154,7 @@ class Wire:
         return memoryview(_HEAD.pack(len(body), len(descriptors)) + body)
 
     def _push(self, flags: int = 0) -> None:
-        """Send some of what was posted first."""
+        """Send a part of the first posted message."""
         data, descriptors = self._posted[0]
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         num_sent = self._socket.sendmsg([data], rights, flags)
@@ -179,6 +179,6 @@ class Wire:
 
 
 def wires(message: Any) -> tuple[Wire, Wire]:
-    """Both ends of a connection, each of which receives such messages."""
+    """Return both ends of a connection that receives such messages at each end."""
     here, there = socket.socketpair()
     return Wire(here, message), Wire(there, message)

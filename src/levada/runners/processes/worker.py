@@ -1,6 +1,6 @@
-"""A worker: a process that carries whole shards. It asks nobody between one ticket and the next.
+"""A worker: a process that runs whole shards, with no communication between one ticket and the next.
 
-It sleeps in the kernel while it has no ticket, and ends by itself when the main process is gone, however that ended.
+It sleeps in the kernel while it has no ticket, and exits when the main process is gone, however that ended.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone
 log = logging.getLogger(__name__)
 
 OOM_SCORE = 500
-"""Of 1,000: how readily the kernel ends a worker."""
+"""OOM score, of 1,000: how readily the kernel kills a worker when memory runs out."""
 GIVE_WAY = 10
-"""By how much workers are nicer than the learner: all wait for that, so where there are fewer cores than processes it goes first.
-Two workers beside a learner on two cores, sampling and learning equally dear: a sixth more updates per second."""
+"""Niceness of workers relative to the learner. All of them wait for the learner, so it runs first if there are fewer cores
+than processes. With two workers on two cores, sampling as expensive as learning: a sixth more updates per second."""
 
 
 def work(
@@ -56,7 +56,7 @@ def work(
     num_threads: int,
     shards: Sequence[tuple[Shard, Arrays | None]],
 ) -> None:
-    """The life of a worker. `inference`: where that is, if not here; `num_threads`: for linear algebra."""
+    """Run a worker. `inference`: socket to the inference server, if any; `num_threads`: threads for linear algebra."""
     os.nice(GIVE_WAY)
     keep_freed_memory()
     _end_before_main()
@@ -70,15 +70,15 @@ def work(
 
 
 def _end_before_main() -> None:
-    """Where memory runs out, the kernel is to end a worker, which is replaced, and not the main process."""
+    """Let the kernel kill a worker, which is replaced, rather than the main process when memory runs out."""
     score = Path("/proc/self/oom_score_adj")
-    with suppress(OSError, ValueError):  # no Linux, or one that forbids it
+    with suppress(OSError, ValueError):  # not Linux, or not permitted
         if int(score.read_text()) < OOM_SCORE:
             score.write_text(str(OOM_SCORE))
 
 
 class _Worker:
-    """Shards behind a wire; what they make lies in slots."""
+    """Shards behind a wire; their results are in slots."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Worker:
         )  # fmt: skip
 
     def run(self) -> None:
-        """Until `Stop`."""
+        """Run until `Stop`."""
         with closing(self._host):
             while self._listen():
                 while not self._host.is_idle:
@@ -109,7 +109,7 @@ class _Worker:
                         return
 
     def _listen(self) -> bool:
-        """Take the messages that have come; sleeps until there are some. False: stop."""
+        """Handle the messages that have arrived; sleeps until there is one. Return False to stop."""
         try:
             messages = self._wire.receive()
         except (EOFError, ConnectionError):  # the run is gone
@@ -137,7 +137,7 @@ class _Worker:
             ticket = said.closed.ticket
             try:
                 made, descriptors = self._pack(said)
-            except Exception as error:  # pickling asks every object, and those may raise anything
+            except Exception as error:  # pickling calls methods of every object, which may raise anything
                 error.add_note(
                     f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process"
                 )

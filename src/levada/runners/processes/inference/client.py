@@ -1,4 +1,4 @@
-"""The samplers' side: what is served stands for an object at the server."""
+"""The samplers' side: proxies for models at the server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from levada.runners.processes.inference.messages import Call, Exchange, FromServ
 from levada.runners.processes.wire import Wire
 
 GONE = 4
-"""Exit code of a worker whose inference is gone: what it was working on cannot be finished."""
+"""Exit code of a worker whose inference server is gone: its work in progress cannot be finished."""
 
 
 class InferenceClient:
-    """Asks the server; for one worker."""
+    """Client of the server, for one worker."""
 
     def __init__(self, end: socket.socket) -> None:
         self._wire = Wire(end, FromServer)
         self._exchange = Exchange()
         self._num_models = 0
         self.known: dict[str, tuple[int, Any]] = {}
-        """Register -> the weights that a sampler was given last, and their version."""
+        """Register -> version and weights that a sampler was last called with."""
 
     def serve(self, factory: Callable[[], Any]) -> Any:
-        """What stands for the object that `factory` makes at the server."""
+        """Return a proxy for the object that `factory` creates at the server."""
         self._num_models += 1
         try:
             self._wire.send(Model(self._num_models, pickle.dumps(factory)))
@@ -38,7 +38,7 @@ class InferenceClient:
         return _Remote(self, self._num_models)
 
     def call(self, model: int, method: str, register: str, args: tuple[Any, ...]) -> Any:
-        """Call a method with the weights that were given last."""
+        """Call a method with the weights that were last loaded."""
         version, weights = self.known[register]
         answer, found = self._ask(model, method, register, version, (args, None))
         if isinstance(answer, Missing):
@@ -62,7 +62,7 @@ def _end() -> NoReturn:
 
 
 class _Remote:
-    """Stands for an object at the server."""
+    """Proxy for an object at the server."""
 
     def __init__(self, client: InferenceClient, model: int) -> None:
         self._client = client
@@ -70,7 +70,7 @@ class _Remote:
         self._register = ""
 
     def load(self, weights: Any) -> None:
-        """The next calls are to use these weights."""
+        """Set the weights for the following calls."""
         for register, (_, known) in self._client.known.items():
             if known is weights:
                 self._register = register

@@ -1,4 +1,4 @@
-"""What samplers, the inference server, and who started it say to each other.
+"""Messages between samplers, the inference server, and the process that started it.
 
 sampler -> server    Model, Call
 server -> sampler    Answer, Missing, Refused
@@ -19,18 +19,18 @@ from levada.runners.processes.ring import RingPlace
 
 
 class Parcel(Struct, frozen=True):
-    """A value in shared memory. The descriptor of the segment comes with it the first time."""
+    """A value in shared memory. The descriptor of the segment is sent with it the first time."""
 
     slot: int
     segment: int
     segment_size: int
     packet: Packet
     free: tuple[int, ...]
-    """Slots of the other side that nobody looks at any more."""
+    """Slots of the other side that are no longer in use."""
 
 
 class Exchange:
-    """One side of a connection on which values go both ways."""
+    """One side of a connection that carries values in both directions."""
 
     def __init__(self) -> None:
         self._pool = Pool()
@@ -38,13 +38,13 @@ class Exchange:
         self._slots = Slots(self._freed.append)
 
     def pack(self, value: Any) -> tuple[Parcel, list[int]]:
-        """Put a value into a slot; the message about it, and descriptors that go with that."""
+        """Put a value into a slot. Return the message about it, and the descriptors to send with it."""
         [packet], slot = self._pool.pack([value], self._pool.take())
         parcel = Parcel(slot.number, slot.segment_number, slot.arena.segment.size, packet, take_all(self._freed))
         return parcel, self._pool.introduce(slot)
 
     def unpack(self, parcel: Parcel, descriptors: Sequence[int]) -> Any:
-        """The value; its arrays are views."""
+        """Return the value; its arrays are views."""
         for number in parcel.free:
             self._pool.give_back(number)
         for descriptor in descriptors:
@@ -54,15 +54,15 @@ class Exchange:
 
 
 class Model(Struct, frozen=True, tag=True):
-    """What calls with this number are for."""
+    """The model behind calls with this number."""
 
     number: int
     factory: bytes
-    """Pickled; two that are equal are one."""
+    """Pickled factory; equal factories share a model."""
 
 
 class Call(Struct, frozen=True, tag=True):
-    """A call of a method, with these weights; the parcel holds its arguments, and the weights, if they had to come along."""
+    """A call of a method with these weights. The parcel holds its arguments, and the weights if they had to be sent."""
 
     model: int
     method: str
@@ -72,13 +72,13 @@ class Call(Struct, frozen=True, tag=True):
 
 
 class Answer(Struct, frozen=True, tag=True):
-    """What a call gave."""
+    """The result of a call."""
 
     parcel: Parcel
 
 
 class Missing(Struct, frozen=True, tag=True):
-    """The weights of a call are not to be had any more: send them along. The parcel is empty."""
+    """The weights of a call are no longer available: send them too. The parcel is empty."""
 
     parcel: Parcel
 
@@ -91,25 +91,25 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Rings(Struct, frozen=True, tag=True):
-    """The registers; their descriptors come with it."""
+    """The registers; their descriptors are sent with it."""
 
     rings: Mapping[str, RingPlace]
 
 
 class Connect(Struct, frozen=True, tag=True):
-    """Another sampler; its socket comes with it."""
+    """A new sampler; its socket is sent with it."""
 
 
 class Ping(Struct, frozen=True, tag=True):
-    """Are you there?"""
+    """Check whether the server responds."""
 
 
 class Pong(Struct, frozen=True, tag=True):
-    """Yes."""
+    """Reply to a ping."""
 
 
 class End(Struct, frozen=True, tag=True):
-    """No more calls will come."""
+    """No more calls will arrive."""
 
 
 ToServer: TypeAlias = Model | Call

@@ -1,4 +1,4 @@
-"""Where the inference of a run is: started, connected to, and started again when it has ended."""
+"""The place of a run's inference: starts the server, connects to it, and restarts it when it has ended."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from levada.runners.processes.wire import Wire
 Inference: TypeAlias = Literal["sampler", "learner", "worker"]
 
 ANSWER_S = 1.0
-"""Seconds within which a server answers, while whoever asked it something hangs."""
+"""Seconds within which a server must answer when a process that called it hangs."""
 
 log = logging.getLogger(__name__)
 
 
 class InferencePlace:
-    """A server in a process of its own (`worker`), or in a thread of this one, where the learner is (`learner`)."""
+    """A server in a separate process (`worker`), or in a thread of this one, where the learner is (`learner`)."""
 
     def __init__(
         self, where: Literal["learner", "worker"], rings: Mapping[str, Ring], *, num_threads: int, is_batched: bool
@@ -48,19 +48,19 @@ class InferencePlace:
 
     @property
     def pid(self) -> int | None:
-        """The process of the server; None: this one."""
+        """Process id of the server. None: it runs in this process."""
         return getattr(self._place, "pid", None)
 
     @property
     def sentinel(self) -> int:
-        """For selectors: readable once the server has ended."""
+        """Descriptor for selectors: readable once the server has ended."""
         sentinel: int = getattr(self._place, "sentinel", self.control.fileno())
         return sentinel
 
     def check(self) -> None:
-        """Kill a server that does not answer: whoever waits for it seems to hang, and would do so again."""
+        """Kill a server that does not answer: its clients seem to hang, and would do so again."""
         if isinstance(self._place, threading.Thread):
-            return  # of this process, which is awake
+            return  # a thread of this process, which is awake
         try:
             self.control.send(Ping())
             if select.select([self.control], [], [], ANSWER_S)[0]:
@@ -72,14 +72,14 @@ class InferencePlace:
         self._place.kill()
 
     def connect(self) -> socket.socket:
-        """A socket to the server, to be given to a worker."""
+        """Return a socket to the server, for a worker."""
         worker, server = socket.socketpair()
-        with suppress(ConnectionError):  # it is gone: the worker will see that, too
+        with suppress(ConnectionError):  # it is gone: the worker will notice that, too
             self.control.send(Connect(), [server.detach()])
         return worker
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         with suppress(ConnectionError):
             self.control.send(End())
         if isinstance(self._place, threading.Thread):
@@ -90,6 +90,6 @@ class InferencePlace:
 
 
 def serve(control: socket.socket, is_batched: bool, num_threads: int) -> None:
-    """The life of an inference process."""
+    """Main function of an inference process."""
     with threadpool_limits(num_threads):
         InferenceServer(control, is_batched=is_batched).run()

@@ -35,7 +35,7 @@ from levada.runners.processes.ring import RingReader
 from levada.runners.processes.wire import Wire
 
 SPARE_VERSIONS = 2
-"""Models that are kept loaded beyond the versions of the ring: samplers without a bound may ask for older ones."""
+"""Number of models kept loaded beyond the versions of the ring: samplers with unbounded lag may request older ones."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class InferenceServer:
         """Prepare.
 
         Args:
-            control: on which the run says who connects, and when it is over.
+            control: socket on which the run announces new connections and its end.
             is_batched: whether calls that wait at the same time are computed together.
 
         """
@@ -76,7 +76,7 @@ class InferenceServer:
         self._loaded: defaultdict[bytes, OrderedDict[tuple[str, int], Any]] = defaultdict(OrderedDict)
 
     def run(self) -> None:
-        """Until the control says that it is over, or is gone."""
+        """Serve until the control socket sends `End`, or is closed."""
         try:
             while True:
                 asked: list[_Asked] = []
@@ -128,7 +128,7 @@ class InferenceServer:
         return asked
 
     def _groups(self, asked: Sequence[_Asked]) -> list[list[_Asked]]:
-        """Calls that are computed together."""
+        """Group calls that are computed together."""
         if not self._is_batched:
             return [[one] for one in asked]
         groups: defaultdict[tuple[Any, ...], list[_Asked]] = defaultdict(list)
@@ -161,7 +161,7 @@ class InferenceServer:
             _send(one.connection, Answer, answer)
 
     def _model(self, factory: bytes, register: str, version: int, weights: Any) -> Any:
-        """The model with these weights; None: they are not to be had."""
+        """Return the model with these weights. None: the weights are not available."""
         loaded = self._loaded[factory]
         if (register, version) not in loaded:
             if weights is None:
@@ -180,12 +180,12 @@ def _send(connection: _Connection, kind: Callable[[Parcel], FromServer], value: 
     parcel, descriptors = connection.exchange.pack(value)
     try:
         connection.wire.send(kind(parcel), descriptors)
-    except ConnectionError:  # a sampler has ended meanwhile: the selector will say so
+    except ConnectionError:  # a sampler has ended meanwhile: the selector will report it
         return
 
 
 def _concatenate(nests: Sequence[Any]) -> Any:
-    """One behind the other."""
+    """Concatenate nested arrays."""
     first = nests[0]
     if isinstance(first, dict):
         return {key: _concatenate([nest[key] for nest in nests]) for key in first}

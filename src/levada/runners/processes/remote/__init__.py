@@ -1,6 +1,6 @@
-"""A run in a process of its own, learner and all.
+"""A run in a separate process, including the learner.
 
-run         what stands for it in the main process
-process     the life of the process
+run         its proxy in the main process
+process     the main function of the process
 line        the connection between them
 """

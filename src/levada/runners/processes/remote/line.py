@@ -1,5 +1,5 @@
-"""The connection between a run and the process that executes it. Only its own failures mean that the other side is gone: what
-users' code raises, and is passed on, may be a ConnectionError too.
+"""The connection between a run and the process that executes it. Only failures of the connection mean that the other side is
+gone; errors raised by user code and passed on may be ConnectionErrors too.
 
 >>> import multiprocessing
 >>> here, there = map(Line, multiprocessing.Pipe())
@@ -26,21 +26,21 @@ class GoneError(Exception):
 
 
 class Line:
-    """One end."""
+    """One end of the connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def fileno(self) -> int:
-        """For who waits for several things."""
+        """Return the descriptor, for selectors."""
         return self._connection.fileno()
 
     def send(self, *message: Any) -> None:
         """Send a message.
 
         Raises:
-            GoneError: nobody is there to receive it.
-            Exception: it cannot be pickled.
+            GoneError: the other side is gone.
+            Exception: the message cannot be pickled.
 
         """
         data = ForkingPickler.dumps(message)
@@ -50,10 +50,10 @@ class Line:
             raise GoneError from error
 
     def receive(self) -> tuple[Any, ...]:
-        """The next message; sleeps until there is one.
+        """Return the next message; sleeps until there is one.
 
         Raises:
-            GoneError: there will be none.
+            GoneError: the other side is gone, and there are no more messages.
 
         """
         try:
@@ -64,12 +64,12 @@ class Line:
         return message
 
     def poll(self) -> bool:
-        """Whether `receive` would not sleep."""
+        """Whether `receive` would return without sleeping."""
         return self._connection.poll()
 
     @property
     def is_closed(self) -> bool:
-        """Whether this end was closed."""
+        """Whether this end is closed."""
         return self._connection.closed
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The life of the process that executes a run: it obeys the main process, and ends with it."""
+"""Main function of the process that executes a run: it obeys the main process, and ends with it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 BEATS = 10
 """Signs of life within `hang_timeout_s`."""
 INTERRUPT = signal.SIGUSR1
-"""Asks the process to leave what it is at, as Ctrl-C would if it were the main one."""
+"""Signal to interrupt the process's current work, as Ctrl-C would in the main process."""
 LEAVE_HUNG = signal.SIGUSR2
-"""Asks it to leave what it is at if that is waiting for workers that hang."""
+"""Signal to interrupt its current work if it is waiting for hanging workers."""
 HUNG_S = 5.0
-"""How long workers may say nothing, once the run was asked to stop."""
+"""Seconds that workers may be silent once the run was requested to stop."""
 
 
 class _Collector:
-    """An instrument that keeps the events until they are sent."""
+    """An instrument that keeps events until they are sent."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -53,7 +53,7 @@ class _Collector:
 
 
 class _Pulse:
-    """Says now and then that the run goes on."""
+    """Sends a sign of life from time to time while the run continues."""
 
     def __init__(self, line: Line, every_s: float) -> None:
         self._line = line
@@ -69,7 +69,7 @@ class _Pulse:
 
 @contextmanager
 def _beating(line: Line, hang_timeout_s: float | None) -> Iterator[None]:
-    """Say now and then that this process is there, while it is at something that may take its time."""
+    """Send signs of life from a thread during something that may take long."""
     done = threading.Event()
 
     def beat() -> None:
@@ -87,11 +87,11 @@ def _beating(line: Line, hang_timeout_s: float | None) -> Iterator[None]:
 
 
 class _Interrupted(Leaving):
-    """Raised where the process is, by a signal."""
+    """Raised at the current point of execution, by a signal."""
 
 
 class _Interruption:
-    """Turns a signal into an exception, while that is wanted."""
+    """Turns a signal into an exception, while that is enabled."""
 
     def __init__(self, run: HubRun) -> None:
         self._run = run
@@ -124,21 +124,21 @@ def execute(
     threads: Mapping[str, int],
     hang_timeout_s: float | None,
 ) -> None:
-    """The life of the process.
+    """Run the process.
 
     Args:
-        connection: to the main process.
-        open_run: opens what is executed, given instruments and state.
-        state: to go on from.
-        threads: of each library that computes with threads, by its file.
-        hang_timeout_s: signs of life are to come more often.
+        connection: connection to the main process.
+        open_run: opens the run, given instruments and state.
+        state: saved state to resume from.
+        threads: number of threads of each multi-threaded library, by its file.
+        hang_timeout_s: time within which signs of life are expected.
 
     """
     _set_num_threads(threads)
     keep_freed_memory()
     line, collector = Line(connection), _Collector()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FlowWarning)  # the main process has shown them
+        warnings.simplefilter("ignore", FlowWarning)  # already shown by the main process
         try:
             with _beating(line, hang_timeout_s):
                 run = open_run(instruments=[collector], state=state)
@@ -151,13 +151,13 @@ def execute(
                 with listening(lambda what: line.send("busy", what)):
                     _obey(line, run, collector, interruption)
         except GoneError:
-            os._exit(1)  # the main process is
+            os._exit(1)  # the main process is gone
         except BaseException as error:
             line.send("error", pack_error(error))
 
 
 def _obey(line: Line, run: Run, collector: _Collector, interruption: _Interruption) -> None:
-    """Do what is asked for, until `close`. An error is an answer: what was learned until then can still be asked for."""
+    """Serve requests until `close`. An error is sent as an answer: everything learned before it can still be requested."""
     reports = iter(run)
     while True:
         what, *args = line.receive()

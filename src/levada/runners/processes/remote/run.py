@@ -1,8 +1,8 @@
-"""A run in a process of its own, learner and all: this process only looks at it and says when to go on.
+"""A run in a separate process, including the learner. This process only observes it and tells it when to continue.
 
-What the other process computes is what a run computes here, bit for bit. It waits at each report until this asks for the next,
-so that a run ends, or is saved, exactly where the loop around it says. If it is killed, or hangs, another one goes on from what
-was saved last, as far as the one before it had come; reports that were handed out already are not handed out again.
+The other process computes bit for bit what a run in this process would. It waits at each report until the next one is
+requested, so that a run ends, or is saved, exactly where the loop around it says. If it is killed or hangs, a new process
+resumes from the last saved state and catches up with the previous one. Reports are never yielded twice.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 START_S = 60.0
-"""How long the process may load, with `hang_timeout_s`, before its first sign of life."""
+"""Seconds in which the process may load, with `hang_timeout_s`, before its first sign of life."""
 PATIENCE = 1.5
-"""Times `hang_timeout_s` that the process may be silent: first it has to notice itself that a worker of its own hangs."""
+"""Multiple of `hang_timeout_s` that the process may be silent: it must first notice itself that one of its workers hangs."""
 
 
 class RemoteRun:
-    """A run that another process executes."""
+    """A run that is executed by another process."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class RemoteRun:
         max_restarts: int,
         hang_timeout_s: float | None,
     ) -> None:
-        """Start the process; `place`: where the flow runs, seen from there."""
+        """Start the process. `place`: the deployment of the flow in that process."""
         for problem in flow.check(crosses_processes=True, reports=True):
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
         _check_can_be_sent(flow)
@@ -73,13 +73,13 @@ class RemoteRun:
         self._open = partial(place.open, flow, seed=seed, save_every=save_every)
         self._state = state
         self._is_told = True
-        """Whether it was said what of that state is missing; what a run begins with is told by whoever opens it."""
+        """Whether missing parts of that state were reported. For the initial state, the caller that opens the run does it."""
         self._num_since = 0
-        """Reports that it has given since that state."""
+        """Number of reports since that state."""
         self._is_busy = False
-        """Whether it is on its way to a report."""
+        """Whether it is working on the next report."""
         self._is_whole = True
-        """Whether it is where the reports that were given say. False: one that has taken another's place is not there yet."""
+        """Whether the process is where the yielded reports say. False: a replacement process has not caught up yet."""
         self._reports: deque[tuple[tuple[Event, ...], Report]] = deque()
         try:
             self._start()
@@ -102,28 +102,28 @@ class RemoteRun:
             yield report
 
     def is_hung(self, seconds: float) -> bool:
-        """False: that the process can only find out itself. It is asked to, and if it is, whoever waits for it is interrupted."""
+        """Return False: only the process can tell. It is asked to check, and if it hangs, its caller is interrupted."""
         if self._has_opened and self._is_busy:
             with suppress(ProcessLookupError):
                 os.kill(self.learner_pid, LEAVE_HUNG)
         return False
 
     def statistics(self) -> Statistics:
-        """The run at this moment, as plain data."""
+        """Return statistics of the run at this moment, as plain data."""
         found: Statistics = self._ask("statistics")
         return found
 
     def save(self, replays: bool = True) -> RunState:
-        """What the run can go on from, if it is between two updates, as it is when it yields a report.
+        """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
 
-        `replays`: with their contents, or else they will be filled anew.
+        `replays`: include their contents. Otherwise they are filled again after resuming.
         """
         state: RunState = self._ask("save", replays)
         self._state, self._num_since, self._is_told = state, 0, False
         return state
 
     def node_state(self, node: str) -> Any:
-        """What stands for the live learner of a learn node, which lives elsewhere."""
+        """Return a proxy for the live learner of a learn node in the other process."""
         if node not in self.flow.learners():
             msg = f"node {node!r} has no state that can be reached from here; these have: {', '.join(self.flow.learners())}"
             raise ValueError(msg)
@@ -131,18 +131,18 @@ class RemoteRun:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The processes that carry shards, for those who watch them."""
+        """Process ids of the workers, for observers."""
         pids: tuple[int, ...] = self._ask("worker_pids")
         return pids
 
     @property
     def learner_pid(self) -> int:
-        """The process that learns."""
+        """Id of the learner's process."""
         assert self._child.pid is not None
         return self._child.pid
 
     def close(self) -> None:
-        """End the run, with its workers."""
+        """Stop the run and its workers."""
         if self._line.is_closed:
             return
         if not self._is_whole:
@@ -157,23 +157,23 @@ class RemoteRun:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # ---- inside
+    # ---- internals
 
     def _start(self) -> None:
-        """Start the process; it may take its time to open.
+        """Start the process, which may take a while to open.
 
         Raises:
             GoneError: it has ended.
-            Exception: what opening raises.
+            Exception: whatever opening raises.
 
         """
         self._is_busy = self._has_opened = False
         here, there = multiprocessing.Pipe()
         self._line = Line(here)
-        # else this process would wait for the other one when it ends
+        # otherwise this process would wait for the other one when it exits
         self._at_exit = util.Finalize(self, self._line.close, exitpriority=1)
         args = (self._open, self._state, _num_threads(), self._hang_timeout_s)
-        with there:  # not a daemon: those may have no children
+        with there:  # not a daemon: daemons may not have children
             self._child = Child(execute, (there,), args, name="learner")
         if not self._child.has_started:
             raise GoneError
@@ -188,7 +188,7 @@ class RemoteRun:
             raise
 
     def _restart(self) -> None:
-        """The process has ended. Another one goes on, from where that one was."""
+        """Replace the ended process by a new one, which continues where the old one was."""
         num_given, self._is_whole = self._num_since, False
         while True:
             how = self._end()
@@ -208,13 +208,13 @@ class RemoteRun:
                 self._num_since = 0
                 while self._num_since < num_given:
                     self._next()
-                    events, _ = self._reports.pop()  # given already, but for what went wrong now
+                    events, _ = self._reports.pop()  # already yielded, except for new failures
                     self._show(event for event in events if isinstance(event, Failed | Emptied))
                 self._is_whole = True
                 return
 
     def _tell_what_is_missing(self) -> None:
-        """Say what the process that goes on cannot go on from, for it was not saved."""
+        """Report what the replacement process cannot resume, because it was not saved."""
         if self._state is None or self._is_told:
             return
         self._is_told = True
@@ -239,9 +239,9 @@ class RemoteRun:
                 instrument.on_event(event)
 
     def _end(self) -> str:
-        """Wait until the process has ended; how it did."""
+        """Wait until the process has ended; return how it ended."""
         self._child.end(2 * PATIENCE_S)  # it waits for its workers itself
-        self._at_exit()  # closes the line; only now, for the process would take that for the end of this one
+        self._at_exit()  # closes the line; earlier, the process would take it for the end of this one
         return self._child.how_it_ended
 
     def _next(self) -> None:
@@ -253,9 +253,9 @@ class RemoteRun:
             raise KeyboardInterrupt
 
     def _ask(self, what: str, *args: Any) -> Any:
-        if self._is_whole and self._is_busy:  # whoever waited for a report was interrupted
+        if self._is_whole and self._is_busy:  # waiting for a report was interrupted
             self._interrupt()
-        if not self._is_whole:  # whoever waited was interrupted, and does not want to wait until it is
+        if not self._is_whole:  # waiting was interrupted: do not wait for the process to catch up
             msg = (
                 "the run was interrupted while its learner's process could not answer, or another one took its place: what was "
                 "learned since it was saved last is lost"
@@ -272,7 +272,7 @@ class RemoteRun:
                 return message[1]
 
     def _interrupt(self) -> None:
-        """Have the process leave what it is at, as Ctrl-C would if it were here."""
+        """Interrupt the process's current work, as Ctrl-C would in this process."""
         try:
             with suppress(ProcessLookupError):
                 os.kill(self.learner_pid, INTERRUPT)
@@ -286,10 +286,10 @@ class RemoteRun:
         return None if self._hang_timeout_s is None else PATIENCE * self._hang_timeout_s
 
     def _receive(self, patience_s: float | None) -> tuple[Any, ...]:
-        """What the process says next, but for signs of life.
+        """Return the next message of the process, skipping signs of life.
 
         Raises:
-            GoneError: it has ended, or was killed because there were none.
+            GoneError: it has ended, or was killed because there were no signs of life.
 
         """
         either: list[Any] = [self._line, self._child.sentinel]
@@ -317,7 +317,7 @@ class RemoteRun:
 
 
 class _RemoteLearner:
-    """Stands for a learner in another process; its methods are carried out there."""
+    """Proxy for a learner in another process; its methods are executed there."""
 
     def __init__(self, run: RemoteRun, node: str) -> None:
         self._run = run
@@ -329,16 +329,16 @@ class _RemoteLearner:
 
 
 def _num_threads() -> dict[str, int]:
-    """Of each library that computes with threads, by its file: one process may have two of a kind."""
+    """Return the threads of each multi-threaded library, by its file: one process may have two libraries of a kind."""
     return {info["filepath"]: info["num_threads"] for info in threadpool_info()}
 
 
 def _check_can_be_sent(flow: Flow) -> None:
-    """Refuse, by its node, what cannot be pickled."""
+    """Reject nodes that cannot be pickled, and name them."""
     for node in flow.nodes.values():
         try:
             pickle.dumps(node)
-        except Exception as error:  # pickling asks every object, and those may raise anything
+        except Exception as error:  # pickling calls methods of every object, which may raise anything
             msg = (
                 f"Processes(learner='worker'): the work of node {node.name!r} of flow {flow.name!r} cannot be sent to another "
                 f"process ({type(error).__name__}: {error}); use functions and classes of a module"

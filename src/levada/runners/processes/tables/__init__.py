@@ -1,1 +1,1 @@
-"""Tables of replays, each in a process of its own, which copies rows straight from where the samplers made them."""
+"""Replay tables in separate processes, which copy rows directly from where the samplers made them."""

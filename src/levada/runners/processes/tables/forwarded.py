@@ -1,4 +1,4 @@
-"""What a worker has made, as the run knows it that only passes it on: where it lies, and how many entries it is."""
+"""A worker's item as seen by the run that only forwards it: its location and its number of entries."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _numbers = count()
 
 
 class Origin:
-    """The segments of one worker, for those that are to map them, too."""
+    """The segments of one worker, for other processes that map them."""
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        """No other worker of this process ever has it."""
+        """Unique among the workers of this process."""
         self._segments: dict[int, tuple[int, int]] = {}
 
     def add(self, segment: int, descriptor: int, size: int) -> None:
-        """Note a segment; the descriptor is duplicated."""
+        """Record a segment; the descriptor is duplicated."""
         self._segments[segment] = os.dup(descriptor), size
 
     def size_of(self, segment: int) -> int:
-        """Bytes of a segment."""
+        """Return the size of a segment in bytes."""
         return self._segments[segment][1]
 
     def share(self, segment: int) -> int:
-        """A descriptor to send; whoever asks for it closes it."""
+        """Return a descriptor to send; the caller closes it."""
         return os.dup(self._segments[segment][0])
 
     def __del__(self) -> None:
@@ -37,7 +37,7 @@ class Origin:
 
 
 class Forwarded(NamedTuple):
-    """An item in a slot of a worker. The slot is free when this is gone."""
+    """An item in a slot of a worker. The slot is free once this is gone."""
 
     origin: Origin
     slot: int
@@ -45,4 +45,4 @@ class Forwarded(NamedTuple):
     packet: Packet
     num_entries: int
     anchor: Any
-    """What keeps the slot from being used again."""
+    """Keeps the slot from being reused."""

@@ -1,4 +1,4 @@
-"""The memory of a table: arrays in segments, so that another process can look at them where they lie.
+"""Memory of a table: arrays in segments, so that another process can read them in place.
 
 >>> memory = TableMemory()
 >>> rows = memory.zeros((4, 2), np.float32)
@@ -22,14 +22,14 @@ from levada.runners.processes.tables.messages import Where
 
 
 class TableMemory:
-    """In the process of the table."""
+    """The memory in the process of the table."""
 
     def __init__(self) -> None:
         self._segments: list[tuple[int, Segment]] = []
         self._shown: set[int] = set()
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array of zeros in a segment of its own. What is not written to takes no memory."""
+        """Return an array of zeros in a separate segment. Pages that are not written to take up no memory."""
         dtype = np.dtype(dtype)
         segment = Segment.create(max(1, prod(shape) * dtype.itemsize))
         array = np.frombuffer(segment.memory, dtype, prod(shape)).reshape(shape)
@@ -37,7 +37,7 @@ class TableMemory:
         return array
 
     def where(self, array: np.ndarray) -> Where | None:
-        """Where an array lies; None: elsewhere, or not in one piece."""
+        """Return the location of an array. None: it is elsewhere, or not contiguous."""
         if not array.flags.c_contiguous:
             return None
         for number, (address, segment) in enumerate(self._segments):
@@ -47,7 +47,7 @@ class TableMemory:
         return None
 
     def introduce(self, number: int) -> list[int]:
-        """The descriptor of a segment, the first time that it is shown; whoever gets it closes it."""
+        """Return the descriptor of a segment the first time that it is shown. The receiver closes it."""
         if number in self._shown:
             return []
         self._shown.add(number)
@@ -58,22 +58,22 @@ class TableMemory:
 
 
 class ShownMemory:
-    """The same, seen from another process."""
+    """The same memory, as seen from another process."""
 
     def __init__(self) -> None:
         self._segments: dict[int, Segment] = {}
 
     @property
     def known(self) -> set[int]:
-        """Segments that were seen."""
+        """Segments that are already mapped."""
         return {*self._segments}
 
     def add(self, where: Where, descriptors: list[int]) -> None:
-        """Map the segment, if it was not seen before; takes its descriptor from the front of the list."""
+        """Map the segment if it is new; takes its descriptor from the front of the list."""
         if where.segment not in self._segments:
             self._segments[where.segment] = Segment.open(descriptors.pop(0), where.segment_size)
 
     def array(self, where: Where) -> np.ndarray:
-        """A view."""
+        """Return a view of the array."""
         memory, dtype = self._segments[where.segment].memory, np.dtype(where.dtype)
         return np.frombuffer(memory, dtype, prod(where.shape), where.offset).reshape(where.shape)

@@ -1,9 +1,9 @@
-"""What a run and the process of a table say to each other.
+"""Messages between a run and the process of a table.
 
-run -> table      Insert, Put, Draw, Reprioritise, Hold, Load, Forget
+run -> table      Insert, Put, Draw, Reprioritize, Hold, Load, Forget
 table -> run      Stored, Drawn, Held, Loaded, Refused
 
-What a worker has made stays in the worker's slot: the run only says where it lies.
+Results of a worker stay in the worker's slot: the run only forwards their location.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from levada.runners.processes.packet import Packet
 
 
 class Insert(Struct, frozen=True, tag=True):
-    """Copy in what lies in a slot of a worker. The descriptor of the segment comes with it the first time."""
+    """Insert a copy of an item in a worker's slot. The descriptor of the segment is sent with it the first time."""
 
     worker: int
     slot: int
@@ -28,52 +28,52 @@ class Insert(Struct, frozen=True, tag=True):
 
 
 class Put(Struct, frozen=True, tag=True):
-    """Copy in what comes from the run itself."""
+    """Insert a copy of an item from the run itself."""
 
     parcel: Parcel
 
 
 class Draw(Struct, frozen=True, tag=True):
-    """Draw entries; the parcel says how many, and how many of them make a minibatch."""
+    """Draw entries. The parcel holds their number, and the size of a minibatch."""
 
     parcel: Parcel
 
 
-class Reprioritise(Struct, frozen=True, tag=True):
-    """New priorities; the parcel holds what was drawn, and them."""
+class Reprioritize(Struct, frozen=True, tag=True):
+    """Set new priorities. The parcel holds the drawn entries and the priorities."""
 
     parcel: Parcel
 
 
 class Hold(Struct, frozen=True, tag=True):
-    """Show the content, and change nothing until the next message."""
+    """Show the contents, and modify nothing until the next message."""
 
 
 class Load(Struct, frozen=True, tag=True):
-    """Go on from a content, which lies in a segment of its own, whose descriptor comes with it."""
+    """Restore the contents from a separate segment, whose descriptor is sent with it."""
 
     packet: Packet
     size: int
 
 
 class Forget(Struct, frozen=True, tag=True):
-    """These workers are gone, and what they made is stored."""
+    """These workers are gone, and their items are stored."""
 
     workers: tuple[int, ...]
 
 
 class Stored(Struct, frozen=True, tag=True):
-    """The oldest item that was not stored yet is."""
+    """The oldest unstored item is now stored."""
 
 
 class Drawn(Struct, frozen=True, tag=True):
-    """A batch, and what its entries are known by."""
+    """A batch, and the handle of its entries."""
 
     parcel: Parcel
 
 
 class Where(Struct, frozen=True):
-    """An array in the memory of the table."""
+    """Location of an array in the memory of the table."""
 
     segment: int
     segment_size: int
@@ -83,12 +83,12 @@ class Where(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True, tag=True):
-    """The content is there."""
+    """The contents are restored."""
 
 
 class Held(Struct, frozen=True, tag=True):
-    """The content: where the large arrays lie, and a parcel with the others. Descriptors of segments that were not shown before
-    come with it, those of the parcel first.
+    """The contents: locations of the large arrays, and a parcel with the others. Descriptors of segments that were not shown
+    before are sent with it, those of the parcel first.
     """
 
     arrays: Mapping[str, Where]
@@ -96,11 +96,11 @@ class Held(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The error that a message led to, pickled with its traceback, and what kind of message it was: nothing else answers it."""
+    """The error that a message raised, pickled with its traceback, and the kind of that message. There is no other answer."""
 
     to: Literal["item", "question", "other"]
     error: bytes
 
 
-ToTable: TypeAlias = Insert | Put | Draw | Reprioritise | Hold | Load | Forget
+ToTable: TypeAlias = Insert | Put | Draw | Reprioritize | Hold | Load | Forget
 FromTable: TypeAlias = Stored | Drawn | Held | Loaded | Refused

@@ -1,4 +1,4 @@
-"""Where the tables of a run are if each has a process of its own: started, spoken to, and started again when one was killed."""
+"""Replay tables in separate processes: starts the processes, communicates with them, and restarts them after a kill."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from levada.runners.processes.tables.messages import (
     Loaded,
     Put,
     Refused,
-    Reprioritise,
+    Reprioritize,
     Stored,
     ToTable,
 )
@@ -49,25 +49,25 @@ log = logging.getLogger(__name__)
 
 
 class TableProcesses:
-    """A process for each table."""
+    """Runs each table in its own process."""
 
     def __init__(self, *, max_restarts: int, hang_timeout_s: float | None) -> None:
-        """`max_restarts`: how often in a row one may end; `hang_timeout_s`: after how long a silent one is killed."""
+        """`max_restarts`: allowed consecutive failures of one process; `hang_timeout_s`: silence after which it is killed."""
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
         self._tables: list[RemoteTable] = []
 
     def open(self, recipes: Sequence[TableRecipe]) -> list[Table]:
-        """Start them."""
+        """Start the processes."""
         prepare()
         self._tables = [RemoteTable(recipe, self._hang_timeout_s) for recipe in recipes]
         return [*self._tables]
 
     def lost(self) -> Sequence[TableRecipe]:
-        """Those that have ended; others take their places.
+        """Return the tables whose processes have ended; new processes replace them.
 
         Raises:
-            WorkerError: one has ended too often without anything being drawn from it.
+            WorkerError: one has ended too often without any draw from it.
 
         """
         lost = [table for table in self._tables if table.how_it_ended]
@@ -82,23 +82,23 @@ class TableProcesses:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes, for those who watch them."""
+        """Process ids, for observers."""
         return tuple(table.pid for table in self._tables if table.pid is not None)
 
     def close(self) -> None:
-        """End them."""
+        """Stop the processes."""
         for table in self._tables:
             table.close()
         self._tables = []
 
 
 class RemoteTable:
-    """A table in a process of its own. It is told what to do, and waited for only where it has something to give."""
+    """A table in a separate process. It receives messages, and the caller waits only for results."""
 
     def __init__(self, recipe: TableRecipe, hang_timeout_s: float | None) -> None:
         self.recipe = recipe
         self.num_failures = 0
-        """How often it has ended since anything was drawn from it."""
+        """Number of failures since the last draw."""
         self._hang_timeout_s = hang_timeout_s
         self._generation = 0
         self._watched: set[int] = set()
@@ -106,10 +106,10 @@ class RemoteTable:
         self.start()
 
     def start(self) -> None:
-        """Start the process, empty."""
+        """Start the process, with an empty table."""
         self._generation += 1
         self.how_it_ended = ""
-        """In words, once it has."""
+        """How the process ended, in words; empty while it runs."""
         self._exchange, self._shown = Exchange(), ShownMemory()
         self._known: set[tuple[int, int]] = set()
         self._unstored: deque[Any] = deque()
@@ -123,11 +123,11 @@ class RemoteTable:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process; None: it could not be started."""
+        """Process id. None: it could not be started."""
         return self._child.pid
 
     def insert(self, item: Any) -> None:
-        """Copy an item in: from where a worker has made it, or from here."""
+        """Insert a copy of an item, from where a worker made it or from this process."""
         self._unstored.append(item)  # it must not change until it is stored
         if isinstance(item, Forwarded):
             origin, segment = item.origin, item.segment
@@ -145,7 +145,7 @@ class RemoteTable:
             self._tell(Put(parcel), descriptors)
 
     def sample(self, size: int, minibatch_size: int) -> tuple[Sequence[Any], Any]:
-        """Draw entries; waits for them.
+        """Draw entries, and wait for them.
 
         Raises:
             TableLostError: the process has ended.
@@ -158,18 +158,18 @@ class RemoteTable:
         self.num_failures = 0
         return batch, (self._generation, entries)
 
-    def reprioritise(self, entries: Any, priorities: Any) -> None:
-        """New priorities of what was drawn, unless all of that is lost."""
+    def reprioritize(self, entries: Any, priorities: Any) -> None:
+        """Set new priorities of drawn entries, unless they are lost."""
         generation, drawn = entries
         if generation == self._generation and not self.how_it_ended:
             parcel, descriptors = self._exchange.pack((drawn, np.asarray(priorities)))
-            self._tell(Reprioritise(parcel), descriptors)
+            self._tell(Reprioritize(parcel), descriptors)
 
     def state_dict(self) -> Arrays:
-        """What it holds: views, which later inserts change.
+        """Return the contents, as views that later inserts modify.
 
         Raises:
-            NotSavedError: it cannot be saved.
+            NotSavedError: the table cannot be saved.
             TableLostError: the process has ended.
 
         """
@@ -185,21 +185,21 @@ class RemoteTable:
         return arrays
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Resume from the result of `state_dict`."""
         packet, segment = _pack_alone(state)
         self._tell(Load(packet, segment.size), [segment.duplicate()])
-        with suppress(TableLostError):  # `lost` will say so
+        with suppress(TableLostError):  # `lost` will report it
             self._answer(Loaded, may_take_long=True)
 
     def close(self) -> None:
-        """End the process, and forget its memory."""
+        """Stop the process, and release its memory."""
         self._end()
         self._exchange, self._shown = Exchange(), ShownMemory()
 
-    # ---- inside
+    # ---- internals
 
     def _tell(self, message: ToTable, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; if the process has ended, that is noted, and `lost` will say so. The descriptors are closed here."""
+        """Send a message; the descriptors are closed here. If the process has ended, that is recorded for `lost`."""
         unsent = descriptors
         try:
             if self.how_it_ended:
@@ -220,7 +220,7 @@ class RemoteTable:
         self._raise()
 
     def _forget(self) -> None:
-        """Workers are gone, and so is all that they made."""
+        """Report workers that are gone, with everything they made."""
         gone = take_all(self._gone)
         self._watched -= {*gone}
         known = {number for number, _ in self._known}
@@ -228,7 +228,7 @@ class RemoteTable:
         self._wire.send(Forget(tuple(number for number in gone if number in known)))
 
     def _take(self, messages: Sequence[tuple[Any, list[int]]]) -> tuple[Any, list[int]] | None:
-        """Note what is stored, and what was refused first; what else there is, is the answer."""
+        """Record stored items and the first error; return any other message as the answer."""
         answer = None
         for message, descriptors in messages:
             to = "item" if isinstance(message, Stored) else message.to if isinstance(message, Refused) else "question"
@@ -241,7 +241,7 @@ class RemoteTable:
         return answer
 
     def _answer(self, kind: Any, *, may_take_long: bool = False) -> tuple[Any, list[int]]:
-        """Wait for an answer. What was refused before is raised only then, so that no answer is left."""
+        """Wait for an answer. Earlier errors are raised only afterwards, so that no answer is left unread."""
         answer = None
         try:
             while answer is None and not self.how_it_ended:
@@ -259,7 +259,7 @@ class RemoteTable:
         return answer
 
     def _raise(self) -> None:
-        """Raise what was refused first."""
+        """Raise the first recorded error."""
         error, self._refused = self._refused, None
         if error is not None:
             raise error
@@ -269,13 +269,13 @@ class RemoteTable:
         return f"after {self._hang_timeout_s:g} s without a sign of life"
 
     def _end(self, why: str = "") -> None:
-        """The process has ended, or does so now: it does when nobody is at the other end of its wire."""
+        """Record that the process has ended, or end it: it exits when its wire is closed."""
         if self.how_it_ended:
             return
         self.num_failures += 1
         with suppress(EOFError, ConnectionError):
-            answer = self._take(self._wire.take())  # it may have said why
-            _close(answer[1] if answer is not None else ())  # and nobody looks at what it gave
+            answer = self._take(self._wire.take())  # it may have sent the reason
+            _close(answer[1] if answer is not None else ())  # its answer is not used
         with suppress(ConnectionError):
             self._wire.close()
         if why:
@@ -291,7 +291,7 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 def _pack_alone(value: Any) -> tuple[Packet, Segment]:
-    """A value in a segment of its own."""
+    """Pack a value into a separate segment."""
     size = 1 << 12
     while True:
         segment = Segment.create(size)

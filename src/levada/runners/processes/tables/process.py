@@ -1,4 +1,4 @@
-"""The life of a process that is a table: it does what it is told, in the order in which it is told, and sleeps in between."""
+"""Main function of a process that holds a table: it handles messages in order, and sleeps in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from levada.runners.processes.tables.messages import (
     Loaded,
     Put,
     Refused,
-    Reprioritise,
+    Reprioritize,
     Stored,
     ToTable,
 )
@@ -37,7 +37,7 @@ from levada.runners.tables import TableRecipe
 
 
 def keep(end: socket.socket, recipe: TableRecipe) -> None:
-    """Be a table until the run is gone."""
+    """Serve a table until the run is gone."""
     keep_freed_memory()
     with threadpool_limits(1):
         wire = Wire(end, ToTable)
@@ -55,7 +55,7 @@ _DOING: tuple[tuple[Any, tuple[_Kind, str]], ...] = (
     ((Insert, Put), ("item", "inserting an item into")),
     (Draw, ("question", "drawing from")),
     (Hold, ("question", "saving")),
-    (Reprioritise, ("other", "giving new priorities to samples of")),
+    (Reprioritize, ("other", "giving new priorities to samples of")),
 )
 _ELSE: tuple[_Kind, str] = ("other", "restoring")
 
@@ -99,9 +99,9 @@ class _TableServer:
             batch, entries = self._table.sample(*self._exchange.unpack(message.parcel, descriptors))
             parcel, new = self._exchange.pack((batch, entries))
             self._wire.send(Drawn(parcel), new)
-        elif isinstance(message, Reprioritise):
+        elif isinstance(message, Reprioritize):
             entries, priorities = self._exchange.unpack(message.parcel, descriptors)
-            self._table.reprioritise(entries, priorities)
+            self._table.reprioritize(entries, priorities)
         elif isinstance(message, Hold):
             self._hold()
         elif isinstance(message, Load):

@@ -20,16 +20,16 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adam:
-    """Adam with clipping by the global norm (Kingma and Ba 2014, arXiv 1412.6980, algorithm 1)."""
+    """Adam with clipping by the global gradient norm (Kingma and Ba 2014, arXiv 1412.6980, algorithm 1)."""
 
     beta1: float = 0.9
-    """Decay of the mean of the gradient."""
+    """Decay rate of the mean gradient."""
     beta2: float = 0.999
-    """Decay of the mean of its square."""
+    """Decay rate of the mean square of the gradient."""
     eps: float = 1e-5
-    """Added to the root of the mean square; PPO's usual 1e-5 is larger than Adam's own 1e-8."""
+    """Term added to the root of the mean square; PPO's usual 1e-5 is larger than Adam's own 1e-8."""
     max_grad_norm: float | None = None
-    """The gradient is scaled down to this global norm; None: never."""
+    """Maximum global norm of the gradient, which is scaled down to it; None: no clipping."""
 
 
 class AdamState(NamedTuple):
@@ -40,17 +40,17 @@ class AdamState(NamedTuple):
     num_steps: Tensor
 
     def copy(self) -> AdamState:
-        """One that other steps change."""
+        """Return an independent copy."""
         return AdamState(*(tensor.clone() for tensor in self))
 
 
 def adam_init(params: Tensor) -> AdamState:
-    """The state before the first step."""
+    """Return the state before the first step."""
     return AdamState(torch.zeros_like(params), torch.zeros_like(params), torch.zeros((), device=params.device))
 
 
 class AdamPart(NamedTuple):
-    """A vector that is stepped, all of it ``[P]`` but the number of steps, a scalar."""
+    """A vector to optimize: all fields are ``[P]``, except the number of steps, a scalar."""
 
     params: Tensor
     grad: Tensor
@@ -60,7 +60,7 @@ class AdamPart(NamedTuple):
 
 
 def adam_step(hp: Adam, parts: Sequence[AdamPart], learning_rate: float) -> Tensor:
-    """One step of some vectors, in place; the norm of all their gradients before clipping."""
+    """Update some vectors in place; return the norm of all their gradients before clipping."""
     params, grads, means, squares, counts = (list(tensors) for tensors in zip(*parts, strict=True))
     norm: Tensor = torch.linalg.vector_norm(grads[0] if len(grads) == 1 else torch.cat(grads))
     if hp.max_grad_norm is not None:
@@ -68,7 +68,7 @@ def adam_step(hp: Adam, parts: Sequence[AdamPart], learning_rate: float) -> Tens
         grads = [grad * scale for grad in grads]
     for count in counts:
         count.add_(1.0)
-    # what torch.optim.Adam(fused=True) calls: one pass over the vector, a third of the time of one operation after the other
+    # torch.optim.Adam(fused=True) calls this: one pass over the vector, a third of the time of separate operations
     torch._fused_adam_(
         params, grads, means, squares, [], counts, lr=learning_rate, beta1=hp.beta1, beta2=hp.beta2, weight_decay=0.0,
         eps=hp.eps, amsgrad=False, maximize=False,

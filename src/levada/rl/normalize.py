@@ -1,16 +1,15 @@
-"""Running statistics that normalise observations and rewards.
+"""Running statistics that normalize observations and rewards.
 
-A sampler sends raw observations and the moments of its batch; the learner merges them into the policy's
-buffers, and the next version of the weights carries the result to all samplers. Nothing is shared and nothing
-is counted twice:
+A sampler sends raw observations and the moments of its batch. The learner merges the moments into the policy's buffers, and
+the next version of the weights carries the result to all samplers. Nothing is shared, and nothing is counted twice:
 
     >>> first, second = moments(np.array([[1.0], [3.0]])), moments(np.array([[5.0]]))
     >>> total = merge(first, second)
     >>> total.count, float(total.mean), round(float(total.var), 4)
     (3.0, 3.0, 2.6667)
 
-Rewards are scaled by the standard deviation of the discounted return so far, as `DiscountedReturn` tracks it,
-and not shifted, for a shift would change which policy is best.
+Rewards are divided by the standard deviation of the discounted return so far, which `DiscountedReturn` tracks. They are not
+shifted, because a shift would change which policy is optimal.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from levada.flow.errors import LevadaError
 from levada.rl.spaces import OBS, Array, Nest, has_action_mask, leaf_spaces, named_leaves
 
 __all__ = [
-    "DiscountedReturn", "Moments", "StatisticsError", "check_moments", "merge", "moments", "normalised_leaves",
+    "DiscountedReturn", "Moments", "StatisticsError", "check_moments", "merge", "moments", "normalized_leaves",
     "observation_moments",
 ]  # fmt: skip
 
@@ -34,31 +33,31 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class StatisticsError(LevadaError, ArithmeticError):
-    """Running statistics that float32 cannot hold."""
+    """The running statistics exceed float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Number, mean and variance of a set of arrays of one shape."""
+    """Count, mean and variance of a set of arrays of one shape."""
 
     count: float
-    """How many arrays were seen."""
+    """Number of arrays."""
     mean: Array
-    """Their mean, float64."""
+    """Mean, float64."""
     var: Array
-    """Their mean squared distance from the mean (divided by `count`, not by `count - 1`), float64."""
+    """Mean squared distance from the mean (divided by `count`, not by `count - 1`), float64."""
 
 
 def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moments:
-    """Give the moments of `x` over its leading axes, in double precision.
+    """Compute the moments of `x` over its leading axes, in double precision.
 
     Args:
-        x: ``[T, B, ...]``, or whatever `num_leading` axes stand for.
-        mask: bool, as long as the leading axes of `x`; False leaves an entry out.
+        x: ``[T, B, ...]``, or an array with `num_leading` axes to reduce.
+        mask: bool, with the shape of the leading axes of `x`; False excludes an entry.
         num_leading: number of axes to reduce.
 
     Raises:
-        ValueError: `x` or `mask` has other axes.
+        ValueError: the shape of `x` or `mask` does not fit.
 
     >>> moments(np.array([[[1.0, 9.0]], [[3.0, 9.0]]]), mask=np.array([[True], [False]])).mean.tolist()
     [1.0, 9.0]
@@ -74,13 +73,13 @@ def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moment
     rows = x.reshape(-1, *event) if mask is None else x[mask]
     if len(rows) == 0:
         return Moments(0.0, np.zeros(event), np.ones(event))
-    with np.errstate(over="ignore", invalid="ignore"):  # check_moments refuses what comes of it
+    with np.errstate(over="ignore", invalid="ignore"):  # check_moments rejects the result
         mean = np.asarray(rows.mean(axis=0, dtype=np.float64))
         return Moments(float(len(rows)), mean, np.asarray(np.square(rows - mean).mean(axis=0)))
 
 
 def merge(a: Moments, b: Moments) -> Moments:
-    """Give the moments of the union of two sets; what is merged with an empty set stays as it is.
+    """Compute the moments of the union of two sets; merging with an empty set returns the other unchanged.
 
     Source: Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (The American
     Statistician 37), equation 2.1: the squared distances add up, plus that of the two means.
@@ -91,20 +90,20 @@ def merge(a: Moments, b: Moments) -> Moments:
     if b.count == 0.0 or a.count == 0.0:
         return a if b.count == 0.0 else b
     count = a.count + b.count
-    with np.errstate(over="ignore", invalid="ignore"):  # check_moments refuses what comes of it
+    with np.errstate(over="ignore", invalid="ignore"):  # check_moments rejects the result
         delta = b.mean - a.mean
         mean = a.mean + delta * (b.count / count)
         squares = a.var * a.count + b.var * b.count + np.square(delta) * (a.count * b.count / count)
         return Moments(count, mean, squares / count)
 
 
-def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
-    """Give the shapes of the floating leaves of an observation space, by the keys of their moments.
+def normalized_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the float leaves of an observation space, by the keys of their moments.
 
-    The leaves of a masked space are those under ``"obs"``; images and numbers of a choice stay as they are.
+    For a masked space, these are the leaves under ``"obs"``. Images and discrete values are not normalized.
 
     >>> from gymnasium.spaces import Box, Dict
-    >>> normalised_leaves(Box(-1.0, 1.0, (3,))), normalised_leaves(Dict({"speed": Box(-1.0, 1.0, (2,))}))
+    >>> normalized_leaves(Box(-1.0, 1.0, (3,))), normalized_leaves(Dict({"speed": Box(-1.0, 1.0, (2,))}))
     ({'obs': (3,)}, {'obs/speed': (2,)})
     """
     found: dict[str, tuple[int, ...]] = {}
@@ -115,15 +114,15 @@ def normalised_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def check_moments(key: str, running: Moments) -> None:
-    """Refuse running moments that a policy cannot normalise by: NaN, infinite, or too large for float32.
+    """Check that running moments can normalize: not NaN, not infinite, and within float32.
 
     Raises:
-        StatisticsError: there is one.
+        StatisticsError: a value cannot.
 
     >>> check_moments("obs", Moments(1.0, np.zeros(2), np.array([1.0, 1e50])))
     Traceback (most recent call last):
     ...
-    levada.rl.normalise.StatisticsError: running statistics of 'obs': variance 1e+50 at index (1,), expected at most 3.4e+38
+    levada.rl.normalize.StatisticsError: running statistics of 'obs': variance 1e+50 at index (1,), expected at most 3.4e+38
 
     """
     for name, values in (("mean", running.mean), ("variance", running.var)):
@@ -136,7 +135,7 @@ def check_moments(key: str, running: Moments) -> None:
 
 
 def merge_all(parts: Iterable[Mapping[str, Moments]]) -> dict[str, Moments]:
-    """Moments by name, of all parts together.
+    """Merge the moments of all parts by name.
 
     >>> one = Moments(1.0, np.zeros(1), np.zeros(1))
     >>> merge_all([{"obs": one}, {"obs": one, "return": one}])["obs"].count
@@ -149,7 +148,7 @@ def merge_all(parts: Iterable[Mapping[str, Moments]]) -> dict[str, Moments]:
 
 
 def observation_moments(space: Space[Any], obs: Nest, mask: Array | None = None) -> dict[str, Moments]:
-    """Give the moments of the floating leaves of `obs` ``[T, B, ...]``, by the keys of `normalised_leaves`.
+    """Compute the moments of the float leaves of `obs` ``[T, B, ...]``, by the keys of `normalized_leaves`.
 
     >>> from gymnasium.spaces import Box
     >>> list(observation_moments(Box(-1.0, 1.0, (3,)), np.zeros((5, 2, 3), np.float32)))
@@ -157,11 +156,11 @@ def observation_moments(space: Space[Any], obs: Nest, mask: Array | None = None)
     """
     inner = obs[OBS] if has_action_mask(space) and isinstance(obs, dict) else obs
     arrays = {moments_key(path): leaf for path, leaf in named_leaves(inner).items()}
-    return {key: moments(arrays[key], mask) for key in normalised_leaves(space)}
+    return {key: moments(arrays[key], mask) for key in normalized_leaves(space)}
 
 
 def moments_key(path: str) -> str:
-    """Name the moments of the leaf at `path` of the observations.
+    """Return the key of the moments of the observation leaf at `path`.
 
     >>> moments_key(""), moments_key("speed")
     ('obs', 'obs/speed')
@@ -170,9 +169,9 @@ def moments_key(path: str) -> str:
 
 
 class DiscountedReturn:
-    """Follows the discounted sum of past rewards of each environment: its spread is their scale.
+    """Tracks the discounted sum of past rewards of each environment; its standard deviation is the scale of rewards.
 
-    One for each shard; it goes on from rollout to rollout, and begins anew where an episode ends:
+    Each shard has one. It continues across rollouts and resets at an episode's end:
 
     >>> tracker = DiscountedReturn(num_envs=1, discount=0.5)
     >>> reward, ended = np.array([[1.0], [1.0], [1.0]]), np.array([[False], [True], [False]])
@@ -181,7 +180,7 @@ class DiscountedReturn:
 
     Args:
         num_envs: number of environments of the shard.
-        discount: what a reward loses each step, in [0, 1].
+        discount: discount factor per step, in [0, 1].
 
     """
 
@@ -194,12 +193,12 @@ class DiscountedReturn:
         """Sum so far of each environment, discounted to its next step, float64 ``[B]``; the state to save."""
 
     def update(self, reward: Array, ended: Array, mask: Array | None = None) -> Moments:
-        """Take in the raw rewards of a rollout and give the moments of the discounted sums after each step.
+        """Add the raw rewards of a rollout and return the moments of the discounted sums after each step.
 
         Args:
             reward: ``[T, B]``.
             ended: bool ``[T, B]``, True where an episode ended with this step, terminated or truncated.
-            mask: bool ``[T, B]``, False in the row after an end where it is a reset and no step.
+            mask: bool ``[T, B]``, False in the row after an episode's end if it is a reset and not a step.
 
         Raises:
             ValueError: the shapes differ.

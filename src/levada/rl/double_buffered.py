@@ -1,11 +1,11 @@
-"""A ring of environments: while those of one group step, the actions of another are chosen.
+"""Double-buffered sampling: while one group of environments steps, the actions of another are chosen.
 
-    Ring(sampler=Sampler(task=task, policy=policy, num_envs=32, num_steps=20), num_groups=2)
+    DoubleBufferedSampler(sampler=Sampler(task=task, policy=policy, num_envs=32, num_steps=20), num_groups=2)
 
-is a source as the sampler is, and its rollouts are as large. Each group acts in a thread of its own, so it pays where
-environments let go of Python's lock while they step, as Atari's do, and a core has nothing else to do. Rollouts do not depend on
-which group is quicker: each has its own environments, generator and memory. (Petrenko et al. 2020, Sample Factory, arXiv
-2006.11751, section 3.1, calls it double-buffered sampling.)
+is a source like the sampler, with rollouts of the same size. Each group acts in its own thread, so it pays off if environments
+release the GIL while they step, as Atari's do, and a core is idle. Rollouts do not depend on which group is faster: each has
+its own environments, generator and recurrent state. (Petrenko et al. 2020, Sample Factory, arXiv 2006.11751, section 3.1,
+calls it double-buffered sampling.)
 """
 
 from __future__ import annotations
@@ -21,49 +21,55 @@ import numpy as np
 
 from levada.flow import Shard
 from levada.flow.payload import derive_seed, serve_here
-from levada.flow.state import Below
+from levada.flow.state import PrefixView
 from levada.rl.frames import Frames
-from levada.rl.normalise import merge_all
+from levada.rl.normalize import merge_all
 from levada.rl.rollout import Rollout
 from levada.rl.sampler import Sampler
 from levada.rl.spaces import Array, map_nest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ring:
+class DoubleBufferedSampler:
     """Recipe of a source of rollouts.
 
     Raises:
-        ValueError: groups that cannot be.
+        ValueError: `num_groups` is invalid.
 
     """
 
     sampler: Sampler
-    """What acts; its environments are dealt to the groups."""
+    """Sampler whose environments are split into the groups."""
     num_groups: int = 2
-    """More hide a slow environment better, and choose fewer actions at once."""
+    """Number of groups. More groups hide slow environments better and choose fewer actions at once."""
 
     def __post_init__(self) -> None:
         if type(self.num_groups) is not int or self.num_groups < 1 or self.sampler.num_envs % self.num_groups:
-            msg = f"Ring(num_groups={self.num_groups!r}): expected an integer that divides num_envs={self.sampler.num_envs}"
+            msg = (
+                f"DoubleBufferedSampler(num_groups={self.num_groups!r}): expected an integer that divides "
+                f"num_envs={self.sampler.num_envs}"
+            )
             raise ValueError(msg)
 
     def __call__(self, shard: Shard) -> LiveRing:
         """Make the environments of a shard.
 
         Raises:
-            ValueError: inference is elsewhere.
+            ValueError: inference runs outside of the sampler.
 
         """
         return LiveRing(self, shard)
 
 
 class LiveRing:
-    """A ring at work."""
+    """A running set of groups."""
 
-    def __init__(self, recipe: Ring, shard: Shard) -> None:
+    def __init__(self, recipe: DoubleBufferedSampler, shard: Shard) -> None:
         if shard.serve is not serve_here:
-            msg = "Ring: its groups infer where they act; expected a deployment without inference=..., or num_groups=1"
+            msg = (
+                "DoubleBufferedSampler: groups compute actions in the sampler; expected a deployment without inference=..., "
+                "or num_groups=1"
+            )
             raise ValueError(msg)
         each = replace(recipe.sampler, num_envs=recipe.sampler.num_envs // recipe.num_groups)
         lock = Lock()
@@ -82,13 +88,13 @@ class LiveRing:
         self._threads = ThreadPoolExecutor(recipe.num_groups, thread_name_prefix="levada ring")
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
-        """Act for T steps with these weights, all groups at once."""
+        """Act for T steps with these weights, in all groups at once."""
         made = [self._threads.submit(group, weights) for group in self._groups]
-        wait(made)  # all of them: an error of one must not leave another at work
+        wait(made)  # for all of them: after an error in one, no other may still be running
         return join([one.result() for one in made])
 
     def state_dict(self) -> dict[str, Array]:
-        """What the next rollout depends on, but the weights.
+        """Return all state of the next rollout except the weights.
 
         Raises:
             NotSavedError: the environments cannot be saved.
@@ -98,14 +104,14 @@ class LiveRing:
         return {f"{number}/{name}": array for number, state in enumerate(states) for name, array in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Raises:
-            NotSavedError: it is the state of other environments.
+            NotSavedError: the state belongs to other environments.
 
         """
         for number, group in enumerate(self._groups):
-            group.load_state_dict(Below(state, f"{number}/"))
+            group.load_state_dict(PrefixView(state, f"{number}/"))
 
     def close(self) -> None:
         """Close the environments."""
@@ -116,7 +122,7 @@ class LiveRing:
 
 
 def join(rollouts: Sequence[Rollout]) -> Rollout:
-    """Rollouts of the same length as one, side by side. Frames stay where they are."""
+    """Join rollouts of the same length into one with all their environments. Frames are not copied."""
     first = rollouts[0]
     if len(rollouts) == 1:
         return first
@@ -134,7 +140,7 @@ def join(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def _beside(*leaves: Any) -> Any:
-    """``[T+1, B, ...]`` of several."""
+    """Concatenate leaves ``[T+1, B, ...]`` along B."""
     if isinstance(leaves[0], Frames):
         return Frames.join([leaf.swapaxes(0, 1) for leaf in leaves]).swapaxes(0, 1)
     return np.concatenate(leaves, axis=1)

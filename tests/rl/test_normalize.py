@@ -8,7 +8,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from levada.rl.normalise import DiscountedReturn, Moments, merge, moments, normalised_leaves, observation_moments
+from levada.rl.normalize import DiscountedReturn, Moments, merge, moments, normalized_leaves, observation_moments
 
 
 def assert_equal(a: Moments, b: Moments) -> None:
@@ -66,7 +66,7 @@ def test_moments_refuse_a_mask_of_another_shape() -> None:
         moments(np.zeros(7))
 
 
-def test_only_floating_leaves_are_normalised_and_a_mask_is_none() -> None:
+def test_only_floating_leaves_are_normalized_and_a_mask_is_none() -> None:
     inner = spaces.Dict(
         {
             "camera": spaces.Box(0, 255, (8, 8, 3), np.uint8),
@@ -75,7 +75,7 @@ def test_only_floating_leaves_are_normalised_and_a_mask_is_none() -> None:
         }
     )
     masked = spaces.Dict({"obs": inner, "action_mask": spaces.Box(0.0, 1.0, (2,))})
-    assert normalised_leaves(inner) == normalised_leaves(masked) == {"obs/body/0": (3,)}
+    assert normalized_leaves(inner) == normalized_leaves(masked) == {"obs/body/0": (3,)}
     position = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
     zeros = np.zeros((5, 2))
     obs = {"obs": {"body": (position, zeros), "camera": zeros, "gear": zeros}, "action_mask": zeros}

@@ -18,20 +18,20 @@ from levada.algorithms.impala import IMPALA
 from levada.algorithms.ppo import PPO
 from levada.flow import Shard
 from levada.flow.payload import derive_seed
+from levada.rl.double_buffered import DoubleBufferedSampler
 from levada.rl.policy import Policy
 from levada.rl.recurrent import RecurrentNet
-from levada.rl.ring import Ring
 from levada.rl.sampler import Sampler
 from levada.rl.task import Task
 from levada.run.hashing import params_sha256
 from levada.runners.processes import Processes
 
 CARTPOLE = Task("CartPole-v1")
-GRU = {"network": partial(RecurrentNet, cell="gru", num_units=4, hidden=(4,))}
+GRU = {"network": partial(RecurrentNet, rnn_type="gru", rnn_size=4, hidden_sizes=(4,))}
 CASES: list[Any] = [
     (CARTPOLE, {}),
     (CARTPOLE, GRU),
-    (CARTPOLE, {"normalise_obs": True, "normalise_reward": True}),
+    (CARTPOLE, {"normalize_obs": True, "normalize_reward": True}),
     (Task(make_pixels, frame_stack=3), {}),
 ]
 COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "mask", "log_prob", "value", "next_value", "is_first")
@@ -46,7 +46,7 @@ def made(task: Task, options: dict[str, Any], num_envs: int = 6) -> tuple[Sample
 @pytest.mark.parametrize(("task", "options"), CASES)
 def test_the_rollout_is_those_of_the_groups_side_by_side(task: Task, options: dict[str, Any]) -> None:
     sampler, weights = made(task, options)
-    ring = Ring(sampler=sampler, num_groups=2)(SHARD)
+    ring = DoubleBufferedSampler(sampler=sampler, num_groups=2)(SHARD)
     half, _ = made(task, options, num_envs=3)
     halves = [half(Shard("rollout", 0, 1, seed=derive_seed(5, f"group{number}"))) for number in range(2)]
     for _ in range(4):
@@ -67,7 +67,7 @@ def test_the_rollout_is_those_of_the_groups_side_by_side(task: Task, options: di
 
 def test_it_goes_on_from_where_it_was_saved() -> None:
     sampler, weights = made(CARTPOLE, {})
-    recipe = Ring(sampler=sampler, num_groups=3)
+    recipe = DoubleBufferedSampler(sampler=sampler, num_groups=3)
     live, other = recipe(SHARD), recipe(SHARD)
     for _ in range(3):
         live(weights)
@@ -115,14 +115,14 @@ class Together(gymnasium.Env[Any, Any]):
 
 def test_while_one_steps_the_other_does_too() -> None:
     sampler, weights = made(Task(Together), {}, num_envs=2)
-    live = Ring(sampler=sampler, num_groups=2)(SHARD)
+    live = DoubleBufferedSampler(sampler=sampler, num_groups=2)(SHARD)
     assert live(weights).num_env_steps == 24
     live.close()
 
 
 def test_an_environment_that_fails_says_so_when_all_groups_are_done() -> None:
     sampler, weights = made(Task(Together, env_kwargs={"fails": True}), {}, num_envs=2)
-    live = Ring(sampler=sampler, num_groups=2)(SHARD)
+    live = DoubleBufferedSampler(sampler=sampler, num_groups=2)(SHARD)
     with pytest.raises(ConnectionError, match="the game is gone"):
         live(weights)
     live.close()
@@ -132,7 +132,7 @@ def test_groups_that_cannot_be_are_refused() -> None:
     sampler, _ = made(CARTPOLE, {})
     for num_groups in (0, 4, True, 2.0):
         with pytest.raises(ValueError, match=f"num_groups={num_groups}.* divides num_envs=6"):
-            Ring(sampler=sampler, num_groups=num_groups)  # type: ignore[arg-type]
+            DoubleBufferedSampler(sampler=sampler, num_groups=num_groups)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"num_groups=3\) does not divide num_envs = 8; try 2 or 4"):
         PPO(num_envs=8, num_groups=3)
 
@@ -140,7 +140,7 @@ def test_groups_that_cannot_be_are_refused() -> None:
 def test_inference_elsewhere_is_refused() -> None:
     hp = IMPALA(num_envs=4, num_steps=8, num_groups=2)
     with (
-        pytest.raises(ValueError, match="its groups infer where they act"),
+        pytest.raises(ValueError, match="groups compute actions in the sampler"),
         Processes(workers=1, inference="learner").open(hp.flow(CARTPOLE), seed=1) as run,
     ):
         next(iter(run))
