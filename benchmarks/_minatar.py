@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import Space
 from torch import Tensor, nn
 
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 
 
 def minatar(game: str) -> gymnasium.Env[Any, Any]:

@@ -44,8 +44,8 @@ from benchmarks._proc import marked, num_descriptors, pss_mb, segments
 from levada.algorithms.apex_dqn import ApexDQN
 from levada.algorithms.presets import PRESETS
 from levada.algorithms.registry import find_algorithm
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.run.summary import Summary

@@ -27,9 +27,9 @@ from levada.algorithms.dqn import DQN
 from levada.algorithms.replayed import Replayed
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
-from levada.rl.off_policy import LiveOffPolicyLearner
-from levada.rl.threads import set_threads
-from levada.rl.transitions import Transitions
+from levada.rl.compute.threads import set_threads
+from levada.rl.learning.off_policy import LiveOffPolicyLearner
+from levada.rl.replay.transitions import Transitions
 from levada.runners.allocation import keep_freed_memory
 
 _SECONDS: Final = 5.0

@@ -26,8 +26,8 @@ from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import preset
 from levada.algorithms.r2d2 import R2D2
 from levada.algorithms.recurrent_sac import RecurrentSAC
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
 
 ALGORITHMS: dict[str, Algorithm] = {
     "ppo": PPO(

@@ -24,8 +24,8 @@ from levada.algorithms.gae import GAE
 from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import PRESETS
 from levada.flow import Shard, derive_seed
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners.inline import Inline

@@ -21,7 +21,7 @@ from benchmarks._learning import learn, outcomes
 from benchmarks._minatar import random_return, task
 from levada.algorithms.dqn import DQN
 from levada.algorithms.rainbow import Rainbow
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
 
 SHARED = {
     "network": "benchmarks._minatar:SmallCNN", "num_envs": 8, "batch_size": 32, "samples_per_insert": 16.0,

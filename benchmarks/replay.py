@@ -21,7 +21,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
 from levada.tables.sum_tree import SumTree
 
 NUM_ENTRIES = 1_000_000

@@ -34,8 +34,8 @@ from levada.algorithms.ppo import PPO
 from levada.flow import Flow, Queue
 from levada.flow.deployment import Deployment, Run
 from levada.flow.watch import ChannelStatistics
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
 from levada.runners import Inline
 from levada.runners.accounts import num_cores
 from levada.runners.allocation import keep_freed_memory

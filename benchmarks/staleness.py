@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from levada.algorithms.presets import PRESETS
 from levada.algorithms.registry import find_algorithm
 from levada.flow.derive import derive
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.runners.processes import Processes
 

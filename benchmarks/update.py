@@ -25,11 +25,11 @@ from torch import Tensor
 
 from levada.algorithms.ppo import PPO
 from levada.flow import Shard
-from levada.rl.device import find_device, synchronize
-from levada.rl.learner import LiveLearner
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
-from levada.rl.transitions import Transitions
+from levada.rl.compute.device import find_device, synchronize
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
+from levada.rl.learning.learner import LiveLearner
+from levada.rl.replay.transitions import Transitions
 from levada.runners.allocation import keep_freed_memory
 
 _CLIP, _VALUE_COEF, _ENTROPY_COEF, _MAX_GRAD_NORM = 0.1, 0.5, 0.01, 0.5

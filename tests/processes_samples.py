@@ -18,7 +18,7 @@ from torch import nn
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow, NotSavedError, Queue, Shard, Update
 from levada.flow.patience import taking_long
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 from levada.runners.processes.wire import Wire
 
 SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num_epochs": 2}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from levada.flow import Flow, Prioritized, Shard, Update
-from levada.rl.transitions import IMPORTANCE, Transitions
+from levada.rl.replay.transitions import IMPORTANCE, Transitions
 
 
 @dataclass(frozen=True)

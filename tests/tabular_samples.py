@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from levada.flow import Flow, Queue, Update
 from levada.rl import NStep, Policy, StepSampler, Task, Transitions
-from levada.rl.explore import EpsilonGreedy
-from levada.rl.models import Dense, NumpyLayers
-from levada.rl.step_sampler import Steps
+from levada.rl.acting.exploration import EpsilonGreedy
+from levada.rl.acting.step_sampler import Steps
+from levada.rl.policies.networks import Dense, NumpyLayers
 
 NUM_STATES, NUM_ACTIONS = 25, 4
 TERMINAL = NUM_STATES - 1

@@ -21,7 +21,8 @@ from levada.algorithms.presets import PRESETS
 from levada.algorithms.sac import SAC
 from levada.api import LoadError, build, configure
 from levada.api.load import read_config
-from levada.rl.threads import set_threads
+from levada.rl.acting.actor import Actor
+from levada.rl.compute.threads import set_threads
 from levada.run.checkpoint import CheckpointWarning, list_checkpoints, newest, save, sealed
 from levada.run.directory import RunDirectory
 from levada.run.exits import ExitError
@@ -176,7 +177,7 @@ def test_act_is_what_the_trained_module_does_normalization_included():
 def test_sampled_actions_are_those_of_a_sampler_with_the_same_noise():
     run = train(env="Pendulum-v1", normalize_obs=True)
     policy = type(run.policy)(run.policy.policy, run.policy.weights, version=2, seed=11)
-    actor, rng = run.policy.policy.actor(), np.random.default_rng(11)
+    actor, rng = Actor(run.policy.policy), np.random.default_rng(11)
     actor.load(run.policy.weights)
     for obs in observations("Pendulum-v1", num=5):
         batch = obs[None].astype(np.float32)

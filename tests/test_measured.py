@@ -14,8 +14,8 @@ import levada as lv
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow
-from levada.rl import precision
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
+from levada.rl.policies import precision
 from levada.run.checkpoint import CheckpointWarning
 from levada.runners.auto import Auto
 from levada.runners.threads import Threads

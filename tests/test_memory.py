@@ -8,7 +8,7 @@ from levada.api.memory import check_memory, estimate, observation_nbytes
 from levada.api.options import configure, deployment
 from levada.api.run import build
 from levada.memory import Memory, machine_memory, nbytes_text
-from levada.rl._size import SizeError
+from levada.rl.policies.size import SizeError
 
 GIB = 1 << 30
 

@@ -17,7 +17,8 @@ from cli_harness import TINY_FIELDS
 import levada as lv
 from levada import cli, portable
 from levada.algorithms.checks import ConfigError
-from levada.rl import _products, precision
+from levada.rl.compute import matmul as _products
+from levada.rl.policies import precision
 from levada.run.checkpoint import CheckpointWarning
 from levada.run.directory import RunDirectory
 
@@ -31,7 +32,7 @@ import levada as lv
 small = dict(display="quiet", tensorboard=False, seed=1, checkpoint_every_updates=None)
 for algorithm, env, steps in (("ppo", "CartPole-v1", 600), ("dqn", "CartPole-v1", 1060), ("impala", "CartPole-v1", 600),
                               ("sac", "Pendulum-v1", 60)):
-    fields = dict(min_size=40) if algorithm == "sac" else {}
+    fields = dict(learning_starts=40) if algorithm == "sac" else {}
     run = lv.train(algorithm, env, until=f"steps={steps}", **small, **fields)
     print(algorithm, run.summary.params_sha256, run.summary.updates > 0)
 """

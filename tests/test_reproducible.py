@@ -11,7 +11,7 @@ import pytest
 from small_envs import NUM_DEATHS
 
 import levada as lv
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 from levada.run.directory import RunDirectory
 from levada.run.metrics import is_measured
 

@@ -12,7 +12,7 @@ import pytest
 
 import levada
 from levada.api import LoadError
-from levada.rl.starting import StartError
+from levada.rl.learning.starting import StartError
 from levada.run.checkpoint import newest
 
 TINY = {**cli_harness.TINY_FIELDS, "tensorboard": False, "display": "quiet"}

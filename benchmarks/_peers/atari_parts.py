@@ -23,9 +23,10 @@ import torch
 from gymnasium.spaces import Discrete
 
 from levada.algorithms.ppo import PPO
-from levada.rl.spaces import Array
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.acting.actor import Actor
+from levada.rl.compute.threads import set_threads
+from levada.rl.data.spaces import Array
+from levada.rl.envs.task import Task
 from levada.runners.accounts import num_cores
 
 _NUM_ENVS: Final = 32
@@ -56,7 +57,7 @@ def main() -> None:
     task = Task(arguments.env)
     policy = PPO().policy(task)
     module = policy.module(seed=arguments.seed)
-    actor = policy.actor(num_threads=threads)
+    actor = Actor(policy, num_threads=threads)
     actor.load(policy.weights(module))
     noise = actor.head.draw(rng, num_steps=1, num_envs=_NUM_ENVS)[0]
     with task.make(_NUM_ENVS, threads) as envs:

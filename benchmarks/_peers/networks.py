@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium import Space
 from torch import Tensor, nn
 
-from levada.rl.models import Vector
+from levada.rl.policies.networks import Vector
 
 
 class SharedStack(nn.Module):

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from levada.flow import Report as Report
     from levada.flow import Shard as Shard
     from levada.flow import Update as Update
-    from levada.rl.learner import Learner as Learner
-    from levada.rl.policy import Policy as Policy
-    from levada.rl.rollout import Rollout as Rollout
-    from levada.rl.sampler import Sampler as Sampler
-    from levada.rl.task import Task as Task
-    from levada.rl.transitions import Transitions as Transitions
+    from levada.rl.acting.rollout import Rollout as Rollout
+    from levada.rl.acting.sampler import Sampler as Sampler
+    from levada.rl.envs.task import Task as Task
+    from levada.rl.learning.learner import Learner as Learner
+    from levada.rl.policies.policy import Policy as Policy
+    from levada.rl.replay.transitions import Transitions as Transitions
     from levada.runners.inline import Inline as Inline
     from levada.runners.processes import Processes as Processes
     from levada.runners.threads import Threads as Threads
@@ -51,21 +51,21 @@ _HOME = {
     "FlowError": "levada.flow",
     "Inline": "levada.runners.inline",
     "Instrument": "levada.flow",
-    "Learner": "levada.rl.learner",
+    "Learner": "levada.rl.learning.learner",
     "LevadaError": "levada.flow",
     "PPO": "levada.algorithms.ppo",
-    "Policy": "levada.rl.policy",
+    "Policy": "levada.rl.policies.policy",
     "Prioritized": "levada.flow",
     "Processes": "levada.runners.processes",
     "Queue": "levada.flow",
     "Report": "levada.flow",
     "Result": "levada.api",
-    "Rollout": "levada.rl.rollout",
-    "Sampler": "levada.rl.sampler",
+    "Rollout": "levada.rl.acting.rollout",
+    "Sampler": "levada.rl.acting.sampler",
     "Shard": "levada.flow",
-    "Task": "levada.rl.task",
+    "Task": "levada.rl.envs.task",
     "Threads": "levada.runners.threads",
-    "Transitions": "levada.rl.transitions",
+    "Transitions": "levada.rl.replay.transitions",
     "Update": "levada.flow",
     "evaluate": "levada.api",
     "load": "levada.api",

@@ -13,7 +13,7 @@ def lazy(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make `__getattr__` and `__dir__` of a package whose public names are in other modules.
 
-        __getattr__, __dir__ = lazy(__name__, {"Task": "levada.rl.task"})
+        __getattr__, __dir__ = lazy(__name__, {"Task": "levada.rl.envs.task"})
 
     An unknown name raises AttributeError, as in any module; `whereabouts` may add a hint at its module.
     """

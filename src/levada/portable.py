@@ -5,7 +5,7 @@ code for AVX2. Each reads an environment variable when it is loaded. `fix` sets 
 AVX-512 use anyway; `import levada` and the command line call it first. There are three modes:
 
 - `auto`: AVX2 for numpy, its BLAS, torch and MKL. Convolutions, bfloat16 products and large products in recordings
-  (`levada.rl._products`) use everything that the processor has, because AVX2 would slow them down a lot.
+  (`levada.rl.compute.matmul`) use everything that the processor has, because AVX2 would slow them down a lot.
 - `on`: AVX2 for oneDNN too, and so for these as well.
 - `off`: nothing is set.
 

@@ -18,10 +18,11 @@ from levada.algorithms.pg import PG
 from levada.algorithms.ppo import PPO
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Shard
-from levada.rl.gradients import GradientLearner, GradientSampler
-from levada.rl.learner import to_tensors
-from levada.rl.step import Apply, MinibatchStep
-from levada.rl.unrolled import Unrolled
+from levada.rl.acting.actor import Actor
+from levada.rl.learning.gradients import GradientLearner, GradientSampler
+from levada.rl.learning.learner import to_tensors
+from levada.rl.learning.step import Apply, MinibatchStep
+from levada.rl.learning.unroll import Unrolled
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners.processes import Processes
@@ -143,7 +144,7 @@ def test_a_truncated_episode_is_worth_its_last_observation_after_all_that_was_se
     live = hp.sampler(task, policy)(Shard("rollout", 0, 1, seed=1))
     rollout = live(policy.weights(module))
     assert rollout.truncated[4].all()
-    actor = policy.actor()
+    actor = Actor(policy)
     actor.load(policy.weights(module))
     env = task.make(2)
     obs, state = env.reset(1), actor.initial_state(2)
@@ -172,7 +173,7 @@ def test_settings_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="multiple of num_steps=8"):
         PPO(num_envs=4, num_steps=8, minibatch_size=4, rnn_type="gru").flow(TASK)
     with pytest.raises(ConfigError, match="expected one of them"):
-        PPO(rnn_type="gru", network="levada.rl.models:MLP")
+        PPO(rnn_type="gru", network="levada.rl.policies.networks:MLP")
     with pytest.raises(ConfigError, match="target_update_interval=0"):
         APPO(target_update_interval=0)
     with pytest.raises(ConfigError, match="max_lag=-1"):
@@ -182,7 +183,7 @@ def test_settings_that_cannot_be() -> None:
 @pytest.mark.parametrize(("asked", "expected"), [(False, "eager"), ("auto", "recorded"), (True, "compiled")])
 def test_gradients_at_shards_are_computed_as_asked(asked: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modes, on = [], MinibatchStep.on
-    monkeypatch.setattr("levada.rl.learner.has_compiler", lambda: True)
+    monkeypatch.setattr("levada.rl.learning.learner.has_compiler", lambda: True)
     monkeypatch.setattr(MinibatchStep, "on", lambda step, mode, *args: modes.append(mode) or on(step, "eager", *args))
     run(A3C(**SMALL, shards=1, compile=asked), updates=2)
     assert set(modes) == {expected}

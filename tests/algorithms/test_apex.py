@@ -20,10 +20,11 @@ from levada.algorithms.dqn import DQN, TDError
 from levada.algorithms.replayed import Replayed
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
-from levada.rl.explore import EpsilonGreedy
-from levada.rl.models import value_network
-from levada.rl.policy import Policy
-from levada.rl.task import Task
+from levada.rl.acting.actor import Actor
+from levada.rl.acting.exploration import EpsilonGreedy
+from levada.rl.envs.task import Task
+from levada.rl.policies.networks import value_network
+from levada.rl.policies.policy import Policy
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners import Inline
@@ -131,7 +132,7 @@ def test_first_priorities_by_an_independent_count(dueling: bool, is_masked: bool
         observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(4), output="q_values", dueling=dueling,
         network=partial(value_network, hidden_sizes=(8,)),
     )  # fmt: skip
-    module, actor = policy.module(seed=2), policy.actor()
+    module, actor = policy.module(seed=2), Actor(policy)
     actor.load(policy.weights(module))
     rng = np.random.default_rng(0)
     obs, after = rng.standard_normal((2, 10, 3)).astype(np.float32)

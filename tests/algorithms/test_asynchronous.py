@@ -15,7 +15,7 @@ from gymnasium import spaces
 from levada.algorithms.appo import APPO
 from levada.algorithms.impala import IMPALA
 from levada.flow import Event, Failed
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 from levada.runners.processes import Processes
 
 BOTH = pytest.mark.parametrize("algorithm", [IMPALA, APPO])

@@ -12,8 +12,8 @@ import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.rainbow import Rainbow
-from levada.rl.evaluate import TrainedPolicy, evaluate
-from levada.rl.task import Task
+from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.envs.task import Task
 from levada.run.checkpoint import CheckpointWarning
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor

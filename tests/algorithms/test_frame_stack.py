@@ -12,8 +12,8 @@ from pixel_envs import Pixels, make_stacked_pixels
 
 import levada as lv
 from levada.algorithms.dqn import DQN
-from levada.rl.step_sampler import NStep, StepSampler
-from levada.rl.task import Task
+from levada.rl.acting.step_sampler import NStep, StepSampler
+from levada.rl.envs.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.state import pack, unpack
 from levada.runners import Inline

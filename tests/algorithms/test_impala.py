@@ -16,8 +16,9 @@ import levada as lv
 from levada.algorithms.appo import APPO, APPOLoss
 from levada.algorithms.impala import IMPALA, VTraceLoss
 from levada.flow import Flow, Queue, Shard
-from levada.rl.step import Apply
-from levada.rl.transitions import Transitions
+from levada.rl.acting.actor import Actor
+from levada.rl.learning.step import Apply
+from levada.rl.replay.transitions import Transitions
 
 NUM_STEPS, NUM_ROWS, NUM_ACTIONS = 6, 3, 4
 
@@ -163,7 +164,7 @@ class EachAction:
     policy: lv.Policy
 
     def __call__(self, shard: Shard) -> Any:
-        actor = self.policy.actor()
+        actor = Actor(self.policy)
 
         def act(weights: Any) -> Transitions:
             actor.load(weights)
@@ -207,7 +208,7 @@ def policy_after(loss: type[VTraceLoss], max_lag: int, num_updates: int) -> Any:
             if report.firing == num_updates:
                 assert run.statistics().channels["act->batch"].lag["policy"].max == max_lag
                 break
-        actor = policy.actor()
+        actor = Actor(policy)
         actor.load(run.node_state("learn").weights())
         action = np.arange(len(REWARDS))
         return np.exp(actor.evaluate(np.zeros((len(REWARDS), 1), np.float32), action))

@@ -13,10 +13,10 @@ from scipy import stats
 
 from levada.algorithms.registry import find_algorithm
 from levada.flow import Flow, Shard
-from levada.rl.net import Net
-from levada.rl.off_policy import LossOutput
-from levada.rl.task import Task
-from levada.rl.transitions import IMPORTANCE, PRIORITY, Transitions
+from levada.rl.compute.functional import Net
+from levada.rl.envs.task import Task
+from levada.rl.learning.off_policy import LossOutput
+from levada.rl.replay.transitions import IMPORTANCE, PRIORITY, Transitions
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

@@ -14,11 +14,11 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.impala import IMPALA
 from levada.flow import Flow, Shard
 from levada.flow.watch import Used
-from levada.rl.policy import Policy
-from levada.rl.sampler import Sampler
-from levada.rl.spaces import map_nest
-from levada.rl.task import Task
-from levada.rl.transitions import Transitions
+from levada.rl.acting.sampler import Sampler
+from levada.rl.data.spaces import map_nest
+from levada.rl.envs.task import Task
+from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import Transitions
 from levada.runners.processes import Processes
 
 TASKS = [

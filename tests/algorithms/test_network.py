@@ -13,7 +13,7 @@ import levada as lv
 from levada.algorithms.network import find_network
 from levada.algorithms.registry import AlgorithmError
 from levada.cli import main
-from levada.rl.policy import ModelError
+from levada.rl.policies.policy import ModelError
 
 SOURCE = """
 from torch import nn
@@ -55,7 +55,7 @@ def test_a_file_from_the_command_line_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        ("levada.rl.models:MPL", "levada.rl.models has no class or function 'MPL'"),
+        ("levada.rl.policies.networks:MPL", "levada.rl.policies.networks has no class or function 'MPL'"),
         ("no_such_module:Net", "no module 'no_such_module'"),
         ("nets.py:Net", "no file 'nets.py'"),
     ],

@@ -13,8 +13,8 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.ppo import PPO, PPOLoss
 from levada.flow import Report
 from levada.math import Categorical
-from levada.rl.task import Task
-from levada.rl.transitions import Transitions
+from levada.rl.envs.task import Task
+from levada.rl.replay.transitions import Transitions
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners.inline import Inline

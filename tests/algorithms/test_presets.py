@@ -7,7 +7,7 @@ import pytest
 import levada
 from levada.algorithms.presets import PRESETS
 from levada.api.options import configure
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 
 QUICK_KINDS = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")
 

@@ -16,13 +16,13 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.r2d2 import R2D2, R2D2Loss
 from levada.flow import Shard
-from levada.rl.action_values import ActionValues, MeanValues
-from levada.rl.explore import EpsilonGreedy
-from levada.rl.models import ValueMLP
-from levada.rl.recurrent import RecurrentNet
-from levada.rl.step_sampler import StepSampler
-from levada.rl.task import Task
-from levada.rl.transitions import Transitions, concatenate
+from levada.rl.acting.exploration import EpsilonGreedy
+from levada.rl.acting.step_sampler import StepSampler
+from levada.rl.envs.task import Task
+from levada.rl.policies.networks import ValueMLP
+from levada.rl.policies.q_distributions import ActionValues, MeanValues
+from levada.rl.policies.recurrent import RecurrentNet
+from levada.rl.replay.transitions import Transitions, concatenate
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners import Inline
@@ -256,7 +256,7 @@ def test_networks_of_the_other_kind_are_refused() -> None:
         R2D2(network=ValueMLP).flow(Task("CartPole-v1"))
     with pytest.raises(ConfigError, match=r"DQN: network=.*RecurrentNet.*, expected a network that is not recurrent"):
         DQN(network=RecurrentNet).flow(Task("CartPole-v1"))
-    assert R2D2(network="levada.rl.recurrent:RecurrentNet").flow(Task("CartPole-v1")).nodes
+    assert R2D2(network="levada.rl.policies.recurrent:RecurrentNet").flow(Task("CartPole-v1")).nodes
 
 
 def test_sequences_are_counted_and_steps_annealed() -> None:

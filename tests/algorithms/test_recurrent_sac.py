@@ -12,8 +12,8 @@ import torch
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.recurrent_sac import RecurrentSAC, RecurrentSACLoss
 from levada.math import Categorical
-from levada.rl.spaces import SpaceError
-from levada.rl.task import Task
+from levada.rl.data.spaces import SpaceError
+from levada.rl.envs.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners import Inline

@@ -14,9 +14,9 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
 from levada.algorithms.sac import SAC, DiscreteSACLoss, SACLoss, _act, soft_value
 from levada.math import Categorical, SquashedGaussian
-from levada.rl.net import Net
-from levada.rl.spaces import SpaceError
-from levada.rl.task import Task
+from levada.rl.compute.functional import Net
+from levada.rl.data.spaces import SpaceError
+from levada.rl.envs.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners import Inline
@@ -109,7 +109,7 @@ def test_each_network_learns_from_its_own_loss_alone() -> None:
         "action": rng.uniform(-2, 2, (16, 1)).astype(np.float32), "reward": np.zeros(16, np.float32),
         "discount": np.full(16, 0.9, np.float32),
     }  # fmt: skip
-    from levada.rl.transitions import Transitions
+    from levada.rl.replay.transitions import Transitions
 
     live.update([Transitions(columns)])
     after = live.state_dict()["step/params"]

@@ -15,7 +15,7 @@ from levada.algorithms.ddpg import DDPG
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3, TD3Loss
 from levada.math import SquashedGaussian
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners import Inline

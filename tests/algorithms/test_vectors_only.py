@@ -8,8 +8,8 @@ import pytest
 
 import levada
 from levada.algorithms.ppo import PPO
-from levada.rl.spaces import SpaceError
-from levada.rl.task import Task
+from levada.rl.data.spaces import SpaceError
+from levada.rl.envs.task import Task
 
 
 @pytest.mark.parametrize("env", ["SmallImageBoxAction-v0", "SmallDictBoxAction-v0"])

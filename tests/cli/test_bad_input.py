@@ -10,7 +10,7 @@ import pytest
 
 import levada
 from levada.cli.errors import guarded
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 from levada.run import checkpoint
 
 CARTPOLE = "train ppo --env CartPole-v1"

@@ -33,7 +33,7 @@ def test_a_base_exception_of_an_environment_is_an_error(shell, on):
 
 @pytest.mark.filterwarnings("always::RuntimeWarning")
 def test_an_environment_that_does_not_close_is_left(shell, monkeypatch):
-    monkeypatch.setattr("levada.rl.env_batch.CLOSE_S", 0.01)
+    monkeypatch.setattr("levada.rl.envs.batch.CLOSE_S", 0.01)
     done = shell(f"train ppo --env broken_envs:BrokenHangsInClose-v0 {TINY} --until updates=2 --out run")
     assert done.code == 0
     assert "close() did not return within 0.01 s, and was left" in done.message

@@ -15,7 +15,7 @@ import levada
 from levada.algorithms.fields import meanings
 from levada.algorithms.presets import PRESETS
 from levada.api import build
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 
 SHOW = "show ppo --env CartPole-v1"
 

@@ -14,7 +14,7 @@ from cli_harness import TINY, TINY_FIELDS, Shell, begin
 
 import levada
 from levada.api import LoadError
-from levada.rl.learner import Learner
+from levada.rl.learning.learner import Learner
 from levada.run.checkpoint import CheckpointWarning, list_checkpoints, sealed
 from levada.run.directory import RunDirectory, RunDirectoryError
 

@@ -221,14 +221,14 @@ def test_the_live_panel_on_a_terminal(shell, monkeypatch):
 
 
 def test_a_deprecated_environment_is_told_in_one_line(shell, monkeypatch):
-    monkeypatch.setattr("levada.rl._registry._deprecations_shown", set())
+    monkeypatch.setattr("levada.rl.envs.registry._deprecations_shown", set())
     done = shell(f"train ppo --env CartPole-v0 {cli_harness.TINY} --until updates=1 --out run")
     first, second, *_ = done.err.splitlines()
     assert first == (
         "levada: warning: The environment CartPole-v0 is out of date. You should consider upgrading to version `v1`."
     )
     assert second.startswith("ppo on CartPole-v0")
-    monkeypatch.setattr("levada.rl._registry._deprecations_shown", set())
+    monkeypatch.setattr("levada.rl.envs.registry._deprecations_shown", set())
     quiet = shell(f"train ppo --env CartPole-v0 {cli_harness.TINY} --until updates=1 --quiet --out quiet")
     assert (quiet.code, quiet.err) == (0, "")
 

@@ -14,8 +14,9 @@ import torch
 from gymnasium import spaces
 
 from levada.flow import DeploymentError, LevadaInternalError
-from levada.rl.policy import Policy
-from levada.rl.recurrent import RecurrentNet
+from levada.rl.acting.actor import Actor
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.recurrent import RecurrentNet
 from levada.run.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
@@ -245,7 +246,7 @@ def test_states_of_recurrent_policies_come_in_and_go_out():
     states, seen = {}, np.random.default_rng(0).normal(size=(2, 12, 4, 3)).astype(np.float32)
 
     def play(number):
-        actor = policy.actor(clients[number].serve)
+        actor = Actor(policy, clients[number].serve)
         actor.load(give(clients[number], reader, 0))
         states[number] = actor.initial_state(4)
         for obs in seen[number]:

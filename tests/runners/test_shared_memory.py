@@ -5,9 +5,9 @@ import pytest
 
 from levada.algorithms.gae import GAE
 from levada.flow import LevadaInternalError, Shard
-from levada.rl.policy import Policy
-from levada.rl.sampler import Sampler
-from levada.rl.task import Task
+from levada.rl.acting.sampler import Sampler
+from levada.rl.envs.task import Task
+from levada.rl.policies.policy import Policy
 from levada.runners.processes.memory import Arena, Segment
 from levada.runners.processes.packet import pack, unpack
 from levada.runners.processes.ring import Ring, RingReader

@@ -18,8 +18,8 @@ from levada.algorithms.ppo import PPO
 from levada.api.options import deployment
 from levada.flow import Failed, Queue
 from levada.flow.patience import listening
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
 from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
 from levada.runners import Inline, WorkerError

@@ -10,7 +10,7 @@ import pytest
 from replay_samples import Growing, Rows, WordCounter, Words, end, replay_flow
 
 from levada.flow import DeploymentError, Emptied, Flow
-from levada.rl.transitions import Transitions
+from levada.rl.replay.transitions import Transitions
 from levada.runners import Inline, WorkerError
 from levada.runners.processes import Processes
 from levada.runners.processes.tables.place import TableProcesses
@@ -145,7 +145,7 @@ def test_what_a_table_refuses_is_the_users_error():
     with APART.open(flow, seed=1) as run, pytest.raises(ValueError, match="column 'value' of a replay") as caught:
         for _ in run:
             pass
-    assert "levada/rl/_columns.py" in str(caught.getrepr())
+    assert "levada/rl/replay/columns.py" in str(caught.getrepr())
 
 
 def test_items_of_any_kind_do_not_change_when_their_memory_is_used_again():

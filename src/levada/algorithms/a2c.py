@@ -19,9 +19,9 @@ from levada.algorithms.checks import require_counts, require_divides, require_fr
 from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
-from levada.rl.step import Apply
-from levada.rl.task import Task
-from levada.rl.unrolled import evaluated
+from levada.rl.envs.task import Task
+from levada.rl.learning.step import Apply
+from levada.rl.learning.unroll import evaluated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from levada.algorithms.checks import require_counts, require_fractions
 from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
-from levada.rl.gradients import GradientLearner, GradientSampler
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
+from levada.rl.learning.gradients import GradientLearner, GradientSampler
 
 
 @dataclass(frozen=True, kw_only=True)

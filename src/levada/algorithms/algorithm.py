@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from levada.algorithms.fields import ConfigType, require_fields
 from levada.flow import Flow
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from levada.algorithms.checks import require_counts, require_positive
 from levada.algorithms.impala import IMPALA, actor_critic_loss, vtrace_of
-from levada.rl.learner import Learner
-from levada.rl.policy import Policy
-from levada.rl.step import Apply
-from levada.rl.unrolled import Unrolled
+from levada.rl.learning.learner import Learner
+from levada.rl.learning.step import Apply
+from levada.rl.learning.unroll import Unrolled
+from levada.rl.policies.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,14 +39,14 @@ from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.replayed import Replayed
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
-from levada.rl.action_values import ActionValues, CategoricalValues, QuantileValues, ValueKind
-from levada.rl.explore import EpsilonGreedy
-from levada.rl.models import value_network
-from levada.rl.net import Net
-from levada.rl.off_policy import LossOutput, apply_importance_weights
-from levada.rl.policy import Policy
-from levada.rl.spaces import Array
-from levada.rl.task import Task
+from levada.rl.acting.exploration import EpsilonGreedy
+from levada.rl.compute.functional import Net
+from levada.rl.data.spaces import Array
+from levada.rl.envs.task import Task
+from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.policies.networks import value_network
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.q_distributions import ActionValues, CategoricalValues, QuantileValues, ValueKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,7 +196,13 @@ def _class_of(algorithm: str) -> type[Any]:
     return cls
 
 
+OF_TASKS = ("env_kwargs", "vectorization", "frame_stack", "reward_clip", "life_loss", "action_mask")
+"""Settings of the environment, which belong to `Task`."""
+
+
 def _hint(name: str, declared: Sequence[str]) -> str:
+    if name in OF_TASKS:
+        return f"; it is a setting of the environment: Task(env, {name}=...)"
     if found := here(name, {*declared, *RUN}):
         return f": here it is {in_python(found)}"
     if answer := elsewhere(name, in_python):

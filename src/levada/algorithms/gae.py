@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from levada.math.returns_numpy import gae_numpy
-from levada.rl.rollout import Rollout
-from levada.rl.transitions import Transitions
+from levada.rl.acting.rollout import Rollout
+from levada.rl.replay.transitions import Transitions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,14 +31,14 @@ from levada.algorithms.checks import (
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue, Stream
 from levada.math import VTrace, vtrace
-from levada.rl.learner import Learner
-from levada.rl.policy import Policy
-from levada.rl.rollout import Rollout
-from levada.rl.sampler import OnNewWeights
-from levada.rl.step import Apply
-from levada.rl.task import Task
-from levada.rl.transitions import Transitions
-from levada.rl.unrolled import Unrolled
+from levada.rl.acting.rollout import Rollout
+from levada.rl.acting.sampler import OnNewWeights
+from levada.rl.envs.task import Task
+from levada.rl.learning.learner import Learner
+from levada.rl.learning.step import Apply
+from levada.rl.learning.unroll import Unrolled
+from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import Transitions
 
 _SLACK = 2
 """Number of updates by which replay may exceed its ratio."""

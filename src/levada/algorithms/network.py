@@ -2,7 +2,7 @@
 
 It is called with the observation space and the number of action parameters, and returns an `nn.Module`; see docs/rl.md.
 
->>> find_network("levada.rl.models:MLP").__name__
+>>> find_network("levada.rl.policies.networks:MLP").__name__
 'MLP'
 """
 

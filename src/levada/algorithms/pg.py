@@ -20,8 +20,8 @@ from levada.algorithms.checks import require_bools
 from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
-from levada.rl.step import Apply
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
+from levada.rl.learning.step import Apply
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,9 +31,9 @@ from levada.algorithms.checks import (
 from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
-from levada.rl.step import Apply
-from levada.rl.task import Task
-from levada.rl.unrolled import evaluated
+from levada.rl.envs.task import Task
+from levada.rl.learning.step import Apply
+from levada.rl.learning.unroll import evaluated
 
 USUAL_MINIBATCH = 256
 """Default number of transitions per gradient step."""

@@ -26,15 +26,15 @@ from levada.algorithms.sequenced import Sequenced
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
-from levada.rl.explore import PolicySampling
-from levada.rl.models import TensorNest
-from levada.rl.net import Net
-from levada.rl.off_policy import LossOutput, apply_importance_weights
-from levada.rl.policy import Policy
-from levada.rl.recurrent import RecurrentNet
-from levada.rl.sequences import time_major, unroll
-from levada.rl.spaces import OBS, has_action_mask, map_nest
-from levada.rl.task import Task
+from levada.rl.acting.exploration import PolicySampling
+from levada.rl.acting.sequences import time_major, unroll
+from levada.rl.compute.functional import Net
+from levada.rl.data.spaces import OBS, has_action_mask, map_nest
+from levada.rl.envs.task import Task
+from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.policies.networks import TensorNest
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.recurrent import RecurrentNet
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.names import ALGORITHMS, first_paragraph
 from levada.flow import LevadaError
 from levada.flow.mistakes import syntax_text
-from levada.rl._user_files import file_of, find_file, load_file
+from levada.rl.envs.user_files import file_of, find_file, load_file
 
 _EXPECTED = "my_module:Class, importable from here, or path/to/file.py:Class"
 

@@ -26,14 +26,14 @@ from levada.algorithms.checks import (
     require_widths,
 )
 from levada.flow import Flow, Prioritized
-from levada.rl.explore import Exploration
-from levada.rl.off_policy import OffPolicyLearner
-from levada.rl.optimize import Adam
-from levada.rl.policy import Policy
-from levada.rl.sequences import Sequences
-from levada.rl.step_sampler import FirstPriority, NStep, StepSampler
-from levada.rl.task import Task
-from levada.rl.transitions import Transitions
+from levada.rl.acting.exploration import Exploration
+from levada.rl.acting.sequences import Sequences
+from levada.rl.acting.step_sampler import FirstPriority, NStep, StepSampler
+from levada.rl.envs.task import Task
+from levada.rl.learning.adam import Adam
+from levada.rl.learning.off_policy import OffPolicyLearner
+from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import Transitions
 
 
 @dataclass(frozen=True, kw_only=True)

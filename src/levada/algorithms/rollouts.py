@@ -22,16 +22,16 @@ from levada.algorithms.checks import (
     require_widths,
 )
 from levada.algorithms.network import NetworkField, find_network
-from levada.rl._layers import has_large_images
-from levada.rl.device import choose_device
-from levada.rl.double_buffered import DoubleBufferedSampler
-from levada.rl.learner import Learner
-from levada.rl.optimize import Adam
-from levada.rl.policy import Policy
-from levada.rl.precision import Precision, choose_precision
-from levada.rl.recurrent import RecurrentNet
-from levada.rl.sampler import Sampler
-from levada.rl.task import Task
+from levada.rl.acting.double_buffered import DoubleBufferedSampler
+from levada.rl.acting.sampler import Sampler
+from levada.rl.compute.device import choose_device
+from levada.rl.data.images import has_large_images
+from levada.rl.envs.task import Task
+from levada.rl.learning.adam import Adam
+from levada.rl.learning.learner import Learner
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.precision import Precision, choose_precision
+from levada.rl.policies.recurrent import RecurrentNet
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,15 +26,15 @@ from levada.algorithms.replayed import Replayed
 from levada.algorithms.suited import require_actions, require_vectors
 from levada.flow import Flow
 from levada.math import Categorical
-from levada.rl._box_heads import vector_of
-from levada.rl.critic import Critic, DiscreteCritic
-from levada.rl.explore import PolicySampling
-from levada.rl.models import actor_network, value_network
-from levada.rl.net import Net
-from levada.rl.off_policy import LossOutput, apply_importance_weights
-from levada.rl.policy import Policy
-from levada.rl.spaces import ACTION_MASK
-from levada.rl.task import Task
+from levada.rl.acting.exploration import PolicySampling
+from levada.rl.compute.functional import Net
+from levada.rl.data.spaces import ACTION_MASK
+from levada.rl.envs.task import Task
+from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.policies.critic import Critic, DiscreteCritic
+from levada.rl.policies.heads.box import vector_of
+from levada.rl.policies.networks import actor_network, value_network
+from levada.rl.policies.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)

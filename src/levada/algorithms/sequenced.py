@@ -21,8 +21,8 @@ from torch import Tensor
 
 from levada.algorithms.checks import ConfigError, require_bools, require_choice, require_counts, require_fractions
 from levada.algorithms.replayed import Replayed
-from levada.rl.recurrent import RecurrentNet
-from levada.rl.sequences import Sequences
+from levada.rl.acting.sequences import Sequences
+from levada.rl.policies.recurrent import RecurrentNet
 
 
 @dataclass(frozen=True, kw_only=True)

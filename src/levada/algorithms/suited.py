@@ -8,9 +8,9 @@ from typing import Any
 from gymnasium import Space, spaces
 
 from levada.algorithms.algorithm import Algorithm
-from levada.rl._layers import is_image
-from levada.rl.spaces import SpaceError
-from levada.rl.task import Task
+from levada.rl.data.images import is_image
+from levada.rl.data.spaces import SpaceError
+from levada.rl.envs.task import Task
 
 SUITED: Mapping[type[Space[Any]], tuple[str, ...]] = {
     spaces.Discrete: ("ppo", "dqn", "impala", "sac"),

@@ -23,14 +23,14 @@ from levada.algorithms.checks import require_counts, require_not_negative
 from levada.algorithms.replayed import Replayed
 from levada.algorithms.suited import require_actions, require_vectors
 from levada.flow import Flow
-from levada.rl._box_heads import vector_of
-from levada.rl.critic import Critic
-from levada.rl.explore import GaussianNoise
-from levada.rl.models import actor_network
-from levada.rl.net import Net
-from levada.rl.off_policy import LossOutput, apply_importance_weights
-from levada.rl.policy import Policy
-from levada.rl.task import Task
+from levada.rl.acting.exploration import GaussianNoise
+from levada.rl.compute.functional import Net
+from levada.rl.envs.task import Task
+from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.policies.critic import Critic
+from levada.rl.policies.heads.box import vector_of
+from levada.rl.policies.networks import actor_network
+from levada.rl.policies.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)

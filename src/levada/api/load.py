@@ -20,9 +20,9 @@ from levada.api.foreign import check_code, check_env_kwargs
 from levada.api.options import Env, check_integers
 from levada.api.run import Result, build
 from levada.flow import Episode, Flow, LevadaError, Statistics
-from levada.rl.evaluate import Evaluation, TrainedPolicy
-from levada.rl.evaluate import evaluate as evaluate_policy
-from levada.rl.task import Task, TaskError
+from levada.rl.acting.evaluation import Evaluation, TrainedPolicy
+from levada.rl.acting.evaluation import evaluate as evaluate_policy
+from levada.rl.envs.task import Task, TaskError
 from levada.run import checkpoint
 from levada.run.checkpoint import list_checkpoints
 from levada.run.directory import RunDirectory, RunDirectoryError
@@ -71,7 +71,7 @@ def load(
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
     if isinstance(config, FromRollouts):  # acting needs no GPU, and this machine may have none
         config = dataclasses.replace(config, device="cpu")
-    task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
+    task = read_task(directory) if env is None else given_task(directory, env)
     with saying_where_to_look(directory):
         flow = build_again(directory, config, task)
     node, learner = next(iter(flow.learners().items()))
@@ -246,6 +246,15 @@ def read_task(directory: RunDirectory) -> Task:
         )
         raise LoadError(msg)
     return Task(env, env_kwargs=kwargs, vectorization=how, **more)
+
+
+def given_task(directory: RunDirectory, env: Env) -> Task:
+    """Return the environments given for a run, with masks from where the run had them, unless the task says otherwise."""
+    task = env if isinstance(env, Task) else Task(env)
+    settings = directory.config.settings
+    if task.action_mask != "auto" or "action_mask" not in settings:
+        return task
+    return dataclasses.replace(task, action_mask=settings["action_mask"].value)
 
 
 def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorithm:

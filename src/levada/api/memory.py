@@ -26,14 +26,14 @@ from levada.flow.deployment import Deployment
 from levada.flow.derive import derive
 from levada.flow.nodes import Node
 from levada.memory import Memory, lines_of, nbytes_text
-from levada.rl._size import WEIGHT_NBYTES
-from levada.rl.models import default_network
-from levada.rl.policy import Policy
-from levada.rl.sequences import Sequences
-from levada.rl.spaces import canonical_action_space, canonical_observation_space, leaf_spaces
-from levada.rl.step import num_weights
-from levada.rl.step_sampler import NStep
-from levada.rl.task import Task
+from levada.rl.acting.sequences import Sequences
+from levada.rl.acting.step_sampler import NStep
+from levada.rl.data.spaces import canonical_action_space, canonical_observation_space, leaf_spaces
+from levada.rl.envs.task import Task
+from levada.rl.learning.step import num_weights
+from levada.rl.policies.networks import default_network
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.size import WEIGHT_NBYTES
 from levada.runners.counts import useful_workers
 from levada.runners.processes import Processes
 

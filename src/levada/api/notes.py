@@ -16,7 +16,7 @@ from levada.algorithms.replayed import Replayed
 from levada.algorithms.rollouts import FromRollouts
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.run.stagnation import Stagnation
 from levada.run.until import DEFAULT_STEPS, Until

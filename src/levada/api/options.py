@@ -15,7 +15,7 @@ from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.flow import DeploymentError, LevadaError
 from levada.flow.deployment import Deployment
 from levada.portable import Mode
-from levada.rl.task import EnvFactory, Task
+from levada.rl.envs.task import EnvFactory, Task
 from levada.run.identity import Origin, Setting
 from levada.run.until import Until
 from levada.runners.auto import Auto
@@ -196,6 +196,7 @@ def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[st
         "frame_stack",
         "reward_clip",
         "life_loss",
+        "action_mask",
         "quiet",
         "json",
         "display",

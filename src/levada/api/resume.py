@@ -14,6 +14,7 @@ from levada.api.load import (
     LoadError,
     build_again,
     check_path,
+    given_task,
     look_in,
     read_config,
     read_setting,
@@ -28,8 +29,7 @@ from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
 from levada.memory import machine_memory
 from levada.portable import differences, machine
-from levada.rl import precision
-from levada.rl.task import Task
+from levada.rl.policies import precision
 from levada.run.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from levada.run.directory import RunDirectory
 from levada.run.display import Mode, displayed
@@ -90,7 +90,7 @@ def resume(
         directory = RunDirectory.open(path, trust=trust)
         look_in(at)
         config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
-        task = env if isinstance(env, Task) else Task(env) if env is not None else read_task(directory)
+        task = read_task(directory) if env is None else given_task(directory, env)
         goal = Until.parse(read_setting(directory, "until") if until is None else until)
         options = _options(directory)
         place = deployment(directory.config.identity.deployment if on is None else on)

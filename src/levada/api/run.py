@@ -15,12 +15,13 @@ from levada.algorithms.checks import ConfigError
 from levada.api.notes import Watch
 from levada.flow import Flow, Instrument, LevadaError, RunState
 from levada.flow.deployment import Deployment, Run
+from levada.flow.patience import telling_of_hangs
 from levada.portable import VARIABLE, Mode, is_fixed, is_mode, machine, problems
-from levada.rl import torch_modes
-from levada.rl.evaluate import TrainedPolicy
-from levada.rl.learner import Learner
-from levada.rl.task import Task
-from levada.rl.threads import set_threads
+from levada.rl.acting.evaluation import TrainedPolicy
+from levada.rl.compute import torch_modes
+from levada.rl.compute.threads import set_threads
+from levada.rl.envs.task import Task
+from levada.rl.learning.learner import Learner
 from levada.run.directory import RunDirectory
 from levada.run.display import Display, UntilClosed
 from levada.run.execute import execute
@@ -109,10 +110,11 @@ class Job:
             with directory.locked(), sys_exit_is_an_error():
                 shown.start(self.identity, self.until)  # opening takes seconds with workers
                 try:
-                    run = self.place.open(
-                        self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
-                        save_every=every,
-                    )  # fmt: skip
+                    with telling_of_hangs(shown.note):
+                        run = self.place.open(
+                            self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
+                            save_every=every,
+                        )  # fmt: skip
                 except BaseException:
                     shown.finish(None)
                     raise

@@ -17,7 +17,7 @@ from levada.flow import Flow, RunState
 from levada.flow.payload import derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import PrefixView
-from levada.rl.starting import Startable, StartError
+from levada.rl.learning.starting import Startable, StartError
 from levada.run.checkpoint import Checkpoint, CheckpointError
 from levada.run.directory import CONFIG, RunDirectory
 from levada.run.files import short

@@ -17,9 +17,10 @@ from levada.api.run import Job, Result, build, of_policies, require_level, resol
 from levada.api.start import start_from
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
+from levada.flow.patience import telling_of_hangs
 from levada.memory import machine_memory
 from levada.portable import Mode as Portable
-from levada.rl.task import Task
+from levada.rl.envs.task import Task
 from levada.run.directory import RunDirectory, absolute
 from levada.run.display import Display, Mode, displayed
 from levada.run.exits import sys_exit_is_an_error
@@ -27,6 +28,9 @@ from levada.run.identity import Identity, Origin, Setting
 from levada.run.monitor import Monitor
 from levada.run.until import Until
 from levada.runners.processes import Processes, check_start
+
+LOOK_S = 5.0
+"""Seconds after which it is reported that the first reset of an environment takes long."""
 
 
 def train(
@@ -135,10 +139,11 @@ def _launch(
     asked = env if isinstance(env, Task) else Task(env)
     machine = require_level(options.portable)
     with sys_exit_is_an_error():
-        task = asked.resolved()
-        if asked.action_mask == "auto" and task.action_mask is not None:
-            shown.note(f"action_mask: {task.action_mask}, for {task.name} gives action masks")
-        config, settings = _settled(config, settings, task, shown)
+        with telling_of_hangs(shown.note, LOOK_S):
+            task = asked.resolved()
+        if task.action_mask != asked.action_mask:
+            shown.note(f"action_mask: {task.action_mask}, for {task.name} has action masks")
+        config, settings = _resolved(config, settings, task, shown)
         ends = default_until(config) if options.until is None else options.until
         until = Until.parse(ends)
         flow = build(config, task)
@@ -168,8 +173,10 @@ def _launch(
     }
     about["until"] = Setting(ends, about["until"].origin)
     about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
-    for name, (value, usual) in _task_settings(asked, task).items():
+    for name, (value, usual) in _task_settings(task).items():
         about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
+    if task.action_mask != asked.action_mask:  # it was found
+        about["action_mask"] = Setting(task.action_mask, "default")
     directory = RunDirectory.create(out, identity, {**about, **settings}, root=root)
     on_directory(directory)
     job = Job(
@@ -182,7 +189,7 @@ def _launch(
     return job.carry_out(directory, monitor, display=shown, instruments=instruments, state=state)
 
 
-def _settled(
+def _resolved(
     config: Algorithm, settings: Mapping[str, Setting], task: Task, display: Display
 ) -> tuple[Algorithm, Mapping[str, Setting]]:
     """Decide the fields that depend on the machine, and note each decision and its origin."""
@@ -192,7 +199,7 @@ def _settled(
     return config, {**settings, **{name: Setting(getattr(config, name), "machine") for name in reasons}}
 
 
-def _task_settings(asked: Task, task: Task) -> dict[str, tuple[Any, Any]]:
+def _task_settings(task: Task) -> dict[str, tuple[Any, Any]]:
     """Settings of a resolved task: name -> (value, default); of a callable only the name is saved."""
     env = task.env if isinstance(task.env, str) else {"callable": task.name}
     usual = Task(task.env, vectorization=task.vectorization)  # Atari has its own defaults
@@ -203,5 +210,5 @@ def _task_settings(asked: Task, task: Task) -> dict[str, tuple[Any, Any]]:
         "frame_stack": (task.frame_stack, usual.frame_stack),
         "reward_clip": (task.reward_clip, usual.reward_clip),
         "life_loss": (task.life_loss, usual.life_loss),
-        "action_mask": (task.action_mask, task.action_mask if asked.action_mask == "auto" else "auto"),
+        "action_mask": (task.action_mask, "auto"),
     }

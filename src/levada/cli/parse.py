@@ -30,7 +30,7 @@ from levada.algorithms.registry import algorithm_home, algorithm_name, describe,
 from levada.api import configure
 from levada.api import settings as read_settings
 from levada.cli.errors import ParserExit, UsageError, parsing
-from levada.rl.task import MaskOption, Task, Vectorization
+from levada.rl.envs.task import MaskOption, Task, Vectorization
 from levada.run.identity import Origin, Setting
 
 _SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}

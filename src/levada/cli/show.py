@@ -15,7 +15,7 @@ from levada.api import build
 from levada.cli.errors import UsageError, plain_warning, say
 from levada.cli.parse import EnvOption, parse
 from levada.flow import FlowError
-from levada.rl.task import Task, TaskError, single_env
+from levada.rl.envs.task import Task, TaskError, single_env
 
 
 @dataclass(frozen=True, kw_only=True)

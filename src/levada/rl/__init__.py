@@ -1,13 +1,13 @@
 """Components of reinforcement learning algorithms: tasks, policies, samplers, learners.
 
-    task        Task: environments of one kind, with their observation and action spaces
-    acting      Policy (network and action distribution), Sampler (in a DoubleBufferedSampler) -> Rollout, Shard
-    learning    Transitions, Learner (epochs and minibatches over a loss), Adam
-    off-policy  StepSampler (EpsilonGreedy, GaussianNoise, PolicySampling) -> NStep, OffPolicyLearner (targets, critics), Frames
-    values      CategoricalValues, QuantileValues -> ActionValues
-    recurrent   Recurrent, RecurrentNet (LSTM, GRU), Sequences
-    evaluation  TrainedPolicy, Evaluation (made by `levada.evaluate`)
-    networks    MLP, NatureCNN, MultiInput, default_network
+    data        Frames, SpaceError: nested observations, frame stacks, running statistics
+    compute     devices, threads, seeds, tracing
+    envs        Task, EnvError: environments of one kind, stepped together
+    policies    Policy, networks (MLP, NatureCNN, MultiInput, RecurrentNet), Critic, CategoricalValues, QuantileValues
+    replay      Transitions, concatenate: rows, and the tables that store them
+    acting      Actor, Sampler (in a DoubleBufferedSampler) -> Rollout; StepSampler (EpsilonGreedy, GaussianNoise, PolicySampling)
+                -> NStep or Sequences; TrainedPolicy, Evaluation
+    learning    Learner (epochs and minibatches over a loss), OffPolicyLearner (targets, critics), Adam, LossOutput
 
     >>> from levada.rl import Policy, Task
     >>> task = Task("CartPole-v1")
@@ -25,80 +25,82 @@ from typing import TYPE_CHECKING
 from levada._lazy import lazy
 
 if TYPE_CHECKING:
-    from levada.rl.action_values import ActionValues as ActionValues
-    from levada.rl.action_values import CategoricalValues as CategoricalValues
-    from levada.rl.action_values import QuantileValues as QuantileValues
-    from levada.rl.critic import Critic as Critic
-    from levada.rl.critic import DiscreteCritic as DiscreteCritic
-    from levada.rl.double_buffered import DoubleBufferedSampler as DoubleBufferedSampler
-    from levada.rl.env_batch import EnvError as EnvError
-    from levada.rl.evaluate import Evaluation as Evaluation
-    from levada.rl.evaluate import TrainedPolicy as TrainedPolicy
-    from levada.rl.explore import EpsilonGreedy as EpsilonGreedy
-    from levada.rl.explore import GaussianNoise as GaussianNoise
-    from levada.rl.explore import PolicySampling as PolicySampling
-    from levada.rl.frames import Frames as Frames
-    from levada.rl.learner import Learner as Learner
-    from levada.rl.learner import NonFiniteError as NonFiniteError
-    from levada.rl.models import MLP as MLP
-    from levada.rl.models import MultiInput as MultiInput
-    from levada.rl.models import NatureCNN as NatureCNN
-    from levada.rl.models import ValueMLP as ValueMLP
-    from levada.rl.models import default_network as default_network
-    from levada.rl.off_policy import LossOutput as LossOutput
-    from levada.rl.off_policy import OffPolicyLearner as OffPolicyLearner
-    from levada.rl.optimize import Adam as Adam
-    from levada.rl.policy import Policy as Policy
-    from levada.rl.recurrent import Recurrent as Recurrent
-    from levada.rl.recurrent import RecurrentNet as RecurrentNet
-    from levada.rl.rollout import Rollout as Rollout
-    from levada.rl.sampler import Sampler as Sampler
-    from levada.rl.sequences import Sequences as Sequences
-    from levada.rl.spaces import SpaceError as SpaceError
-    from levada.rl.step import Apply as Apply
-    from levada.rl.step_sampler import NStep as NStep
-    from levada.rl.step_sampler import StepSampler as StepSampler
-    from levada.rl.task import Task as Task
-    from levada.rl.transitions import Transitions as Transitions
-    from levada.rl.transitions import concatenate as concatenate
+    from levada.rl.acting.actor import Actor as Actor
+    from levada.rl.acting.double_buffered import DoubleBufferedSampler as DoubleBufferedSampler
+    from levada.rl.acting.evaluation import Evaluation as Evaluation
+    from levada.rl.acting.evaluation import TrainedPolicy as TrainedPolicy
+    from levada.rl.acting.exploration import EpsilonGreedy as EpsilonGreedy
+    from levada.rl.acting.exploration import GaussianNoise as GaussianNoise
+    from levada.rl.acting.exploration import PolicySampling as PolicySampling
+    from levada.rl.acting.rollout import Rollout as Rollout
+    from levada.rl.acting.sampler import Sampler as Sampler
+    from levada.rl.acting.sequences import Sequences as Sequences
+    from levada.rl.acting.step_sampler import NStep as NStep
+    from levada.rl.acting.step_sampler import StepSampler as StepSampler
+    from levada.rl.data.frames import Frames as Frames
+    from levada.rl.data.spaces import SpaceError as SpaceError
+    from levada.rl.envs.batch import EnvError as EnvError
+    from levada.rl.envs.task import Task as Task
+    from levada.rl.learning.adam import Adam as Adam
+    from levada.rl.learning.learner import Learner as Learner
+    from levada.rl.learning.learner import NonFiniteError as NonFiniteError
+    from levada.rl.learning.off_policy import LossOutput as LossOutput
+    from levada.rl.learning.off_policy import OffPolicyLearner as OffPolicyLearner
+    from levada.rl.learning.step import Apply as Apply
+    from levada.rl.policies.critic import Critic as Critic
+    from levada.rl.policies.critic import DiscreteCritic as DiscreteCritic
+    from levada.rl.policies.networks import MLP as MLP
+    from levada.rl.policies.networks import MultiInput as MultiInput
+    from levada.rl.policies.networks import NatureCNN as NatureCNN
+    from levada.rl.policies.networks import ValueMLP as ValueMLP
+    from levada.rl.policies.networks import default_network as default_network
+    from levada.rl.policies.policy import Policy as Policy
+    from levada.rl.policies.q_distributions import ActionValues as ActionValues
+    from levada.rl.policies.q_distributions import CategoricalValues as CategoricalValues
+    from levada.rl.policies.q_distributions import QuantileValues as QuantileValues
+    from levada.rl.policies.recurrent import Recurrent as Recurrent
+    from levada.rl.policies.recurrent import RecurrentNet as RecurrentNet
+    from levada.rl.replay.transitions import Transitions as Transitions
+    from levada.rl.replay.transitions import concatenate as concatenate
 
 _HOME = {
-    "ActionValues": "levada.rl.action_values",
-    "Adam": "levada.rl.optimize",
-    "Apply": "levada.rl.step",
-    "CategoricalValues": "levada.rl.action_values",
-    "DiscreteCritic": "levada.rl.critic",
-    "Critic": "levada.rl.critic",
-    "EnvError": "levada.rl.env_batch",
-    "EpsilonGreedy": "levada.rl.explore",
-    "Evaluation": "levada.rl.evaluate",
-    "Frames": "levada.rl.frames",
-    "GaussianNoise": "levada.rl.explore",
-    "Learner": "levada.rl.learner",
-    "MLP": "levada.rl.models",
-    "MultiInput": "levada.rl.models",
-    "NStep": "levada.rl.step_sampler",
-    "NatureCNN": "levada.rl.models",
-    "NonFiniteError": "levada.rl.learner",
-    "OffPolicyLearner": "levada.rl.off_policy",
-    "LossOutput": "levada.rl.off_policy",
-    "PolicySampling": "levada.rl.explore",
-    "Policy": "levada.rl.policy",
-    "QuantileValues": "levada.rl.action_values",
-    "Recurrent": "levada.rl.recurrent",
-    "RecurrentNet": "levada.rl.recurrent",
-    "DoubleBufferedSampler": "levada.rl.double_buffered",
-    "Rollout": "levada.rl.rollout",
-    "Sampler": "levada.rl.sampler",
-    "Sequences": "levada.rl.sequences",
-    "SpaceError": "levada.rl.spaces",
-    "StepSampler": "levada.rl.step_sampler",
-    "Task": "levada.rl.task",
-    "TrainedPolicy": "levada.rl.evaluate",
-    "Transitions": "levada.rl.transitions",
-    "ValueMLP": "levada.rl.models",
-    "concatenate": "levada.rl.transitions",
-    "default_network": "levada.rl.models",
+    "ActionValues": "levada.rl.policies.q_distributions",
+    "Actor": "levada.rl.acting.actor",
+    "Adam": "levada.rl.learning.adam",
+    "Apply": "levada.rl.learning.step",
+    "CategoricalValues": "levada.rl.policies.q_distributions",
+    "Critic": "levada.rl.policies.critic",
+    "DiscreteCritic": "levada.rl.policies.critic",
+    "DoubleBufferedSampler": "levada.rl.acting.double_buffered",
+    "EnvError": "levada.rl.envs.batch",
+    "EpsilonGreedy": "levada.rl.acting.exploration",
+    "Evaluation": "levada.rl.acting.evaluation",
+    "Frames": "levada.rl.data.frames",
+    "GaussianNoise": "levada.rl.acting.exploration",
+    "Learner": "levada.rl.learning.learner",
+    "LossOutput": "levada.rl.learning.off_policy",
+    "MLP": "levada.rl.policies.networks",
+    "MultiInput": "levada.rl.policies.networks",
+    "NStep": "levada.rl.acting.step_sampler",
+    "NatureCNN": "levada.rl.policies.networks",
+    "NonFiniteError": "levada.rl.learning.learner",
+    "OffPolicyLearner": "levada.rl.learning.off_policy",
+    "Policy": "levada.rl.policies.policy",
+    "PolicySampling": "levada.rl.acting.exploration",
+    "QuantileValues": "levada.rl.policies.q_distributions",
+    "Recurrent": "levada.rl.policies.recurrent",
+    "RecurrentNet": "levada.rl.policies.recurrent",
+    "Rollout": "levada.rl.acting.rollout",
+    "Sampler": "levada.rl.acting.sampler",
+    "Sequences": "levada.rl.acting.sequences",
+    "SpaceError": "levada.rl.data.spaces",
+    "StepSampler": "levada.rl.acting.step_sampler",
+    "Task": "levada.rl.envs.task",
+    "TrainedPolicy": "levada.rl.acting.evaluation",
+    "Transitions": "levada.rl.replay.transitions",
+    "ValueMLP": "levada.rl.policies.networks",
+    "concatenate": "levada.rl.replay.transitions",
+    "default_network": "levada.rl.policies.networks",
 }
 
 __all__ = [*_HOME]

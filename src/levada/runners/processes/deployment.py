@@ -20,6 +20,7 @@ from levada.runners.counts import (
     useful_workers,
 )
 from levada.runners.hub_run import HubRun
+from levada.runners.processes.forkserver import preload
 from levada.runners.processes.guard import check_start
 from levada.runners.processes.inference.place import Inference
 from levada.runners.processes.remote.run import RemoteRun
@@ -78,6 +79,7 @@ class Processes:
     ) -> HubRun | RemoteRun:
         """Check the flow, start the workers, open sources and learners, and return a run that has done nothing yet."""
         check_start(flow)
+        preload(type(node.work).__module__ for node in flow.nodes.values() if node.kind == "source")
         if self.learner == "worker":
             return RemoteRun(
                 flow, replace(self, learner="main"), seed=seed, instruments=instruments, state=state, save_every=save_every,

@@ -14,7 +14,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker, spawn, util
 from pathlib import Path
@@ -27,7 +27,8 @@ from levada.runners.processes.signals import GROUP_SIGNALS, leave_signals_to_mai
 CONTEXT = multiprocessing.get_context("forkserver")
 OURS = "levada "
 """Prefix of the names of levada's processes."""
-_PRELOAD = [__name__, "levada.runners.processes.worker", "levada.rl.sampler"]
+_preloaded = [__name__, "levada.runners.processes.worker"]
+"""Modules that the forkserver imports when it starts."""
 _FOLDER = "LEVADA_FORKSERVER_FOLDER"
 """Environment variable of the forkserver: the id of the process that started it, and the folder with its socket, which that
 process removes unless it is killed. No folder if it belongs to another process."""
@@ -55,6 +56,16 @@ def check_temporary_directory() -> None:
         raise DeploymentError(msg)
 
 
+def preload(modules: Iterable[str]) -> None:
+    """Let the forkserver import modules of levada before it forks workers; has no effect once it is running.
+
+    Modules of others are left to the workers: what goes wrong in them would end the forkserver.
+    """
+    library = __name__.partition(".")[0]
+    own = [module for module in modules if module.partition(".")[0] == library]
+    _preloaded.extend(dict.fromkeys(module for module in own if module not in _preloaded))
+
+
 def prepare() -> None:
     """Start loading what workers need, while this process continues.
 
@@ -63,7 +74,7 @@ def prepare() -> None:
 
     """
     spawn._check_not_importing_main()  # type: ignore[attr-defined]  # before writing anything that would not be removed
-    CONTEXT.set_forkserver_preload(_PRELOAD)
+    CONTEXT.set_forkserver_preload(_preloaded)
     is_main = multiprocessing.parent_process() is None  # otherwise it has the folder of its parent
     with _lock:
         _end_if_stopped()

@@ -1,0 +1,1 @@
+"""Acting in environments without gradients: actors, samplers, exploration, evaluation."""

@@ -1,0 +1,230 @@
+"""The loop that all samplers share: acting in the environments of one shard, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from levada.flow import Episode, Shard
+from levada.flow.payload import never
+from levada.flow.rng import rng_array, set_rng
+from levada.rl.acting.actor import Actor
+from levada.rl.acting.rollout import EpisodeCounter
+from levada.rl.data.spaces import Array, Nest, allocate, map_nest, named_leaves, write
+from levada.rl.envs.batch import StepResult
+from levada.rl.envs.task import Task
+from levada.rl.policies.policy import Policy
+
+Choose: TypeAlias = Callable[[int, Array, "Array | None", Array], Array]
+"""(step, rows of the head's parameters ``[B, row_size]``, action mask, output array) -> actions ``[B, ...]``."""
+Finals: TypeAlias = list[tuple[int, Array, Nest]]
+"""Ends of episodes whose next row belongs to another episode: the step, the environments, and the true final observations."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecurrentState:
+    """Recurrent state of a policy before a step."""
+
+    state: Array
+    """float32 ``[..., state_size]``."""
+    age: Array
+    """int64 ``[...]``: number of steps of the episode so far, all of which are in the state."""
+
+    @classmethod
+    def allocate(cls, shape: tuple[int, ...], state_size: int, empty: Any) -> RecurrentState:
+        """Allocate states of this shape."""
+        return cls(empty((*shape, state_size), np.float32), empty(shape, np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepBuffer:
+    """T steps of B environments, in memory that the caller provides. See `Rollout` for the shapes."""
+
+    obs: Nest
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    mask: Array
+    final_obs: Finals
+    memory: RecurrentState | None = None
+    """Recurrent states; None if the policy is not recurrent."""
+    lasts: list[tuple[int, Array, Nest, Array]] = field(default_factory=list)
+    """For a recurrent policy: steps in which episodes ended, the environments, their final observations, and the recurrent
+    states ``[M, state_size]`` before those."""
+
+    @classmethod
+    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0) -> StepBuffer:
+        """Allocate a buffer; `state_size`: size of the recurrent state, if states are to be stored."""
+        obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
+        return cls(obs=obs, final_obs=[], **step_columns(task, num_steps, num_envs, empty, state_size))
+
+    def begin(self, obs: Nest) -> None:
+        """Store the observations ``[B, ...]`` before the first step, for walks that do not start with a reset."""
+
+    def put(self, t: int, obs: Nest) -> None:
+        """Store the observations ``[B, ...]`` before step t, or after the last step."""
+        write(self.obs, t, obs)
+
+    def observations(self, stream: str = "", first_step: int = 0) -> tuple[Any, Finals]:
+        """Return the observations ``[T+1, B, ...]`` and the true final ones. For a task with a frame stack they are `Frames`.
+
+        Args:
+            stream: name of the stream of these steps.
+            first_step: index of the first step in the stream.
+
+        """
+        return self.obs, self.final_obs
+
+    def blank(self, t: int) -> None:
+        """Fill the rows from t on, which are not transitions, with the observations before step t; actions are not changed."""
+        for column in (self.reward, self.terminated, self.truncated):
+            column[t:] = 0
+        self.mask[t:] = True  # as environments mark a reset
+        self.repeat_observations(t)
+
+    def repeat_observations(self, t: int) -> None:
+        """Copy the observations of row t to all rows after it."""
+        map_nest(lambda leaf: np.copyto(leaf[t + 1 :], leaf[t]), self.obs)
+
+    def put_final(self, t: int, index: Array, last: Nest) -> None:
+        """Store the final observations ``[M, ...]`` of the environments `index`, where row t + 1 starts another episode."""
+        self.final_obs.append((t, index, last))
+
+    @property
+    def ended(self) -> Array:
+        """``[T, B]``, bool: where episodes ended."""
+        ended: Array = self.terminated | self.truncated
+        return ended
+
+
+def step_columns(task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int) -> dict[str, Any]:
+    """Allocate the columns ``[T, B, ...]`` of a walk."""
+    shape = (num_steps, num_envs)
+    columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
+    columns["action"] = allocate(task.action_space, *shape, make=empty)
+    columns["memory"] = RecurrentState.allocate(shape, state_size, empty) if state_size else None
+    return columns | {"reward": empty(shape, np.float32)}
+
+
+class EnvLoop:
+    """The environments of a shard, and the actor that acts in them."""
+
+    def __init__(self, task: Task, policy: Policy, num_envs: int, shard: Shard) -> None:
+        self.rng = np.random.default_rng(shard.seed)
+        self.actor = Actor(policy, shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
+        self.envs = task.make(num_envs, shard.num_threads)
+        self._reward_clip, self._has_lives = task.reward_clip, task.life_loss
+        self._goes_on = list[tuple[int, Array]]()
+        self._episodes = EpisodeCounter(num_envs)
+        self.obs: Nest = self.envs.reset(shard.seed)
+        """Observations that the next actions are chosen by."""
+        self.memory = RecurrentState.allocate((num_envs,), policy.state_size, np.zeros) if policy.state_size else None
+        """Recurrent state; None if the policy is not recurrent."""
+
+    def walk(
+        self, into: StepBuffer, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0,
+        is_cut: Callable[[], bool] = never,
+    ) -> int:  # fmt: skip
+        """Act and fill the rows from `first` on; call `see(step, parameters, values)` with the network's outputs of each step.
+
+        Returns:
+            The number of filled rows: all, unless `is_cut()` returned True after one. The others are not transitions.
+
+        """
+        envs, actor, memory = self.envs, self.actor, self.memory
+        none = actor.initial_state(0)
+        self._goes_on.clear()
+        for t in range(first, len(into.action)):
+            into.put(t, self.obs)
+            if memory is not None and into.memory is not None:
+                into.memory.state[t], into.memory.age[t] = memory.state, memory.age
+            row, v_t, state = actor.step(self.obs, none if memory is None else memory.state)
+            see(t, row, v_t)
+            step = envs.step(choose(t, row, actor.mask(self.obs), into.action[t]))
+            into.reward[t] = step.reward
+            into.terminated[t] = step.terminated
+            into.truncated[t] = step.truncated
+            into.mask[t] = step.is_reset
+            if step.final_obs is not None:
+                into.put_final(t, *step.final_obs)
+            if self._has_lives and step.life_lost.any():
+                self._goes_on.append((t, step.life_lost))
+            self.obs = step.obs
+            if memory is not None:
+                is_over = step.terminated | step.truncated | step.is_reset
+                into.lasts.extend(_lasts(t, step, state))
+                memory.state[...], memory.age[...] = state, memory.age + 1
+                memory.state[is_over], memory.age[is_over] = 0.0, 0
+            if is_cut():
+                break
+        num_rows = t + 1
+        into.put(num_rows, self.obs)
+        if num_rows < len(into.action):
+            into.blank(num_rows)
+        np.logical_not(into.mask[first:], out=into.mask[first:])
+        return num_rows
+
+    def episodes(self, walk: StepBuffer, first: int = 0) -> tuple[Episode, ...]:
+        """Return the episodes that ended in the rows from `first` on of the last walk, and clip its rewards if the task does
+        so. Call it once per walk.
+        """
+        is_over = walk.ended
+        for t, life_lost in self._goes_on:
+            is_over[t] &= ~life_lost
+        reward = walk.reward[first:]
+        episodes = self._episodes.count(reward, is_over[first:], walk.mask[first:])
+        if self._reward_clip is not None:
+            np.clip(reward, -self._reward_clip, self._reward_clip, out=reward)
+        return episodes
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return all state of the next walk except the weights: generator, environments, running episodes.
+
+        Raises:
+            NotSavedError: the environments cannot be saved.
+
+        """
+        envs = np.frombuffer(self.envs.save(), np.uint8)
+        obs = {f"obs/{path}": leaf for path, leaf in named_leaves(self.obs).items()}
+        counts = {f"episodes/{name}": array for name, array in self._episodes.state_dict().items()}
+        memory = {} if self.memory is None else {"state": self.memory.state.copy(), "age": self.memory.age.copy()}
+        return {"rng": rng_array(self.rng), "envs": envs, **counts, **obs, **memory}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Restore the state that `state_dict` returned.
+
+        Raises:
+            NotSavedError: the state belongs to other environments.
+
+        """
+        self.envs.restore(state["envs"].tobytes())
+        set_rng(self.rng, state["rng"])
+        self._episodes.load_state_dict({name: state[f"episodes/{name}"] for name in self._episodes.state_dict()})
+        for path, leaf in named_leaves(self.obs).items():
+            leaf[...] = state[f"obs/{path}"]
+        if self.memory is not None:
+            self.memory.state[...], self.memory.age[...] = state["state"], state["age"]
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+
+def _lasts(t: int, step: StepResult, state: Array) -> Iterator[tuple[int, Array, Nest, Array]]:
+    """Yield the ends of episodes in a step, with the recurrent states among `state` ``[B, state_size]``."""
+    if step.final_obs is not None:
+        index, last = step.final_obs
+    else:
+        index = np.flatnonzero(step.terminated | step.truncated)
+        last = map_nest(lambda leaf: leaf[index], step.obs)
+    if len(index):
+        yield t, index, last, state[index]
+
+
+def flat(nest: Any) -> Any:
+    """Reshape ``[T, B, ...]`` to ``[T * B, ...]``."""
+    return map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest)

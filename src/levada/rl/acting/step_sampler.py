@@ -1,0 +1,330 @@
+"""StepSampler: the source of flows with a replay. Returns environment steps without log-probabilities or values.
+
+sampler = StepSampler(task=task, policy=policy, explore=EpsilonGreedy(), num_envs=8, num_steps=16)
+steps = flow.source("steps", sampler, reads=weights)
+transitions = flow.map("n_step", NStep(num_steps=3, discount=0.99), steps)
+flow.store(transitions, to=replay)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from levada.flow import Episode, Shard
+from levada.flow.payload import Allocate
+from levada.rl.acting.env_loop import EnvLoop, Finals, StepBuffer
+from levada.rl.acting.exploration import Exploration
+from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for
+from levada.rl.acting.network import check_network
+from levada.rl.data.spaces import ACTION_MASK, Array, Nest, map_nest, named_leaves
+from levada.rl.envs.task import Task
+from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import PRIORITY, Transitions
+
+FirstPriority: TypeAlias = Callable[[Array, Array, Array, Array, Array, Array | None], Array]
+"""(parameters ``[T, B, row_size]``, actions ``[T, B, ...]``, rewards and discounts of the windows ``[T, B]``, parameters at
+the bootstrap state, its action masks ``[T, B, num_actions]`` if there are any) -> nonnegative priorities ``[T, B]``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """T steps of B environments, the first `num_overlap_steps` from the previous item, for windows that start there."""
+
+    walk: StepBuffer
+    num_overlap_steps: int
+    episodes: tuple[Episode, ...]
+    """Episodes that ended in new steps, in order."""
+    rows: Array | None = None
+    """``[T, B, row_size]``: the parameters that the actions were chosen by, if the sampler keeps them."""
+    stream: str = ""
+    """Name of the stream of steps: all steps of one shard."""
+    first_step: int = 0
+    """Index of the first step in the stream."""
+
+    @property
+    def num_env_steps(self) -> int:
+        """Number of new transitions."""
+        return int(self.walk.mask[self.num_overlap_steps :].sum())
+
+    @property
+    def observations(self) -> tuple[Any, Finals]:
+        """Observations ``[T+1, B, ...]`` and the true final ones. With a frame stack they are `Frames`."""
+        return self.walk.observations(self.stream, self.first_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSampler:
+    """Recipe of a sampler, opened once per shard, where the shard runs.
+
+    Raises:
+        ValueError: a number is invalid.
+        SpaceError: the exploration does not fit the action space.
+
+    """
+
+    task: Task
+    """Task to act in."""
+    policy: Policy
+    """Policy to act with; each firing passes its weights."""
+    explore: Exploration
+    """Exploration: how actions deviate from the policy's."""
+    num_envs: int
+    """B: number of environments per shard. Their observations go through the network together."""
+    num_steps: int
+    """T: number of new steps per item."""
+    num_overlap_steps: int = 0
+    """Number of steps of the previous item that an item starts with."""
+    keeps_head_params: bool = False
+    """Whether items contain the parameters that the actions were chosen by; initial priorities need them."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_envs", 1), ("num_steps", 1), ("num_overlap_steps", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                msg = f"StepSampler({name}={value!r}): expected an integer >= {least}"
+                raise ValueError(msg)
+        self.explore.check(self.policy.head)
+        check_network(self.policy)
+
+    def __call__(self, shard: Shard) -> LiveStepSampler:
+        """Make the environments of a shard."""
+        return LiveStepSampler(self, shard)
+
+
+class LiveStepSampler:
+    """A running sampler."""
+
+    def __init__(self, recipe: StepSampler, shard: Shard) -> None:
+        self.recipe = recipe
+        self._shard = shard
+        self._loop = EnvLoop(recipe.task, recipe.policy, recipe.num_envs, shard)
+        self._num_items = shard.num_items
+        self._old: StepBuffer | None = None
+        self._old_rows = np.empty((0, recipe.num_envs, self._loop.actor.head.row_size), np.float32)
+
+    def __call__(self, weights: Mapping[str, Array]) -> Steps:
+        """Act for T steps with these weights."""
+        recipe, loop, shard = self.recipe, self._loop, self._shard
+        actor, num_overlap_steps = loop.actor, 0 if self._old is None else len(self._old.action)
+        actor.load(weights)
+        actor.draw_weight_noise(loop.rng)
+        walk = self._allocate(num_overlap_steps + recipe.num_steps, shard.empty)
+        if self._old is not None:
+            _copy(self._old, walk, 0)
+        num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
+        explore = recipe.explore.plan(actor.head, loop.rng, recipe.num_steps, recipe.num_envs, shard, num_env_steps)
+        rows = self._rows(num_overlap_steps)
+        see = (lambda *_: None) if rows is None else (lambda t, row, _: rows.__setitem__(t, row))
+        loop.walk(walk, lambda t, *rest: explore(t - num_overlap_steps, *rest), see, first=num_overlap_steps)
+        first_step = self._num_items * recipe.num_steps - num_overlap_steps
+        self._num_items += 1
+        episodes = loop.episodes(walk, num_overlap_steps)
+        if recipe.num_overlap_steps or recipe.task.frame_stack:
+            self._keep(walk, rows)
+        return Steps(walk, num_overlap_steps, episodes, rows, f"{shard.node}/{shard.index}", first_step)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return all state of the next item except the weights.
+
+        Raises:
+            NotSavedError: the environments cannot be saved.
+
+        """
+        return self._loop.state_dict() | {
+            "num_items": np.array(self._num_items), "old_rows": self._old_rows, **_arrays(self._old),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Restore the state that `state_dict` returned.
+
+        Raises:
+            NotSavedError: the state belongs to other environments.
+
+        """
+        self._loop.load_state_dict(state)
+        self._num_items = int(state["num_items"])
+        self._old_rows = state["old_rows"].copy()
+        self._old = None
+        if "old/reward" in state:
+            self._old = self._allocate(len(state["old/reward"]), np.empty)
+            _load(self._old, state)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._loop.close()
+
+    def _rows(self, num_overlap_steps: int) -> Array | None:
+        """Allocate the rows of parameters and copy the old ones into them."""
+        if not self.recipe.keeps_head_params:
+            return None
+        rows = np.empty((num_overlap_steps + self.recipe.num_steps, *self._old_rows.shape[1:]), np.float32)
+        rows[:num_overlap_steps] = self._old_rows
+        return rows
+
+    def _keep(self, walk: StepBuffer, rows: Array | None) -> None:
+        """Copy the last steps, because their memory is reused."""
+        num_kept = min(self.recipe.num_overlap_steps, len(walk.action))
+        first = len(walk.action) - num_kept
+        self._old = self._allocate(num_kept, np.empty)
+        _copy(walk, self._old, first)
+        if rows is not None:
+            self._old_rows = rows[first:].copy()
+
+    def _allocate(self, num_steps: int, empty: Allocate) -> StepBuffer:
+        recipe = self.recipe
+        return step_buffer_for(recipe.task, num_steps, recipe.num_envs, empty, recipe.policy.state_size)
+
+
+def _copy(source: StepBuffer, into: StepBuffer, first: int) -> None:
+    """Copy the rows of one walk, from `first` on, into the first rows of another."""
+    num = len(source.action) - first
+    map_nest(lambda to, of: np.copyto(to[: len(of) - first], of[first:]), into.obs, source.obs)
+    if isinstance(source, FrameStepBuffer) and isinstance(into, FrameStepBuffer):
+        into.age[...] = source.ages()[first]
+    sources = _columns(source)
+    for name, column in _columns(into).items():
+        column[:num] = sources[name][first:]
+    into.final_obs.extend(
+        (t - first, index.copy(), map_nest(np.copy, last)) for t, index, last in source.final_obs if t >= first
+    )
+
+
+def _columns(walk: StepBuffer) -> dict[str, Array]:
+    """Return the columns that have one row per step."""
+    memory = {} if walk.memory is None else {"state": walk.memory.state, "age": walk.memory.age}
+    return {name: getattr(walk, name) for name in ("action", "reward", "terminated", "truncated", "mask")} | memory
+
+
+def _saved(walk: StepBuffer) -> dict[str, Array]:
+    """Return the columns and the walk's other arrays."""
+    return _columns(walk) | ({"frame_age": walk.age} if isinstance(walk, FrameStepBuffer) else {})
+
+
+def _arrays(walk: StepBuffer | None) -> dict[str, Array]:
+    if walk is None:
+        return {}
+    found = {f"old/{name}": column for name, column in _saved(walk).items()}
+    found |= {f"old/obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
+    for number, (t, index, last) in enumerate(walk.final_obs):
+        found |= {f"old/final/{number}/t": np.array(t), f"old/final/{number}/index": index}
+        found |= {f"old/final/{number}/obs/{path}": leaf for path, leaf in named_leaves(last).items()}
+    return found
+
+
+def _rows_like(num_rows: int, leaf: Array) -> Array:
+    return np.empty((num_rows, *leaf.shape[2:]), leaf.dtype)
+
+
+def _load(walk: StepBuffer, state: Mapping[str, Array]) -> None:
+    for name, column in _saved(walk).items():
+        column[...] = state[f"old/{name}"]
+    for path, leaf in named_leaves(walk.obs).items():
+        leaf[...] = state[f"old/obs/{path}"]
+    number = 0
+    while (prefix := f"old/final/{number}/") + "t" in state:
+        index = state[prefix + "index"].copy()
+        last: Nest = map_nest(partial(_rows_like, len(index)), walk.obs)
+        for path, leaf in named_leaves(last).items():
+            leaf[...] = state[f"{prefix}obs/{path}"]
+        walk.final_obs.append((int(state[prefix + "t"]), index, last))
+        number += 1
+
+
+def look_ahead(
+    walk: StepBuffer, start: Array, env: Array, is_step: Array, num_steps: int, discount: float
+) -> tuple[Array, Array, Array]:
+    """Compute n-step windows that start in these rows of these environments and end with the episode or after n steps.
+
+    Args:
+        walk: holds these steps, except where `is_step` is False.
+        start: rows, an integer array of any shape.
+        env: environments, same shape as `start`.
+        is_step: bool, same shape as `start`; False where there is no transition.
+        num_steps: n.
+        discount: discount factor per step.
+
+    Returns:
+        The discounted sum of rewards, the window's last row, and the discount of the bootstrap value.
+
+    """
+    ended, num_rows = walk.ended, len(walk.reward)
+    reward, last, alive = np.zeros(start.shape, np.float32), start.copy(), is_step.copy()
+    for k in range(num_steps):
+        row = np.minimum(start + k, num_rows - 1)
+        reward += np.float32(discount**k) * walk.reward[row, env] * alive
+        last[alive] = start[alive] + k
+        alive &= ~ended[row, env]
+    alive = ~walk.terminated[np.minimum(last, num_rows - 1), env]
+    after = np.float32(discount) ** (last - start + 1).astype(np.float32) * alive
+    return reward, last, after.astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NStep:
+    """Turns steps into n-step transitions; a function for `flow.map`.
+
+    The columns of row t, ``[N, ...]``, for a window that ends after k steps, because it is full or its episode ended:
+
+    - `obs`, `action`: at step t.
+    - `reward`: r_t + discount r_{t+1} + ... + discount^(k-1) r_{t+k-1}.
+    - `next_obs`: the true observation after these k steps, also if the episode was truncated.
+    - `discount`: discount^k, or 0 if the episode terminated: the factor of the value of `next_obs`.
+
+    Source: Sutton and Barto 2018, equation 7.1; as in Rainbow (arXiv 1710.02298). Windows that extend beyond the item wait for
+    the next one, which starts with the steps they need: use `StepSampler(num_overlap_steps=n_step.num_overlap_steps)`.
+
+    With a `priority` there is a priority column, for prioritized replay. It is computed from the parameters that the actions
+    were chosen by, including those after the window, so it needs one more step: use
+    `StepSampler(num_overlap_steps=num_steps, keeps_head_params=True)`.
+
+    """
+
+    discount: float
+    num_steps: int = 1
+    priority: FirstPriority | None = None
+    """Initial priorities of rows in a replay; None: the largest priority so far."""
+
+    @property
+    def num_overlap_steps(self) -> int:
+        """Number of steps of the previous item that it needs."""
+        return self.num_steps - (self.priority is None)
+
+    @property
+    def stride(self) -> int:
+        """Number of steps from one row to the next."""
+        return 1
+
+    def __call__(self, steps: Steps) -> Transitions:
+        """Return the windows that this item completes."""
+        walk = steps.walk
+        obs, final_obs = steps.observations
+        num_all, num_envs = walk.reward.shape
+        num = max(0, num_all - self.num_overlap_steps)
+        start, env = np.mgrid[0:num, 0:num_envs]
+        reward, last, discount = look_ahead(walk, start, env, walk.mask[:num], self.num_steps, self.discount)
+        after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], obs)}
+        for t, index, final in final_obs:
+            rows, columns = np.nonzero((last == t) & np.isin(env, index))
+            place = np.searchsorted(index, columns)
+            map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
+        columns_: dict[str, Nest] = {
+            "obs": map_nest(lambda leaf: leaf[:num], obs), "action": walk.action[:num], "reward": reward,
+            "discount": discount, **after, "mask": walk.mask[:num],
+        }  # fmt: skip
+        if self.priority is not None:
+            assert steps.rows is not None, "priorities need StepSampler(keeps_head_params=True)"
+            after_t = np.where(walk.ended[last, env], last, last + 1)  # no action is chosen after an episode
+            mask_t = obs[ACTION_MASK][after_t, env] if isinstance(obs, dict) and ACTION_MASK in obs else None
+            columns_[PRIORITY] = self.priority(
+                steps.rows[start, env], walk.action[:num], reward, discount, steps.rows[after_t, env], mask_t
+            )
+        return Transitions({name: map_nest(_rows, nest) for name, nest in columns_.items()})
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, *array.shape[2:])

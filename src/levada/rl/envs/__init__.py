@@ -1,0 +1,1 @@
+"""Environments: recipes (`Task`), batches with one reset rule, checks of what environments return, saved states."""

@@ -1,0 +1,104 @@
+"""Reads rewards, flags and action masks: checks and copies them, at low cost because this runs at every step.
+
+>>> read_reward([1, 2], (2,))
+array([1., 2.], dtype=float32)
+>>> read_flags("terminated", np.array([False, True]), np.zeros(2, bool))
+array([False,  True])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from levada.rl.data.spaces import ACTION_MASK, mask_sizes
+from levada.rl.envs.observations import Violation
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from gymnasium import Space
+
+    from levada.rl.data.spaces import Nest
+
+_BOOL = np.dtype(np.bool_)
+_FLOAT32 = np.dtype(np.float32)
+_isfinite = np.isfinite  # called at every step
+
+
+def read_reward(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
+    """Return a float32 copy of finite rewards, one per environment."""
+    if type(reward) is not np.ndarray or reward.dtype is not _FLOAT32 or reward.shape != shape:
+        reward = _float32(reward, shape)
+    copy: npt.NDArray[np.float32] = reward.copy()
+    if 0 in _isfinite(copy).tobytes():
+        bad = int(np.flatnonzero(~np.isfinite(copy))[0])
+        msg = f"reward is {copy[bad]}, expected a finite number of float32"
+        raise Violation(msg, bad)
+    return copy
+
+
+def read_flags(name: str, flags: Any, none: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return a copy of one bool per environment, or `none` itself if all are False, so that `is` can test for it."""
+    if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != none.shape:
+        flags = np.asarray(flags)
+        if flags.dtype.kind not in "biu":
+            msg = f"{name} has dtype {flags.dtype}, expected bool"
+            raise Violation(msg)
+        if flags.shape != none.shape:
+            msg = f"{name} has shape {flags.shape}, expected {none.shape}: one bool for each environment"
+            raise Violation(msg)
+        if (wrong := (flags != 0) & (flags != 1)).any():
+            index = int(np.flatnonzero(wrong)[0])
+            msg = f"{name} is {flags[index]}, expected a bool"
+            raise Violation(msg, index)
+        flags = flags.astype(_BOOL)
+    copy: npt.NDArray[np.bool_] = flags.copy() if 1 in flags.tobytes() else none
+    return copy
+
+
+class MaskCheck:
+    """Rejects a mask that allows no action in an environment; where an episode `ended`, it allows all actions instead.
+
+    >>> from gymnasium.spaces import Discrete
+    >>> obs = {"obs": np.zeros((2, 1)), "action_mask": np.array([[0, 1], [0, 0]])}
+    >>> MaskCheck(Discrete(2))(obs, np.array([False, True]))
+    >>> obs["action_mask"]
+    array([[0, 1],
+           [1, 1]])
+    """
+
+    def __init__(self, action_space: Space[Any]) -> None:
+        self._starts = np.cumsum((0, *mask_sizes(action_space)[:-1]))
+
+    def __call__(self, obs: Nest, ended: npt.NDArray[np.bool_]) -> None:
+        """Raise a Violation if a mask allows nothing; open the masks of episodes that ended."""
+        assert isinstance(obs, dict)
+        mask = obs[ACTION_MASK]
+        assert isinstance(mask, np.ndarray)
+        allowed = np.add.reduceat(mask != 0, self._starts, axis=1, dtype=np.intp)
+        if np.count_nonzero(allowed) == allowed.size:
+            return
+        stuck = (allowed == 0).any(axis=1)
+        mask[stuck & ended] = 1
+        stuck &= ~ended
+        if stuck.any():
+            index = int(np.flatnonzero(stuck)[0])
+            msg = f"the action mask allows no action of an episode that has not ended: {mask[index].tolist()}"
+            raise Violation(msg, index)
+
+
+def _float32(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
+    try:
+        reward = np.asarray(reward)
+    except ValueError:  # ragged
+        reward = np.array(None)
+    if reward.dtype.kind not in "fiub":
+        msg = f"reward is {reward.tolist()!r}, expected numbers"
+        raise Violation(msg)
+    if reward.shape != shape:
+        msg = f"reward has shape {reward.shape}, expected {shape}: one number for each environment"
+        raise Violation(msg)
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are rejected
+        narrow: npt.NDArray[np.float32] = reward.astype(_FLOAT32)
+    return narrow

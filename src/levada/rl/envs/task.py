@@ -1,0 +1,543 @@
+"""The task: a recipe that makes environments wherever they are needed.
+
+A task is plain data until `make` is called. It can be sent to another process if its callable can be pickled.
+
+    >>> task = Task("CartPole-v1")
+    >>> task.action_space
+    Discrete(2)
+    >>> with task.make(num_envs=4) as batch:
+    ...     batch.reset(seed=1).shape
+    (4, 4)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+
+from levada.flow.mistakes import syntax_text
+from levada.rl.data.spaces import SpaceError, has_action_mask
+from levada.rl.envs.atari import is_atari, preprocessing
+from levada.rl.envs.batch import EnvBatch
+from levada.rl.envs.envpool import EnvPoolEnv
+from levada.rl.envs.masks import WHERE, WITHOUT, MaskInObs, MaskOption, MaskSource
+from levada.rl.envs.registry import (
+    TaskError,
+    deprecations_shown_once,
+    find_spec,
+    has_sound_vector_env,
+    is_installed,
+    translated_errors,
+)
+from levada.rl.envs.serial import KeepFinalObs
+from levada.rl.envs.user_files import find_file, loaded, split
+
+__all__ = ["EnvFactory", "MaskOption", "Task", "TaskError", "Vectorization"]
+
+Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point", "envpool"]
+MakeOne: TypeAlias = Callable[[], "gymnasium.Env[Any, Any]"]
+EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
+
+
+MAX_FRAME_STACK = 1024
+FEW_ENVS = 5
+"""Number of environments below which stepping single environments is faster than a NumPy vector environment. For CartPole, a
+step takes 10 us against 31 us with one environment, 27 against 31 with four, 47 against 31 with eight."""
+
+
+class _Look(NamedTuple):
+    """Spaces and mask source that one probed environment has."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    mask_source: MaskSource | None
+
+
+class _Named:
+    """Rejects unknown fields and suggests the intended ones."""
+
+    def __new__(cls, *args: Any, **fields: Any) -> Self:
+        known = [name for name in inspect.signature(cls).parameters if name != "_"]
+        for name, value in fields.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"the environment's own go into env_kwargs={{{name!r}: {value!r}}}"
+                )
+                msg = f"Task has no field {name!r}; {hint}"
+                raise TaskError(msg)
+        return super().__new__(cls)
+
+
+@dataclass(frozen=True)
+class Task(_Named):
+    """A recipe for environments: `Task("CartPole-v1")` or `Task(make_env, env_kwargs={"size": 5})`.
+
+    The signature alone decides whether a callable makes one environment or a vector environment. If it has a parameter
+    `num_envs`, it is called with it and must return a `gymnasium.vector.VectorEnv` of that size. Otherwise each call must
+    return a new `gymnasium.Env`.
+
+    >>> def make_env(size):
+    ...     return gymnasium.make("FrozenLake-v1", map_name=f"{size}x{size}")
+    >>> Task(make_env, env_kwargs={"size": 8}).observation_space
+    Discrete(64)
+    """
+
+    env: str | EnvFactory
+    """Environment: a registered id ("CartPole-v1", "ALE/Pong-v5", or "my_module:MyEnv-v0", which imports my_module first), a
+    class or function in a file ("path/to/file.py:MyEnv"), or a callable."""
+    _: KW_ONLY
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Keyword arguments of the environment or the callable."""
+    vectorization: Vectorization = "auto"
+    """How several environments are stepped. "sync": sequentially, in this process. "async": one process per environment, worth
+    the overhead only if a step takes milliseconds. "vector_entry_point": the vector environment registered for the id; its
+    speed depends on its implementation, and it may differ from the single environment (Atari's has its preprocessing built
+    in). "envpool": EnvPool's environment with this id, stepped by threads. "auto": the registered vector environment if there
+    is one and it is faster for this number of environments, otherwise "sync"."""
+    frame_stack: int | None = None
+    """Number of frames k per observation: observations are stacks ``[k, ...]`` of the last k frames, newest last, padded with
+    copies of an episode's first frame (as in Gymnasium's `FrameStackObservation`). Larger stacks show more of the past. A
+    replay stores each frame once, so turn off any stacking inside the environment. None: no stacking; 4 for Atari."""
+    reward_clip: float | None = None
+    """Bound of rewards: the rewards used in training are clipped to plus and minus this value. Reported returns are not
+    clipped. None: no clipping; 1 for Atari, unless `env_kwargs` has `reward_clipping=False`."""
+    life_loss: bool = False
+    """Termination on life loss: for the learner, an episode terminates whenever `info["lives"]` decreases. The game continues,
+    and the episode return covers all of it. The agent learns earlier to stay alive."""
+    action_mask: MaskOption | None = "auto"
+    """Source of action masks that are not part of the observations. "info": `info["action_mask"]` of each reset and step.
+    "method": `env.action_masks()`, as in sb3-contrib. The mask is added to the observation. "auto": the method if the environment
+    has it, else the info if a temporary environment has masks in it when it is reset. None: no masks."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.env, gymnasium.Env | VectorEnv):
+            msg = (
+                f"env is {self.env}, an environment that exists already; a task makes its own, as many as it "
+                "needs: give the id, or a callable that makes a new one each time"
+            )
+            raise TaskError(msg)
+        if not isinstance(self.env, str) and not callable(self.env):
+            msg = (
+                f"env is {self.env!r} ({type(self.env).__name__}), expected an id such as 'CartPole-v1', or "
+                "a callable that makes an environment"
+            )
+            raise TaskError(msg)
+        known = get_args(Vectorization)
+        if self.vectorization not in known:
+            near = difflib.get_close_matches(str(self.vectorization), known, n=1)
+            raise TaskError(
+                f"vectorization is {self.vectorization!r}, expected one of {', '.join(map(repr, known))}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        if self.frame_stack is not None and (
+            type(self.frame_stack) is not int or not 1 <= self.frame_stack <= MAX_FRAME_STACK
+        ):
+            msg = f"frame_stack is {self.frame_stack!r}, expected an integer from 1 to {MAX_FRAME_STACK:,}, or None"
+            raise TaskError(msg)
+        if self.reward_clip is not None and not (_is_number(self.reward_clip) and self.reward_clip > 0.0):
+            msg = f"reward_clip is {self.reward_clip!r}, expected a number above 0, or None"
+            raise TaskError(msg)
+        if not isinstance(self.life_loss, bool):
+            msg = f"life_loss is {self.life_loss!r}, expected True or False"
+            raise TaskError(msg)
+        if self.action_mask not in (None, *get_args(MaskOption)):
+            msg = f"action_mask is {self.action_mask!r}, expected 'auto', 'info', 'method' or None"
+            raise TaskError(msg)
+        if self.action_mask not in (None, "auto") and self._is_vector:
+            msg = (
+                f"task {self.name!r}: action_mask={self.action_mask!r} reads the masks of single environments, and this one is "
+                "vectorized by itself; have it show {'obs': ..., 'action_mask': ...}"
+            )
+            raise TaskError(msg)
+        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):
+            msg = f"env_kwargs is {self.env_kwargs!r}, expected a mapping from names to values, such as {{'size': 5}}"
+            raise TaskError(msg)
+        if "disable_env_checker" in self.env_kwargs and self._is_id:
+            raise TaskError(
+                "env_kwargs has 'disable_env_checker', an argument of gymnasium.make; levada keeps the checker off: leave it out"
+            )
+        if "num_envs" in self.env_kwargs:
+            raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
+        if not isinstance(self.env, str) and self.vectorization != "auto":
+            if self.vectorization in ("vector_entry_point", "envpool"):
+                msg = (
+                    f"task {self.name!r}: only an id goes together with vectorization={self.vectorization!r}; "
+                    "a callable may take num_envs instead"
+                )
+                raise TaskError(msg)
+            if _takes_num_envs(self.env, self.env_kwargs):
+                msg = (
+                    f"task {self.name!r}: the callable takes num_envs, so it vectorizes by itself and "
+                    f"vectorization={self.vectorization!r} cannot take effect; leave it out, or give a "
+                    "callable that makes one environment"
+                )
+                raise TaskError(msg)
+        object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
+        if isinstance(self.env, str) and is_atari(self.env) and self.vectorization not in ("sync", "async"):
+            by_envpool = self.vectorization == "envpool"
+            chosen = preprocessing(self.env_kwargs, self.frame_stack, self.reward_clip, by_envpool)
+            for name, value in chosen._asdict().items():
+                object.__setattr__(self, name, value)
+
+    @property
+    def name(self) -> str:
+        """Id of the environment, or name of the callable."""
+        if isinstance(self.env, str):
+            return self.env
+        factory: Any = self.env
+        while isinstance(factory, partial):
+            factory = factory.func
+        return getattr(factory, "__qualname__", None) or type(factory).__qualname__
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Observation space that one environment declares, or of its frame stacks. A `Policy` holds its canonical form (see
+        `levada.rl.data.spaces`).
+
+        The first access makes an environment and closes it.
+        """
+        return self._look.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Action space that one environment declares."""
+        return self._look.action_space
+
+    @property
+    def reward_threshold(self) -> float | None:
+        """Mean return at which the task counts as solved, if its id is registered with one.
+
+        >>> Task("CartPole-v1").reward_threshold
+        475.0
+        """
+        if not isinstance(self.env, str) or self.vectorization == "envpool" or self.env_kwargs:
+            return None  # other settings make it a different task
+        if split(self.env) is not None:
+            return None
+        threshold = find_spec(self.env).reward_threshold
+        return None if threshold is None else float(threshold)
+
+    @property
+    def has_action_mask(self) -> bool:
+        """Whether observations are {"obs": ..., "action_mask": ...}, natively or through `action_mask`."""
+        return has_action_mask(self.observation_space)
+
+    def resolved(self) -> Self:
+        """Return the same task, with `action_mask="auto"` replaced by the source of masks, if there is one.
+
+        >>> Task("Taxi-v4").resolved().action_mask
+        'info'
+        """
+        look = self._look
+        if look.mask_source == self.action_mask or look.mask_source is None:
+            return self
+        task = dataclasses.replace(self, action_mask=look.mask_source)
+        task.__dict__["_look"] = look  # one look is enough
+        return task
+
+    @property
+    def _is_id(self) -> bool:
+        """Whether `env` is an id of Gymnasium's registry and not a class or function in a file."""
+        return isinstance(self.env, str) and split(self.env) is None
+
+    @property
+    def _is_vector(self) -> bool:
+        if isinstance(self.env, str):
+            return self.vectorization in ("vector_entry_point", "envpool")
+        return _takes_num_envs(self.env, self.env_kwargs)
+
+    def make(self, num_envs: int, num_threads: int | None = None) -> EnvBatch:
+        """Make the environments; the caller closes them. `num_threads`: of environments that have their own."""
+        if num_envs < 1:
+            msg = f"task {self.name!r}: num_envs is {num_envs}, expected at least 1"
+            raise TaskError(msg)
+        source = self._mask_source
+        batch = self._make(num_envs, self.vectorization, source, num_threads)
+        if self.action_mask == "auto" and source is None and not self._is_atari:
+            batch.reject_masks()
+        return batch
+
+    @property
+    def _is_atari(self) -> bool:
+        return isinstance(self.env, str) and is_atari(self.env)
+
+    @property
+    def _mask_source(self) -> MaskSource | None:
+        if self.action_mask != "auto":
+            return self.action_mask
+        try:
+            return self._look.mask_source
+        except SpaceError:
+            raise
+        except Exception:
+            return None  # making all environments raises the same error, with their number
+
+    @cached_property
+    def _look(self) -> _Look:
+        # Probing needs no worker processes.
+        how: Vectorization = "sync" if self.vectorization == "async" else self.vectorization
+        told = None if self.action_mask == "auto" else self.action_mask
+        with self._make(1, how, told) as batch:
+            look = _Look(batch.env_observation_space, batch.env_action_space, told)
+            source = self._find_masks(batch) if self.action_mask == "auto" else None
+        if source is None:
+            return look
+        try:
+            if self._is_vector:
+                raise SpaceError("only masks of single environments are read; put it into the observations")
+            with self._make(1, how, source) as batch:
+                return _Look(batch.env_observation_space, batch.env_action_space, source)
+        except (SpaceError, TaskError) as error:
+            what = str(error).removeprefix(f"task {self.name!r}: ")
+            msg = f"task {self.name!r} has action masks in {WHERE[source]}, which cannot be used: {what}; {WITHOUT}"
+            raise SpaceError(msg) from None
+
+    def _find_masks(self, batch: EnvBatch) -> MaskSource | None:
+        if has_action_mask(batch.env_observation_space) or self._is_atari:
+            return None
+        try:
+            return batch.find_masks()
+        except SpaceError as error:
+            msg = f"task {self.name!r}: {error}"
+            raise SpaceError(msg) from None
+        except (Exception, SystemExit):
+            return None  # the run meets the same error and reports where, or rejects masks that appear later
+
+    def _make(
+        self, num_envs: int, vectorization: Vectorization, masks: MaskSource | None, num_threads: int | None = None
+    ) -> EnvBatch:
+        try:
+            with deprecations_shown_once():
+                batch = self._make_unstacked(num_envs, vectorization, masks, num_threads)
+            if self.life_loss:
+                batch.count_lives()
+            if self.frame_stack is not None:
+                batch.stack_frames(self.frame_stack)
+            return batch
+        except SpaceError as error:
+            msg = f"task {self.name!r}: {error}"
+            raise SpaceError(msg) from None
+        except TaskError:
+            raise
+        except Exception as error:
+            unknown = [name for name in self.env_kwargs if f"unexpected keyword argument {name!r}" in str(error)]
+            if traceback.extract_tb(error.__traceback__)[-1].filename == __file__ and "takes no arguments" in str(
+                error
+            ):
+                unknown = list(self.env_kwargs)  # a class without __init__
+            if isinstance(error, TypeError) and unknown:
+                msg = f"task {self.name!r}: env_kwargs has {unknown[0]!r}, which the environment does not take: {error}"
+                raise TaskError(msg) from error
+            if self.env_kwargs and self._is_id and is_installed(find_spec(cast("str", self.env))):
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
+                said = f"{type(error).__name__}: {error} ({where})"
+                msg = f"task {self.name!r} cannot be made with env_kwargs {self.env_kwargs}: {said}"
+                raise TaskError(msg) from error
+            error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
+            raise
+
+    def _make_unstacked(
+        self, num_envs: int, vectorization: Vectorization, masks: MaskSource | None, num_threads: int | None
+    ) -> EnvBatch:
+        factory = _of_file(self.env, vectorization) if isinstance(self.env, str) else self.env
+        if isinstance(factory, str):
+            if masks is not None and vectorization == "auto":
+                vectorization = "sync"  # masks are read from single environments
+            make_one = _masking(partial(_make_one_registered, factory, self.env_kwargs), masks)
+            return _make_registered(factory, self.env_kwargs, num_envs, vectorization, num_threads, make_one)
+        if _takes_num_envs(factory, self.env_kwargs):
+            return EnvBatch(self._call_for_many(factory, num_envs), name=self.name)
+        make_one = partial(_call_for_one, factory, self.env_kwargs, self.name)
+        return _make_from_single(_masking(make_one, masks), num_envs, vectorization, self.name)
+
+    def _call_for_many(self, factory: EnvFactory, num_envs: int) -> VectorEnv[Any, Any, Any]:
+        env = factory(num_envs=num_envs, **self.env_kwargs)
+        if not isinstance(env, VectorEnv):
+            msg = (
+                f"task {self.name!r}: the callable takes num_envs, so it must return a "
+                f"gymnasium.vector.VectorEnv, but it returned {_kind(env)}; if it makes one environment, "
+                "call its parameter something else"
+            )
+            raise TaskError(msg)
+        if env.num_envs != num_envs:
+            env.close()
+            msg = (
+                f"task {self.name!r}: the callable was asked for {num_envs} environments, but returned "
+                f"{env.num_envs}; does it pass num_envs on?"
+            )
+            raise TaskError(msg)
+        return env
+
+
+def single_env(task: Task) -> gymnasium.Env[Any, Any] | None:
+    """Make a single environment for Gymnasium's checker; None if the callable only makes vector environments."""
+    factory = _of_file(task.env, "sync") if isinstance(task.env, str) else task.env
+    if isinstance(factory, str):
+        kwargs = {} if is_atari(factory) else task.env_kwargs  # Atari's vector environment takes different arguments
+        return gymnasium.make(factory, **{"disable_env_checker": True, **kwargs})
+    if _takes_num_envs(factory, task.env_kwargs):
+        return None
+    return _call_for_one(factory, task.env_kwargs, task.name)
+
+
+def _of_file(env: str, vectorization: Vectorization) -> str | EnvFactory:
+    """Load the callable of `path/to/file.py:Name`; return a registered id unchanged."""
+    named = split(env)
+    if named is None:
+        return env
+    path, name = named
+    file = find_file(Path(path))
+    if file is None:
+        msg = f"task {env!r}: there is no file {path!r}, nor one of its name beside the modules that can be imported"
+        raise TaskError(msg)
+    try:
+        factory = getattr(loaded(file), name, None)
+    except SyntaxError as error:
+        msg = f"task {env!r}: {syntax_text(error)}"
+        raise TaskError(msg) from error
+    if not callable(factory):
+        msg = f"task {env!r}: {file} has no class or function {name!r} that makes an environment"
+        raise TaskError(msg)
+    if vectorization in ("vector_entry_point", "envpool"):
+        msg = f"task {env!r}: only a registered id goes together with vectorization={vectorization!r}"
+        raise TaskError(msg)
+    return cast("EnvFactory", factory)
+
+
+def _make_registered(
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    num_envs: int,
+    how: Vectorization,
+    num_threads: int | None,
+    make_one: MakeOne,
+) -> EnvBatch:
+    if how == "envpool":
+        threads = {} if num_threads is None else {"num_threads": num_threads}
+        return EnvBatch(EnvPoolEnv(env_id, num_envs, {**threads, **kwargs}), name=env_id)
+    spec = find_spec(env_id)
+    if how == "vector_entry_point" and spec.vector_entry_point is None:
+        msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
+        raise TaskError(msg)
+    # Vector environments with a namespace (ALE/...) differ from the single ones. Gymnasium's own differ only in speed.
+    few = num_envs < FEW_ENVS and spec.namespace is None and spec.entry_point is not None
+    if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec) and not few):
+        threads = {"num_threads": num_threads} if num_threads is not None and is_atari(env_id) else {}
+        with translated_errors(env_id, spec):
+            env = gymnasium.make_vec(
+                spec.id, num_envs, vectorization_mode="vector_entry_point", **{**threads, **kwargs}
+            )
+        return EnvBatch(env, name=env_id)
+    return _make_from_single(make_one, num_envs, how, env_id)
+
+
+def _make_one_registered(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    spec = find_spec(env_id)  # registers the id in worker processes too
+    with translated_errors(env_id, spec):
+        return gymnasium.make(spec.id, **{"disable_env_checker": True, **kwargs})
+
+
+def _make_from_single(
+    make_one: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, vectorization: Vectorization, name: str
+) -> EnvBatch:
+    if vectorization == "async":
+        # EnvBatch copies what it reads, so a second copy would be wasted.
+        factories = [partial(_keeping_final_obs, make_one)] * num_envs
+        env = AsyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        return EnvBatch(env, name=name)
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for _ in range(num_envs):
+            envs.append(make_one())
+            if any(envs[-1].unwrapped is other.unwrapped for other in envs[:-1]):
+                msg = (
+                    f"task {name!r}: the callable returned the same environment twice; make a new one in "
+                    "each call (not `lambda: env`)"
+                )
+                raise TaskError(msg)
+    except BaseException:
+        for opened in envs:
+            opened.close()
+        raise
+    return EnvBatch.serial(envs, name=name)
+
+
+def _masking(make_one: MakeOne, masks: MaskSource | None) -> MakeOne:
+    return make_one if masks is None else partial(_mask_in_obs, make_one, masks)
+
+
+def _mask_in_obs(make_one: MakeOne, source: MaskSource) -> gymnasium.Env[Any, Any]:
+    env = make_one()
+    try:
+        return MaskInObs(env, source)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _keeping_final_obs(make_one: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    return KeepFinalObs(make_one())
+
+
+def _call_for_one(factory: EnvFactory, kwargs: Mapping[str, Any], name: str) -> gymnasium.Env[Any, Any]:
+    env = factory(**kwargs)
+    if isinstance(env, gymnasium.Env):
+        return env
+    if isinstance(env, VectorEnv):
+        env.close()
+        msg = (
+            f"task {name!r}: the callable returned a VectorEnv but has no parameter num_envs; give it one: "
+            "how many environments there are is the algorithm's to say"
+        )
+        raise TaskError(msg)
+    is_old = any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__)
+    raise TaskError(
+        f"task {name!r}: the callable returned {_kind(env)}, expected a gymnasium.Env"
+        + ("; this is one of the old gym package: convert it (the package shimmy does)" if is_old else "")
+        + ("; did you forget `return`?" if env is None else "")
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _takes_num_envs(factory: EnvFactory, kwargs: Mapping[str, Any]) -> bool:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return False
+    parameters = signature.parameters
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty and p.kind not in open_ended and p.name not in kwargs
+    ]
+    if "num_envs" in parameters:
+        missing = [name for name in missing if name != "num_envs"]
+    if missing:
+        msg = (
+            f"the callable {factory!r} needs {', '.join(missing)}, which env_kwargs does not give; a "
+            "parameter for the number of environments must be called num_envs"
+        )
+        raise TaskError(msg)
+    return "num_envs" in parameters

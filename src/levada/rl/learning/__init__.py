@@ -1,0 +1,1 @@
+"""Learners: gradient steps on batches, optimizers, unrolled recurrent networks, gradients computed by samplers."""

@@ -1,0 +1,63 @@
+"""A policy's outputs for the rows of a batch, which are transitions or whole rollouts of single environments.
+
+    steps = Unrolled.of(apply, batch)           # rollouts: each [T, N], in the order of time
+    steps, batch = evaluated(apply, batch)      # either: each [M], and the columns that go with them
+
+Rows of rollouts are those of `Rollout.sequences`; recurrent policies require them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from levada.rl.data.spaces import map_nest
+
+STATE, IS_FIRST = "state", "is_first"
+
+
+class Evaluated(NamedTuple):
+    """Log-probability, entropy and value of the actions taken."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class Unrolled(NamedTuple):
+    """Log-probabilities, entropies and values of rollouts, ``[T, N]``, and last values."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+    last_value: Tensor
+    """``[N]``: value of the observation after the last step."""
+
+    @classmethod
+    def of(cls, apply: Callable[..., Any], batch: Mapping[str, Any]) -> Unrolled:
+        """Evaluate rows with columns ``[N, T, ...]``."""
+        if STATE in batch:
+            obs = map_nest(lambda leaf: leaf.transpose(0, 1), batch["obs"])
+            is_first = batch[IS_FIRST].t()
+            distribution, value, state = apply(obs, batch[STATE], is_first[:-1])
+            _, last, _ = apply(map_nest(lambda leaf: leaf[None], batch["last_obs"]), state, is_first[-1:])
+            log_prob = distribution.log_prob(batch["action"].transpose(0, 1))
+            return cls(log_prob, distribution.entropy(), value, last[0])
+        shape = batch["reward"].shape
+        distribution, value = apply(map_nest(lambda leaf: leaf.flatten(0, 1), batch["obs"]))
+        _, last = apply(batch["last_obs"])
+        log_prob = distribution.log_prob(batch["action"].flatten(0, 1)).view(shape).t()
+        return cls(log_prob, distribution.entropy().view(shape).t(), value.view(shape).t(), last)
+
+
+def evaluated(apply: Callable[..., Any], batch: Mapping[str, Any]) -> tuple[Evaluated, Mapping[str, Any]]:
+    """Evaluate transitions, or the steps of rollouts; return ``[M]`` each, with the matching columns ``[M]``."""
+    if STATE not in batch:
+        distribution, value = apply(batch["obs"])
+        return Evaluated(distribution.log_prob(batch["action"]), distribution.entropy(), value), batch
+    steps = Unrolled.of(apply, batch)
+    shape = batch["reward"].shape
+    columns = {name: x.t().flatten() for name, x in batch.items() if isinstance(x, Tensor) and x.shape == shape}
+    return Evaluated(steps.log_prob.flatten(), steps.entropy.flatten(), steps.value.flatten()), columns

@@ -1,0 +1,1 @@
+"""Policies: the recipe, its PyTorch module, networks, critics, distributions of action values."""

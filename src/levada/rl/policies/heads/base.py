@@ -1,0 +1,71 @@
+"""Interface of the action heads, and functions that several of them share.
+
+See `levada.rl.policies.heads.make` for how heads are made and used.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from torch import Tensor
+
+from levada.math import Distribution
+from levada.rl.data.spaces import Array, SpaceError
+
+
+class ActionHead(ABC):
+    """Head of one kind of action space: its distribution for the learner, its sampling for the actors.
+
+    `action_head` makes it; it holds no parameters. B is the number of environments, N any number of rows.
+    """
+
+    space: Space[Any]
+    """Action space of one environment."""
+    num_params: int
+    """Number of parameters per action that the network outputs: logits, or only the means for a Box."""
+    row_size: int
+    """Size of the row of parameters that the methods below take: `num_params`, and for a Box the log_std after the means."""
+
+    @abstractmethod
+    def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
+        """Return the distribution of actions for `params` ``[N, row_size]``; a bool `mask` is True for allowed actions."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
+        """Draw the noise of a whole rollout, float32 ``[num_steps, num_envs, ...]``."""
+
+    @abstractmethod
+    def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
+        """Sample the actions ``[B, ...]`` from `params` ``[B, row_size]`` with one step's noise.
+
+        Args:
+            params: parameters, float32.
+            noise_t: one step of the result of `draw`.
+            mask: ``[B, num_params]``, nonzero where an action is allowed.
+            out: output array for the actions, C-contiguous and of the stored dtype, for example a row of the rollout.
+
+        """
+
+    @abstractmethod
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the actions of the deterministic policy, ``[B, ...]``."""
+
+    @abstractmethod
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return the log-probability ``[N]`` of `action` ``[N, ...]`` under `params` ``[N, row_size]``."""
+
+
+def softplus(x: Array) -> Array:
+    """Compute log(1 + exp(x)) without overflow."""
+    result: Array = np.logaddexp(x, np.float32(0.0))
+    return result
+
+
+def refuse_mask(space: Space[Any], mask: object) -> None:
+    """Raise a SpaceError if there is a mask, for heads that cannot apply one."""
+    if mask is not None:
+        msg = f"an action mask needs a Discrete or MultiDiscrete action space, got {space}"
+        raise SpaceError(msg)

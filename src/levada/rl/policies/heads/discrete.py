@@ -1,0 +1,163 @@
+"""Heads of the discrete action spaces: Discrete, MultiDiscrete, MultiBinary.
+
+>>> head = MultiDiscreteHead(spaces.MultiDiscrete([2, 3]))
+>>> head.mode(np.array([[0.0, 1.0, 5.0, 0.0, 0.0]], np.float32)).tolist()
+[[1, 0]]
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from levada.math import Bernoulli, Categorical, Distribution, MultiCategorical
+from levada.rl.data.spaces import Array
+from levada.rl.policies.heads.base import ActionHead, refuse_mask, softplus
+
+_MASKED_LOGIT, _LEAST_LOGIT, _LEAST_LOG_PROB = np.float32(-1e38), np.float32(-9e37), np.float32(-1e9)
+"""As in `levada.math.Categorical`."""
+
+
+@final
+class DiscreteHead(ActionHead):
+    """One of n actions, sampled with the Gumbel-max trick."""
+
+    def __init__(self, space: spaces.Discrete) -> None:
+        self.space = space
+        self.num_params = self.row_size = int(space.n)
+
+    def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
+        """Return the distribution of actions for `params`."""
+        return Categorical(params, mask)
+
+    def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
+        """Draw the noise of a rollout."""
+        return _gumbel(rng, (num_steps, num_envs, self.num_params))
+
+    def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
+        """Sample actions."""
+        scores = (params if mask is None else _masked(params, mask)) + noise_t
+        action: Array = scores.argmax(axis=1, out=out)
+        return action
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the most likely actions."""
+        action: Array = (params if mask is None else _masked(params, mask)).argmax(axis=1)
+        return action
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return the log-probabilities of actions."""
+        log_probs = _log_softmax(params if mask is None else _masked(params, mask))
+        chosen: Array = np.take_along_axis(log_probs, action[:, None], axis=1)[:, 0]
+        return chosen
+
+
+@final
+class MultiDiscreteHead(ActionHead):
+    """One action per set. Sets are padded to the largest; the noise of the padding is -inf, so it is never chosen."""
+
+    def __init__(self, space: spaces.MultiDiscrete) -> None:
+        self.space = space
+        self._sizes = tuple(int(size) for size in space.nvec)
+        self.num_params = self.row_size = sum(self._sizes)
+        sizes = np.array(self._sizes)
+        rank = np.arange(sizes.max())
+        offsets = np.cumsum(sizes) - sizes
+        self._padding = rank >= sizes[:, None]
+        self._index = np.where(self._padding, 0, offsets[:, None] + rank)
+
+    def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
+        """Return the distribution of actions for `params`."""
+        return MultiCategorical(params, self._sizes, mask)
+
+    def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
+        """Draw the noise of a rollout."""
+        noise = _gumbel(rng, (num_steps, num_envs, *self._padding.shape))
+        noise[..., self._padding] = -np.inf
+        return noise
+
+    def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
+        """Sample actions."""
+        action: Array = (self._by_set(params, mask) + noise_t).argmax(axis=2, out=out)
+        return action
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the most likely actions."""
+        action: Array = np.where(self._padding, -np.inf, self._by_set(params, mask)).argmax(axis=2)
+        return action
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return the log-probabilities of actions."""
+        log_probs = _log_softmax(np.where(self._padding, np.float32(-np.inf), self._by_set(params, mask)))
+        total: Array = np.take_along_axis(log_probs, action[..., None], axis=2)[..., 0].sum(axis=1)
+        return total
+
+    def _by_set(self, params: Array, mask: Array | None) -> Array:
+        logits: Array = params.take(self._index, axis=1)
+        return logits if mask is None else _masked(logits, mask.take(self._index, axis=1))
+
+
+@final
+class MultiBinaryHead(ActionHead):
+    """Independent binary actions, 1 where the logit exceeds logistic noise."""
+
+    def __init__(self, space: spaces.MultiBinary) -> None:
+        self.space = space
+        self.num_params = self.row_size = math.prod(space.shape)
+
+    def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
+        """Return the distribution of actions for `params`."""
+        refuse_mask(self.space, mask)
+        return Bernoulli(params)
+
+    def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
+        """Draw the noise of a rollout."""
+        # The logistic distribution's inverse is the sigmoid: 1 where logit > noise.
+        uniform = np.maximum(rng.random((num_steps, num_envs, self.num_params)), np.finfo(np.float64).tiny)
+        return (np.log(uniform) - np.log1p(-uniform)).astype(np.float32)
+
+    def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
+        """Sample actions."""
+        refuse_mask(self.space, mask)
+        if out is None:
+            out = np.empty(params.shape, np.int8)
+        np.greater(params, noise_t, out=out.view(np.bool_))
+        return out
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the most likely actions."""
+        refuse_mask(self.space, mask)
+        return (params > 0).astype(np.int8)
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return the log-probabilities of actions."""
+        refuse_mask(self.space, mask)
+        total: Array = -softplus(np.where(action, -params, params)).sum(axis=1)
+        return total
+
+
+def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Draw standard Gumbel noise, so that the argmax of logits + noise follows the softmax of the logits.
+
+    Source: Gumbel 1954, Statistical theory of extreme values, as the Gumbel-max trick. The noise is minus the logarithm of an
+    exponential random number, drawn in double precision because single precision cannot represent the rarest actions.
+    """
+    noise = np.maximum(rng.standard_exponential(shape), np.finfo(np.float64).tiny)
+    return np.negative(np.log(noise, out=noise), out=noise).astype(np.float32)
+
+
+def _masked(logits: Array, mask: Array) -> Array:
+    # Relative to the largest, so that a row without any allowed action is uniform, as in levada.math.
+    allowed = np.where(mask, np.maximum(logits, _LEAST_LOGIT), _MASKED_LOGIT)
+    relative: Array = allowed - allowed.max(axis=-1, keepdims=True)
+    return relative
+
+
+def _log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_probs: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.maximum(log_probs, _LEAST_LOG_PROB, out=log_probs)

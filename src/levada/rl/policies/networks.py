@@ -1,0 +1,375 @@
+"""The default networks of a policy, and the interface of a custom network.
+
+A network is a module whose forward takes a batch of observations and returns parameters and values:
+
+    forward(obs) -> (params [N, num_params], value [N])
+
+`obs` is a tensor ``[N, ...]``, or a dict or tuple of tensors with the structure of the observation space (without the action
+mask, which is applied outside the network). Floats arrive as float32, normalized if the policy normalizes observations; images
+as uint8; discrete values as int64. `num_params` depends on the action space: the number of logits, or of the means of a Box.
+
+    >>> class Tiny(nn.Module):
+    ...     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
+    ...         super().__init__()
+    ...         self.policy, self.value = nn.Linear(4, num_params), nn.Linear(4, 1)
+    ...     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    ...         return self.policy(obs), self.value(obs).squeeze(-1)
+    >>> params, value = Tiny(spaces.Box(-1.0, 1.0, (4,)), 2)(torch.zeros(8, 4))
+    >>> params.shape, value.shape
+    (torch.Size([8, 2]), torch.Size([8]))
+
+Pass it as ``Policy(network=Tiny, ...)``. A network of plain layers may define a method ``numpy_layers``, see `NumpyLayers`;
+samplers then act several times faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar, cast
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from levada.rl.data.images import image_scale, image_sides, is_image, is_large_image
+from levada.rl.data.spaces import Array, SpaceError, leaf_spaces, named_leaves
+from levada.rl.policies.layers import Activation, Dense, HasNumpyLayers, NumpyLayers, Vector, dense_layers
+from levada.rl.policies.size import check_layer
+
+__all__ = [
+    "MLP",
+    "Activation",
+    "ActorMLP",
+    "Dense",
+    "HasNumpyLayers",
+    "MultiInput",
+    "NatureCNN",
+    "NumpyLayers",
+    "TensorNest",
+    "ValueMLP",
+    "Vector",
+    "actor_network",
+    "default_network",
+    "dense_layers",
+    "value_network",
+]
+
+TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]"
+_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+def default_network(
+    observation_space: Space[Any],
+    num_params: int,
+    hidden_sizes: Sequence[int] = (64, 64),
+    activation: Activation = "tanh",
+) -> nn.Module:
+    """Make the default network for an observation space.
+
+    It is an `MLP`; `NatureCNN` for images, `MultiInput` for Dict and Tuple.
+
+    >>> import numpy as np
+    >>> type(default_network(spaces.Box(0, 255, (84, 84, 4), np.uint8), 6)).__name__
+    'NatureCNN'
+    """
+    if isinstance(observation_space, spaces.Dict | spaces.Tuple):
+        return MultiInput(observation_space, num_params, hidden_sizes, activation)
+    if is_image(observation_space):
+        return NatureCNN(observation_space, num_params)
+    return MLP(observation_space, num_params, hidden_sizes, activation)
+
+
+def value_network(
+    observation_space: Space[Any],
+    num_params: int,
+    hidden_sizes: Sequence[int] = (256, 256),
+    activation: Activation = "relu",
+) -> nn.Module:
+    """Make the default network for action values: `ValueMLP` for vectors, otherwise as `default_network`."""
+    return _suited(ValueMLP, observation_space, num_params, hidden_sizes, activation)
+
+
+def actor_network(
+    observation_space: Space[Any],
+    num_params: int,
+    hidden_sizes: Sequence[int] = (256, 256),
+    activation: Activation = "relu",
+) -> nn.Module:
+    """Make the default network for actions of a Box: `ActorMLP` for vectors, otherwise as `default_network`."""
+    return _suited(ActorMLP, observation_space, num_params, hidden_sizes, activation)
+
+
+class MLP(nn.Module):
+    """Two stacks of linear layers, one for the policy and one for the value, on the flattened observation.
+
+    Source: Schulman et al. 2017 (arXiv 1707.06347), section 6.1, for the shape (64-64, tanh, nothing shared);
+    Andrychowicz et al. 2020 (arXiv 2006.05990), section 3.2, for the small initial policy.
+
+    Args:
+        observation_space: Box, Discrete, MultiDiscrete or MultiBinary.
+        num_params: number of parameters of an action.
+        hidden_sizes: widths of the hidden layers; may be empty.
+        activation: "tanh" or "relu".
+
+    >>> params, value = MLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
+    >>> params.shape, value.shape
+    (torch.Size([2, 4]), torch.Size([2]))
+
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        num_params: int,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: Activation = "tanh",
+    ) -> None:
+        super().__init__()
+        self.vector = Vector(observation_space)
+        self.policy = _stack(self.vector.size, hidden_sizes, activation, num_params, gain=0.01)
+        self.value = _stack(self.vector.size, hidden_sizes, activation, 1, gain=1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
+        vector = self.vector(obs)
+        return self.policy(vector), self.value(vector).squeeze(-1)
+
+    def numpy_layers(self) -> NumpyLayers:
+        """Describe both stacks."""
+        return NumpyLayers(dense_layers("policy", self.policy), dense_layers("value", self.value))
+
+
+class ValueMLP(nn.Module):
+    """Linear layers on the flattened observation that return action values.
+
+    The returned value is the first of the parameters and is not used.
+
+    >>> params, value = ValueMLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
+    >>> params.shape, value.shape
+    (torch.Size([2, 4]), torch.Size([2]))
+
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        num_params: int,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__()
+        self.vector = Vector(observation_space)
+        self.shared = nn.Sequential()
+        if hidden_sizes:
+            self.shared = _stack(self.vector.size, hidden_sizes[:-1], activation, hidden_sizes[-1], gain=math.sqrt(2.0))
+            self.shared.append(_ACTIVATIONS[activation]())
+        self.policy = linear([self.vector.size, *hidden_sizes][-1], num_params, gain=1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
+        params = self.policy(self.shared(self.vector(obs)))
+        return params, params[:, 0]
+
+    def numpy_layers(self) -> NumpyLayers:
+        """Describe the layers."""
+        layers = (*dense_layers("shared", self.shared), Dense("policy.weight", "policy.bias", None))
+        return NumpyLayers(layers, layers)
+
+
+class ActorMLP(ValueMLP):
+    """The layers of `ValueMLP` for actions of a Box, with the initialization of PyTorch's linear layers. It makes the outputs
+    small, so that a tanh behind them does not saturate initially (HalfCheetah-v5 learns twice as fast as with orthogonal
+    weights).
+
+    >>> params, _ = ActorMLP(spaces.Box(-1.0, 1.0, (3,)), 4)(torch.zeros(2, 3))
+    >>> params.shape, bool((params.abs() < 0.3).all())
+    (torch.Size([2, 4]), True)
+
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        num_params: int,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__(observation_space, num_params, hidden_sizes, activation)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+
+
+class NatureCNN(nn.Module):
+    """Convolutional layers on an image, shared by policy and value.
+
+    Images are uint8 or bool, ``[height, width, channels]`` or ``[channels, height, width]``: the smaller of the first and the
+    last dimension is the channels, the last if both are equal. They are scaled to [0, 1] here. The images of a stack
+    ``[k, ...]`` are concatenated along their channels. From 36 x 36 on, the layers are those of Mnih et al. 2015 (Human-level
+    control through deep reinforcement learning, Nature 518). Smaller images go through three 3 x 3 layers, of which the last
+    two halve the image.
+
+    >>> import numpy as np
+    >>> network = NatureCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
+    >>> params, value = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
+    >>> params.shape, value.shape
+    (torch.Size([2, 6]), torch.Size([2]))
+    """
+
+    def __init__(self, observation_space: Space[Any], num_params: int) -> None:
+        super().__init__()
+        self.image = Images(observation_space, 512)
+        self.policy = linear(512, num_params, gain=0.01)
+        self.value = linear(512, 1, gain=1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
+        features = self.image(obs)
+        return self.policy(features), self.value(features).squeeze(-1)
+
+
+class MultiInput(nn.Module):
+    """One shared encoder per leaf of a Dict or Tuple, followed by separate stacks for policy and value.
+
+    Images go through the convolutions of `NatureCNN`, discrete values become one-hot, and vectors go through a layer as wide
+    as the first of `hidden_sizes`. The concatenation goes through the remaining layers of `hidden_sizes`.
+
+    >>> space = spaces.Dict({"speed": spaces.Box(-1.0, 1.0, (2,)), "gear": spaces.Discrete(5)})
+    >>> obs = {"speed": torch.zeros(7, 2), "gear": torch.zeros(7, dtype=torch.int64)}
+    >>> params, value = MultiInput(space, 3)(obs)
+    >>> params.shape, value.shape
+    (torch.Size([7, 3]), torch.Size([7]))
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        num_params: int,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: Activation = "tanh",
+    ) -> None:
+        super().__init__()
+        self._paths, self.encoders, size = encoders_of(observation_space, hidden_sizes[:1], activation)
+        self.policy = _stack(size, hidden_sizes[1:], activation, num_params, gain=0.01)
+        self.value = _stack(size, hidden_sizes[1:], activation, 1, gain=1.0)
+
+    def forward(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
+        # named_leaves treats everything but a dict or tuple as a leaf.
+        leaves = cast("dict[str, Tensor]", named_leaves(cast("Array", obs)))
+        pairs = zip(self.encoders, self._paths, strict=True)
+        features = torch.cat([encode(leaves[path]) for encode, path in pairs], dim=-1)
+        return self.policy(features), self.value(features).squeeze(-1)
+
+
+def encoders_of(
+    observation_space: Space[Any], hidden_sizes: Sequence[int], activation: Activation
+) -> tuple[tuple[str, ...], nn.ModuleList, int]:
+    """Make an encoder per leaf of an observation space. Return the leaves' paths, the encoders, and their total output size.
+
+    >>> encoders_of(spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,)))), (8,), "tanh")[::2]
+    (('0', '1'), 13)
+
+    """
+    encoders: list[nn.Module] = []
+    size = 0
+    named = leaf_spaces(observation_space)
+    for leaf in named.values():
+        if is_image(leaf):
+            encoders.append(Images(leaf, 512))
+            size += 512
+            continue
+        vector = Vector(leaf)
+        if vector.is_one_hot or not hidden_sizes:
+            encoders.append(vector)
+            size += vector.size
+            continue
+        layers: list[nn.Module] = [vector]
+        for width_before, width in pairwise([vector.size, *hidden_sizes]):
+            layers += [linear(width_before, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
+        encoders.append(nn.Sequential(*layers))
+        size += hidden_sizes[-1]
+    return tuple(named), nn.ModuleList(encoders), size
+
+
+class Images(nn.Module):
+    """Convolutional layers on images, followed by a linear layer. The output is float32 regardless of the compute dtype."""
+
+    in_bfloat16 = False
+    """Whether large images are computed in bfloat16; set by the policy."""
+
+    def __init__(self, space: Space[Any], size: int) -> None:
+        super().__init__()
+        if not isinstance(space, spaces.Box) or not is_image(space):
+            msg = f"{space} is no image, expected a uint8 or bool Box of three or four dimensions; did you want MLP?"
+            raise SpaceError(msg)
+        self.scale = image_scale(space)
+        *stack, first, _, last = space.shape
+        self._channel_last = last <= first
+        height, width = image_sides(space)
+        channels = math.prod(stack) * (last if self._channel_last else first)
+        self._is_large = is_large_image(space)
+        if self._is_large:
+            layers = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
+        else:
+            layers = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))
+        modules: list[nn.Module] = []
+        for out, kernel, stride, padding in layers:
+            convolution = nn.Conv2d(channels, out, kernel, stride, padding)
+            modules += [_initialized(convolution, math.sqrt(2.0)), nn.ReLU()]
+            height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
+            channels = out
+        modules += [nn.Flatten(), linear(channels * height * width, size, gain=math.sqrt(2.0)), nn.ReLU()]
+        self.layers = nn.Sequential(*modules)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``[N, size]``."""
+        image = (obs.movedim(-1, -3) if self._channel_last else obs).flatten(1, -3)
+        is_half = self._is_large and self.in_bfloat16
+        # Channels last: gradients of large images take 0.6 to 0.8 of the time, as does everything in bfloat16. Acting in
+        # float32 takes as long or longer.
+        if self._is_large and (is_half or torch.is_grad_enabled()):
+            image = image.contiguous(memory_format=torch.channels_last)
+        if not is_half:
+            features: Tensor = self.layers(image.to(torch.float32) * self.scale)
+            return features
+        with torch.autocast(obs.device.type, torch.bfloat16):
+            features = self.layers(image.to(torch.bfloat16) * self.scale)
+        return features.float()
+
+
+def _suited(
+    vector_network: type[ValueMLP],
+    space: Space[Any],
+    num_params: int,
+    hidden_sizes: Sequence[int],
+    activation: Activation,
+) -> nn.Module:
+    """Make `vector_network` for vectors, and the default network for other spaces."""
+    if isinstance(space, spaces.Dict | spaces.Tuple) or is_image(space):
+        return default_network(space, num_params, hidden_sizes, activation)
+    return vector_network(space, num_params, hidden_sizes, activation)
+
+
+def _stack(size: int, hidden_sizes: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in hidden_sizes:
+        layers += [linear(size, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
+        size = width
+    return nn.Sequential(*layers, linear(size, out, gain))
+
+
+def linear(size: int, out: int, gain: float) -> nn.Linear:
+    """Make a linear layer with orthogonal weights of this gain and zero biases."""
+    check_layer(size, out)
+    return _initialized(nn.Linear(size, out), gain)
+
+
+def _initialized(layer: _Layer, gain: float) -> _Layer:
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer

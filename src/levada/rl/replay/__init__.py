@@ -1,0 +1,1 @@
+"""Tables of replays: rows in columns, and frames stored once."""

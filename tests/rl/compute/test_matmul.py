@@ -1,0 +1,77 @@
+"""Matrix products by oneDNN: the same numbers as torch's own, only where they are sooner there."""
+
+import math
+
+import pytest
+import torch
+
+from levada.rl.compute import matmul as _products
+from levada.rl.compute.matmul import LARGE, has_quicker_products, quicker_product
+from levada.rl.compute.tracing import record
+
+aten = torch.ops.aten
+pytestmark = [
+    pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN"),
+    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),  # of torch's own imports
+]
+
+
+@pytest.fixture(autouse=True)
+def slow_mkl(monkeypatch):
+    """As on a processor where oneDNN is quicker."""
+    monkeypatch.setattr(_products, "_least", lambda: LARGE)
+
+
+def numbers(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize(
+    ("operation", "args"),
+    [
+        (aten.mm.default, (numbers(160, 170), numbers(170, 180))),
+        (aten.mm.default, (numbers(170, 160).t(), numbers(180, 170).t())),
+        (aten.mm.default, (numbers(300, 340)[1:161, ::2], numbers(1, 180).expand(170, 180))),
+        (aten.addmm.default, (numbers(180), numbers(160, 170), numbers(180, 170).t())),
+        (aten.bmm.default, (numbers(3, 160, 170), numbers(3, 170, 180))),
+        (aten.bmm.default, (numbers(3, 170, 160).transpose(1, 2), numbers(3, 180, 170).transpose(1, 2))),
+        (aten.baddbmm.default, (numbers(3, 1, 180), numbers(160, 170).expand(3, 160, 170), numbers(3, 170, 180))),
+    ],
+)
+def test_large_products_are_those_of_torch(operation, args):
+    quicker = quicker_product(operation, args, {})
+    wide = operation(*(arg.double() for arg in args))
+    torch.testing.assert_close(quicker(*args).double(), wide, rtol=1e-5, atol=1e-4)
+
+    replay = record(lambda *x: (operation(*x),), args)
+    assert torch.equal(replay(*args)[0], quicker(*args))
+
+
+@pytest.mark.parametrize(
+    ("operation", "args", "kwargs"),
+    [
+        (aten.mm.default, (numbers(64, 64), numbers(64, 64)), {}),
+        (aten.bmm.default, (numbers(64, 64, 64), numbers(64, 64, 64)), {}),  # each is small
+        (aten.mm.default, (numbers(200, 200).double(), numbers(200, 200).double()), {}),
+        (aten.addmm.default, (numbers(200, 200), numbers(200, 200), numbers(200, 200)), {}),
+        (aten.addmm.default, (numbers(1), numbers(200, 200), numbers(200, 200)), {}),
+        (aten.addmm.default, (numbers(200), numbers(200, 200), numbers(200, 200)), {"beta": 2}),
+        (aten.baddbmm.default, (numbers(1, 1, 200), numbers(2, 200, 200), numbers(2, 200, 200)), {}),
+        (aten.baddbmm.default, (numbers(2, 200, 200), numbers(2, 200, 200), numbers(2, 200, 200)), {}),
+        (aten.mul.Tensor, (numbers(200, 200), numbers(200, 200)), {}),
+    ],
+)
+def test_all_else_stays_as_it_is(operation, args, kwargs):
+    assert quicker_product(operation, args, kwargs) is None
+
+
+def test_nothing_changes_where_mkl_is_quick(monkeypatch):
+    monkeypatch.setattr(_products, "_least", lambda: math.inf)
+    assert quicker_product(aten.mm.default, (numbers(200, 200), numbers(200, 200)), {}) is None
+    assert not has_quicker_products([torch.Size([4096, 4096])], 4096)
+
+
+def test_by_the_largest_weight():
+    assert has_quicker_products([torch.Size([256]), torch.Size([2, 256, 128])], LARGE // (256 * 128))
+    assert not has_quicker_products([torch.Size([256]), torch.Size([2, 256, 128])], LARGE // (256 * 128) - 1)
+    assert not has_quicker_products([torch.Size([1 << 30])], 1)

@@ -1,0 +1,160 @@
+"""bfloat16 inside the network, float32 outside; chosen by a rule."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from types import BuiltinFunctionType, FrameType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from levada.algorithms.ppo import PPO
+from levada.rl.acting.actor import Actor
+from levada.rl.data.spaces import allocate, map_nest
+from levada.rl.envs.task import Task
+from levada.rl.policies import precision
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.recurrent import RecurrentNet
+
+IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+def policy(**options: Any) -> Policy:
+    return Policy(observation_space=IMAGES, action_space=spaces.Discrete(6), **options)
+
+
+def gradient(recipe: Policy) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the network gives for some images, and the gradient of all its parameters."""
+    module = recipe.module(seed=1)
+    obs = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (16, 4, 84, 84), np.uint8))
+    row, value = module.row(obs)
+    (row[:, 0].sum() + value.square().sum()).backward()
+    return torch.cat([row, value[:, None]], dim=1).detach(), torch.cat([p.grad.flatten() for p in module.parameters()])
+
+
+def test_the_numbers_are_those_of_float32_but_for_their_last_digits() -> None:
+    (out, grad), (half_out, half_grad) = gradient(policy()), gradient(policy(precision="bfloat16"))
+    assert half_out.dtype == half_grad.dtype == torch.float32
+    assert not torch.equal(out, half_out)
+    torch.testing.assert_close(half_out, out, rtol=0.05, atol=0.02)
+    assert torch.nn.functional.cosine_similarity(grad, half_grad, dim=0) > 0.999
+
+
+def test_acting_and_learning_compute_the_same() -> None:
+    recipe = policy(precision="bfloat16")
+    module, actor = recipe.module(seed=1), Actor(recipe)
+    actor.load(recipe.weights(module))
+    obs = np.random.default_rng(0).integers(0, 256, (8, 4, 84, 84), np.uint8)
+    row, value = actor.forward(obs)
+    expected_row, expected_value = module.row(torch.from_numpy(obs))
+    np.testing.assert_allclose(row, expected_row.detach(), atol=1e-5)
+    np.testing.assert_allclose(value, expected_value.detach(), atol=1e-5)
+
+
+def test_parameters_stay_float32() -> None:
+    weights = policy(precision="bfloat16").module(seed=0).state_dict()
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("space", "has_bfloat16", "fields", "chosen"),
+    [
+        (IMAGES, True, {}, "bfloat16"),
+        (IMAGES, False, {}, "float32"),
+        (spaces.Box(0, 255, (64, 64, 3), np.uint8), True, {}, "bfloat16"),
+        (spaces.Box(0, 255, (63, 64, 3), np.uint8), True, {}, "float32"),
+        (spaces.Box(0, 255, (36, 36, 3), np.uint8), True, {}, "float32"),
+        (spaces.Dict({"image": IMAGES, "speed": spaces.Box(-1.0, 1.0, (2,))}), True, {}, "bfloat16"),
+        (spaces.Box(-1.0, 1.0, (4,)), True, {}, "float32"),
+        (IMAGES, True, {"rnn_type": "lstm"}, "float32"),
+        (IMAGES, True, {"network": "levada.rl.policies.networks:NatureCNN"}, "float32"),
+        (IMAGES, True, {"precision": "float32"}, "float32"),
+        (IMAGES, False, {"precision": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_auto_follows_from_the_processor_and_from_sizes(
+    monkeypatch: pytest.MonkeyPatch, space: spaces.Space[Any], has_bfloat16: bool, fields: Any, chosen: str
+) -> None:
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
+    hp, task = PPO(device="cpu", **fields), Task(partial(Still, space))
+    assert hp.policy(task).precision == chosen
+    resolved, reasons = hp.resolved(task)
+    assert resolved.policy(task).precision == chosen
+    assert resolved.precision == ("auto" if not reasons and not fields.get("precision") else chosen)
+
+
+class Still(gymnasium.Env[Any, Any]):
+    """Shows one picture."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.observation_space = space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return map_nest(np.zeros_like, self.observation_space.sample()), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return map_nest(np.zeros_like, self.observation_space.sample()), 0.0, True, False, {}
+
+
+def test_no_clock_is_read_while_a_flow_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is timed can come out otherwise the next time, and the flow's hash with it."""
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
+    clocks = {getattr(time, name) for name in dir(time) if isinstance(getattr(time, name), BuiltinFunctionType)}
+    read: list[str] = []
+
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and called in clocks and frame.f_globals["__name__"].startswith("levada."):
+            read.append(f"{called.__name__} in {frame.f_code.co_qualname}")
+
+    task, hashes = Task(partial(Still, IMAGES)), set()
+    for _ in range(2):
+        sys.setprofile(look)
+        try:
+            resolved, _ = PPO(device="cpu").resolved(task)
+            flow = resolved.flow(task)
+        finally:
+            sys.setprofile(None)
+        hashes.add(flow.hash())
+    assert read == []
+    assert len(hashes) == 1
+
+
+def test_other_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="precision is 'float16', expected 'float32' or 'bfloat16'"):
+        policy(precision="float16")
+    with pytest.raises(ValueError, match="precision"):
+        PPO(precision="half")
+
+
+def test_a_configuration_may_name_it() -> None:
+    with pytest.raises(ValueError, match="precision is 'bfloat16', expected 'float32'"):
+        PPO(precision="bfloat16").policy(Task("CartPole-v1"))
+    assert PPO().policy(Task("CartPole-v1")).precision == "float32"
+
+
+def test_only_images_are_computed_in_it() -> None:
+    """What stands behind them, whatever kind of network it is, computes in float32; recurrent ones have no other operations."""
+    both = spaces.Dict({"image": spaces.Box(0, 255, (36, 36, 3), np.uint8), "speed": spaces.Box(-1.0, 1.0, (2,))})
+    recurrent = partial(RecurrentNet, rnn_type="gru", rnn_size=8)
+    for space, network in ((both, None), (IMAGES, recurrent), (both, recurrent)):
+        recipe = Policy(observation_space=space, action_space=spaces.Discrete(3), network=network, precision="bfloat16")
+        module = recipe.module(seed=1)
+        obs = map_nest(torch.from_numpy, allocate(space, 5, make=np.ones))
+        state = [torch.zeros(5, recipe.state_size)] if recipe.state_size else []
+        row, value, *_ = module.row(obs, *state)
+        full = replace(recipe, precision="float32").module(seed=1)
+        expected_row, expected_value, *_ = full.row(obs, *state)
+        assert row.dtype == value.dtype == torch.float32
+        assert not torch.equal(value, value.bfloat16().float())
+        torch.testing.assert_close(row, expected_row, rtol=0.05, atol=0.01)
+        assert not torch.equal(value, expected_value)
