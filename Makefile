@@ -39,6 +39,7 @@ lint: $(VENV)/ready ## style, spelling, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell -D - -D words.txt --builtin en-GB_to_en-US --ignore-words-list writeable --skip "*/foreign.py" src docs README.md CONTRIBUTING.md
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: types

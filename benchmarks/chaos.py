@@ -46,13 +46,13 @@ from levada.algorithms.presets import PRESETS
 from levada.algorithms.registry import find_algorithm
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.run.summary import Summary
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
-from levada.runners.processes.tables.place import TableProcesses
+from levada.runners.processes.tables.handle import TableProcesses
 
 SEED = 1
 TARGET = 475.0

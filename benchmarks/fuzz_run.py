@@ -44,7 +44,7 @@ from safetensors import SafetensorError
 
 import levada
 import levada.cli
-from levada.run import checkpoint
+from levada.run.storage import checkpoint
 
 LIMIT_S = 60.0
 MORE_BYTES = 2 << 30

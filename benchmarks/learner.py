@@ -30,7 +30,7 @@ from levada.algorithms.td3 import TD3
 from levada.rl.compute.threads import set_threads
 from levada.rl.learning.off_policy import LiveOffPolicyLearner
 from levada.rl.replay.transitions import Transitions
-from levada.runners.allocation import keep_freed_memory
+from levada.runners.malloc import keep_freed_memory
 
 _SECONDS: Final = 5.0
 _CASES: Final[dict[str, tuple[type[Replayed], str, dict[str, Any]]]] = {

@@ -26,8 +26,8 @@ from levada.algorithms.presets import PRESETS
 from levada.flow import Shard, derive_seed
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners.inline import Inline
 
 SEED = 1

@@ -27,9 +27,9 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import levada as lv
-from levada.run.directory import RunDirectory
 from levada.run.metrics import is_measured
-from levada.runners.accounts import num_cores
+from levada.run.storage.directory import RunDirectory
+from levada.runners.statistics import num_cores
 
 REPLAYED: dict[str, Any] = {
     "shards": 3, "num_envs": 2, "num_steps": 4, "learning_starts": 40, "batch_size": 16, "num_gradient_steps": 2,

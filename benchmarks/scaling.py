@@ -33,13 +33,13 @@ from benchmarks._scaling.flows import How, Learning, Sleepy, Taking, timed_flow
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow, Queue
 from levada.flow.deployment import Deployment, Run
-from levada.flow.watch import ChannelStatistics
+from levada.flow.events import ChannelStatistics
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
 from levada.runners import Inline
-from levada.runners.accounts import num_cores
-from levada.runners.allocation import keep_freed_memory
+from levada.runners.malloc import keep_freed_memory
 from levada.runners.processes import Processes
+from levada.runners.statistics import num_cores
 from levada.runners.threads import Threads
 
 SEED = 1

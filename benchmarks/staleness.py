@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from levada.algorithms.presets import PRESETS
 from levada.algorithms.registry import find_algorithm
-from levada.flow.derive import derive
+from levada.flow.topology import derive
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor

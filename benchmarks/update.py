@@ -30,7 +30,7 @@ from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import LiveLearner
 from levada.rl.replay.transitions import Transitions
-from levada.runners.allocation import keep_freed_memory
+from levada.runners.malloc import keep_freed_memory
 
 _CLIP, _VALUE_COEF, _ENTROPY_COEF, _MAX_GRAD_NORM = 0.1, 0.5, 0.01, 0.5
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from levada.run import checkpoint
-from levada.run.checkpoint import ARRAYS, META, REPLAYS_ZIP, list_checkpoints
+from levada.run.storage import checkpoint
+from levada.run.storage.checkpoint import ARRAYS, META, REPLAYS_ZIP, list_checkpoints
 
 
 class Calls:

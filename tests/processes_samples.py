@@ -19,7 +19,7 @@ from levada.algorithms.ppo import PPO
 from levada.flow import Flow, NotSavedError, Queue, Shard, Update
 from levada.flow.patience import taking_long
 from levada.rl.envs.task import Task
-from levada.runners.processes.wire import Wire
+from levada.runners.processes.ipc.wire import Wire
 
 SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num_epochs": 2}
 

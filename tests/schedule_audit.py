@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from levada.flow import Consumed, Dropped, Flow, Header
-from levada.flow.derive import Channel, derive
+from levada.flow.topology import Channel, derive
 from levada.schedule import Event, Finished, Firing, Instruction, Lost, Schedule, Start, Tell
 
 

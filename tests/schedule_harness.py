@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from schedule_audit import Audit, Token
 
 from levada.flow import Fired, Flow, Header, Input, Item, Queue, Shard, Update
-from levada.flow.derive import Channel
+from levada.flow.topology import Channel
 from levada.schedule import Begin, Event, Finished, Firing, Forget, Instruction, Lost, Output, Publish, Schedule, Start
 
 STRAGGLER = 200.0

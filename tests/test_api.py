@@ -23,9 +23,9 @@ from levada.api import LoadError, build, configure
 from levada.api.load import read_config
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.threads import set_threads
-from levada.run.checkpoint import CheckpointWarning, list_checkpoints, newest, save, sealed
-from levada.run.directory import RunDirectory
-from levada.run.exits import ExitError
+from levada.run.storage.checkpoint import CheckpointWarning, list_checkpoints, newest, save, sealed
+from levada.run.storage.directory import RunDirectory
+from levada.run.user_exit import ExitError
 
 USER_FILE = '''"""PPO with a network of the user's own."""
 

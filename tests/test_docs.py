@@ -19,7 +19,7 @@ from levada.cli.evaluate import EvalOptions
 from levada.cli.resume import ResumeOptions
 from levada.cli.show import CheckOptions, ShowOptions
 from levada.cli.train import TrainOptions
-from levada.run.directory import RunDirectory
+from levada.run.storage.directory import RunDirectory
 from levada.run.summary import Summary
 
 by_name = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

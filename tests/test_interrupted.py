@@ -8,7 +8,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import levada
-from levada.flow.watch import Reported
+from levada.flow.events import Reported
 from levada.run.interrupt import Interrupted
 
 TINY = {**cli_harness.TINY_FIELDS, "tensorboard": False, "display": "quiet"}

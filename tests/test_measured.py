@@ -16,7 +16,7 @@ from levada.algorithms.ppo import PPO
 from levada.flow import Flow
 from levada.rl.envs.task import Task
 from levada.rl.policies import precision
-from levada.run.checkpoint import CheckpointWarning
+from levada.run.storage.checkpoint import CheckpointWarning
 from levada.runners.auto import Auto
 from levada.runners.threads import Threads
 

@@ -19,8 +19,8 @@ from levada import cli, portable
 from levada.algorithms.checks import ConfigError
 from levada.rl.compute import matmul as _products
 from levada.rl.policies import precision
-from levada.run.checkpoint import CheckpointWarning
-from levada.run.directory import RunDirectory
+from levada.run.storage.checkpoint import CheckpointWarning
+from levada.run.storage.directory import RunDirectory
 
 HAS_AVX2 = portable._has("avx2", "fma")
 needs_avx2 = pytest.mark.skipif(not HAS_AVX2, reason="levels are set on x86-64 processors with AVX2 under Linux")

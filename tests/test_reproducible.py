@@ -12,8 +12,8 @@ from small_envs import NUM_DEATHS
 
 import levada as lv
 from levada.rl.envs.task import Task
-from levada.run.directory import RunDirectory
 from levada.run.metrics import is_measured
+from levada.run.storage.directory import RunDirectory
 
 REPLAYED: dict[str, Any] = {
     "shards": 3, "num_envs": 2, "num_steps": 4, "learning_starts": 40, "batch_size": 8, "num_gradient_steps": 2,

@@ -13,7 +13,7 @@ import pytest
 import levada
 from levada.api import LoadError
 from levada.rl.learning.starting import StartError
-from levada.run.checkpoint import newest
+from levada.run.storage.checkpoint import newest
 
 TINY = {**cli_harness.TINY_FIELDS, "tensorboard": False, "display": "quiet"}
 SAC = {
@@ -221,7 +221,7 @@ def test_an_environment_in_a_file_is_trained_on_loaded_and_resumed(shell, tmp_pa
     done = shell("eval run --episodes 3")
     assert done.code == 0
     assert (
-        "ppo on own.py:Own, version 2, 3 episodes, likeliest actions: return 0.960 +- 0.0, from 0.960 to 0.960"
+        "ppo on own.py:Own, version 2, 3 episodes, deterministic actions: return 0.960 +- 0.0, from 0.960 to 0.960"
         in done.out
     )
     assert shell(f"train ppo --env own.py:make_own {command} --vectorization sync --out made").code == 0

@@ -18,10 +18,10 @@ from cli_harness import TINY, TINY_FIELDS, Shell
 import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.flow import DeploymentError, Flow, Queue
-from levada.run.directory import RunDirectoryError
-from levada.run.stdout import reserved_stdout
+from levada.run.display.stdout import reserved_stdout
+from levada.run.storage.directory import RunDirectoryError
 from levada.runners import Inline
-from levada.runners.work import WorkError
+from levada.runners.firing import WorkError
 
 HERE = Path(__file__).parent
 
@@ -77,7 +77,7 @@ def test_stdout_is_given_back(capfd):
 def test_standard_output_that_is_closed_is_reserved_for_nobody():
     done = in_a_process("""
 import os, sys
-from levada.run.stdout import reserved_stdout
+from levada.run.display.stdout import reserved_stdout
 os.close(1)
 with reserved_stdout():
     print("said", file=sys.stderr)

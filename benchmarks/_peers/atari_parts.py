@@ -27,7 +27,7 @@ from levada.rl.acting.actor import Actor
 from levada.rl.compute.threads import set_threads
 from levada.rl.data.spaces import Array
 from levada.rl.envs.task import Task
-from levada.runners.accounts import num_cores
+from levada.runners.statistics import num_cores
 
 _NUM_ENVS: Final = 32
 _NUM_ROWS: Final = 256

@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from benchmarks._transport.payloads import Arrays, answer, in_one_buffer
 from benchmarks._transport.turns import Local, Writer, serve
-from levada.flow.payload import Header
-from levada.runners.processes.messages import Begin, Made, MadeItem
-from levada.runners.processes.pool import Pool, Slot, Slots
-from levada.runners.processes.ring import Ring, RingReader
-from levada.runners.processes.wire import Wire
+from levada.flow.items import Header
+from levada.runners.processes.ipc.slots import Pool, Slot, Slots
+from levada.runners.processes.ipc.weights_ring import Ring, RingReader
+from levada.runners.processes.ipc.wire import Wire
+from levada.runners.processes.worker.messages import Begin, Made, MadeItem
 from levada.runners.transport import Spent
 from levada.schedule import Ticket
 

@@ -23,8 +23,8 @@ from levada.rl.learning.gradients import GradientLearner, GradientSampler
 from levada.rl.learning.learner import to_tensors
 from levada.rl.learning.step import Apply, MinibatchStep
 from levada.rl.learning.unroll import Unrolled
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners.processes import Processes
 
 TASK = lv.Task("CartPole-v1")

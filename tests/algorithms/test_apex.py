@@ -25,8 +25,8 @@ from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.envs.task import Task
 from levada.rl.policies.networks import value_network
 from levada.rl.policies.policy import Policy
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

@@ -14,9 +14,9 @@ from levada.algorithms.dqn import DQN
 from levada.algorithms.rainbow import Rainbow
 from levada.rl.acting.evaluation import TrainedPolicy, evaluate
 from levada.rl.envs.task import Task
-from levada.run.checkpoint import CheckpointWarning
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.checkpoint import CheckpointWarning
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

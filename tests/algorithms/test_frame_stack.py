@@ -14,8 +14,8 @@ import levada as lv
 from levada.algorithms.dqn import DQN
 from levada.rl.acting.step_sampler import NStep, StepSampler
 from levada.rl.envs.task import Task
-from levada.run.hashing import params_sha256
-from levada.run.state import pack, unpack
+from levada.run.storage.hashing import params_sha256
+from levada.run.storage.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
@@ -60,9 +60,9 @@ def test_a_run_goes_on_from_its_frames_bit_for_bit(on: Any) -> None:
 def test_frames_are_made_where_they_cross() -> None:
     """In shared memory: beside them only a few bytes for each row are copied, and the frames of episodes' ends."""
     from levada.flow import Shard
-    from levada.runners.processes.memory import Arena, Segment
-    from levada.runners.processes.packet import pack as pack_item
-    from levada.runners.processes.packet import unpack as unpack_item
+    from levada.runners.processes.ipc.packet import pack as pack_item
+    from levada.runners.processes.ipc.packet import unpack as unpack_item
+    from levada.runners.processes.ipc.shared_memory import Arena, Segment
 
     arena = Arena(Segment.create(1 << 22))
     flow = DQN(**SMALL).flow(Task(Pixels, env_kwargs={"longest": 200}, frame_stack=3))

@@ -13,7 +13,7 @@ from levada.algorithms.appo import APPO
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.impala import IMPALA
 from levada.flow import Flow, Shard
-from levada.flow.watch import Used
+from levada.flow.events import Used
 from levada.rl.acting.sampler import Sampler
 from levada.rl.data.spaces import map_nest
 from levada.rl.envs.task import Task

@@ -15,8 +15,8 @@ from levada.flow import Report
 from levada.math import Categorical
 from levada.rl.envs.task import Task
 from levada.rl.replay.transitions import Transitions
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners.inline import Inline
 
 QUICK = PPO(num_envs=4, num_steps=16, minibatch_size=32, num_epochs=2)

@@ -23,8 +23,8 @@ from levada.rl.policies.networks import ValueMLP
 from levada.rl.policies.q_distributions import ActionValues, MeanValues
 from levada.rl.policies.recurrent import RecurrentNet
 from levada.rl.replay.transitions import Transitions, concatenate
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

@@ -14,8 +14,8 @@ from levada.algorithms.recurrent_sac import RecurrentSAC, RecurrentSACLoss
 from levada.math import Categorical
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.task import Task
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

@@ -17,8 +17,8 @@ from levada.math import Categorical, SquashedGaussian
 from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.task import Task
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

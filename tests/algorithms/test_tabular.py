@@ -26,7 +26,7 @@ from tabular_samples import (
     tabular_flow,
 )
 
-from levada.flow.watch import Consumed, Event
+from levada.flow.events import Consumed, Event
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

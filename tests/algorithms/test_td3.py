@@ -16,8 +16,8 @@ from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3, TD3Loss
 from levada.math import SquashedGaussian
 from levada.rl.envs.task import Task
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

@@ -11,7 +11,7 @@ import pytest
 import levada
 from levada.cli.errors import guarded
 from levada.rl.envs.task import Task
-from levada.run import checkpoint
+from levada.run.storage import checkpoint
 
 CARTPOLE = "train ppo --env CartPole-v1"
 BROKEN = f"train ppo --until updates=3 --no-tensorboard {cli_harness.TINY} --env broken_envs:Broken"
@@ -407,7 +407,7 @@ def here(template, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("command", "code", "pieces"), [row[1:] for row in COMMANDS], ids=[row[0] for row in COMMANDS])
-@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 def test_bad_input_gives_one_clear_message(here, capsys, command, code, pieces):
     before = cli_harness.tree(here)
     done = cli_harness.Shell(capsys)(command)
@@ -484,7 +484,7 @@ def test_a_missing_extra_is_named_with_its_command(here, capsys, monkeypatch, en
 
 def test_a_full_disk_does_not_hide_what_failed(here, capsys, monkeypatch):
     """The traceback is printed if it cannot be written."""
-    from levada.run import directory
+    from levada.run.storage import directory
 
     write = directory.write_atomic
 

@@ -7,7 +7,7 @@ import pytest
 from cli_harness import TINY, Shell
 
 import levada
-from levada.run import checkpoint
+from levada.run.storage import checkpoint
 from levada.run.summary import Summary
 
 SMALL = "--num-envs 1 --num-steps 2 --minibatch-size 2 --num-epochs 1 --hidden-sizes 8 --compile False"

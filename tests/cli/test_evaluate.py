@@ -50,12 +50,12 @@ def test_what_is_printed(shell, run):
     done = shell(f"eval {run.path} --episodes 3")
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch(
-        r"ppo on CartPole-v1, version 10, 3 episodes, likeliest actions: return [\d.]+ \+- [\d.]+, from [\d.]+ to [\d.]+\n",
+        r"ppo on CartPole-v1, version 10, 3 episodes, deterministic actions: return [\d.]+ \+- [\d.]+, from [\d.]+ to [\d.]+\n",
         done.out,
     )
 
 
-@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 def test_a_killed_run_is_evaluated_from_its_newest_checkpoint(shell, run, tmp_path):
     """It has no summary.json; its config and a checkpoint are enough."""
     words = f"train ppo --env CartPole-v1 {cli_harness.TINY} --until updates=5 --checkpoint-every-updates 2 --out run --quiet"

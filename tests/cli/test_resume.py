@@ -15,8 +15,8 @@ from cli_harness import TINY, TINY_FIELDS, Shell, begin
 import levada
 from levada.api import LoadError
 from levada.rl.learning.learner import Learner
-from levada.run.checkpoint import CheckpointWarning, list_checkpoints, sealed
-from levada.run.directory import RunDirectory, RunDirectoryError
+from levada.run.storage.checkpoint import CheckpointWarning, list_checkpoints, sealed
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
 
 SIZES = TINY.replace("--minibatch-size 16", "--minibatch-size 32 --shards 2 --max-lag 1")
 COMMAND = f"train ppo --env CartPole-v1 {SIZES} --seed 3"
@@ -90,7 +90,7 @@ def test_two_processes_do_not_run_the_same(shell, tmp_path):
     assert shell("resume run --until updates=5 --quiet").code == 0
 
 
-@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 def test_a_run_whose_environments_cannot_be_saved_says_so(shell):
     shell(f"train ppo --env LunarLander-v3 {TINY} --until updates=3 --out run --quiet")
     done = shell("resume run --until updates=5")
@@ -102,7 +102,7 @@ def test_a_run_whose_environments_cannot_be_saved_says_so(shell):
     assert levada.load("run").summary.updates == 5
 
 
-@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(shell, expected, tmp_path):
     shell(f"{COMMAND} --until updates=60 --out run --quiet")
     for path in list_checkpoints("run"):
@@ -121,7 +121,7 @@ def test_an_algorithm_of_ones_own(shell, tmp_path):
     assert f"levada show {tmp_path}/mine.py:Mine --env CartPole-v1" in done.err
 
 
-@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 def test_a_refused_resume_changes_nothing(shell):
     shell(f"train ppo --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
     for path in list_checkpoints("run"):
@@ -135,13 +135,13 @@ def test_a_refused_resume_changes_nothing(shell):
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 def test_resuming_where_nothing_can_be_written_is_refused(shell, monkeypatch):
     def refuse(path, data):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     shell(f"train ppo --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
-    monkeypatch.setattr("levada.run.directory.write_synced", refuse)
+    monkeypatch.setattr("levada.run.storage.directory.write_synced", refuse)
     done = shell("resume run --until updates=4")
     assert (done.code, "Traceback" in done.err) == (2, False)
     assert "levada: cannot write the run directory run: Read-only file system; give a directory" in done.message

@@ -19,8 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import levada
 from levada.algorithms.presets import PRESETS
-from levada.run import checkpoint
-from levada.run.directory import RunDirectory
+from levada.run.storage import checkpoint
+from levada.run.storage.directory import RunDirectory
 
 COMMAND = f"train ppo --env CartPole-v1 --seed 1 {cli_harness.TINY}"
 KEYS = {

@@ -10,7 +10,7 @@ from flow_samples import Roll, apex_like, impala_like, positive, ppo_like, same,
 
 from levada.flow import Queue
 from levada.flow.bounds import bound_of
-from levada.flow.derive import Channel, derive
+from levada.flow.topology import Channel, derive
 
 BLOCKING = [
     # max_lag, order, window, P -> tickets, window, lag

@@ -499,7 +499,7 @@ def test_who_waits_for_reports_refuses_a_flow_without():
         said(caught.value.problems[0])
         == """\
   error at flow
-    got      reports nothing, so whoever waits for a report waits for ever
+    got      reports nothing, so a caller that waits for a report waits forever
     expected at least one report
     hint     Add flow.report(update.stats).
 """

@@ -347,7 +347,7 @@ def test_run_opens_the_deployment_and_closes_it_with_the_loop():
 
 def test_every_operator_runs_where_it_stands(flow, rollouts):
     """Sharded up to the queue, whatever the operator (`for_each`, `filter`, `combine`, `batch` on shards)."""
-    from levada.flow.derive import derive
+    from levada.flow.topology import derive
 
     items = flow.flat_map("twice", twice, flow.filter("keep", positive, flow.map("gae", same, rollouts)))
     chunk = flow.batch("chunk", items, size=2, at="shard")

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from levada.flow.payload import Episode, Header
-from levada.flow.watch import (
+from levada.flow.events import (
     ChannelStatistics,
     LagStatistics,
     Ledger,
@@ -17,6 +16,7 @@ from levada.flow.watch import (
     Statistics,
     Used,
 )
+from levada.flow.items import Episode, Header
 from levada.run.identity import Identity, Setting
 
 IDENTITY = Identity(algorithm="ppo", env="CartPole-v1", seed=1, deployment="inline", flow_hash="ab" * 32)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from levada.run.beat import DRAWING, Beat
+from levada.run.display.beat import DRAWING, Beat
 
 
 def test_it_calls_until_it_is_stopped():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 from run.fakes import FullDisk, files_below
 
-from levada.run.checkpoint import (
+from levada.run.storage.checkpoint import (
     ARRAYS,
     META,
     REPLAYS,

@@ -14,8 +14,8 @@ import pytest
 from run.fakes import IDENTITY, SETTINGS, FullDisk, files_below
 
 from levada import _version
-from levada.run.directory import RunDirectory, RunDirectoryError
 from levada.run.identity import Identity, Setting, versions
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
 
 NOW = datetime(2026, 11, 21, 9, 30, 5)
 
@@ -264,7 +264,7 @@ def test_a_broken_line_among_the_metrics_is_said(tmp_path):
 
 
 def test_more_lines_of_metrics_than_any_run_writes_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("levada.run.directory.MAX_LINES", 3)
+    monkeypatch.setattr("levada.run.storage.directory.MAX_LINES", 3)
     made = create(tmp_path / "run")
     made.metrics_path.write_bytes(b'{"step":1}\n' * 3)
     assert len(made.metrics()) == 3
@@ -341,7 +341,7 @@ def test_the_traceback_of_a_run_that_failed(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("levada.run.files.os.replace", full)
+    monkeypatch.setattr("levada.run.storage.files.os.replace", full)
     made.write_error(error)
     (note,) = error.__notes__
     assert note.startswith(f"{made.error_path} could not be written: No space left on device; free some space")

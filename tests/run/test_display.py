@@ -10,9 +10,9 @@ import timeit
 import pytest
 from run.fakes import IDENTITY, Clock, FakeRun, channel, statistics, used
 
-from levada.flow.watch import LagStatistics, Statistics
-from levada.run.display import JsonDisplay, PlainDisplay, QuietDisplay, make_display
-from levada.run.live import LiveDisplay
+from levada.flow.events import LagStatistics, Statistics
+from levada.run.display.displays import JsonDisplay, PlainDisplay, QuietDisplay, make_display
+from levada.run.display.live import LiveDisplay
 from levada.run.monitor import Monitor
 from levada.run.summary import summarize
 from levada.run.until import Until

@@ -12,17 +12,17 @@ from run.fakes import IDENTITY, SETTINGS, Clock, FakeRun, FullDisk, files_below
 
 from levada.flow.channels import Queue
 from levada.flow.graph import Flow
-from levada.flow.payload import Episode
+from levada.flow.items import Episode
 from levada.flow.protocols import Update
-from levada.run import execute as execute_module
-from levada.run.checkpoint import list_checkpoints, newest
-from levada.run.directory import RunDirectory
-from levada.run.display import PlainDisplay, QuietDisplay
-from levada.run.execute import execute
-from levada.run.hashing import params_sha256
+from levada.run import loop as execute_module
+from levada.run.display.displays import PlainDisplay, QuietDisplay
 from levada.run.interrupt import Interrupted, Terminated
+from levada.run.loop import execute
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines
+from levada.run.storage.checkpoint import list_checkpoints, newest
+from levada.run.storage.directory import RunDirectory
+from levada.run.storage.hashing import params_sha256
 from levada.run.summary import Summary
 from levada.run.until import Until
 from levada.runners.inline import Inline

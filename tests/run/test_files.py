@@ -5,7 +5,7 @@ import os
 import pytest
 from run.fakes import FullDisk, files_below
 
-from levada.run.files import write_atomic, write_synced
+from levada.run.storage.files import write_atomic, write_synced
 
 
 def test_a_file_is_written_and_replaced(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
-from levada.run.hashing import params_sha256
+from levada.run.storage.hashing import params_sha256
 
 GOLDEN = "479d4d1b2eb36057ca85f419ef05351c41b790cd0085a42a64485144b6985f7f"
 small = settings(derandomize=True, database=None, deadline=None, max_examples=100)

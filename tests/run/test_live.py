@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
-from levada.flow.watch import LagStatistics, Ledger, NodeStatistics, ReplayStatistics, Reported, Statistics
-from levada.run.display import UntilClosed
-from levada.run.live import LiveDisplay, _nodes, panel
+from levada.flow.events import LagStatistics, Ledger, NodeStatistics, ReplayStatistics, Reported, Statistics
+from levada.run.display.displays import UntilClosed
+from levada.run.display.live import LiveDisplay, _nodes, panel
+from levada.run.display.view import History, View
 from levada.run.monitor import Monitor
 from levada.run.summary import summarize
 from levada.run.until import Until
-from levada.run.view import History, View
 
 UNTIL = Until.parse("return=475 steps=1e6")
 

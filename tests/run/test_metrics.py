@@ -5,7 +5,7 @@ import math
 import pytest
 from run.fakes import Clock, channel, report, statistics, used
 
-from levada.flow.watch import LagStatistics, NodeStatistics, Reported, Statistics
+from levada.flow.events import LagStatistics, NodeStatistics, Reported, Statistics
 from levada.run.metrics import collect
 from levada.run.monitor import Monitor
 

@@ -6,7 +6,7 @@ import math
 import pytest
 from run.fakes import Clock, header, report, used
 
-from levada.flow.watch import Dropped, Fired, Published, Report, Reported, Used
+from levada.flow.events import Dropped, Fired, Published, Report, Reported, Used
 from levada.run import monitor as module
 from levada.run.monitor import Monitor
 from levada.run.until import Until

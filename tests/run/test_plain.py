@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from levada.run.plain import finite, plain
+from levada.run.storage.strict_json import finite, plain
 
 
 class Order(enum.Enum):

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from run.fakes import IDENTITY, SETTINGS, Clock, FakeRun
 
-from levada.run.checkpoint import ARRAYS, META, CheckpointWarning, UnreadableError, list_checkpoints, save
-from levada.run.directory import RunDirectory, RunDirectoryError
-from levada.run.display import QuietDisplay
-from levada.run.execute import execute
+from levada.run.display.displays import QuietDisplay
+from levada.run.loop import execute
 from levada.run.monitor import Monitor
-from levada.run.resume import resume
 from levada.run.sinks import JsonLines
+from levada.run.storage.checkpoint import ARRAYS, META, CheckpointWarning, UnreadableError, list_checkpoints, save
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
+from levada.run.storage.restore import resume
 from levada.run.until import Until
 
 

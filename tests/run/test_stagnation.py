@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from run.fakes import IDENTITY, FakeRun
 
-from levada.run.execute import execute
+from levada.run.loop import execute
 from levada.run.monitor import Monitor
 from levada.run.stagnation import Stagnation
 from levada.run.until import Until

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from run.fakes import IDENTITY, Clock, channel, report, statistics, used
 
-from levada.flow.watch import Failed, LagStatistics, Ledger, ReplayStatistics, Reported
+from levada.flow.events import Failed, LagStatistics, Ledger, ReplayStatistics, Reported
+from levada.run.display.text import summary_text
 from levada.run.monitor import Monitor
 from levada.run.summary import Summary, summarize
-from levada.run.words import summary_text
 
 
 def run(returns=(1.0, 2.0), stats=None):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from run.fakes import Clock, channel, report, statistics, used
 
-from levada.flow.watch import Reported
+from levada.flow.events import Reported
+from levada.run.display.view import History, View, Viewer, fate, goal_text, percentages, sparkline
 from levada.run.monitor import Monitor
 from levada.run.until import Until
-from levada.run.view import History, View, Viewer, fate, goal_text, percentages, sparkline
 
 small = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 

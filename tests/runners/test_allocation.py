@@ -9,7 +9,7 @@ CODE = """
 import sys
 from pathlib import Path
 import numpy as np
-from levada.runners.allocation import keep_freed_memory
+from levada.runners.malloc import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 arrays = [np.ones(1 << 18) for _ in range(50)]  # 2 MiB each

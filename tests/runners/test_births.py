@@ -19,7 +19,7 @@ from replay_samples import replay_flow
 from levada.flow import Failed, Queue
 from levada.runners import WorkerError
 from levada.runners.processes import Processes
-from levada.runners.processes.forkserver import prepare
+from levada.runners.processes.ipc.forkserver import prepare
 
 
 class Births:
@@ -187,7 +187,7 @@ SIGNALLED = """
     import os, signal
     import processes_samples as samples
     from levada.runners.processes import Processes
-    from levada.runners.processes.forkserver import prepare
+    from levada.runners.processes.ipc.forkserver import prepare
 
     if __name__ == "__main__":
         prepare()

@@ -17,15 +17,15 @@ from levada.flow import DeploymentError, LevadaInternalError
 from levada.rl.acting.actor import Actor
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet
-from levada.run.hashing import params_sha256
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.processes.inference.client import InferenceClient
+from levada.runners.processes.inference.handle import InferencePlace
 from levada.runners.processes.inference.messages import Connect, Rings, ToControl
-from levada.runners.processes.inference.place import InferencePlace
 from levada.runners.processes.inference.server import InferenceServer
-from levada.runners.processes.ring import Ring, RingReader
-from levada.runners.processes.wire import Wire
+from levada.runners.processes.ipc.weights_ring import Ring, RingReader
+from levada.runners.processes.ipc.wire import Wire
 
 ELSEWHERE = ["learner", "worker"]
 

@@ -10,10 +10,10 @@ import pytest
 from main_processes import MainProcess, is_alive
 
 from levada.flow import DeploymentError, Flow, Queue
-from levada.run.hashing import params_sha256
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline, WorkerError
 from levada.runners.processes import Processes
-from levada.runners.processes.wire import Wire
+from levada.runners.processes.ipc.wire import Wire
 
 NUM_UPDATES = 30
 

@@ -12,8 +12,8 @@ from replay_samples import end, replay_flow
 
 import levada
 from levada.flow import DeploymentError
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline, WorkerError
 from levada.runners.processes import Processes
 
@@ -170,7 +170,7 @@ def test_a_question_that_raises_is_answered_and_the_process_goes_on():
 
 
 def test_what_hangs_when_it_is_interrupted_is_not_trained_again(monkeypatch, tmp_path):
-    monkeypatch.setattr("levada.runners.processes.remote.run.PATIENCE_S", 0.3)
+    monkeypatch.setattr("levada.runners.processes.learner.handle.PATIENCE_S", 0.3)
     flow = samples.counting_flow(samples.Numbers())
     object.__setattr__(flow.nodes["learn"], "work", samples.Stuck())
     with THERE.open(flow, seed=1) as run:

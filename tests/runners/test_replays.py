@@ -6,8 +6,8 @@ import signal
 import pytest
 from replay_samples import Mixer, Rows, end, replay_flow
 
-from levada.run import checkpoint
-from levada.run.state import pack, unpack
+from levada.run.storage import checkpoint
+from levada.run.storage.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads

@@ -9,7 +9,7 @@ import processes_samples as samples
 import pytest
 
 from levada.flow import Flow, RunState
-from levada.run.hashing import params_sha256
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 

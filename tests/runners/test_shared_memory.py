@@ -8,9 +8,9 @@ from levada.flow import LevadaInternalError, Shard
 from levada.rl.acting.sampler import Sampler
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
-from levada.runners.processes.memory import Arena, Segment
-from levada.runners.processes.packet import pack, unpack
-from levada.runners.processes.ring import Ring, RingReader
+from levada.runners.processes.ipc.packet import pack, unpack
+from levada.runners.processes.ipc.shared_memory import Arena, Segment
+from levada.runners.processes.ipc.weights_ring import Ring, RingReader
 
 READ_ONLY = np.arange(3)
 READ_ONLY.flags.writeable = False

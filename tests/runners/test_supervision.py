@@ -20,15 +20,15 @@ from levada.flow import Failed, Queue
 from levada.flow.patience import listening
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
-from levada.run.hashing import params_sha256
 from levada.run.monitor import Monitor
+from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline, WorkerError
 from levada.runners.hub_run import HubRun
 from levada.runners.processes import Processes, transport
-from levada.runners.processes.inference import place
-from levada.runners.processes.remote.line import GoneError, Line
-from levada.runners.processes.remote.run import RemoteRun
-from levada.runners.processes.ring import WeightsGrownError
+from levada.runners.processes.inference import handle as place
+from levada.runners.processes.ipc.weights_ring import WeightsGrownError
+from levada.runners.processes.learner.connection import GoneError, Line
+from levada.runners.processes.learner.handle import RemoteRun
 from levada.runners.threads import Threads, ThreadTransport
 from levada.runners.transport import CarrierBusy
 
@@ -323,7 +323,7 @@ def test_a_main_process_that_is_killed_at_once_leaves_no_folder(tmp_path, delay_
     """The forkserver has not even heard of the folder yet; what it left would be seen in a second or two."""
     lines = f"""
         import os, signal, time
-        from levada.runners.processes.forkserver import prepare
+        from levada.runners.processes.ipc.forkserver import prepare
         prepare()
         time.sleep({delay_s})
         os.kill(os.getpid(), signal.SIGKILL)

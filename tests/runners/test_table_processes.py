@@ -13,7 +13,7 @@ from levada.flow import DeploymentError, Emptied, Flow
 from levada.rl.replay.transitions import Transitions
 from levada.runners import Inline, WorkerError
 from levada.runners.processes import Processes
-from levada.runners.processes.tables.place import TableProcesses
+from levada.runners.processes.tables.handle import TableProcesses
 from levada.runners.tables import TableRecipe
 
 APART = Processes(workers=2, replays="worker")

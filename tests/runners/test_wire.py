@@ -5,8 +5,8 @@ import os
 import pytest
 from msgspec import Struct
 
-from levada.runners.processes.signals import how_it_ended
-from levada.runners.processes.wire import wires
+from levada.runners.processes.ipc.signals import how_it_ended
+from levada.runners.processes.ipc.wire import wires
 
 
 @pytest.fixture

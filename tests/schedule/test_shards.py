@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from levada.flow import Flow, Queue
-from levada.flow.derive import derive
+from levada.flow.topology import derive
 from levada.schedule import Closed, Finished, ShardMachine, Start, Ticket
 from levada.schedule.events import Output
 from levada.schedule.shards import readers, stores

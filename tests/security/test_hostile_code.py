@@ -11,8 +11,8 @@ import pytest
 from cli_harness import TINY, TINY_FIELDS, Shell, in_process
 
 import levada
-from levada.run.directory import RunDirectory
-from levada.run.trust import UntrustedError, key_path
+from levada.run.storage.directory import RunDirectory
+from levada.run.storage.trust import UntrustedError, key_path
 
 FIELDS = {"display": "quiet", "tensorboard": False, **TINY_FIELDS}
 EVIL = "from pathlib import Path\nPath('executed').touch()\n"
@@ -73,7 +73,7 @@ GADGETS = ["a function", "a wrapper that unpickles", "a tuple of such", "eval"]
 
 
 @pytest.mark.parametrize("name", GADGETS)
-@pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 def test_a_crafted_state_of_environments_is_never_opened(here, shell, monkeypatch, name):
     with_gadget(here, name, monkeypatch)
     refused = shell("resume run --until updates=6 --quiet")
@@ -109,7 +109,7 @@ def test_a_run_of_another_machine_goes_on_if_it_is_trusted(elsewhere, made, shel
     assert shell("resume run --until updates=7 --quiet").code == 0
 
 
-@pytest.mark.filterwarnings("ignore::levada.run.checkpoint.CheckpointWarning")
+@pytest.mark.filterwarnings("ignore::levada.run.storage.checkpoint.CheckpointWarning")
 def test_what_was_foreign_does_not_become_ours_by_resuming_without_it(elsewhere, shell, monkeypatch):
     with_gadget(elsewhere, "a wrapper that unpickles", monkeypatch)
     assert shell("resume run --until updates=4 --quiet --fresh-episodes").code == 0
@@ -279,7 +279,7 @@ def test_without_a_place_for_a_key_a_process_knows_its_own_runs(here, shell, mon
         why = "cannot be used: Not a directory"
     levada.train("ppo", "CartPole-v1", until="updates=2", out="contained", **FIELDS)
     levada.resume("contained", until="updates=3", display="quiet")
-    monkeypatch.setattr("levada.run.trust._of_this_process", bytes(32))
+    monkeypatch.setattr("levada.run.storage.trust._of_this_process", bytes(32))
     done = shell("resume contained --until updates=4 --quiet")
     assert done.code == 2
     assert why in done.err
@@ -293,7 +293,7 @@ def no_home():
 def test_of_processes_that_make_the_key_at_once_one_wins(tmp_path, monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 
-    from levada.run import trust
+    from levada.run.storage import trust
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
@@ -303,7 +303,7 @@ def test_of_processes_that_make_the_key_at_once_one_wins(tmp_path, monkeypatch):
 
 
 def test_a_signature_of_one_thing_is_not_that_of_another():
-    from levada.run import trust
+    from levada.run.storage import trust
 
     assert trust.is_ours("config", b"data", trust.sign("config", b"data"))
     assert not trust.is_ours("checkpoint", b"data", trust.sign("config", b"data"))

@@ -15,11 +15,11 @@ from cli_harness import TINY_FIELDS, Shell
 import levada
 from levada.flow import DeploymentError
 from levada.memory import Memory
-from levada.run import checkpoint
-from levada.run.checkpoint import ARRAYS, META, list_checkpoints
-from levada.run.directory import RunDirectory, RunDirectoryError
-from levada.run.files import NotAFileError, read_whole, write_atomic
 from levada.run.sinks import JsonLines
+from levada.run.storage import checkpoint
+from levada.run.storage.checkpoint import ARRAYS, META, list_checkpoints
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
+from levada.run.storage.files import NotAFileError, read_whole, write_atomic
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
@@ -31,7 +31,7 @@ REPLAY = {
 }  # fmt: skip
 
 
-pytestmark = pytest.mark.filterwarnings("always::levada.run.checkpoint.CheckpointWarning")
+pytestmark = pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")
 
 
 @pytest.fixture(scope="module")

@@ -74,10 +74,10 @@ class A2CLoss:
         self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of transitions ``[N, ...]``, and its statistics."""
-        hp, (now, batch) = self.hp, evaluated(apply, batch)
+        hp, (new, batch) = self.hp, evaluated(apply, batch)
         weight = batch["weight"]
-        policy_loss = -weight.dot(now.log_prob * batch["advantage"])
-        value_loss = 0.5 * weight.dot((now.value - batch["target"]).square())
-        entropy = weight.dot(now.entropy)
+        policy_loss = -weight.dot(new.log_prob * batch["advantage"])
+        value_loss = 0.5 * weight.dot((new.value - batch["target"]).square())
+        entropy = weight.dot(new.entropy)
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -68,10 +68,10 @@ class APPOLoss:
         """Loss of sequences ``[N, T, ...]``, and its statistics."""
         hp, weight = self.hp, batch["weight"].t()
         log_mu = batch["log_prob"].t()
-        now, slow = Unrolled.of(apply, batch), Unrolled.of(apply.target, batch)
-        rho = (slow.log_prob - log_mu).exp()
-        trace = vtrace_of(hp, batch, now, rho)
-        ratio = (log_mu - slow.log_prob).exp().clamp(max=hp.clip_is) * (now.log_prob - log_mu).exp()
+        new, target = Unrolled.of(apply, batch), Unrolled.of(apply.target, batch)
+        rho = (target.log_prob - log_mu).exp()
+        trace = vtrace_of(hp, batch, new, rho)
+        ratio = (log_mu - target.log_prob).exp().clamp(max=hp.clip_is) * (new.log_prob - log_mu).exp()
         advantage = trace.pg_advantages
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - hp.clip_range, 1.0 + hp.clip_range) * advantage)
-        return actor_critic_loss(hp, batch, now, trace, -(weight * surrogate).sum(), rho)
+        return actor_critic_loss(hp, batch, new, trace, -(weight * surrogate).sum(), rho)

@@ -173,10 +173,10 @@ class DQNLoss:
         z_tm1, _ = nets["policy"](batch["obs"])
         z_t, _ = targets["policy"](batch["next_obs"])
         chooser = nets["policy"](batch["next_obs"])[0] if self.hp.double else z_t
-        after, taken = z_t.atoms_of(chooser.best()), z_tm1.atoms_of(batch["action"])
-        loss, td_error = z_tm1.kind.td_loss(taken, after, batch["reward"], batch["discount"], self.hp.huber_delta)
+        z_next, z_chosen = z_t.atoms_of(chooser.best()), z_tm1.atoms_of(batch["action"])
+        loss, td_error = z_tm1.kind.td_loss(z_chosen, z_next, batch["reward"], batch["discount"], self.hp.huber_delta)
         loss = apply_importance_weights(loss, batch)
-        stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.expectation(taken).mean()}
+        stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.expectation(z_chosen).mean()}
         return LossOutput(loss.mean(), stats, td_error if self.hp.prioritized else None)
 
 
@@ -194,8 +194,8 @@ class TDError:
         with torch.inference_mode():
             z_tm1, z_t = self._values(row_tm1, None), self._values(row_t, mask_t)
             actions, rewards, discounts = (torch.from_numpy(x.reshape(-1)) for x in (action, reward, discount))
-            taken, after = z_tm1.atoms_of(actions), z_t.atoms_of(z_t.best())
-            _, td_error = z_tm1.kind.td_loss(taken, after, rewards, discounts, self.huber_delta)
+            z_chosen, z_next = z_tm1.atoms_of(actions), z_t.atoms_of(z_t.best())
+            _, td_error = z_tm1.kind.td_loss(z_chosen, z_next, rewards, discounts, self.huber_delta)
             found: Array = td_error.numpy().reshape(reward.shape)
         return found
 

@@ -173,30 +173,30 @@ class VTraceLoss:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of sequences ``[N, T, ...]``, and its statistics."""
         weight = batch["weight"].t()
-        now = Unrolled.of(apply, batch)
-        rho = (now.log_prob - batch["log_prob"].t()).detach().exp()
-        trace = vtrace_of(self.hp, batch, now, rho)
-        return actor_critic_loss(self.hp, batch, now, trace, -(weight * trace.pg_advantages * now.log_prob).sum(), rho)
+        new = Unrolled.of(apply, batch)
+        rho = (new.log_prob - batch["log_prob"].t()).detach().exp()
+        trace = vtrace_of(self.hp, batch, new, rho)
+        return actor_critic_loss(self.hp, batch, new, trace, -(weight * trace.pg_advantages * new.log_prob).sum(), rho)
 
 
-def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, rho: Tensor) -> VTrace:
+def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, rho: Tensor) -> VTrace:
     """V-trace of sequences with importance ratios ``[T, N]``. Next values at episode ends are those of the acting weights."""
     terminated, truncated = batch["terminated"].t(), batch["truncated"].t()
-    ahead = torch.cat([now.value[1:], now.last_value[None]])
-    v_t = torch.where(terminated | truncated, batch["next_value"].t(), ahead)
+    next_value = torch.cat([new.value[1:], new.last_value[None]])
+    v_t = torch.where(terminated | truncated, batch["next_value"].t(), next_value)
     return vtrace(
-        batch["reward"].t(), now.value, v_t, terminated, truncated, rho,
+        batch["reward"].t(), new.value, v_t, terminated, truncated, rho,
         discount=hp.discount, clip_rho=hp.clip_rho, clip_c=hp.clip_c, clip_pg_rho=hp.clip_rho,
     )  # fmt: skip
 
 
 def actor_critic_loss(
-    hp: IMPALA, batch: Mapping[str, Any], now: Unrolled, trace: VTrace, policy_loss: Tensor, rho: Tensor
+    hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, trace: VTrace, policy_loss: Tensor, rho: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Sum of policy loss, value loss and entropy bonus, and its statistics."""
     weight = batch["weight"].t()
     value_loss = 0.5 * (weight * trace.errors.square()).sum()
-    entropy = (weight * now.entropy).sum()
+    entropy = (weight * new.entropy).sum()
     loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
     stats = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": (weight * rho).sum()}
     return loss, stats

@@ -164,9 +164,9 @@ class PPOLoss:
         self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of one minibatch ``[M, ...]``, and its statistics."""
-        hp, clip, (now, batch) = self.hp, coefficients["clip_range"], evaluated(apply, batch)
-        weight, value = batch["weight"], now.value
-        log_ratio = now.log_prob - batch["log_prob"]
+        hp, clip, (new, batch) = self.hp, coefficients["clip_range"], evaluated(apply, batch)
+        weight, value = batch["weight"], new.value
+        log_ratio = new.log_prob - batch["log_prob"]
         ratio = log_ratio.exp()
         advantage = batch["advantage"]
         if hp.normalize_advantage:
@@ -181,7 +181,7 @@ class PPOLoss:
             error = torch.maximum(error, (near - batch["target"]).square())
         policy_loss = -weight.dot(surrogate)
         value_loss = 0.5 * weight.dot(error)
-        entropy = weight.dot(now.entropy)
+        entropy = weight.dot(new.entropy)
 
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
         return loss, {

@@ -115,10 +115,10 @@ class R2D2Loss:
         hp, steps = self.hp, time_major(batch)
         # values of the steps and of the observations after them
         q_t, _ = unroll(nets["policy"], steps, hp.burn_in, steps["state"])
-        slow_t, _ = unroll(targets["policy"], steps, hp.burn_in, steps["state"])
-        best = slow_t.of((q_t if hp.double else slow_t).best())
-        after = best.gather(0, steps["ahead"] + torch.arange(hp.sequence_length)[:, None])
-        target = steps["reward"] + steps["discount"] * (signed_parabolic(after) if hp.value_rescaling else after)
+        target_q_t, _ = unroll(targets["policy"], steps, hp.burn_in, steps["state"])
+        best = target_q_t.of((q_t if hp.double else target_q_t).best())
+        next_q = best.gather(0, steps["ahead"] + torch.arange(hp.sequence_length)[:, None])
+        target = steps["reward"] + steps["discount"] * (signed_parabolic(next_q) if hp.value_rescaling else next_q)
         if hp.value_rescaling:
             target = signed_hyperbolic(target)
         value = q_t.values[: hp.sequence_length].gather(2, steps["action"][..., None])[..., 0]

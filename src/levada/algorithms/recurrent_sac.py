@@ -21,7 +21,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from levada.algorithms.checks import require_counts, require_fractions, require_numbers
-from levada.algorithms.sac import Temperature, most_entropy, soft_value, value_of
+from levada.algorithms.sac import Temperature, max_entropy, soft_value, value_of
 from levada.algorithms.sequenced import Sequenced
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
@@ -108,25 +108,25 @@ class RecurrentSACLoss:
         alpha = log_alpha.detach().exp()
         policy, _ = unroll(nets["policy"], steps, hp.burn_in, steps["state"])
         [values] = unroll(nets["critic"], steps, hp.burn_in, None)
-        [slow] = unroll(targets["critic"], steps, hp.burn_in, None)
+        [target_values] = unroll(targets["critic"], steps, hp.burn_in, None)
         # from rescaled values to returns, and back
-        seen_as = signed_parabolic if hp.value_rescaling else _same
-        told_as = signed_hyperbolic if hp.value_rescaling else _same
+        unscaled = signed_parabolic if hp.value_rescaling else _same
+        scaled = signed_hyperbolic if hp.value_rescaling else _same
         is_step = steps["is_step"]
         weight = is_step / is_step.sum()
 
-        soft = soft_value(policy, seen_as(slow), alpha).detach()
-        after = soft.gather(0, steps["ahead"] + torch.arange(hp.sequence_length)[:, None])
-        target = told_as(steps["reward"] + steps["discount"] * after)
+        soft_values = soft_value(policy, unscaled(target_values), alpha).detach()
+        next_value = soft_values.gather(0, steps["ahead"] + torch.arange(hp.sequence_length)[:, None])
+        target = scaled(steps["reward"] + steps["discount"] * next_value)
         chosen = value_of(values[:, : hp.sequence_length], steps["action"])
         errors = (chosen - target).masked_fill(is_step.logical_not(), 0.0)
         critic_loss = apply_importance_weights(0.5 * errors.square() * weight, batch).sum()
 
-        actor_loss = -(soft_value(policy, seen_as(values.detach()), alpha)[: hp.sequence_length] * weight).sum()
+        actor_loss = -(soft_value(policy, unscaled(values.detach()), alpha)[: hp.sequence_length] * weight).sum()
         entropy = policy.entropy().detach()[: hp.sequence_length]
         seen = map_nest(lambda leaf: leaf[hp.burn_in : hp.burn_in + hp.sequence_length], steps["obs"])
-        goal = hp.target_entropy_ratio * most_entropy(seen, self.num_actions)
-        alpha_loss = (log_alpha * ((entropy - goal) * weight).sum()).sum()
+        target_entropy = hp.target_entropy_ratio * max_entropy(seen, self.num_actions)
+        alpha_loss = (log_alpha * ((entropy - target_entropy) * weight).sum()).sum()
         stats = {
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": (chosen[0] * weight).sum(),
             "entropy": (entropy * weight).sum(), "alpha": alpha.sum(),

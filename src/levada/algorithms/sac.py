@@ -120,17 +120,17 @@ class SACLoss:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         log_alpha = nets["temperature"]()
         alpha = log_alpha.detach().exp()
-        after, log_prob_after = _act(nets["policy"].frozen, batch["next_obs"], batch["next_noise"])
-        soft = targets["critic"](batch["next_obs"], after).amin(dim=0) - alpha * log_prob_after
-        target = (batch["reward"] + batch["discount"] * soft).detach()
+        next_action, next_log_prob = _act(nets["policy"].frozen, batch["next_obs"], batch["next_noise"])
+        next_value = targets["critic"](batch["next_obs"], next_action).amin(dim=0) - alpha * next_log_prob
+        target = (batch["reward"] + batch["discount"] * next_value).detach()
         values = nets["critic"](batch["obs"], batch["action"])
         errors = values - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
 
         action, log_prob = _act(nets["policy"], batch["obs"], batch["noise"])
         actor_loss = (alpha * log_prob - nets["critic"].frozen(batch["obs"], action).amin(dim=0)).mean()
-        goal = -float(self.num_actions) if self.hp.target_entropy is None else self.hp.target_entropy
-        alpha_loss = -(log_alpha * (log_prob.detach() + goal).mean()).sum()
+        target_entropy = -float(self.num_actions) if self.hp.target_entropy is None else self.hp.target_entropy
+        alpha_loss = -(log_alpha * (log_prob.detach() + target_entropy).mean()).sum()
         stats = {
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": values.mean(), "entropy": -log_prob.mean(),
             "alpha": alpha.sum(),
@@ -173,8 +173,8 @@ class DiscreteSACLoss:
         log_alpha = nets["temperature"]()
         alpha = log_alpha.detach().exp()
         policy_t, _ = nets["policy"].frozen(batch["next_obs"])
-        soft = soft_value(policy_t, targets["critic"](batch["next_obs"]), alpha)
-        target = (batch["reward"] + batch["discount"] * soft).detach()
+        next_value = soft_value(policy_t, targets["critic"](batch["next_obs"]), alpha)
+        target = (batch["reward"] + batch["discount"] * next_value).detach()
         values = nets["critic"](batch["obs"])
         policy_tm1, _ = nets["policy"](batch["obs"])
         chosen = value_of(values, batch["action"])
@@ -183,8 +183,8 @@ class DiscreteSACLoss:
 
         actor_loss = -soft_value(policy_tm1, values.detach(), alpha).mean()
         entropy = policy_tm1.entropy().detach()
-        goal = self.hp.target_entropy_ratio * most_entropy(batch["obs"], self.num_actions)
-        alpha_loss = (log_alpha * (entropy - goal).mean()).sum()
+        target_entropy = self.hp.target_entropy_ratio * max_entropy(batch["obs"], self.num_actions)
+        alpha_loss = (log_alpha * (entropy - target_entropy).mean()).sum()
         stats = {
             "critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": chosen.mean(), "entropy": entropy.mean(),
             "alpha": alpha.sum(),
@@ -205,7 +205,7 @@ def value_of(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(-1, action.expand(values.shape[:-1])[..., None])[..., 0]
 
 
-def most_entropy(obs: Any, num_actions: int) -> Tensor:
+def max_entropy(obs: Any, num_actions: int) -> Tensor:
     """Maximum entropy, that of uniform random allowed actions: ``[*batch]``, or a scalar without an action mask."""
     if isinstance(obs, dict) and ACTION_MASK in obs:
         num_allowed: Tensor = (obs[ACTION_MASK] != 0).sum(dim=-1)

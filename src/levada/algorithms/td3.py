@@ -96,9 +96,9 @@ class TD3Loss:
         low, high = (torch.from_numpy(end.reshape(-1)).to(torch.float32) for end in ends)
         limit = self.hp.target_noise_clip
         noise = (self.hp.target_policy_noise * batch["noise"]).clamp(-limit, limit) * (0.5 * (high - low))
-        after = (_best(targets["policy"], batch["next_obs"]) + noise).clamp(low, high)
-        worth = targets["critic"](batch["next_obs"], after).amin(dim=0)
-        target = (batch["reward"] + batch["discount"] * worth).detach()
+        next_action = (_best(targets["policy"], batch["next_obs"]) + noise).clamp(low, high)
+        next_q = targets["critic"](batch["next_obs"], next_action).amin(dim=0)
+        target = (batch["reward"] + batch["discount"] * next_q).detach()
         values = nets["critic"](batch["obs"], batch["action"])
         errors = values - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()

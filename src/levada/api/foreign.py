@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from levada.run.directory import RunDirectory
-from levada.run.printable import printable
-from levada.run.trust import UntrustedError, why_no_key
+from levada.run.display.printable import printable
+from levada.run.storage.directory import RunDirectory
+from levada.run.storage.trust import UntrustedError, why_no_key
 
 KNOWN = {"algorithm_class": ("levada",), "env": ("gymnasium", "ale_py"), "network": ("levada",)}
 """Setting -> packages that a foreign run may name in it."""
@@ -45,7 +45,7 @@ def check_code(directory: RunDirectory, setting: str, name: object) -> None:
         why = "" if directory.is_ours else f"; the run was not made by you on this machine{_because()}"
         msg = (
             f"{directory.shown} names code of its own: {setting} is {printable(name)!r}, {what}{why}.\n"
-            "Loading it executes that code. If you trust whoever made the run: --trust (trust=True)."
+            "Loading it executes that code. If you trust its author: --trust (trust=True)."
         )
         raise UntrustedError(msg)
 
@@ -63,7 +63,7 @@ def check_env_kwargs(directory: RunDirectory, kwargs: object) -> None:
         if any(mark in text for mark in "/\\:~") or text.startswith(".") or text.endswith(".py"):
             msg = (
                 f"{directory.shown} was not made by you on this machine{_because()}, and env_kwargs name a file or a module: "
-                f"{printable(text)!r}.\nIf you trust whoever made the run: --trust (trust=True)."
+                f"{printable(text)!r}.\nIf you trust its author: --trust (trust=True)."
             )
             raise UntrustedError(msg)
 

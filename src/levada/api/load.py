@@ -23,13 +23,13 @@ from levada.flow import Episode, Flow, LevadaError, Statistics
 from levada.rl.acting.evaluation import Evaluation, TrainedPolicy
 from levada.rl.acting.evaluation import evaluate as evaluate_policy
 from levada.rl.envs.task import Task, TaskError
-from levada.run import checkpoint
-from levada.run.checkpoint import list_checkpoints
-from levada.run.directory import RunDirectory, RunDirectoryError
-from levada.run.files import short
 from levada.run.monitor import Monitor
-from levada.run.resume import check_belongs, newest_checkpoint
-from levada.run.state import check_numbers, learner_prefix
+from levada.run.storage import checkpoint
+from levada.run.storage.checkpoint import list_checkpoints
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
+from levada.run.storage.files import short
+from levada.run.storage.restore import check_belongs, newest_checkpoint
+from levada.run.storage.state import check_numbers, learner_prefix
 from levada.run.summary import Summary, summarize
 
 CUT_OFF = "cut off"

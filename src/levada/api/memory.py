@@ -23,8 +23,8 @@ from gymnasium import Space
 from levada.algorithms.checks import ConfigError
 from levada.flow import Flow
 from levada.flow.deployment import Deployment
-from levada.flow.derive import derive
 from levada.flow.nodes import Node
+from levada.flow.topology import derive
 from levada.memory import Memory, lines_of, nbytes_text
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import NStep
@@ -34,7 +34,7 @@ from levada.rl.learning.step import num_weights
 from levada.rl.policies.networks import default_network
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.size import WEIGHT_NBYTES
-from levada.runners.counts import useful_workers
+from levada.runners.deployments import useful_workers
 from levada.runners.processes import Processes
 
 WORKER_NBYTES = 60 << 20

@@ -19,7 +19,7 @@ from levada.rl.envs.task import EnvFactory, Task
 from levada.run.identity import Origin, Setting
 from levada.run.until import Until
 from levada.runners.auto import Auto
-from levada.runners.counts import check_threads
+from levada.runners.deployments import check_threads
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads

@@ -30,16 +30,16 @@ from levada.flow.deployment import Deployment
 from levada.memory import machine_memory
 from levada.portable import differences, machine
 from levada.rl.policies import precision
-from levada.run.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
-from levada.run.directory import RunDirectory
-from levada.run.display import Mode, displayed
-from levada.run.exits import sys_exit_is_an_error
-from levada.run.files import short
+from levada.run.display.displays import Mode, displayed
+from levada.run.display.printable import printable
 from levada.run.monitor import Monitor
-from levada.run.printable import printable
-from levada.run.resume import resume as resume_directory
-from levada.run.state import begun_anew, check_fits, check_numbers, unpack
+from levada.run.storage.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
+from levada.run.storage.directory import RunDirectory
+from levada.run.storage.files import short
+from levada.run.storage.restore import resume as resume_directory
+from levada.run.storage.state import begun_anew, check_fits, check_numbers, unpack
 from levada.run.until import Until
+from levada.run.user_exit import sys_exit_is_an_error
 from levada.runners.processes import Processes, check_start
 
 

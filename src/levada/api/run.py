@@ -22,20 +22,20 @@ from levada.rl.compute import torch_modes
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
-from levada.run.directory import RunDirectory
-from levada.run.display import Display, UntilClosed
-from levada.run.execute import execute
-from levada.run.exits import sys_exit_is_an_error
+from levada.run.display.displays import Display, UntilClosed
+from levada.run.display.text import summary_text
 from levada.run.identity import Identity
 from levada.run.interrupt import Interrupted
+from levada.run.loop import execute
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines, MetricSink, TensorBoard
-from levada.run.state import pack
+from levada.run.storage.directory import RunDirectory
+from levada.run.storage.state import pack
 from levada.run.summary import Summary
 from levada.run.until import Until
-from levada.run.words import summary_text
-from levada.runners.allocation import keep_freed_memory
+from levada.run.user_exit import sys_exit_is_an_error
 from levada.runners.auto import Auto
+from levada.runners.malloc import keep_freed_memory
 
 _AUTO = (10, 10.0)
 """Updates and seconds between checkpoints. Shards whose states take long to save are ready for a checkpoint after each

@@ -14,14 +14,14 @@ from typing import Any
 from levada.api.load import LoadError, look_in, read_checkpoint, read_config, read_task
 from levada.api.options import Options
 from levada.flow import Flow, RunState
-from levada.flow.payload import derive_seed
+from levada.flow.items import derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import PrefixView
 from levada.rl.learning.starting import Startable, StartError
-from levada.run.checkpoint import Checkpoint, CheckpointError
-from levada.run.directory import CONFIG, RunDirectory
-from levada.run.files import short
-from levada.run.state import check_numbers, learner_prefix
+from levada.run.storage.checkpoint import Checkpoint, CheckpointError
+from levada.run.storage.directory import CONFIG, RunDirectory
+from levada.run.storage.files import short
+from levada.run.storage.state import check_numbers, learner_prefix
 from levada.runners.saving import begun_with
 
 

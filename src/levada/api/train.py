@@ -21,12 +21,12 @@ from levada.flow.patience import telling_of_hangs
 from levada.memory import machine_memory
 from levada.portable import Mode as Portable
 from levada.rl.envs.task import Task
-from levada.run.directory import RunDirectory, absolute
-from levada.run.display import Display, Mode, displayed
-from levada.run.exits import sys_exit_is_an_error
+from levada.run.display.displays import Display, Mode, displayed
 from levada.run.identity import Identity, Origin, Setting
 from levada.run.monitor import Monitor
+from levada.run.storage.directory import RunDirectory, absolute
 from levada.run.until import Until
+from levada.run.user_exit import sys_exit_is_an_error
 from levada.runners.processes import Processes, check_start
 
 LOOK_S = 5.0

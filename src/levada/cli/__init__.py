@@ -26,10 +26,10 @@ from levada.portable import VARIABLE, Mode, fix, is_mode
 
 VERBS = {
     "train": ("ppo --env CartPole-v1", "train a policy"),
-    "resume": ("RUN", "go on with a run, also a killed one"),
-    "eval": ("RUN", "play episodes with a trained policy"),
+    "resume": ("RUN", "continue an interrupted run"),
+    "eval": ("RUN", "evaluate a trained policy"),
     "show": ("ppo --env CartPole-v1", "print or draw the flow of an algorithm"),
-    "check": ("ppo --env CartPole-v1", "check flow and environment, run nothing"),
+    "check": ("ppo --env CartPole-v1", "check a flow and its environment without running them"),
     "algorithms": ("", "list the algorithms"),
 }
 """Command -> example arguments, and what it does."""

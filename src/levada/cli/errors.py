@@ -33,13 +33,13 @@ import levada
 from levada.flow.errors import LevadaError
 from levada.flow.mistakes import place_of
 from levada.flow.strays import StrayError
-from levada.run.exits import ExitError, OwnExit, sys_exit_is_an_error
-from levada.run.files import short
-from levada.run.printable import printable
-from levada.run.streams import CLOSED
+from levada.run.display.closed_pipes import CLOSED
+from levada.run.display.printable import printable
+from levada.run.storage.files import short
+from levada.run.user_exit import ExitError, OwnExit, sys_exit_is_an_error
 
 if TYPE_CHECKING:
-    from levada.run.directory import RunDirectory  # loads numpy, for which `levada --help` should not wait
+    from levada.run.storage.directory import RunDirectory  # loads numpy, for which `levada --help` should not wait
 
 THREADS_S = 1.0
 """Seconds that threads left by an environment may take to finish."""

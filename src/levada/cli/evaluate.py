@@ -17,9 +17,9 @@ from levada.api import load
 from levada.cli.errors import say
 from levada.cli.parse import env_kwargs_of, parse_run
 from levada.cli.resume import keep_to_installed
-from levada.run.files import short
-from levada.run.stdout import reserved_stdout
-from levada.run.words import return_text
+from levada.run.display.stdout import reserved_stdout
+from levada.run.display.text import return_text
+from levada.run.storage.files import short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def _play(options: EvalOptions, stdout: TextIO) -> int:
             "return_min": float(returns.min()), "return_max": float(returns.max()),
         }), file=stdout)  # fmt: skip
         return 0
-    how = "likeliest actions" if evaluation.deterministic else "sampled actions"
+    how = "deterministic actions" if evaluation.deterministic else "sampled actions"
     say(
         f"{result.summary.algorithm} on {result.summary.env}, version {evaluation.version}, {len(returns)} episodes, {how}: "
         f"return {return_text(evaluation.mean)} +- {return_text(evaluation.std)}, "

@@ -14,8 +14,8 @@ from levada.api.load import read_setting
 from levada.cli.errors import RunFailedError
 from levada.cli.parse import join_until, parse_run
 from levada.cli.train import Shown
-from levada.run.directory import RunDirectory
 from levada.run.interrupt import Interrupted
+from levada.run.storage.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from levada.algorithms.registry import algorithm_home
 from levada.api import Options, Result, deployment, launch
 from levada.cli.errors import INTERRUPTED, RunFailedError, UsageError, silence_warnings, tell
 from levada.cli.parse import EnvOption, origins, parse
-from levada.run.directory import RunDirectory
-from levada.run.display import Mode
-from levada.run.files import short
+from levada.run.display.displays import Mode
 from levada.run.interrupt import Interrupted
+from levada.run.storage.directory import RunDirectory
+from levada.run.storage.files import short
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,12 +21,7 @@ from levada.flow.errors import (
     Problem,
     StreamError,
 )
-from levada.flow.graph import Flow
-from levada.flow.nodes import Edge, Input, Node, Stream, Updates
-from levada.flow.payload import Draw, Episode, Experience, Header, Item, Shard, derive_seed
-from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Stateful, Table, Update, close
-from levada.flow.state import RunState
-from levada.flow.watch import (
+from levada.flow.events import (
     ChannelStatistics,
     Consumed,
     Dropped,
@@ -46,6 +41,11 @@ from levada.flow.watch import (
     Stored,
     Used,
 )
+from levada.flow.graph import Flow
+from levada.flow.items import Draw, Episode, Experience, Header, Item, Shard, derive_seed
+from levada.flow.nodes import Edge, Input, Node, Stream, Updates
+from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Stateful, Table, Update, close
+from levada.flow.state import RunState
 
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",

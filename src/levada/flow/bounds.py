@@ -1,15 +1,15 @@
-"""Guarantees of each queue, as data and in words; the proof is in `levada.flow.derive`."""
+"""Guarantees of each queue, as data and in words; the proof is in `levada.flow.topology`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from levada.flow.derive import Channel, derive
-from levada.flow.words import plural
+from levada.flow.draw.words import plural
+from levada.flow.topology import Channel, derive
 
 if TYPE_CHECKING:
-    from levada.flow.graph import Flow
+    from levada.flow.model import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Bound:
         return f"{self.channel}: {tickets}{per_update}{window}, {lag}{whose}{idle}"
 
 
-def find_bounds(flow: Flow) -> list[Bound]:
+def find_bounds(flow: Graph) -> list[Bound]:
     """Return the bound of each queue, in the order in which the flow was built."""
     return [bound_of(channel) for channel in derive(flow).channels]
 

@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from levada.flow.derive import Channel, Topology, ancestors, consumers, derive, policy_read, shard_batches
 from levada.flow.errors import Problem
 from levada.flow.nodes import Node
+from levada.flow.topology import Channel, Topology, ancestors, consumers, derive, policy_read, shard_batches
 
 if TYPE_CHECKING:
-    from levada.flow.graph import Flow
+    from levada.flow.model import Graph
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    flow: Flow
+    flow: Graph
     topology: Topology
 
 
 def find_problems(
-    flow: Flow, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
+    flow: Graph, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
 ) -> list[Problem]:
     """Return every problem of a flow, errors before warnings.
 
@@ -163,7 +163,7 @@ def _replays(s: _Subject) -> Iterator[Problem]:
                 )  # fmt: skip
 
 
-def _closed_cycle(flow: Flow, replay: str) -> list[str]:
+def _closed_cycle(flow: Graph, replay: str) -> list[str]:
     """Return the nodes on the path from a replay back to itself, if everything that could ever be stored in it was sampled
     from it, directly or through other replays; otherwise an empty list.
     """
@@ -180,7 +180,7 @@ def _closed_cycle(flow: Flow, replay: str) -> list[str]:
     return _way_back(flow, replay, replay, ()) if replay in origins else []
 
 
-def _way_back(flow: Flow, name: str, to: str, seen: tuple[str, ...]) -> list[str]:
+def _way_back(flow: Graph, name: str, to: str, seen: tuple[str, ...]) -> list[str]:
     """Return one path by which items stored in a replay were sampled from `to`, in the order in which items pass."""
     for edge in flow.edges:
         if edge.kind == "store" and edge.target == name:
@@ -336,7 +336,7 @@ def _weight_edge(s: _Subject, channel: Channel) -> Iterator[Problem]:
         yield _cannot_start(s.flow, channel, why)
 
 
-def _cannot_start(flow: Flow, channel: Channel, why: str) -> Problem:
+def _cannot_start(flow: Graph, channel: Channel, why: str) -> Problem:
     registers = [register for name in channel.sources for _, register in flow.nodes[name].reads]
     cycle = " -> ".join([*channel.sources, channel.consumer, *channel.learners, *registers[:1], *channel.sources[:1]])
     return Problem(
@@ -408,7 +408,7 @@ def _reproducible(s: _Subject) -> Iterator[Problem]:
 def _reporting(s: _Subject) -> Iterator[Problem]:
     if not any(node.kind == "report" for node in s.flow.nodes.values()):
         yield Problem(
-            "LV108", s.flow.name, "reports nothing, so whoever waits for a report waits for ever",
+            "LV108", s.flow.name, "reports nothing, so a caller that waits for a report waits forever",
             "at least one report", "Add flow.report(update.stats).",
         )  # fmt: skip
 

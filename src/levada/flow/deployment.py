@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from levada.flow.events import Instrument, Report, Statistics
 from levada.flow.state import RunState
-from levada.flow.watch import Instrument, Report, Statistics
 
 if TYPE_CHECKING:
     from levada.flow.graph import Flow

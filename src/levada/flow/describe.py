@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from levada.flow.graph import Flow
+    from levada.flow.model import Graph
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
-def flow_to_json(flow: Flow) -> dict[str, Any]:
+def flow_to_json(flow: Graph) -> dict[str, Any]:
     """Return the graph as JSON-able data."""
     return {
         "flow": flow.name,
@@ -32,7 +32,7 @@ def flow_to_json(flow: Flow) -> dict[str, Any]:
     }
 
 
-def flow_hash(flow: Flow) -> str:
+def flow_hash(flow: Graph) -> str:
     """Return the SHA-256 of the canonical JSON form, in hexadecimal."""
     return sha256(json.dumps(flow_to_json(flow), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

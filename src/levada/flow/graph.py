@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from levada.flow.channels import Latest, Order, Prioritized, Removal, Replay, Sampling
 from levada.flow.errors import ChannelError, FlowError, NameInUseError, Problem, StreamError
+from levada.flow.model import Graph
 from levada.flow.nodes import Edge, Input, Node, NodeKind, Stream, Updates
 from levada.flow.protocols import LearnerRecipe, Source
 
 if TYPE_CHECKING:
     from levada.flow.bounds import Bound
     from levada.flow.deployment import Deployment
-    from levada.flow.watch import Instrument, Report
+    from levada.flow.events import Instrument, Report
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -42,7 +43,7 @@ K = TypeVar("K", bound=str)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-class Flow:
+class Flow(Graph):
     """The graph of one training job: plain data that can be printed, drawn, checked, hashed and run.
 
     Raises:
@@ -52,11 +53,7 @@ class Flow:
     """
 
     def __init__(self, name: str) -> None:
-        self.name = _checked_name(name, "Flow")
-        self.nodes: dict[str, Node] = {}
-        self.registers: dict[str, Latest[Any]] = {}
-        self.replays: dict[str, Replay[Any]] = {}
-        self.edges: list[Edge] = []
+        super().__init__(_checked_name(name, "Flow"))
         self._scope: tuple[str, ...] = ()
 
     # ---- nodes
@@ -289,10 +286,6 @@ class Flow:
 
         return find_bounds(self)
 
-    def learners(self) -> dict[str, Any]:
-        """Learner recipes by node name."""
-        return {node.name: node.work for node in self.nodes.values() if node.kind == "learn"}
-
     def to_json(self) -> dict[str, Any]:
         """Return the graph as JSON, identical in every process."""
         from levada.flow.describe import flow_to_json
@@ -307,18 +300,18 @@ class Flow:
 
     def mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart."""
-        from levada.flow.mermaid import to_mermaid
+        from levada.flow.draw.mermaid import to_mermaid
 
         return to_mermaid(self)
 
     def svg(self) -> str:
         """Return the graph as an SVG drawing."""
-        from levada.flow.svg import to_svg
+        from levada.flow.draw.svg import to_svg
 
         return to_svg(self)
 
     def __str__(self) -> str:
-        from levada.flow.text import to_text
+        from levada.flow.draw.text import to_text
 
         return to_text(self)
 

@@ -9,7 +9,7 @@ from levada.flow.channels import Queue
 from levada.flow.errors import StreamError
 
 if TYPE_CHECKING:
-    from levada.flow.graph import Flow
+    from levada.flow.model import Graph
 
 T_co = TypeVar("T_co", covariant=True)
 W = TypeVar("W")
@@ -79,7 +79,7 @@ class Stream(Generic[T_co]):
     """
 
     input: Input
-    flow: Flow = field(repr=False, compare=False)
+    flow: Graph = field(repr=False, compare=False)
 
     def via(self, queue: Queue) -> Stream[T_co]:
         """Return the same stream, carried by `queue`.

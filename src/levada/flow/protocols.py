@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from levada.flow.payload import Allocate, Shard
+from levada.flow.items import Allocate, Shard
 
 W = TypeVar("W")
 T = TypeVar("T")

@@ -2,11 +2,11 @@
 
     from levada.run.until import Until                      # return=475 steps=100_000
     from levada.run.monitor import Monitor                  # counts env steps, episodes, returns
-    from levada.run.directory import RunDirectory           # config.json, metrics.jsonl, summary.json
-    from levada.run.checkpoint import save, newest, load    # safetensors + JSON
+    from levada.run.storage.directory import RunDirectory           # config.json, metrics.jsonl, summary.json
+    from levada.run.storage.checkpoint import save, newest, load    # safetensors + JSON
     from levada.run.sinks import JsonLines, TensorBoard
-    from levada.run.display import make_display
-    from levada.run.execute import execute                  # the loop that joins them
+    from levada.run.display.displays import make_display
+    from levada.run.loop import execute                  # the loop that joins them
 
 Errors:
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from levada.run.exits import OwnExit
+from levada.run.user_exit import OwnExit
 
 MESSAGE = "\nstopping after this update; press Ctrl-C again to stop at once\n"
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))

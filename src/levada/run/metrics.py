@@ -26,7 +26,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from levada.flow.watch import Statistics
+from levada.flow.events import Statistics
 from levada.run.monitor import Monitor
 from levada.run.summary import lags
 

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from levada.flow.payload import Episode, Header
-from levada.flow.watch import Dropped, Emptied, Event, Failed, Fired, Reported, Used
+from levada.flow.events import Dropped, Emptied, Event, Failed, Fired, Reported, Used
+from levada.flow.items import Episode, Header
 from levada.run.returns import ReturnHistory
 from levada.run.until import RETURN_WINDOW, Until
 

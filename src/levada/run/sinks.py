@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from levada.run.files import open_file
-from levada.run.plain import finite
+from levada.run.storage.files import open_file
+from levada.run.storage.strict_json import finite
 
 _PIECE = 1 << 16
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from levada.run.display.text import return_text
 from levada.run.monitor import Monitor
 from levada.run.returns import Stretch
 from levada.run.until import RETURN_WINDOW, Until
-from levada.run.words import return_text
 
 LOOKS: Final = 16
 """Number of checks in a budget, of which those in its second half are made."""

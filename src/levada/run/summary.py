@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from levada.flow.watch import ChannelStatistics, LagStatistics, Ledger, Statistics
+from levada.flow.events import ChannelStatistics, LagStatistics, Ledger, Statistics
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
-from levada.run.plain import finite
+from levada.run.storage.strict_json import finite
 
 
 class LagSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
-from levada.flow.derive import derive
+from levada.flow.draw.words import plural
+from levada.flow.events import Event, Fired, Instrument
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
-from levada.flow.watch import Event, Fired, Instrument
-from levada.flow.words import plural
-from levada.runners.accounts import num_cores
+from levada.flow.topology import derive
 from levada.runners.hub_run import HubRun
 from levada.runners.inline import Inline, InlineRun
 from levada.runners.processes import Processes
-from levada.runners.processes.remote.run import RemoteRun
+from levada.runners.processes.learner.handle import RemoteRun
+from levada.runners.statistics import num_cores
 
 TRIAL_S = 0.5
 """Minimum duration of the trial in seconds, after the first update, which also loads and records."""

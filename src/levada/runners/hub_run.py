@@ -14,16 +14,16 @@ from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any, Self
 
-from levada.flow.derive import Topology, derive
 from levada.flow.errors import FlowWarning, LevadaError
+from levada.flow.events import Failed, Instrument, Report, Reported, Statistics
 from levada.flow.graph import Flow
+from levada.flow.items import Shard, derive_seed
 from levada.flow.nodes import Node
 from levada.flow.patience import HANG_S, tell
-from levada.flow.payload import Shard, derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
-from levada.flow.watch import Failed, Instrument, Report, Reported, Statistics
-from levada.runners.accounts import ANEW, Accounts
+from levada.flow.topology import Topology, derive
+from levada.runners.firing import explain, perform
 from levada.runners.saving import (
     ShardKey,
     collect,
@@ -36,6 +36,7 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.snapshots import History
+from levada.runners.statistics import ANEW, Accounts
 from levada.runners.tables import TableLostError, TablePlace, TableRecipe, Tables, TablesHere
 from levada.runners.transport import (
     Carrier,
@@ -49,7 +50,6 @@ from levada.runners.transport import (
     TicketDone,
     Transport,
 )
-from levada.runners.work import explain, perform
 from levada.schedule import (
     Deal,
     Finished,

@@ -28,14 +28,14 @@ from time import perf_counter, process_time
 from typing import Any, Self
 
 from levada.flow.errors import FlowWarning, LevadaError
+from levada.flow.events import Instrument, Report, Reported, Statistics
 from levada.flow.graph import Flow
+from levada.flow.items import Item, Shard, derive_seed
 from levada.flow.patience import hung_s
-from levada.flow.payload import Item, Shard, derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import Arrays, RunState
-from levada.flow.watch import Instrument, Report, Reported, Statistics
-from levada.runners.accounts import Accounts
-from levada.runners.counts import check_counts, check_threads, parse_place, place_text
+from levada.runners.deployments import check_counts, check_threads, parse_place, place_text
+from levada.runners.firing import explain, leave_if_forked, perform, read_weights
 from levada.runners.saving import (
     ShardKey,
     collect,
@@ -48,8 +48,8 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.snapshots import History, SaveRule, Snapshots
+from levada.runners.statistics import Accounts
 from levada.runners.tables import Tables
-from levada.runners.work import explain, leave_if_forked, perform, read_weights
 from levada.schedule import (
     Begin,
     Finished,

@@ -11,8 +11,8 @@ import numpy as np
 
 from levada.flow.errors import NotSavedError
 from levada.flow.graph import Flow
+from levada.flow.items import Shard, derive_seed
 from levada.flow.nodes import Node
-from levada.flow.payload import Shard, derive_seed
 from levada.flow.protocols import Stateful, close
 from levada.flow.state import Arrays, RunState
 from levada.flow.strays import StrayError, is_stray

@@ -11,10 +11,10 @@ import numpy as np
 from levada.flow.channels import Replay
 from levada.flow.errors import LevadaError, NotSavedError
 from levada.flow.graph import Flow
-from levada.flow.payload import Allocate, derive_seed
+from levada.flow.items import Allocate, derive_seed
 from levada.flow.protocols import Stateful, Table
 from levada.flow.state import Arrays, RunState
-from levada.runners.work import WorkError
+from levada.runners.firing import WorkError
 from levada.schedule import Insert, Reprioritize
 from levada.tables import ItemTable
 

@@ -19,11 +19,11 @@ from time import monotonic, thread_time
 from typing import Any
 
 from levada.flow.errors import LevadaInternalError
+from levada.flow.events import Instrument
 from levada.flow.graph import Flow
-from levada.flow.payload import Shard
+from levada.flow.items import Shard
 from levada.flow.state import Arrays, RunState
-from levada.flow.watch import Instrument
-from levada.runners.counts import (
+from levada.runners.deployments import (
     MAX_WORKER_THREADS,
     check_counts,
     check_workers,
@@ -31,8 +31,8 @@ from levada.runners.counts import (
     place_text,
     useful_workers,
 )
-from levada.runners.host import ShardHost
 from levada.runners.hub_run import HubRun
+from levada.runners.shard_host import ShardHost
 from levada.runners.transport import CarrierEnded, Plan, Said
 from levada.schedule import Ticket
 

@@ -21,10 +21,10 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from levada.flow.derive import ShardStage
+from levada.flow.items import Shard
 from levada.flow.nodes import Node
-from levada.flow.payload import Shard
 from levada.flow.state import Arrays
+from levada.flow.topology import ShardStage
 from levada.runners.snapshots import SaveRule
 from levada.schedule import Closed, Ticket
 from levada.schedule.shards import Stores

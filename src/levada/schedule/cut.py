@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from levada.flow.payload import Header
+from levada.flow.items import Header
 
 
 class QueueAccount(Struct, frozen=True):

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from levada.flow.payload import Draw, Episode, Header, Item
-from levada.flow.watch import Event as WatchEvent
+from levada.flow.events import Event as WatchEvent
+from levada.flow.items import Draw, Episode, Header, Item
 
 
 class Read(Struct, frozen=True):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from levada.flow.derive import Channel, ShardStage, Storage, Topology, ancestors
+from levada.flow.events import ChannelStatistics, Consumed, Dropped, Published, ReplayStatistics, Report, Reported, Used
+from levada.flow.items import Draw, Header, Item
 from levada.flow.nodes import Node
-from levada.flow.payload import Draw, Header, Item
-from levada.flow.watch import ChannelStatistics, Consumed, Dropped, Published, ReplayStatistics, Report, Reported, Used
+from levada.flow.topology import Channel, ShardStage, Storage, Topology, ancestors
 from levada.schedule.cut import Cut
 from levada.schedule.events import (
     Closed,

@@ -1,10 +1,10 @@
 """The state machine of one queue: tickets, order, staleness, and an account of every item.
 
-The rules, and the proof of the bound, are in `levada.flow.derive`. One mechanism serves every kind of queue: an item may
+The rules, and the proof of the bound, are in `levada.flow.topology`. One mechanism serves every kind of queue: an item may
 be consumed if its number is below `oldest unconsumed + window`. Admission order is a window of 1. Where tickets come
 back at consumption (free-running, or dropping), overtaking is unrestricted.
 
->>> from levada.flow.derive import derive
+>>> from levada.flow.topology import derive
 >>> queue = QueueMachine(_example())         # max_lag=1, two items per update: four tickets
 >>> [queue.issue("rollout").number for _ in range(4)], queue.may_issue("rollout")
 ([0, 1, 2, 3], False)
@@ -29,10 +29,10 @@ from math import inf
 from msgspec import Struct
 
 from levada.flow.channels import Queue
-from levada.flow.derive import Channel
+from levada.flow.events import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger
+from levada.flow.items import Header, Item
 from levada.flow.nodes import Input
-from levada.flow.payload import Header, Item
-from levada.flow.watch import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger
+from levada.flow.topology import Channel
 from levada.schedule.cut import QueueAccount
 
 

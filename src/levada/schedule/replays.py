@@ -5,7 +5,7 @@ inserted, and the balance may delay that. In admission order with a tolerance of
 way. A ticket then names the version that follows from the draws before it existed: for ticket a, the number of draws when
 ticket a - B was settled, where B is the number of tickets in existence. It is issued once that version is published.
 
->>> from levada.flow.derive import derive
+>>> from levada.flow.topology import derive
 >>> replay = ReplayMachine(_example(), keep=3)       # two tickets; four entries, then two samples per insert; draws of two
 >>> for value in "abcdef":
 ...     number = replay.issue("rollout").number
@@ -27,9 +27,9 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from levada.flow.channels import Replay
-from levada.flow.derive import Storage
-from levada.flow.payload import Draw, Header, Item
-from levada.flow.watch import Dropped, Emptied, Ledger, ReplayStatistics, Stored
+from levada.flow.events import Dropped, Emptied, Ledger, ReplayStatistics, Stored
+from levada.flow.items import Draw, Header, Item
+from levada.flow.topology import Storage
 from levada.schedule.cut import ReplayAccount, Uncounted
 from levada.schedule.events import Insert
 from levada.schedule.limiter import ReplayLimiter

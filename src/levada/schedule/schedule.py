@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from levada.flow.derive import derive
 from levada.flow.errors import LevadaInternalError
-from levada.flow.payload import Item
+from levada.flow.items import Item
+from levada.flow.topology import derive
 from levada.schedule.events import (
     Begin,
     Closed,

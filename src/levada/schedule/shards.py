@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from levada.flow.derive import ShardStage
+from levada.flow.items import Draw, Header, Item
 from levada.flow.nodes import Edge, Node
-from levada.flow.payload import Draw, Header, Item
+from levada.flow.topology import ShardStage
 from levada.schedule.events import Closed, Finished, Firing, Output, Read, Start, Ticket
 from levada.schedule.stages import StageMachine
 

@@ -9,7 +9,7 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from levada.flow.derive import ShardStage
+from levada.flow.topology import ShardStage
 from levada.schedule.events import Closed, Deal, Ticket
 from levada.schedule.queues import QueueMachine
 from levada.schedule.replays import ReplayMachine

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from levada.flow.items import Draw, Item
 from levada.flow.nodes import Node
-from levada.flow.payload import Draw, Item
 from levada.schedule.events import Firing, Read, Start
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from levada.flow.channels import Replay
 from levada.flow.errors import NotSavedError
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.tables.index import Array, Drawn, Index
 
 

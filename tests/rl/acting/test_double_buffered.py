@@ -17,13 +17,13 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.ppo import PPO
 from levada.flow import Shard
-from levada.flow.payload import derive_seed
+from levada.flow.items import derive_seed
 from levada.rl.acting.double_buffered import DoubleBufferedSampler
 from levada.rl.acting.sampler import Sampler
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet
-from levada.run.hashing import params_sha256
+from levada.run.storage.hashing import params_sha256
 from levada.runners.processes import Processes
 
 CARTPOLE = Task("CartPole-v1")

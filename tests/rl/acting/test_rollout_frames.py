@@ -15,7 +15,7 @@ from levada.rl.acting.sampler import Sampler
 from levada.rl.data.frames import Frames
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
-from levada.run.hashing import params_sha256
+from levada.run.storage.hashing import params_sha256
 
 MODES = [None, *(mode.value for mode in AutoresetMode)]
 

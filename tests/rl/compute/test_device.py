@@ -26,7 +26,7 @@ from levada.rl.compute.tensors import flatten, rebuild
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.step import MinibatchStep
 from levada.rl.policies.policy import Policy
-from levada.run.hashing import params_sha256
+from levada.run.storage.hashing import params_sha256
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (16,)}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from levada.rl.compute import matmul as _products
-from levada.rl.compute.matmul import LARGE, has_quicker_products, quicker_product
+from levada.rl.compute.matmul import LARGE, faster_product, has_faster_products
 from levada.rl.compute.tracing import record
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def numbers(*shape):
     ],
 )
 def test_large_products_are_those_of_torch(operation, args):
-    quicker = quicker_product(operation, args, {})
+    quicker = faster_product(operation, args, {})
     wide = operation(*(arg.double() for arg in args))
     torch.testing.assert_close(quicker(*args).double(), wide, rtol=1e-5, atol=1e-4)
 
@@ -62,16 +62,16 @@ def test_large_products_are_those_of_torch(operation, args):
     ],
 )
 def test_all_else_stays_as_it_is(operation, args, kwargs):
-    assert quicker_product(operation, args, kwargs) is None
+    assert faster_product(operation, args, kwargs) is None
 
 
 def test_nothing_changes_where_mkl_is_quick(monkeypatch):
     monkeypatch.setattr(_products, "_least", lambda: math.inf)
-    assert quicker_product(aten.mm.default, (numbers(200, 200), numbers(200, 200)), {}) is None
-    assert not has_quicker_products([torch.Size([4096, 4096])], 4096)
+    assert faster_product(aten.mm.default, (numbers(200, 200), numbers(200, 200)), {}) is None
+    assert not has_faster_products([torch.Size([4096, 4096])], 4096)
 
 
 def test_by_the_largest_weight():
-    assert has_quicker_products([torch.Size([256]), torch.Size([2, 256, 128])], LARGE // (256 * 128))
-    assert not has_quicker_products([torch.Size([256]), torch.Size([2, 256, 128])], LARGE // (256 * 128) - 1)
-    assert not has_quicker_products([torch.Size([1 << 30])], 1)
+    assert has_faster_products([torch.Size([256]), torch.Size([2, 256, 128])], LARGE // (256 * 128))
+    assert not has_faster_products([torch.Size([256]), torch.Size([2, 256, 128])], LARGE // (256 * 128) - 1)
+    assert not has_faster_products([torch.Size([1 << 30])], 1)

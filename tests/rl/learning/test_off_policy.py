@@ -192,7 +192,7 @@ def test_auto_stays_with_a_recording_that_is_quicker_than_what_can_be_compiled(m
     live = learner()
     live.num_steps = 10**9
     for quicker, mode in ((False, "compiled"), (True, "recorded")):
-        monkeypatch.setattr("levada.rl.learning.off_policy.has_quicker_products", lambda *_, q=quicker: q)
+        monkeypatch.setattr("levada.rl.learning.off_policy.has_faster_products", lambda *_, q=quicker: q)
         monkeypatch.setattr("levada.rl.learning.off_policy.has_compiler", lambda: True)
         assert live._mode() == mode
     live = learner(compile=True)

@@ -116,7 +116,7 @@ def test_no_clock_is_read_while_a_flow_is_built(monkeypatch: pytest.MonkeyPatch)
         if event == "c_call" and called in clocks and frame.f_globals["__name__"].startswith("levada."):
             read.append(f"{called.__name__} in {frame.f_code.co_qualname}")
 
-    task, hashes = Task(partial(Still, IMAGES)), set()
+    task, hashes = Task(partial(Still, IMAGES)).resolved(), set()
     for _ in range(2):
         sys.setprofile(look)
         try:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from gymnasium import Space, spaces
 
-from levada.flow.payload import Serve, serve_here
+from levada.flow.items import Serve, serve_here
 from levada.rl.acting.network import PolicyNetwork, WeightsError
 from levada.rl.data.spaces import ACTION_MASK, OBS, Array, Nest, has_action_mask
 from levada.rl.envs.actions import make_encoder

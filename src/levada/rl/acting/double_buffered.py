@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from levada.flow import Shard
-from levada.flow.payload import derive_seed, serve_here
+from levada.flow.items import derive_seed, serve_here
 from levada.flow.state import PrefixView
 from levada.rl.acting.rollout import Rollout
 from levada.rl.acting.sampler import Sampler

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from levada.flow import Episode, Shard
-from levada.flow.payload import never
+from levada.flow.items import never
 from levada.flow.rng import rng_array, set_rng
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter

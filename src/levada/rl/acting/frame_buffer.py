@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.rl.acting.env_loop import Finals, StepBuffer, step_columns
 from levada.rl.data.frames import FramePart, FramePool, Frames
 from levada.rl.data.spaces import Array, Nest, canonical_observation_space

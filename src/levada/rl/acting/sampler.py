@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from levada.flow import Shard
-from levada.flow.payload import never
+from levada.flow.items import never
 from levada.rl.acting.env_loop import EnvLoop, StepBuffer, flat
 from levada.rl.acting.frame_buffer import step_buffer_for
 from levada.rl.acting.network import check_network

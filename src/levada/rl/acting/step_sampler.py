@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from levada.flow import Episode, Shard
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.rl.acting.env_loop import EnvLoop, Finals, StepBuffer
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for

@@ -48,7 +48,7 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor):
 """TorchScript source, because torch.jit.trace does not support a list of optional numbers."""
 
 
-def quicker_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Tensor] | None:
+def faster_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Tensor] | None:
     """Return a faster implementation of a matrix product; None if there is none, or if it is a different operation."""
     name = _NAMES.get(operation)
     if name is None or kwargs:
@@ -60,7 +60,7 @@ def quicker_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return getattr(_by_onednn(), name) if all(is_row) else None
 
 
-def has_quicker_products(shapes: Iterable[torch.Size], num_rows: int) -> bool:
+def has_faster_products(shapes: Iterable[torch.Size], num_rows: int) -> bool:
     """Return whether a recording has a faster product of this many rows with any of these weights."""
     return any(len(shape) > 1 and shape[-1] * shape[-2] * num_rows >= _least() for shape in shapes)
 

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from levada.flow import LevadaError
-from levada.rl.compute.matmul import quicker_product
+from levada.rl.compute.matmul import faster_product
 
 Tensors = tuple[Tensor, ...]
 
@@ -126,7 +126,7 @@ def _tanh(x: Tensor) -> Tensor:
     return (2.0 * x).sigmoid_().mul_(2.0).sub_(1.0)
 
 
-_QUICKER = {torch.ops.aten.tanh.default: _tanh}
+_FASTER = {torch.ops.aten.tanh.default: _tanh}
 """Operations that the replay implements differently."""
 
 
@@ -160,8 +160,8 @@ class _Recorder(TorchDispatchMode):
         taken = tree_map(self._stand_in, args), tree_map(self._stand_in, kwargs or {})
         outputs = made if isinstance(made, tuple | list) else (made,)
         numbers = tuple(self._add(output) if isinstance(output, Tensor) else None for output in outputs)
-        quicker = _QUICKER.get(func) or quicker_product(func, args, kwargs or {})
-        self._operations.append(_Operation(quicker or func, *taken, numbers))
+        faster = _FASTER.get(func) or faster_product(func, args, kwargs or {})
+        self._operations.append(_Operation(faster or func, *taken, numbers))
         return made
 
     def replay(self, results: Tensors) -> Callable[..., Tensors]:

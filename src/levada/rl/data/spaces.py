@@ -32,7 +32,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from levada.flow.errors import LevadaError
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.rl.data.nest import Array, Nest, join_path, leaves, map_nest, named_leaves, write
 
 __all__ = [

@@ -11,7 +11,7 @@ An environment is pickled with all its wrappers. Two kinds would lose their stat
 MuJoCo's (`MjData`) and those of the Arcade Learning Environment (`cloneState`, including its random number generator).
 
 A state is a pickle, and restoring one can execute any code in it. Restore only states that were written here or are trusted;
-to resume a run, see `levada.run.trust`.
+to resume a run, see `levada.run.storage.trust`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from torch import Tensor
 from levada.flow import LevadaError, Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl.compute.device import Sender, find_device
-from levada.rl.compute.matmul import has_quicker_products
+from levada.rl.compute.matmul import has_faster_products
 from levada.rl.compute.tensors import Stacks
 from levada.rl.compute.threads import use_threads
 from levada.rl.data.frames import Frames
@@ -308,7 +308,7 @@ class LiveLearner:
         earned = self.recipe.compile is True or (
             self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
             and not self.recipe.policy.state_size  # unrolling over its steps takes minutes to compile
-            and not has_quicker_products(self._step.layout.shapes, size)
+            and not has_faster_products(self._step.layout.shapes, size)
         )
         if not earned:
             return "recorded"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from levada.flow import Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl.compute.functional import Net
-from levada.rl.compute.matmul import has_quicker_products
+from levada.rl.compute.matmul import has_faster_products
 from levada.rl.compute.seeding import seeded
 from levada.rl.compute.tensors import flatten, rebuild
 from levada.rl.compute.threads import use_threads
@@ -335,7 +335,7 @@ class LiveOffPolicyLearner:
         earned = self.recipe.compile is True or (
             self.num_steps >= MINIBATCHES_THAT_EARN_COMPILING
             and not self.recipe.policy.state_size
-            and not has_quicker_products(self._layout.shapes, self.recipe.batch_size)
+            and not has_faster_products(self._layout.shapes, self.recipe.batch_size)
         )
         return "compiled" if earned and has_compiler() else "recorded"
 

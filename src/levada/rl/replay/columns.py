@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.rl.data.nest import join_path
 from levada.rl.data.spaces import Array, Nest, map_nest, named_leaves
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.rl.data.frames import FramePart, Frames
 from levada.rl.data.spaces import Array
 

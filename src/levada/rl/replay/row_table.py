@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from levada.flow import Replay
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.flow.state import PrefixView
 from levada.rl.data.frames import Frames
 from levada.rl.data.spaces import Array, Nest, map_nest

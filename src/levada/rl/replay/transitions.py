@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levada.flow import Replay
-from levada.flow.payload import Allocate
+from levada.flow.items import Allocate
 from levada.rl.data.frames import Frames
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Nest, leaves, map_nest

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from levada.flow.errors import DeploymentError
+from levada.flow.events import Instrument
 from levada.flow.graph import Flow
 from levada.flow.state import RunState
-from levada.flow.watch import Instrument
-from levada.runners.counts import (
+from levada.runners.deployments import (
     check_counts,
     check_seconds,
     check_threads,
@@ -20,11 +20,11 @@ from levada.runners.counts import (
     useful_workers,
 )
 from levada.runners.hub_run import HubRun
-from levada.runners.processes.forkserver import preload
 from levada.runners.processes.guard import check_start
-from levada.runners.processes.inference.place import Inference
-from levada.runners.processes.remote.run import RemoteRun
-from levada.runners.processes.tables.place import TableProcesses
+from levada.runners.processes.inference.handle import Inference
+from levada.runners.processes.ipc.forkserver import preload
+from levada.runners.processes.learner.handle import RemoteRun
+from levada.runners.processes.tables.handle import TableProcesses
 from levada.runners.processes.transport import SharedMemoryTransport
 
 Learner: TypeAlias = Literal["main", "worker"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
-from levada.runners.processes.forkserver import check_temporary_directory
+from levada.runners.processes.ipc.forkserver import check_temporary_directory
 
 _GUARD = 'if __name__ == "__main__":'
 

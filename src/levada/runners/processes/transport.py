@@ -9,13 +9,13 @@ from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any
 
-from levada.flow.payload import Shard
+from levada.flow.items import Shard
 from levada.flow.state import Arrays
-from levada.runners.processes.child import PATIENCE_S
-from levada.runners.processes.forkserver import prepare
-from levada.runners.processes.inference.place import Inference, InferencePlace
-from levada.runners.processes.process import WorkerProcess
-from levada.runners.processes.ring import Ring
+from levada.runners.processes.inference.handle import Inference, InferencePlace
+from levada.runners.processes.ipc.child import PATIENCE_S
+from levada.runners.processes.ipc.forkserver import prepare
+from levada.runners.processes.ipc.weights_ring import Ring
+from levada.runners.processes.worker.handle import WorkerProcess
 from levada.runners.transport import CarrierEnded, Plan, Said
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from levada.flow.errors import LevadaInternalError
-from levada.runners.processes.errors import unpack_error
 from levada.runners.processes.inference.messages import Call, Exchange, FromServer, Missing, Model, Refused
-from levada.runners.processes.wire import Wire
+from levada.runners.processes.ipc.errors import unpack_error
+from levada.runners.processes.ipc.wire import Wire
 
 GONE = 4
 """Exit code of a worker whose inference server is gone: its work in progress cannot be finished."""

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from levada.runners.processes.packet import Packet
-from levada.runners.processes.pool import Pool, Slots, take_all
-from levada.runners.processes.ring import RingPlace
+from levada.runners.processes.ipc.packet import Packet
+from levada.runners.processes.ipc.slots import Pool, Slots, take_all
+from levada.runners.processes.ipc.weights_ring import RingPlace
 
 
 class Parcel(Struct, frozen=True):

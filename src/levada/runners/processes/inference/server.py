@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from levada.runners.processes.errors import pack_error
 from levada.runners.processes.inference.messages import (
     Answer,
     Call,
@@ -31,8 +30,9 @@ from levada.runners.processes.inference.messages import (
     ToControl,
     ToServer,
 )
-from levada.runners.processes.ring import RingReader
-from levada.runners.processes.wire import Wire
+from levada.runners.processes.ipc.errors import pack_error
+from levada.runners.processes.ipc.weights_ring import RingReader
+from levada.runners.processes.ipc.wire import Wire
 
 SPARE_VERSIONS = 2
 """Number of models kept loaded beyond the versions of the ring: samplers with unbounded lag may request older ones."""

@@ -6,7 +6,7 @@ import os
 from itertools import count
 from typing import Any, NamedTuple
 
-from levada.runners.processes.packet import Packet
+from levada.runners.processes.ipc.packet import Packet
 
 _numbers = count()
 

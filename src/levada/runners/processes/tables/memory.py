@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.runners.processes.memory import Segment
+from levada.runners.processes.ipc.shared_memory import Segment
 from levada.runners.processes.tables.messages import Where
 
 

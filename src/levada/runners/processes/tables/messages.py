@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from levada.runners.processes.inference.messages import Parcel
-from levada.runners.processes.packet import Packet
+from levada.runners.processes.ipc.packet import Packet
 
 
 class Insert(Struct, frozen=True, tag=True):

@@ -1,0 +1,1 @@
+"""Drawings of a flow: ASCII text, SVG and Mermaid."""

@@ -1,0 +1,1 @@
+"""Displays of a run while it runs."""

@@ -1,0 +1,337 @@
+"""Display of a run while it runs: four implementations of one protocol.
+
+    display = make_display("auto")                      # live on a terminal, plain lines elsewhere
+    display.start(identity, until)
+    for report in run:
+        display.update(monitor, run.statistics)         # reads the clock; does nothing until the next refresh is due
+    display.finish(summary)                             # None if the run failed: only restores the terminal
+
+While the run's loop is busy, for instance with a long update, a thread updates the clock of the last state; see
+`levada.run.display.beat`.
+
+Displays write to stderr, so that stdout is free for the user. The exception is `JsonDisplay`, which is meant for programs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Literal, Protocol, TextIO
+
+import msgspec
+
+from levada.flow.draw.words import plural
+from levada.flow.events import Statistics
+from levada.run.display.beat import DRAWING, Beat
+from levada.run.display.closed_pipes import CLOSED, FULL
+from levada.run.display.printable import printable
+from levada.run.display.stdout import reserved_stdout
+from levada.run.display.text import lag_text, rate_text, return_text, reuse_text, summary_text
+from levada.run.display.view import View, Viewer, bottleneck_text, goal_text
+from levada.run.identity import Identity
+from levada.run.monitor import Monitor
+from levada.run.storage.strict_json import finite
+from levada.run.summary import Summary, lags
+from levada.run.until import Until
+
+Mode = Literal["auto", "live", "plain", "quiet", "json"]
+
+GRACE_S = 1.0
+"""Seconds by which a line may be late before it is written without new data from the run."""
+
+
+class Display(Protocol):
+    """Display of a run."""
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Called once, before anything is opened."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Called with a note for the user before the run starts."""
+        ...
+
+    def notice(self, text: str) -> bool:
+        """Called from a signal handler with an urgent note, to be shown with the next drawing.
+
+        Returns whether it will be shown. If False, the caller writes it to stderr.
+        """
+        ...
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Called after each report, and often before the first one. It must be cheap unless a refresh is due, so it calls
+        `statistics` only then.
+        """
+        ...
+
+    def finish(self, summary: Summary | None) -> None:
+        """Called once at the end; without a summary after an error."""
+        ...
+
+
+class UntilClosed:
+    """Display that goes silent when its stream is closed: `--json | head -1`, or a closed terminal."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._is_closed = False
+        self._has_begun = False
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Show the start of the run, once, even if it is called twice."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._show(lambda: self._display.start(identity, until))
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+        self._show(lambda: self._display.note(text))
+
+    def notice(self, text: str) -> bool:
+        """Show it soon, unless the stream is closed."""
+        return not self._is_closed and self._display.notice(text)
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Show the current state of the run."""
+        self._show(lambda: self._display.update(monitor, statistics))
+
+    def finish(self, summary: Summary | None) -> None:
+        """Show the end. A display that cannot show it restores the terminal."""
+        self._show(lambda: self._display.finish(summary))
+        if self._is_closed:
+            self._is_closed = False
+            self._show(lambda: self._display.finish(None))
+
+    def _show(self, show: Callable[[], None]) -> None:
+        if self._is_closed:
+            return
+        try:
+            show()
+        except OSError as error:
+            if error.errno in FULL:
+                warnings.warn(
+                    f"nothing more is shown, for it cannot be written: {error.strerror}", UserWarning, stacklevel=2
+                )
+            elif error.errno not in CLOSED:
+                raise
+            self._is_closed = True
+
+
+class QuietDisplay:
+    """Shows nothing."""
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def notice(self, text: str) -> bool:
+        """Leave it to the caller."""
+        return False
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Show nothing."""
+
+    def finish(self, summary: Summary | None) -> None:
+        """Show nothing."""
+
+
+class _Lines:
+    """A line after `first_s`, then one every `every_s`, written when the run's loop calls `update`."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        first_s: float = 1.0,
+        every_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        ticks: bool = False,
+    ) -> None:
+        """Make the display; `ticks`: a thread writes lines while the loop is busy."""
+        self._given_stream = stream
+        self._first_s = first_s
+        self._every_s = every_s
+        self._clock = clock
+        self._due_s = self._late_s = self._began_s = self._looked_s = 0.0
+        self._viewer = Viewer()
+        self._view: View | None = None
+        self._until: Until | None = None
+        self._beat = Beat(self.tick) if ticks else None
+
+    def start(self, identity: Identity, until: Until) -> None:
+        """Write which run starts."""
+        self._until = until
+        self._began_s = self._clock()
+        self._due_s = self._late_s = self._began_s + self._first_s
+        self._print(self._head(identity, until))
+        if self._beat is not None:
+            self._beat.start()
+
+    def note(self, text: str) -> None:
+        """Write it."""
+        self._print(self._noted(text))
+
+    def notice(self, text: str) -> bool:
+        """Leave it to the caller, which writes a separate line."""
+        return False
+
+    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
+        """Write a line if one is due. The first state is read for the thread, because the next step may take long."""
+        now_s = self._clock()
+        is_due = now_s >= self._due_s
+        if is_due or (self._view is None and self._beat is not None):
+            view = self._viewer.look(monitor, statistics())
+            with DRAWING:
+                self._view, self._looked_s = view, now_s
+                if is_due:
+                    self._due_s = self._late_s = now_s + self._every_s
+                    self._print(self._line(view))
+
+    def tick(self) -> None:
+        """Write a line with the last state, if one is due and the loop has not written it.
+
+        New data from the loop is written as soon as a line is due, even if the thread has just repeated the old state.
+        """
+        with DRAWING:
+            now_s = self._clock()
+            if now_s >= self._late_s + GRACE_S:
+                self._late_s = now_s + self._every_s
+                self._print(self._still(now_s))
+
+    def finish(self, summary: Summary | None) -> None:
+        """Write the summary of the run."""
+        if self._beat is not None:
+            self._beat.stop()
+        if summary is not None:
+            self._print(self._tail(summary))
+
+    @property
+    def _stream(self) -> TextIO:
+        raise NotImplementedError
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+    def _head(self, identity: Identity, until: Until) -> str:
+        raise NotImplementedError
+
+    def _noted(self, text: str) -> str:
+        return text
+
+    def _line(self, view: View) -> str:
+        raise NotImplementedError
+
+    def _still(self, now_s: float) -> str:
+        """Line of the last view, with the time that has passed since."""
+        assert self._view is not None
+        return self._line(replace(self._view, elapsed_s=self._view.elapsed_s + now_s - self._looked_s))
+
+    def _tail(self, summary: Summary) -> str:
+        raise NotImplementedError
+
+
+class PlainDisplay(_Lines):
+    """A line on stderr every five seconds, for logs."""
+
+    def _print(self, line: str) -> None:
+        super()._print(printable(line))
+
+    @property
+    def _stream(self) -> TextIO:
+        return self._given_stream or sys.stderr
+
+    def _head(self, identity: Identity, until: Until) -> str:
+        return f"{identity.algorithm} on {identity.env}, seed {identity.seed}, {identity.deployment}, until {until}"
+
+    def _line(self, view: View) -> str:
+        channels = view.statistics.channels
+        lag = [f"{key} {lag_text(s.max, s.bound)}" for name, c in channels.items() for key, s in lags(name, c)]
+        goal = None if self._until is None else goal_text(self._until, view)
+        parts = [
+            f"{view.elapsed_s:7.1f} s",
+            *([goal] if goal else []),
+            f"return {return_text(view.return_mean_100)} ({plural(view.episodes, 'episode')})",
+            f"{plural(view.env_steps, 'env step')}, {view.steps_per_s:,.0f}/s",
+            f"{plural(view.updates, 'update')}, {rate_text(view.updates_per_s)}/s",
+            *([f"lag {', '.join(lag)}"] if lag else []),
+            *(f"reuse {name} {reuse_text(r.reuse, r.asked)}" for name, r in view.statistics.replays.items()),
+            bottleneck_text(view),
+        ]
+        return " | ".join(parts)
+
+    def _still(self, now_s: float) -> str:
+        return super()._still(now_s) if self._view is not None else f"{now_s - self._began_s:7.1f} s | starting"
+
+    def _tail(self, summary: Summary) -> str:
+        return summary_text(summary)
+
+
+class JsonDisplay(_Lines):
+    """One JSON object per line on stdout, for programs; the last is the summary.
+
+    Lines have a ``type``: ``note``, ``start``, ``progress``, ``summary``.
+    """
+
+    @property
+    def _stream(self) -> TextIO:
+        return self._given_stream or sys.stdout
+
+    def _head(self, identity: Identity, until: Until) -> str:
+        return _json({"type": "start", **msgspec.to_builtins(identity), "until": str(until)})
+
+    def _noted(self, text: str) -> str:
+        return _json({"type": "note", "text": text})
+
+    def _line(self, view: View) -> str:
+        return _json(
+            {
+                "type": "progress",
+                "elapsed_s": view.elapsed_s,
+                "env_steps": view.env_steps,
+                "updates": view.updates,
+                "episodes": view.episodes,
+                "return_mean_100": finite(view.return_mean_100),
+                "steps_per_s": view.steps_per_s,
+                "updates_per_s": view.updates_per_s,
+                "reported": dict(view.reported),
+                "statistics": msgspec.to_builtins(view.statistics),
+            }
+        )
+
+    def _tail(self, summary: Summary) -> str:
+        return _json({"type": "summary", **msgspec.to_builtins(summary)})
+
+
+@contextmanager
+def displayed(mode: Mode = "auto") -> Iterator[Display]:
+    """Make the display of a `mode`. With "json" it has standard output to itself until the end of the block."""
+    with reserved_stdout() if mode == "json" else nullcontext() as stdout:
+        yield make_display(mode) if stdout is None else JsonDisplay(stdout)
+
+
+def make_display(mode: Mode = "auto") -> Display:
+    """Make the display of a `mode`; `auto` is live if stderr is a terminal, quiet without stderr, and plain otherwise."""
+    if mode == "auto":
+        mode = "quiet" if sys.stderr is None else "live" if sys.stderr.isatty() else "plain"
+    if mode == "live":
+        from levada.run.display.live import LiveDisplay  # rich is imported on use
+
+        return LiveDisplay(ticks=True)
+    if mode == "plain":
+        return PlainDisplay(ticks=True)
+    if mode == "json":
+        return JsonDisplay()
+    if mode == "quiet":
+        return QuietDisplay()
+    msg = f"display {mode!r}: expected one of auto, live, plain, quiet, json"
+    raise ValueError(msg)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,1 @@
+"""Run directories: files, checkpoints, saved state, trust."""

@@ -1,0 +1,430 @@
+"""Checkpoints: arrays as safetensors, the rest as JSON. Opening one never executes code. Some arrays are the bytes of pickled
+environments, which this module does not unpickle (see `levada.run.storage.restore`).
+
+    save(run_directory, step, arrays, meta)     # checkpoints/000000300/{arrays.safetensors, replays.zip, meta.json}
+    keep_last(run_directory, 3)
+    checkpoint = newest(run_directory)          # the newest valid one; torn ones are skipped with a warning
+
+A checkpoint is written under a temporary name and renamed as a whole, so it is complete once it has its final name. Later
+disk errors are detected: meta.json holds the SHA-256 of the arrays, of the replays and of the rest of itself. It also holds
+the hash of the checkpoint's flow, and a keyed hash: see `levada.run.storage.trust`. Sizes are compared before anything is read,
+and links are not followed. A checkpoint is torn if it is incomplete or corrupted.
+
+The contents of replays, arrays below `replays/`, may be larger than the free memory. They are compressed one after another, a
+few MiB at a time, into an archive, and read on access.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from levada.flow.errors import LevadaError
+from levada.memory import machine_memory
+from levada.run.storage import archive
+from levada.run.storage.archive import Archive, TornError
+from levada.run.storage.files import (
+    TEMPORARY,
+    NotAFileError,
+    file_size,
+    is_directory,
+    read_pieces,
+    read_whole,
+    short,
+    sync_directory,
+    temporary_name,
+    write_synced,
+)
+from levada.run.storage.strict_json import JSON
+from levada.run.storage.trust import is_ours, sign
+
+FOLDER = "checkpoints"
+ARRAYS = "arrays.safetensors"
+META = "meta.json"
+REPLAYS = "replays/"
+"""Prefix of the names of arrays that are contents of replays."""
+REPLAYS_ZIP = "replays.zip"
+FORMAT = 4
+"""Version of the layout, increased when it changes, so that older versions of levada report it."""
+META_BYTES = 1 << 28
+"""Upper limit of the size of meta.json."""
+MAX_COUNT = 1 << 53
+"""Upper limit of counts."""
+SHA256, HMAC = "sha256", "hmac"
+"""Keys in meta.json of the hashes of its other content."""
+
+_NAMES = frozenset({ARRAYS, META, REPLAYS_ZIP})
+_LEFTOVER = re.compile(rf"\.\d{{9,}}\.\d+-[0-9a-f]+{re.escape(TEMPORARY)}")
+_FIELDS: dict[str, type] = {
+    "format": int, "step": int, "flow_hash": str, "arrays_bytes": int, "arrays_sha256": str, "replays_bytes": int,
+    "replays_sha256": str, "meta": dict, SHA256: str, HMAC: str,
+}  # fmt: skip
+
+DTYPES = frozenset(
+    f"{kind}{bits}"
+    for kind, sizes in {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}.items()
+    for bits in sizes
+) | {"bool", "complex64"}
+"""numpy dtypes that safetensors can store."""
+
+
+class CheckpointError(LevadaError, ValueError):
+    """A checkpoint cannot be made from these arguments, or is invalid."""
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint that may be valid cannot be read here: it has another format, or the disk fails."""
+
+
+class CheckpointWarning(UserWarning):
+    """A torn checkpoint was skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """State of a run after one step."""
+
+    step: int
+    """Number of updates at which it was saved."""
+    arrays: Mapping[str, np.ndarray]
+    """Arrays by name: C-contiguous, writable, and not shared."""
+    replays: Archive
+    """Arrays whose names begin with `replays/`, readable while the checkpoint exists."""
+    meta: Mapping[str, Any]
+    """Metadata saved with the arrays, as read from JSON: tuples have become lists."""
+    path: Path
+    flow_hash: str = ""
+    """Hash of its flow."""
+    is_ours: bool = False
+    """Whether it was written by this user on this machine, and is unchanged."""
+
+
+def save(
+    directory: str | os.PathLike[str],
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, JSON],
+    *,
+    flow_hash: str = "",
+) -> Path:
+    """Save a checkpoint of the run in `directory`, and return its path. `flow_hash`: hash of its flow.
+
+    Raises:
+        CheckpointError: an array that safetensors cannot store, something in `meta` that JSON cannot, a negative step, a valid
+            checkpoint of this step, which is never overwritten (a torn one is), or a link or foreign files in its place.
+        OSError: the disk is full, or cannot be written. Nothing remains of the attempt; older checkpoints do.
+
+    """
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        msg = f"checkpoint: step={step!r}, expected an integer >= 0"
+        raise CheckpointError(msg)
+    storable = {name: _storable(name, array) for name, array in arrays.items()}
+    replays = {name: storable.pop(name) for name in arrays if name.startswith(REPLAYS)}
+    data = safetensors.numpy.save(storable)
+    record = {
+        "format": FORMAT,
+        "step": step,
+        "flow_hash": flow_hash,
+        "arrays_bytes": len(data),
+        "arrays_sha256": hashlib.sha256(data).hexdigest(),
+        "replays_bytes": 0,
+        "replays_sha256": "",
+        "meta": meta,
+    }
+    _encode(record)  # check that it can be encoded before anything is written
+    folder = Path(directory) / FOLDER
+    if not folder.parent.is_dir():  # a deleted run directory is not recreated in part
+        raise FileNotFoundError(
+            errno.ENOENT, "the run's directory is gone; was it deleted while the run went on?", str(directory)
+        )
+    if not is_directory(folder):
+        if os.path.lexists(folder):
+            msg = f"{folder} is no directory, or a link to one, which is not followed; put a directory there"
+            raise CheckpointError(msg)
+        folder.mkdir()
+    final = folder / f"{step:09d}"
+    if os.path.lexists(final):
+        if is_directory(final) and not _is_torn(final):
+            where = short(Path(directory))
+            msg = f"checkpoint {short(final)} exists, and is not torn: nothing is overwritten; is another run using {where}?"
+            raise CheckpointError(msg)
+        if not _remove(final):
+            msg = f"{final} is no checkpoint, and is where one is to be written; move it away"
+            raise CheckpointError(msg)
+    temporary = temporary_name(final)
+    temporary.mkdir()
+    try:
+        write_synced(temporary / ARRAYS, data)
+        if replays:
+            record["replays_bytes"], record["replays_sha256"] = archive.write(temporary / REPLAYS_ZIP, replays)
+        write_synced(temporary / META, _encode(sealed(record)))
+        sync_directory(temporary)
+        temporary.rename(final)
+    except BaseException:  # an interrupt must leave nothing behind either
+        with contextlib.suppress(OSError):  # `keep_last` later removes the rest
+            for name in (ARRAYS, REPLAYS_ZIP, META):
+                (temporary / name).unlink(missing_ok=True)
+            temporary.rmdir()
+        raise
+    sync_directory(folder)
+    return final
+
+
+def load(path: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint:
+    """Open a checkpoint; `replays`: with the contents of replays.
+
+    Raises:
+        CheckpointError: it is missing or torn.
+        UnreadableError: it was made by another version of levada, or the disk fails.
+
+    """
+    folder = Path(path)
+    record, ours = _record(folder)
+    num_bytes = record["arrays_bytes"]
+    if (found := _size(folder, ARRAYS)) != num_bytes:
+        msg = f"checkpoint {short(folder)} is torn: {ARRAYS} has {found} bytes, expected {num_bytes}"
+        raise CheckpointError(msg)
+    if num_bytes > (most := machine_memory().total_nbytes):
+        msg = f"checkpoint {short(folder)}: {ARRAYS} has {num_bytes:,} bytes, and this machine a memory of {most:,}"
+        raise UnreadableError(msg)
+    data = _read(folder, ARRAYS, num_bytes)
+    if hashlib.sha256(data).hexdigest() != record["arrays_sha256"]:
+        msg = f"checkpoint {short(folder)} is torn: {ARRAYS} does not have the SHA-256 that {META} says"
+        raise CheckpointError(msg)
+    try:
+        arrays = {name: array.copy() for name, array in safetensors.numpy.load(data).items()}
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+        msg = f"checkpoint {short(folder)}: {ARRAYS} is not in the safetensors format, or not of numbers that numpy has ({error})"
+        raise CheckpointError(msg) from error
+    contents = _open_archive(folder, record) if replays and record["replays_bytes"] else Archive()
+    return Checkpoint(record["step"], arrays, contents, record["meta"], folder, record["flow_hash"], ours)
+
+
+def newest(
+    directory: str | os.PathLike[str],
+    *,
+    replays: bool = True,
+    check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+) -> Checkpoint | None:
+    """Open the newest valid checkpoint of the run in `directory`; None if there is none. `replays`: with their contents.
+
+    `check` raises CheckpointError to skip a valid checkpoint that is unusable.
+
+    Warns with CheckpointWarning about each skipped checkpoint.
+
+    Raises:
+        UnreadableError: a newer checkpoint than the first valid one may be valid, but cannot be read here.
+
+    """
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            found = load(path, replays=replays)
+            check(found)
+            return found
+        except UnreadableError:
+            raise
+        except CheckpointError as error:
+            warnings.warn(f"skipped: {error}", CheckpointWarning, stacklevel=2)
+    return None
+
+
+def list_checkpoints(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """List the checkpoints of a run, torn ones included, oldest first. Links and other names are ignored."""
+    folder = Path(directory) / FOLDER
+    if not is_directory(folder):
+        return ()
+    found = (path for path in folder.iterdir() if _is_named_like_one(path.name) and is_directory(path))
+    return tuple(sorted(found, key=lambda path: int(path.name)))
+
+
+def keep_last(directory: str | os.PathLike[str], num: int) -> None:
+    """Delete all but the newest `num` checkpoints, and the remains of interrupted writes.
+
+    Torn checkpoints do not count, so a valid one is never deleted in favor of a torn one. A directory with other files than
+    those of a checkpoint is foreign and stays.
+    """
+    if isinstance(num, bool) or not isinstance(num, int) or num < 1:
+        msg = f"keep_last: num={num!r}, expected an integer >= 1; the newest checkpoint is always kept"
+        raise CheckpointError(msg)
+    num_valid = 0
+    for path in reversed(list_checkpoints(directory)):
+        if num_valid >= num:
+            _remove(path)
+        elif not _is_torn(path):
+            num_valid += 1
+    folder = Path(directory) / FOLDER
+    if is_directory(folder):
+        for path in [p for p in folder.iterdir() if _LEFTOVER.fullmatch(p.name)]:
+            _remove(path)
+
+
+def set_aside(directory: str | os.PathLike[str], step: int) -> None:
+    """Rename the checkpoints after `step`, skipped by a run that resumes from there, so that it can write its own."""
+    for path in list_checkpoints(directory):
+        if int(path.name) > step:
+            names = (path.with_name(f"{path.name}.skipped{number or ''}") for number in count())
+            path.rename(next(name for name in names if not os.path.lexists(name)))
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Content of meta.json with its SHA-256 and keyed hash."""
+    rest = {name: value for name, value in record.items() if name not in (SHA256, HMAC)}
+    plain = json.loads(_encode(rest))
+    signature = {HMAC: sign("checkpoint", _canonical(plain))}
+    return rest | signature | {SHA256: hashlib.sha256(_canonical(plain | signature)).hexdigest()}
+
+
+def _is_named_like_one(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and name == f"{int(name):09d}"
+
+
+def _remove(folder: Path) -> bool:
+    """Delete a checkpoint or its remains. Returns whether it is gone; False if it is not a checkpoint."""
+    if not is_directory(folder):
+        return False
+    names = os.listdir(folder)
+    if not _NAMES.issuperset(names) or any(is_directory(folder / name) for name in names):
+        return False
+    for name in names:
+        (folder / name).unlink()
+    folder.rmdir()
+    return True
+
+
+def _is_torn(folder: Path) -> bool:
+    """Whether a checkpoint is torn, without reading its arrays. One that cannot be read here may be valid, and is not torn."""
+    try:
+        record, _ = _record(folder)
+        if record["replays_bytes"] and _size(folder, REPLAYS_ZIP) != record["replays_bytes"]:
+            return True
+        return bool(_size(folder, ARRAYS) != record["arrays_bytes"])
+    except UnreadableError:
+        return False
+    except CheckpointError:
+        return True
+
+
+def _record(folder: Path) -> tuple[dict[str, Any], bool]:
+    """Content of meta.json, and whether it was written by this user on this machine."""
+    try:
+        record = json.loads(_read(folder, META, META_BYTES), parse_constant=_no_number)
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:
+        msg = f"checkpoint {short(folder)} is torn: {META} is not whole JSON ({error})"
+        raise CheckpointError(msg) from error
+    strange = f"checkpoint {short(folder)}: {META} was not written by levada, or was edited"
+    if not isinstance(record, dict) or type(record.get("format")) is not int:
+        raise CheckpointError(strange)
+    if record["format"] != FORMAT:
+        msg = f"checkpoint {short(folder)} has format {record['format']}, this levada reads {FORMAT}: use the one that made it"
+        raise UnreadableError(msg)
+    if any(type(record.get(name)) is not kind for name, kind in _FIELDS.items()):
+        raise CheckpointError(strange)
+    try:
+        data = _canonical({name: value for name, value in record.items() if name != SHA256})
+        signed = _canonical({name: value for name, value in record.items() if name not in (SHA256, HMAC)})
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(strange) from error
+    if hashlib.sha256(data).hexdigest() != record[SHA256]:
+        msg = f"checkpoint {short(folder)} is torn: {META} does not have the SHA-256 that it says, or was edited"
+        raise CheckpointError(msg)
+    if not 0 <= record["step"] <= MAX_COUNT or min(record["arrays_bytes"], record["replays_bytes"]) < 0:
+        raise CheckpointError(strange)
+    return record, is_ours("checkpoint", signed, record[HMAC])
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _no_number(text: str) -> float:
+    msg = f"{text} is no number of JSON"
+    raise ValueError(msg)
+
+
+def _read(folder: Path, name: str, most: int) -> bytes:
+    with _said(folder, name):
+        return read_whole(folder / name, most)
+
+
+def _size(folder: Path, name: str) -> int:
+    with _said(folder, name):
+        return file_size(folder / name)
+
+
+@contextlib.contextmanager
+def _said(folder: Path, name: str) -> Iterator[None]:
+    """Turn errors of reading a file into CheckpointError if the checkpoint is torn, and into UnreadableError otherwise."""
+    try:
+        yield
+    except OSError as error:
+        hint = "" if folder.is_dir() else "; there is no such directory"
+        is_torn = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | NotAFileError)
+        msg = (
+            f"checkpoint {short(folder)}{' is torn' if is_torn else ''}: {name} cannot be read ({error.strerror}){hint}"
+        )
+        raise (CheckpointError if is_torn else UnreadableError)(msg) from error
+
+
+def _open_archive(folder: Path, record: Mapping[str, Any]) -> Archive:
+    found, expected = _size(folder, REPLAYS_ZIP), record["replays_bytes"]
+    if found != expected:
+        msg = f"checkpoint {short(folder)} is torn: {REPLAYS_ZIP} has {found} bytes, expected {expected}"
+        raise CheckpointError(msg)
+    digest = hashlib.sha256()
+    with _said(folder, REPLAYS_ZIP):
+        for piece in read_pieces(folder / REPLAYS_ZIP, expected):
+            digest.update(piece)
+    if digest.hexdigest() != record["replays_sha256"]:
+        msg = f"checkpoint {short(folder)} is torn: {REPLAYS_ZIP} does not have the SHA-256 that {META} says"
+        raise CheckpointError(msg)
+    try:
+        with _said(folder, REPLAYS_ZIP):
+            return Archive.open(folder / REPLAYS_ZIP, most=machine_memory().total_nbytes)
+    except TornError as error:
+        msg = f"checkpoint {short(folder)} is torn: {error}"
+        raise CheckpointError(msg) from error
+
+
+def _storable(name: str, array: np.ndarray) -> np.ndarray:
+    array = np.asarray(array)
+    if array.dtype.name not in DTYPES or name == "__metadata__":
+        msg = f"checkpoint: array {name!r} has dtype {array.dtype}, expected one of {', '.join(sorted(DTYPES))}"
+        if name == "__metadata__":
+            msg = "checkpoint: safetensors keeps the name '__metadata__' for itself; call the array something else"
+        raise CheckpointError(msg)
+    # safetensors copies raw memory: a transposed or reversed view would be stored with other values
+    return np.asarray(array, order="C")
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(record, allow_nan=False, indent=1, default=_as_dict).encode()
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"checkpoint: meta cannot be written as JSON ({error}); "
+            "put arrays into `arrays`, and None where there is no number"
+        )
+        raise CheckpointError(msg) from error
+
+
+def _as_dict(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    msg = f"{type(value).__name__} is not JSON"
+    raise TypeError(msg)

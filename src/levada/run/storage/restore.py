@@ -1,0 +1,133 @@
+"""Resumption of an interrupted run from its newest valid checkpoint.
+
+    directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
+    monitor = Monitor(...)
+    point = resume(directory, monitor)          # the monitor continues to count
+    learner.load(point.arrays, point.meta)      # what `arrays_of` returned for the checkpoint
+    directory.rewind(monitor.updates)           # after everything is restored: remove metrics after the checkpoint
+
+The states of environments in a checkpoint are pickles, and unpickling executes code. A run is therefore not resumed from a
+checkpoint that was not written by this user on this machine, unless the user trusts it, or needs none of these states.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from levada.run.monitor import Monitor
+from levada.run.storage.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, list_checkpoints, newest
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
+from levada.run.storage.files import short
+from levada.run.storage.trust import UntrustedError, why_no_key
+
+
+def resume(
+    directory: RunDirectory,
+    monitor: Monitor,
+    *,
+    fresh: bool = False,
+    check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+) -> Checkpoint | None:
+    """Load the newest valid checkpoint of a run; its `meta` is what `arrays_of` returned to `execute`.
+
+    Returns None if there is none: the run ended before the first was due, and starts anew. Nothing in the directory is
+    changed.
+
+    Args:
+        directory: directory of the run.
+        monitor: continues to count.
+        fresh: neither the states of environments nor the contents of replays will be read.
+        check: raises CheckpointError if a checkpoint is unusable; an older one is taken then.
+
+    Warns with CheckpointWarning about skipped checkpoints, and about a checkpoint saved in the middle of an update or after a
+    failure.
+
+    Raises:
+        UntrustedError: the checkpoint was not written here, and neither `fresh` nor `directory.trust` is set.
+        RunDirectoryError: all checkpoints are torn or unusable.
+        UnreadableError: a checkpoint has another format, or cannot be read.
+
+    """
+    found = newest_checkpoint(directory, replays=not fresh, check=check)
+    if found is None and (torn := list_checkpoints(directory.path)):
+        msg = (
+            f"{directory.shown} has {len(torn)} checkpoint(s), and none is whole; to begin anew, delete {short(torn[0].parent)}: "
+            "what was learned is lost"
+        )
+        raise RunDirectoryError(msg)
+    if found is None:
+        text = f"{directory.shown} has no checkpoint: it ended before the first one was due, and begins anew"
+        warnings.warn(text, CheckpointWarning, stacklevel=2)
+        return None
+    if not (found.is_ours or directory.trust or fresh):
+        raise UntrustedError(_foreign(found))
+    if not found.meta.get("between_updates", True):
+        text = (
+            f"checkpoint {short(found.path)} was saved when the run was cut off or failed: "
+            "training goes on, but is not bit for bit what it would have been"
+        )
+        warnings.warn(text, CheckpointWarning, stacklevel=2)
+    monitor.restore(found.meta["monitor"])
+    return replace(found, meta=found.meta["flow"])
+
+
+def newest_checkpoint(
+    directory: RunDirectory, *, replays: bool = True, check: Callable[[Checkpoint], None] = lambda checkpoint: None
+) -> Checkpoint | None:
+    """Load the newest valid checkpoint that belongs to a run; see `levada.run.storage.checkpoint.newest`."""
+
+    def check_all(found: Checkpoint) -> None:
+        check_belongs(directory, found)
+        check(found)
+
+    return newest(directory.path, replays=replays, check=check_all)
+
+
+def check_belongs(directory: RunDirectory, found: Checkpoint) -> None:
+    """Check that a checkpoint belongs to a run.
+
+    Raises:
+        CheckpointError: it belongs to another flow or seed, or was not saved by a run.
+
+    """
+    own = directory.config.identity.flow_hash
+    if found.flow_hash != own:
+        msg = (
+            f"checkpoint {short(found.path)} belongs to another flow ({found.flow_hash[:12]}) than the run ({own[:12]})"
+        )
+        raise CheckpointError(msg)
+    seed = directory.config.identity.seed
+    if found.meta.get("seed", seed) != seed:
+        msg = (
+            f"checkpoint {short(found.path)} belongs to a run with seed {found.meta['seed']!r}, and this one has {seed}"
+        )
+        raise CheckpointError(msg)
+    flow, counts = found.meta.get("flow"), found.meta.get("monitor")
+    if flow is None or counts is None:
+        msg = (
+            f"checkpoint {short(found.path)} lacks {'flow' if flow is None else 'monitor'!r}: it was not saved by a run"
+        )
+        raise CheckpointError(msg)
+    monitor = Monitor(clock=lambda: 0.0)
+    try:
+        monitor.restore(counts)
+    except (TypeError, ValueError) as error:
+        msg = f"checkpoint {short(found.path)} has another 'monitor' than a run saves ({error})"
+        raise CheckpointError(msg) from error
+    if not isinstance(flow, Mapping):
+        msg = f"checkpoint {short(found.path)} has another 'flow' than a run saves"
+        raise CheckpointError(msg)
+    if not found.step == monitor.updates == int(found.path.name):
+        msg = f"checkpoint {short(found.path)} is that of update {found.step}, and its monitor has counted {monitor.updates}"
+        raise CheckpointError(msg)
+
+
+def _foreign(found: Checkpoint) -> str:
+    why = why_no_key() or "from another machine or user, from before the key here was replaced, or edited"
+    return (
+        f"checkpoint {short(found.path)} was not written by you on this machine ({why}); the states of environments in it are "
+        "pickles, which may execute any code.\nIf you trust its author: --trust (trust=True). Else --fresh-episodes "
+        "(fresh_episodes=True) goes on with what was learned, and begins episodes and replays anew."
+    )

@@ -1,0 +1,1 @@
+"""Communication between processes: sockets, shared memory, and the start and end of child processes."""

@@ -1,0 +1,185 @@
+"""The process that workers are forked from, with everything they need already loaded.
+
+Signals sent to a whole process group, such as those of a terminal, systemd or a scheduler, end neither the forkserver nor a
+process that it is just forking, which takes a while to know what it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import select
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker, spawn, util
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from levada.flow.errors import DeploymentError
+from levada.runners.processes.ipc.signals import GROUP_SIGNALS, leave_signals_to_main
+
+CONTEXT = multiprocessing.get_context("forkserver")
+OURS = "levada "
+"""Prefix of the names of levada's processes."""
+_preloaded = [__name__, "levada.runners.processes.worker.server"]
+"""Modules that the forkserver imports when it starts."""
+_FOLDER = "LEVADA_FORKSERVER_FOLDER"
+"""Environment variable of the forkserver: the id of the process that started it, and the folder with its socket, which that
+process removes unless it is killed. No folder if it belongs to another process."""
+_lock = threading.Lock()
+"""Several runs may start at once, each in a thread, and they all share the environment."""
+
+
+LONGEST_TMPDIR = 75
+"""In characters. The socket of the forkserver is in a folder below it; its full name has at most 107 (unix(7))."""
+
+
+def check_temporary_directory() -> None:
+    """Reject a temporary directory in which no socket can be created.
+
+    Raises:
+        DeploymentError: its name is too long.
+
+    """
+    place = tempfile.gettempdir()
+    if len(os.fsencode(place)) > LONGEST_TMPDIR:
+        msg = (
+            f"the temporary directory {place} has {len(os.fsencode(place))} characters, expected at most {LONGEST_TMPDIR}, for "
+            "workers are reached by a socket in it; set TMPDIR to a shorter one"
+        )
+        raise DeploymentError(msg)
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Let the forkserver import modules of levada before it forks workers; has no effect once it is running.
+
+    Modules of others are left to the workers: what goes wrong in them would end the forkserver.
+    """
+    library = __name__.partition(".")[0]
+    own = [module for module in modules if module.partition(".")[0] == library]
+    _preloaded.extend(dict.fromkeys(module for module in own if module not in _preloaded))
+
+
+def prepare() -> None:
+    """Start loading what workers need, while this process continues.
+
+    Raises:
+        RuntimeError: this process is itself being started, and is importing the script that calls this.
+
+    """
+    spawn._check_not_importing_main()  # type: ignore[attr-defined]  # before writing anything that would not be removed
+    CONTEXT.set_forkserver_preload(_preloaded)
+    is_main = multiprocessing.parent_process() is None  # otherwise it has the folder of its parent
+    with _lock:
+        _end_if_stopped()
+        os.environ[_FOLDER] = f"{os.getpid()} {util.get_temp_dir() if is_main else ''}"
+        try:
+            with _signals_held():
+                forkserver.ensure_running()
+        finally:
+            del os.environ[_FOLDER]
+
+
+def _forget() -> None:
+    """Forget the parent's forkserver and folder in a process forked by the user's program; it creates its own."""
+    multiprocessing.current_process()._config["tempdir"] = None  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
+    server._lock = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def replace_stopped() -> None:
+    """Kill a stopped forkserver, so that no process waits for it. The next `prepare` starts another one."""
+    with _lock:
+        _end_if_stopped()
+
+
+def _end_if_stopped() -> None:
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is None:
+        return
+    with suppress(OSError, IndexError):  # no /proc, or it has ended
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # left to the process that started it
+
+
+def await_end(patience_s: float) -> None:
+    """Wait for a forkserver that refuses connections to end: once killed, it still counts as alive for a while."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    try:
+        process = -1 if pid is None else os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or not permitted; or it has already ended
+        return
+    if process >= 0:
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        ended.poll(1000.0 * patience_s)
+        os.close(process)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Block signals in processes started meanwhile. The forkserver unblocks them when it can handle them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        resource_tracker.ensure_running()  # it would unblock the signals, and must never receive SIGHUP
+        signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Shield:
+    """Shields the forkserver from group signals, and its new processes until they know what they are."""
+
+    def __init__(self) -> None:
+        self._server = os.getpid()
+        self._came: list[int] = []
+        for number in GROUP_SIGNALS:
+            signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+        util.register_after_fork(self, _Shield._settle)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append(number)
+
+    def _settle(self) -> None:
+        """In a new process: leave signals to the main process if it is one of levada's; otherwise restore and raise them."""
+        if os.getppid() != self._server:
+            return
+        if multiprocessing.current_process().name.startswith(OURS):
+            leave_signals_to_main()
+            return
+        for number in GROUP_SIGNALS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        for came in self._came:
+            signal.raise_signal(came)
+
+
+def _remove(folder: str, parent: int) -> None:
+    if os.getppid() != parent:  # otherwise the parent still uses it, and removes it itself
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if (
+    _known := os.environ.pop(_FOLDER, None)
+) is not None:  # this is the forkserver: it ends after all processes it serves
+    os.dup2(2, 1)  # stdout belongs to the main process: output of user code in the children goes to stderr
+    _shield = _Shield()
+    _parent, _, _folder = _known.partition(" ")  # the parent may already have been killed
+    if _folder:
+        atexit.register(_remove, _folder, int(_parent))

@@ -1,0 +1,184 @@
+"""The main process's view of a worker: the process, the wire to it, its slots, and pending messages.
+
+The worker may send at any time, so this side only posts: it never blocks on a worker that does not read.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from multiprocessing import util
+from typing import Any
+
+import numpy as np
+
+from levada.flow.items import Item, Shard
+from levada.flow.state import Arrays
+from levada.runners.processes.ipc.child import PATIENCE_S, Child
+from levada.runners.processes.ipc.errors import unpack_error
+from levada.runners.processes.ipc.packet import unpack
+from levada.runners.processes.ipc.slots import Slots, take_all
+from levada.runners.processes.ipc.weights_ring import Ring
+from levada.runners.processes.ipc.wire import Wire
+from levada.runners.processes.tables.forwarded import Forwarded, Origin
+from levada.runners.processes.worker.messages import (
+    Began,
+    Begin,
+    Busy,
+    Free,
+    FromWorker,
+    Give,
+    MadeItem,
+    Opened,
+    Raised,
+    Stop,
+)
+from levada.runners.processes.worker.server import work
+from levada.runners.transport import CarrierBegan, CarrierBusy, Plan, Said, ShardFailed, ShardOpened, TicketDone
+from levada.schedule import Closed, Ticket
+
+
+class WorkerProcess:
+    """A worker process."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        num_threads: int,
+        shards: Sequence[tuple[Shard, Arrays | None]],
+        rings: Mapping[str, Ring],
+        inference: socket.socket | None,
+        forwarded: frozenset[str] = frozenset(),
+    ) -> None:
+        """Start the process.
+
+        Args:
+            plan: plan of the flow.
+            num_threads: threads for linear algebra.
+            shards: each shard with the state to resume from, if any.
+            rings: the registers.
+            inference: the worker's end of a socket to the inference server, closed here. None: inference runs in the
+                worker.
+            forwarded: replays whose tables are in other processes.
+
+        """
+        self.shards = tuple(shard for shard, _ in shards)
+        here, there = socket.socketpair()
+        self.wire = Wire(here, FromWorker)
+        self._slots = Slots(self._free)
+        self._forwarded = forwarded
+        self._origin = Origin()
+        self._freed: list[int] = []
+        self._tickets: list[tuple[Ticket, bool]] = []
+        self._at_exit = util.Finalize(
+            self, self.wire.close, exitpriority=1
+        )  # otherwise this process would wait for the worker
+        with there, inference or nullcontext():  # not a daemon: environments may start their own processes
+            self._child = Child(work, (there, inference), (plan, num_threads, shards), name="worker")
+        if not self._child.has_started:
+            here.shutdown(socket.SHUT_RDWR)
+        places = {register: ring.place for register, ring in rings.items()}
+        with suppress(ConnectionError):  # it could not even start: its end will be noticed
+            self.wire.post(Begin(places), [ring.share() for ring in rings.values()])
+
+    def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
+        """Add tickets for the next `flush`."""
+        self._tickets += [(ticket, first) for ticket in tickets]
+
+    def forget_tickets(self) -> None:
+        """Discard the tickets for the next `flush`."""
+        self._tickets.clear()
+
+    def flush(self) -> None:
+        """Send everything pending.
+
+        Raises:
+            ConnectionError: the process is gone.
+
+        """
+        if self._freed:
+            self.wire.post(Free(take_all(self._freed)))
+        if self._tickets:
+            tickets, self._tickets = tuple(self._tickets), []
+            self.wire.post(Give(tickets))
+
+    def receive(self) -> list[Said]:
+        """Return the messages that have arrived; empty if only a part of one has.
+
+        Raises:
+            EOFError, ConnectionError: the process is gone, and there are no more messages.
+
+        """
+        said = []
+        for message, descriptors in self.wire.take():
+            for descriptor in descriptors:
+                if self._forwarded:
+                    self._origin.add(message.segment, descriptor, message.segment_size)
+                self._slots.add(message.segment, descriptor, message.segment_size)
+            said.append(self._understand(message))
+        return said
+
+    def _understand(self, message: FromWorker) -> Said:
+        if isinstance(message, Began):
+            return CarrierBegan()
+        if isinstance(message, Busy):
+            return CarrierBusy(message.what)
+        if isinstance(message, Opened):
+            return ShardOpened(message.source, message.shard, message.why_not_saved, message.why_anew)
+        if isinstance(message, Raised):
+            return ShardFailed(message.source, message.shard, message.is_final, unpack_error(message.error))
+        anchor = self._slots.anchor(message.slot, message.segment)
+        state: Arrays | None = None
+        if message.state is not None:
+            views = unpack(message.state, anchor.data)
+            state = {name: np.array(array) for name, array in views.items()}  # it outlives the slot
+
+        def value(item: MadeItem, channel: str) -> Any:
+            if channel not in self._forwarded:
+                return unpack(item.packet, anchor.data)
+            return Forwarded(self._origin, message.slot, message.segment, item.packet, item.num_entries, anchor)
+
+        made = {
+            channel: [Item(value(item, channel), item.headers) for item in items]
+            for channel, items in message.items.items()
+        }
+        return TicketDone(Closed(message.ticket, made, message.header), message.spent, state)
+
+    def stop(self) -> None:
+        """Request it to end."""
+        with suppress(ConnectionError):
+            self.wire.post(Stop())
+
+    def kill(self, why: str) -> None:
+        """Kill it at once. Its end is noticed like that of any worker."""
+        self._child.kill(why)
+
+    def join(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until it has ended; kill it if that takes too long."""
+        self._child.end(patience_s)
+        self._slots.close()
+        self._at_exit()  # closes the wire
+
+    @property
+    def sentinel(self) -> int:
+        """Descriptor for selectors: readable once the process has ended, even if its children are still running."""
+        return self._child.sentinel
+
+    @property
+    def how_it_ended(self) -> str:
+        """How it ended, in words."""
+        return self._child.how_it_ended
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code once it has ended, if known."""
+        return self._child.exitcode
+
+    @property
+    def pid(self) -> int | None:
+        """Process id. None: it could not be started."""
+        return self._child.pid
+
+    def _free(self, number: int) -> None:
+        self._freed.append(number)
