@@ -29,7 +29,7 @@ VERBS = {
     "resume": ("RUN", "continue an interrupted run"),
     "eval": ("RUN", "evaluate a trained policy"),
     "show": ("ppo --env CartPole-v1", "print or draw the flow of an algorithm"),
-    "check": ("ppo --env CartPole-v1", "check a flow and its environment without running them"),
+    "check": ("ppo --env CartPole-v1", "check flow and environment"),
     "algorithms": ("", "list the algorithms"),
 }
 """Command -> example arguments, and what it does."""
