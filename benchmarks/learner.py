@@ -28,7 +28,7 @@ from levada.algorithms.replayed import Replayed
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
 from levada.rl.compute.threads import set_threads
-from levada.rl.learning.off_policy import LiveOffPolicyLearner
+from levada.rl.learning.learner import LiveLearner
 from levada.rl.replay.transitions import Transitions
 from levada.runners.malloc import keep_freed_memory
 
@@ -57,7 +57,7 @@ class _SpacesOnly:
         self.observation_space, self.action_space = _SPACES[env]
 
 
-def _learner(case: str, compiling: Literal["auto"] | bool) -> tuple[LiveOffPolicyLearner, list[Transitions]]:
+def _learner(case: str, compiling: Literal["auto"] | bool) -> tuple[LiveLearner, list[Transitions]]:
     cls, env, fields = _CASES[case]
     hp = cls(compile=compiling, **fields)
     task: Any = _SpacesOnly(env)
@@ -77,14 +77,14 @@ def _measure(case: str, compiling: Literal["auto"] | bool) -> Iterator[float]:
     live, batch = _learner(case, compiling)
     for _ in range(3):
         live.update(batch)
-    num_before, wall, cpu = live.num_steps, [], []
+    num_before, wall, cpu = live.num_minibatches, [], []
     ends_s = time.perf_counter() + _SECONDS
     while time.perf_counter() < ends_s:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         live.update(batch)
         cpu.append(time.process_time() - cpu_s)
         wall.append(time.perf_counter() - wall_s)
-    each = (live.num_steps - num_before) / len(wall)
+    each = (live.num_minibatches - num_before) / len(wall)
     for seconds in (statistics.median(wall), min(wall), min(cpu)):
         yield 1e6 * seconds / each
 

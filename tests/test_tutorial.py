@@ -45,7 +45,7 @@ def test_every_field_has_help(file: Path, capsys: pytest.CaptureFixture[str]) ->
 
     assert main(["train", f"{file}:Reinforce", "--help"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Weight of the baseline's loss." in printed
+    assert "Coefficient of the baseline's loss." in printed
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])

@@ -19,9 +19,10 @@ from levada.algorithms.ppo import PPO
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Shard
 from levada.rl.acting.actor import Actor
+from levada.rl.compute.functional import Net
 from levada.rl.learning.gradients import GradientLearner, GradientSampler
 from levada.rl.learning.learner import to_tensors
-from levada.rl.learning.step import Apply, MinibatchStep
+from levada.rl.learning.step import GradientStep
 from levada.rl.learning.unroll import Unrolled
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
@@ -126,7 +127,7 @@ def test_what_acted_and_what_learns_remember_the_same(cell: Any, env: str) -> No
         for _ in range(3):
             rollout = live(policy.weights(module))
             batch = to_tensors(rollout.sequences())
-            found = Unrolled.of(Apply(module, dict(module.named_parameters())), batch)
+            found = Unrolled.of(Net(module, dict(module.named_parameters())), batch)
             np.testing.assert_allclose(found.log_prob.detach(), rollout.log_prob, atol=1e-5)
             np.testing.assert_allclose(found.value.detach(), rollout.value, atol=1e-5)
             inside = ~(rollout.terminated | rollout.truncated)
@@ -182,8 +183,8 @@ def test_settings_that_cannot_be() -> None:
 
 @pytest.mark.parametrize(("asked", "expected"), [(False, "eager"), ("auto", "recorded"), (True, "compiled")])
 def test_gradients_at_shards_are_computed_as_asked(asked: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes, on = [], MinibatchStep.on
+    modes, on = [], GradientStep.on
     monkeypatch.setattr("levada.rl.learning.learner.has_compiler", lambda: True)
-    monkeypatch.setattr(MinibatchStep, "on", lambda step, mode, *args: modes.append(mode) or on(step, "eager", *args))
+    monkeypatch.setattr(GradientStep, "on", lambda step, mode, *args: modes.append(mode) or on(step, "eager", *args))
     run(A3C(**SMALL, shards=1, compile=asked), updates=2)
     assert set(modes) == {expected}

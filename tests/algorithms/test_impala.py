@@ -17,7 +17,8 @@ from levada.algorithms.appo import APPO, APPOLoss
 from levada.algorithms.impala import IMPALA, VTraceLoss
 from levada.flow import Flow, Queue, Shard
 from levada.rl.acting.actor import Actor
-from levada.rl.learning.step import Apply
+from levada.rl.compute.functional import Net
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.replay.transitions import Transitions
 
 NUM_STEPS, NUM_ROWS, NUM_ACTIONS = 6, 3, 4
@@ -116,8 +117,10 @@ def expected(hp: IMPALA, now: Table, slow: Table | None, batch: Mapping[str, Ten
 def test_the_losses_are_those_of_the_papers(kind: type[IMPALA], seed: int) -> None:
     hp = kind(discount=0.9, clip_rho=1.5, clip_c=0.8, entropy_coef=0.01, value_coef=0.3)
     now, slow, batch = Table(seed), Table(seed + 100), batch_of(seed)
-    apply = Apply(now, dict(now.named_parameters()), dict(slow.named_parameters()))
-    loss, stats = (APPOLoss(hp) if isinstance(hp, APPO) else VTraceLoss(hp))(apply, batch, {})
+    networks = Networks(
+        {"policy": Net(now, dict(now.named_parameters()))}, {"policy": Net(slow, dict(slow.named_parameters()))}
+    )
+    loss, stats, _ = (APPOLoss(hp) if isinstance(hp, APPO) else VTraceLoss(hp))(networks, batch, {})
     found = expected(hp, now, slow if isinstance(hp, APPO) else None, batch)
     for name, value in found.items():
         assert stats[name].item() == pytest.approx(value, rel=1e-9), name
@@ -129,7 +132,7 @@ def test_the_gradient_of_the_policy_loss_is_that_of_finite_differences() -> None
     """Importance ratios, targets and advantages are constants of it."""
     hp = IMPALA(discount=0.9, value_coef=0.0)
     now, batch = Table(1), batch_of(1)
-    loss, _ = VTraceLoss(hp)(Apply(now, dict(now.named_parameters())), batch, {})
+    loss, *_ = VTraceLoss(hp)(Networks({"policy": Net(now, dict(now.named_parameters()))}), batch, {})
     [found] = torch.autograd.grad(loss, [now.logits])
     log_pi, values = log_softmax(now.logits.detach().numpy()), now.values.detach().numpy()
     advantages = []
@@ -185,12 +188,10 @@ class EachAction:
 class Uncorrected(VTraceLoss):
     """As if the present policy had acted."""
 
-    def __call__(
-        self, apply: Any, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        distribution, _ = apply(batch["obs"][:, 0])
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
+        distribution, _ = networks.policy(batch["obs"][:, 0])
         present = distribution.log_prob(batch["action"][:, 0])[:, None].detach()
-        return super().__call__(apply, {**batch, "log_prob": present}, coefficients)
+        return super().__call__(networks, {**batch, "log_prob": present}, coefficients)
 
 
 def policy_after(loss: type[VTraceLoss], max_lag: int, num_updates: int) -> Any:

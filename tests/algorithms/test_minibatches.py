@@ -13,9 +13,8 @@ from scipy import stats
 
 from levada.algorithms.registry import find_algorithm
 from levada.flow import Flow, Shard
-from levada.rl.compute.functional import Net
 from levada.rl.envs.task import Task
-from levada.rl.learning.off_policy import LossOutput
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.replay.transitions import IMPORTANCE, PRIORITY, Transitions
 from levada.runners import Inline
 from levada.runners.processes import Processes
@@ -53,12 +52,10 @@ class Watching:
     steepness: float
     seen: list[tuple[np.ndarray, np.ndarray | None]]
 
-    def __call__(
-        self, nets: Mapping[str, Net], targets: Mapping[str, Net], batch: Mapping[str, Any], coefficients: Any
-    ) -> LossOutput:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Any) -> LossOutput:
         place, importance = batch["place"], batch.get(IMPORTANCE)
         self.seen.append((place.numpy().astype(int), None if importance is None else importance.numpy()))
-        loss = sum(0.0 * tensor.sum() for tensor in nets["policy"]._tensors.values())
+        loss = sum(0.0 * tensor.sum() for tensor in networks.policy._tensors.values())
         return LossOutput(torch.as_tensor(loss), {"loss": torch.zeros(())}, 1.0 + self.steepness * place)
 
 

@@ -14,6 +14,7 @@ from levada.algorithms.ppo import PPO, PPOLoss
 from levada.flow import Report
 from levada.math import Categorical
 from levada.rl.envs.task import Task
+from levada.rl.learning.loss import Networks
 from levada.rl.replay.transitions import Transitions
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
@@ -105,8 +106,8 @@ def _loss(hp: PPO, **columns: Any) -> tuple[float, dict[str, float]]:
     logits, value = columns.pop("logits"), columns.pop("value_now")
     batch = {name: torch.tensor(column) for name, column in columns.items()}
     batch |= {"obs": torch.zeros(len(logits), 1), "weight": torch.full((len(logits),), 1 / len(logits))}
-    total, stats = PPOLoss(hp)(
-        lambda obs: (Categorical(torch.tensor(logits)), torch.tensor(value)),
+    total, stats, _ = PPOLoss(hp)(
+        Networks({"policy": lambda obs: (Categorical(torch.tensor(logits)), torch.tensor(value))}),  # type: ignore[dict-item]
         batch,
         {"clip_range": torch.tensor(hp.clip_range)},
     )

@@ -19,6 +19,7 @@ from levada.flow import Shard
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.envs.task import Task
+from levada.rl.learning.loss import Networks
 from levada.rl.policies.networks import ValueMLP
 from levada.rl.policies.q_distributions import ActionValues, MeanValues
 from levada.rl.policies.recurrent import RecurrentNet
@@ -122,7 +123,7 @@ def test_the_loss_is_that_of_the_paper(fields: dict[str, Any], masked: bool) -> 
         batch["obs"] = {"obs": batch["obs"], "action_mask": torch.from_numpy(allowed)}
     else:
         allowed[...] = True
-    outcome = R2D2Loss(hp)({"policy": Given(1.0)}, {"policy": Given(2.0)}, batch, {})  # type: ignore[dict-item]
+    outcome = R2D2Loss(hp)(Networks({"policy": Given(1.0)}, {"policy": Given(2.0)}), batch, {})  # type: ignore[dict-item]
 
     def h(x: float) -> float:
         return float(np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + 1e-3 * x) if hp.value_rescaling else x

@@ -14,6 +14,7 @@ from levada.algorithms.recurrent_sac import RecurrentSAC, RecurrentSACLoss
 from levada.math import Categorical
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.task import Task
+from levada.rl.learning.loss import Networks
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
@@ -88,7 +89,7 @@ def test_the_losses_are_those_of_the_paper(masked: bool, rescale: bool) -> None:
 
         parameter = torch.tensor([log_alpha], dtype=torch.float64, requires_grad=True)
         nets: Any = {"policy": Given(policy), "critic": Given(critic(1.0).make), "temperature": lambda: parameter}
-        outcome = RecurrentSACLoss(hp, num_actions)(nets, {"critic": critic(2.0)}, batch, {})  # type: ignore[dict-item]
+        outcome = RecurrentSACLoss(hp, num_actions)(Networks(nets, {"critic": critic(2.0)}), batch, {})  # type: ignore[dict-item]
         [slope] = torch.autograd.grad(outcome.loss, parameter)
         return outcome, float(slope)
 

@@ -17,6 +17,7 @@ from levada.math import Categorical, SquashedGaussian
 from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.task import Task
+from levada.rl.learning.loss import Networks
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
@@ -80,7 +81,7 @@ def test_the_losses_by_an_independent_count() -> None:
         "noise": tensor(noise["a"]), "next_noise": tensor(noise["b"]),
     }  # fmt: skip
     targets = {"critic": lambda obs, action: tensor(slow)}
-    outcome = SACLoss(SAC(), a)(nets, targets, rows, {})  # type: ignore[arg-type]
+    outcome = SACLoss(SAC(), a)(Networks(nets, targets), rows, {})  # type: ignore[arg-type]
 
     def log_density(k: str) -> Any:
         x = mean[k] + np.exp(log_std[k]) * noise[k]
@@ -180,7 +181,7 @@ def test_the_losses_of_choices_by_an_independent_count(is_masked: bool) -> None:
         "obs": obs["a"], "next_obs": obs["b"], "action": tensor(action), "reward": tensor(reward), "discount": tensor(discount),
     }  # fmt: skip
     loss = DiscreteSACLoss(SAC(target_entropy_ratio=share), a)
-    outcome = loss(nets, {"critic": lambda obs: tensor(slow)}, rows, {})  # type: ignore[arg-type, dict-item]
+    outcome = loss(Networks(nets, {"critic": lambda obs: tensor(slow)}), rows, {})  # type: ignore[arg-type, dict-item]
 
     alpha, critic, actor, temperature = np.exp(log_alpha), 0.0, 0.0, 0.0
     for i in range(n):
@@ -213,7 +214,7 @@ def test_each_network_learns_from_its_own_loss_alone_with_choices() -> None:
     torch.manual_seed(0)
     modules = {"policy": recipe.policy.module(0), **{name: make() for name, make in recipe.more.items()}}
     nets = {name: Net(module, dict(module.named_parameters()), True) for name, module in modules.items()}
-    outcome = recipe.loss(nets, {"critic": nets["critic"].frozen}, rows, {})
+    outcome = recipe.loss(Networks(nets, {"critic": nets["critic"].frozen}), rows, {})
     values, (policy, _) = nets["critic"](obs), nets["policy"](obs)
     soft = soft_value(nets["policy"].frozen(next_obs)[0], nets["critic"].frozen(next_obs), torch.ones(1))
     error = values.gather(2, rows["action"].expand(2, 16)[..., None])[..., 0] - (1.0 + 0.9 * soft).detach()

@@ -16,6 +16,7 @@ from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3, TD3Loss
 from levada.math import SquashedGaussian
 from levada.rl.envs.task import Task
+from levada.rl.learning.loss import Networks
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
@@ -78,7 +79,7 @@ def test_the_loss_by_an_independent_count(learns: bool) -> None:
     rows = {"obs": "a", "next_obs": "b", "action": stored, "reward": tensor(reward), "discount": tensor(discount),
             "noise": tensor(noise)}  # fmt: skip
     targets = {"policy": policy, "critic": target_critic}
-    outcome = TD3Loss(TD3(), box)(nets, targets, rows, {})  # type: ignore[arg-type]
+    outcome = TD3Loss(TD3(), box)(Networks(nets, targets), rows, {})  # type: ignore[arg-type]
 
     half = (box.high - box.low) / 2.0
     best = box.low + half * (1.0 + np.tanh(mean))

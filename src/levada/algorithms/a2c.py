@@ -20,7 +20,7 @@ from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
 from levada.rl.envs.task import Task
-from levada.rl.learning.step import Apply
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import evaluated
 
 
@@ -71,13 +71,13 @@ class A2CLoss:
     hp: FromRollouts
 
     def __call__(
-        self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, networks: Networks, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
+    ) -> LossOutput:
         """Loss of transitions ``[N, ...]``, and its statistics."""
-        hp, (new, batch) = self.hp, evaluated(apply, batch)
+        hp, (new, batch) = self.hp, evaluated(networks.policy, batch)
         weight = batch["weight"]
         policy_loss = -weight.dot(new.log_prob * batch["advantage"])
         value_loss = 0.5 * weight.dot((new.value - batch["target"]).square())
         entropy = weight.dot(new.entropy)
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
-        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        return LossOutput(loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})

@@ -21,7 +21,7 @@ from torch import Tensor
 from levada.algorithms.checks import require_counts, require_positive
 from levada.algorithms.impala import IMPALA, actor_critic_loss, vtrace_of
 from levada.rl.learning.learner import Learner
-from levada.rl.learning.step import Apply
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import Unrolled
 from levada.rl.policies.policy import Policy
 
@@ -48,7 +48,12 @@ class APPO(IMPALA):
     def make_learner(self, policy: Policy) -> Learner:
         """Make the learner."""
         return self.sequence_learner(
-            policy, APPOLoss(self), num_epochs=self.num_epochs, target_update_interval=self.target_update_interval
+            policy,
+            APPOLoss(self),
+            num_epochs=self.num_epochs,
+            targets=("policy",),
+            target_update_interval=self.target_update_interval,
+            target_update_unit="updates",
         )
 
 
@@ -62,13 +67,11 @@ class APPOLoss:
 
     hp: APPO
 
-    def __call__(
-        self, apply: Apply, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of sequences ``[N, T, ...]``, and its statistics."""
         hp, weight = self.hp, batch["weight"].t()
         log_mu = batch["log_prob"].t()
-        new, target = Unrolled.of(apply, batch), Unrolled.of(apply.target, batch)
+        new, target = Unrolled.of(networks.policy, batch), Unrolled.of(networks.target.policy, batch)
         rho = (target.log_prob - log_mu).exp()
         trace = vtrace_of(hp, batch, new, rho)
         ratio = (log_mu - target.log_prob).exp().clamp(max=hp.clip_is) * (new.log_prob - log_mu).exp()

@@ -40,10 +40,9 @@ from levada.algorithms.replayed import Replayed
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.rl.acting.exploration import EpsilonGreedy
-from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import Array
 from levada.rl.envs.task import Task
-from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.networks import value_network
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.q_distributions import ActionValues, CategoricalValues, QuantileValues, ValueKind
@@ -125,9 +124,9 @@ class DQN(Replayed):
         network = find_network(self.network)
         if network is None:
             network = partial(value_network, hidden_sizes=self.hidden_sizes, activation=self.activation)
-        policy = Policy(
-            observation_space=task.observation_space, action_space=task.action_space, output="q_values", network=network,
-            values=self.values, dueling=self.dueling, weight_noise=self.noisy_std if self.noisy else 0.0,
+        policy = self.policy(
+            task, output="q_values", network=network, values=self.values, dueling=self.dueling,
+            weight_noise=self.noisy_std if self.noisy else 0.0,
         )  # fmt: skip
         learner = self.learner(
             policy, DQNLoss(self), targets=("policy",), target_update_interval=self.target_update_interval
@@ -162,17 +161,11 @@ class DQNLoss:
 
     hp: DQN
 
-    def __call__(
-        self,
-        nets: Mapping[str, Net],
-        targets: Mapping[str, Net],
-        batch: Mapping[str, Any],
-        coefficients: Mapping[str, Tensor],
-    ) -> LossOutput:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
-        z_tm1, _ = nets["policy"](batch["obs"])
-        z_t, _ = targets["policy"](batch["next_obs"])
-        chooser = nets["policy"](batch["next_obs"])[0] if self.hp.double else z_t
+        z_tm1, _ = networks.policy(batch["obs"])
+        z_t, _ = networks.target.policy(batch["next_obs"])
+        chooser = networks.policy(batch["next_obs"])[0] if self.hp.double else z_t
         z_next, z_chosen = z_t.atoms_of(chooser.best()), z_tm1.atoms_of(batch["action"])
         loss, td_error = z_tm1.kind.td_loss(z_chosen, z_next, batch["reward"], batch["discount"], self.hp.huber_delta)
         loss = apply_importance_weights(loss, batch)

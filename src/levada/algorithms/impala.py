@@ -35,7 +35,7 @@ from levada.rl.acting.rollout import Rollout
 from levada.rl.acting.sampler import OnNewWeights
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
-from levada.rl.learning.step import Apply
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import Unrolled
 from levada.rl.policies.policy import Policy
 from levada.rl.replay.transitions import Transitions
@@ -168,12 +168,10 @@ class VTraceLoss:
 
     hp: IMPALA
 
-    def __call__(
-        self, apply: Apply, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of sequences ``[N, T, ...]``, and its statistics."""
         weight = batch["weight"].t()
-        new = Unrolled.of(apply, batch)
+        new = Unrolled.of(networks.policy, batch)
         rho = (new.log_prob - batch["log_prob"].t()).detach().exp()
         trace = vtrace_of(self.hp, batch, new, rho)
         return actor_critic_loss(self.hp, batch, new, trace, -(weight * trace.pg_advantages * new.log_prob).sum(), rho)
@@ -192,11 +190,11 @@ def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, rho: Tensor) 
 
 def actor_critic_loss(
     hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, trace: VTrace, policy_loss: Tensor, rho: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> LossOutput:
     """Sum of policy loss, value loss and entropy bonus, and its statistics."""
     weight = batch["weight"].t()
     value_loss = 0.5 * (weight * trace.errors.square()).sum()
     entropy = (weight * new.entropy).sum()
     loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
     stats = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": (weight * rho).sum()}
-    return loss, stats
+    return LossOutput(loss, stats)

@@ -21,7 +21,7 @@ from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
 from levada.rl.envs.task import Task
-from levada.rl.learning.step import Apply
+from levada.rl.learning.loss import LossOutput, Networks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class PGLoss:
     hp: PG
 
     def __call__(
-        self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, networks: Networks, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
+    ) -> LossOutput:
         """Loss of transitions ``[N, ...]``, and its statistics."""
         gain = batch["advantage" if self.hp.baseline else "target"]
-        return A2CLoss(self.hp)(apply, {**batch, "advantage": gain}, coefficients)
+        return A2CLoss(self.hp)(networks, {**batch, "advantage": gain}, coefficients)

@@ -32,7 +32,7 @@ from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Flow, Queue
 from levada.rl.envs.task import Task
-from levada.rl.learning.step import Apply
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import evaluated
 
 USUAL_MINIBATCH = 256
@@ -161,10 +161,10 @@ class PPOLoss:
     hp: PPO
 
     def __call__(
-        self, apply: Apply, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, networks: Networks, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
+    ) -> LossOutput:
         """Loss of one minibatch ``[M, ...]``, and its statistics."""
-        hp, clip, (new, batch) = self.hp, coefficients["clip_range"], evaluated(apply, batch)
+        hp, clip, (new, batch) = self.hp, coefficients["clip_range"], evaluated(networks.policy, batch)
         weight, value = batch["weight"], new.value
         log_ratio = new.log_prob - batch["log_prob"]
         ratio = log_ratio.exp()
@@ -184,10 +184,11 @@ class PPOLoss:
         entropy = weight.dot(new.entropy)
 
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
-        return loss, {
+        stats = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
             "approx_kl": weight.dot(ratio.detach() - 1 - log_ratio.detach()),  # Schulman 2020, estimator k3
             "clipfrac": weight.dot(((ratio.detach() - 1).abs() > clip).to(weight.dtype)),
         }
+        return LossOutput(loss, stats)

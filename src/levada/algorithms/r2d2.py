@@ -29,10 +29,8 @@ from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.sequences import time_major, unroll
-from levada.rl.compute.functional import Net
 from levada.rl.envs.task import Task
-from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
-from levada.rl.policies.policy import Policy
+from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +75,7 @@ class R2D2(Sequenced):
         """Step, slice into sequences, store; sample, learn, publish."""
         require_actions(self, task, spaces.Discrete)
         network = find_network(self.network) or self.memory(policy_gain=1.0)
-        policy = Policy(
-            observation_space=task.observation_space, action_space=task.action_space, output="q_values", network=network,
-            dueling=self.dueling,
-        )  # fmt: skip
+        policy = self.policy(task, output="q_values", network=network, dueling=self.dueling)
         learner = self.learner(
             policy, R2D2Loss(self), targets=("policy",), target_update_interval=self.target_update_interval
         )
@@ -104,20 +99,16 @@ class R2D2Loss:
 
     hp: R2D2
 
-    def __call__(
-        self,
-        nets: Mapping[str, Net],
-        targets: Mapping[str, Net],
-        batch: Mapping[str, Any],
-        coefficients: Mapping[str, Tensor],
-    ) -> LossOutput:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of sequences, its statistics, and priorities. Tensors are time-major after the first line."""
         hp, steps = self.hp, time_major(batch)
         # values of the steps and of the observations after them
-        q_t, _ = unroll(nets["policy"], steps, hp.burn_in, steps["state"])
-        target_q_t, _ = unroll(targets["policy"], steps, hp.burn_in, steps["state"])
+        q_t, _ = unroll(networks.policy, steps, hp.burn_in, steps["state"])
+        target_q_t, _ = unroll(networks.target.policy, steps, hp.burn_in, steps["state"])
         best = target_q_t.of((q_t if hp.double else target_q_t).best())
-        next_q = best.gather(0, steps["ahead"] + torch.arange(hp.sequence_length)[:, None])
+        next_q = best.gather(
+            0, steps["ahead"] + torch.arange(hp.sequence_length, device=steps["ahead"].device)[:, None]
+        )
         target = steps["reward"] + steps["discount"] * (signed_parabolic(next_q) if hp.value_rescaling else next_q)
         if hp.value_rescaling:
             target = signed_hyperbolic(target)

@@ -28,12 +28,10 @@ from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.acting.exploration import PolicySampling
 from levada.rl.acting.sequences import time_major, unroll
-from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import OBS, has_action_mask, map_nest
 from levada.rl.envs.task import Task
-from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.networks import TensorNest
-from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet
 
 
@@ -59,14 +57,14 @@ class RecurrentSAC(Sequenced):
     def flow(self, task: Task) -> Flow:
         """Step, slice into sequences, store; sample, learn, publish."""
         require_actions(self, task, spaces.Discrete)
-        policy = Policy(
-            observation_space=task.observation_space, action_space=task.action_space, network=self.memory(policy_gain=0.01)
-        )  # fmt: skip
-        more = {
+        policy = self.policy(task, network=self.memory(policy_gain=0.01))
+        networks = {
             "critic": partial(RecurrentCritic, self, policy.observation_space, policy.head.num_params),
             "temperature": partial(Temperature, self.log_alpha_init),
         }
-        learner = self.learner(policy, RecurrentSACLoss(self, policy.head.num_params), more=more, targets=("critic",))
+        learner = self.learner(
+            policy, RecurrentSACLoss(self, policy.head.num_params), networks=networks, targets=("critic",)
+        )
         return self.replayed(task, learner, PolicySampling(num_random_steps=self.num_random_steps))
 
 
@@ -83,7 +81,7 @@ class RecurrentCritic(nn.Module):
         """Values ``[2, T, N, A]`` of observations ``[T, N, ...]``, and the state after them. A state of None is zeros."""
         seen = cast("dict[str, TensorNest]", obs)[OBS] if self._has_mask else obs
         if state is None:
-            state = torch.zeros(is_first.shape[1], self.network.state_size)
+            state = torch.zeros(is_first.shape[1], self.network.state_size, device=is_first.device)
         params, _, state = self.network.unroll(seen, state, is_first)
         return params.unflatten(-1, (2, -1)).movedim(-2, 0), state
 
@@ -95,20 +93,14 @@ class RecurrentSACLoss:
     hp: RecurrentSAC
     num_actions: int
 
-    def __call__(
-        self,
-        nets: Mapping[str, Net],
-        targets: Mapping[str, Net],
-        batch: Mapping[str, Any],
-        coefficients: Mapping[str, Tensor],
-    ) -> LossOutput:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of sequences, its statistics, and priorities. Tensors are time-major, and include what follows the steps."""
         hp, steps = self.hp, time_major(batch)
-        log_alpha = nets["temperature"]()
+        log_alpha = networks.temperature()
         alpha = log_alpha.detach().exp()
-        policy, _ = unroll(nets["policy"], steps, hp.burn_in, steps["state"])
-        [values] = unroll(nets["critic"], steps, hp.burn_in, None)
-        [target_values] = unroll(targets["critic"], steps, hp.burn_in, None)
+        policy, _ = unroll(networks.policy, steps, hp.burn_in, steps["state"])
+        [values] = unroll(networks.critic, steps, hp.burn_in, None)
+        [target_values] = unroll(networks.target.critic, steps, hp.burn_in, None)
         # from rescaled values to returns, and back
         unscaled = signed_parabolic if hp.value_rescaling else _same
         scaled = signed_hyperbolic if hp.value_rescaling else _same
@@ -116,7 +108,9 @@ class RecurrentSACLoss:
         weight = is_step / is_step.sum()
 
         soft_values = soft_value(policy, unscaled(target_values), alpha).detach()
-        next_value = soft_values.gather(0, steps["ahead"] + torch.arange(hp.sequence_length)[:, None])
+        next_value = soft_values.gather(
+            0, steps["ahead"] + torch.arange(hp.sequence_length, device=steps["ahead"].device)[:, None]
+        )
         target = scaled(steps["reward"] + steps["discount"] * next_value)
         chosen = value_of(values[:, : hp.sequence_length], steps["action"])
         errors = (chosen - target).masked_fill(is_step.logical_not(), 0.0)

@@ -9,7 +9,7 @@ step x shards -> n_step ==> [replay] -> sample -> learn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -23,15 +23,17 @@ from levada.algorithms.checks import (
     require_fractions,
     require_not_negative,
     require_positive,
+    require_texts,
     require_widths,
 )
 from levada.flow import Flow, Prioritized
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import FirstPriority, NStep, StepSampler
+from levada.rl.compute.device import choose_device
 from levada.rl.envs.task import Task
 from levada.rl.learning.adam import Adam
-from levada.rl.learning.off_policy import OffPolicyLearner
+from levada.rl.learning.learner import Learner
 from levada.rl.policies.policy import Policy
 from levada.rl.replay.transitions import Transitions
 
@@ -89,6 +91,9 @@ class Replayed(Algorithm):
     """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
     adam_eps: float = 1e-8
     """Epsilon of Adam."""
+    device: str = field(default="auto", compare=False)
+    """Device of the networks: `cpu`, `cuda`, or one of several GPUs, `cuda:1`. `auto`: a GPU for images of at least 36 x 36,
+    where there is one."""
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     compile: Literal["auto"] | bool = "auto"
@@ -115,6 +120,7 @@ class Replayed(Algorithm):
         require_positive(self, "max_grad_norm", or_none=True)
         require_not_negative(self, "tolerance")
         require_choice(self, "order", "admission", "arrival")
+        require_texts(self, "device")
         require_widths(self, "hidden_sizes")
         require_choice(self, "compile", True, False, "auto")
 
@@ -123,14 +129,19 @@ class Replayed(Algorithm):
         """Converter from steps to rows of the replay."""
         return NStep(discount=self.discount, num_steps=self.n_step)
 
+    def policy(self, task: Task, **fields: Any) -> Policy:
+        """Make a policy for the spaces of a task, on the device of these settings."""
+        device = self.device if self.device != "auto" else choose_device(task.observation_space)
+        return Policy(observation_space=task.observation_space, action_space=task.action_space, device=device, **fields)
+
     @property
     def horizons(self) -> Mapping[str, int]:
         """Horizon of the learning rate, if annealed."""
         return {} if self.anneal_steps is None else {"learning_rate": self.anneal_steps}
 
-    def coefficients(self, num_gradient_steps: int) -> dict[str, float]:
-        """Learning rate of the next update, after `num_gradient_steps`."""
-        num_steps = num_gradient_steps * self.batch_size / self.samples_per_insert * self.cut.stride
+    def coefficients(self, num_transitions: int) -> dict[str, float]:
+        """Learning rate of the next update, after training on `num_transitions`."""
+        num_steps = num_transitions / self.samples_per_insert * self.cut.stride
         left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_steps / self.anneal_steps)
         return {"learning_rate": self.learning_rate * left}
 
@@ -138,17 +149,18 @@ class Replayed(Algorithm):
         """Priorities of rows from the critics' errors ``[num, N]``; None unless replay is prioritized."""
         return errors.detach().abs().mean(dim=0) if self.prioritized else None
 
-    def learner(self, policy: Policy, loss: Any, **more: Any) -> OffPolicyLearner:
-        """Make the learner; `more`: fields of `OffPolicyLearner`."""
-        return OffPolicyLearner(
-            policy=policy, loss=loss, coefficients=self.coefficients, batch_size=self.batch_size, tau=self.tau,
+    def learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
+        """Make the learner; `more`: fields of `Learner`."""
+        return Learner(
+            policy=policy, loss=loss, coefficients=self.coefficients, minibatch_size=self.batch_size, shuffle=False,
+            corrects_staleness=True, tau=self.tau,
             optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), compile=self.compile, **more,
         )  # fmt: skip
 
     def replayed(
         self,
         task: Task,
-        learner: OffPolicyLearner,
+        learner: Learner,
         explore: Exploration,
         first_priority: FirstPriority | None = None,
     ) -> Flow:

@@ -30,11 +30,10 @@ from levada.rl.acting.exploration import PolicySampling
 from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import ACTION_MASK
 from levada.rl.envs.task import Task
-from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.critic import Critic, DiscreteCritic
 from levada.rl.policies.heads.box import vector_of
 from levada.rl.policies.networks import actor_network, value_network
-from levada.rl.policies.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +57,19 @@ class SAC(Replayed):
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""
         require_actions(self, task, spaces.Box, spaces.Discrete)
-        shared: Any = {"observation_space": task.observation_space, "action_space": task.action_space}
         loss: SACLoss | DiscreteSACLoss
         critic: Callable[[], nn.Module]
         noise = {}
         if isinstance(task.action_space, spaces.Discrete):
-            policy = Policy(**shared, network=partial(value_network, hidden_sizes=self.hidden_sizes))
+            policy = self.policy(task, network=partial(value_network, hidden_sizes=self.hidden_sizes))
             num_actions = policy.head.num_params
             critic = partial(DiscreteCritic, policy.observation_space, num_actions, hidden_sizes=self.hidden_sizes)
             loss = DiscreteSACLoss(self, num_actions)
         else:
             require_vectors(self, task)
             assert isinstance(task.action_space, spaces.Box)
-            policy = Policy(
-                **shared,
+            policy = self.policy(
+                task,
                 network=partial(actor_network, hidden_sizes=self.hidden_sizes),
                 tanh_squash=True,
                 state_dependent_std=True,
@@ -79,8 +77,8 @@ class SAC(Replayed):
             num_actions = math.prod(task.action_space.shape)
             critic = partial(Critic, policy.observation_space, policy.action_space, hidden_sizes=self.hidden_sizes)
             loss, noise = SACLoss(self, num_actions), {"noise": (num_actions,), "next_noise": (num_actions,)}
-        more = {"critic": critic, "temperature": partial(Temperature, self.log_alpha_init)}
-        learner = self.learner(policy, loss, more=more, targets=("critic",), noise=noise)
+        networks = {"critic": critic, "temperature": partial(Temperature, self.log_alpha_init)}
+        learner = self.learner(policy, loss, networks=networks, targets=("critic",), noise=noise)
         return self.replayed(task, learner, PolicySampling(num_random_steps=self.learning_starts))
 
 
@@ -110,25 +108,19 @@ class SACLoss:
     hp: SAC
     num_actions: int
 
-    def __call__(
-        self,
-        nets: Mapping[str, Net],
-        targets: Mapping[str, Net],
-        batch: Mapping[str, Any],
-        coefficients: Mapping[str, Tensor],
-    ) -> LossOutput:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
-        log_alpha = nets["temperature"]()
+        log_alpha = networks.temperature()
         alpha = log_alpha.detach().exp()
-        next_action, next_log_prob = _act(nets["policy"].frozen, batch["next_obs"], batch["next_noise"])
-        next_value = targets["critic"](batch["next_obs"], next_action).amin(dim=0) - alpha * next_log_prob
+        next_action, next_log_prob = _act(networks.policy.frozen, batch["next_obs"], batch["next_noise"])
+        next_value = networks.target.critic(batch["next_obs"], next_action).amin(dim=0) - alpha * next_log_prob
         target = (batch["reward"] + batch["discount"] * next_value).detach()
-        values = nets["critic"](batch["obs"], batch["action"])
+        values = networks.critic(batch["obs"], batch["action"])
         errors = values - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
 
-        action, log_prob = _act(nets["policy"], batch["obs"], batch["noise"])
-        actor_loss = (alpha * log_prob - nets["critic"].frozen(batch["obs"], action).amin(dim=0)).mean()
+        action, log_prob = _act(networks.policy, batch["obs"], batch["noise"])
+        actor_loss = (alpha * log_prob - networks.critic.frozen(batch["obs"], action).amin(dim=0)).mean()
         target_entropy = -float(self.num_actions) if self.hp.target_entropy is None else self.hp.target_entropy
         alpha_loss = -(log_alpha * (log_prob.detach() + target_entropy).mean()).sum()
         stats = {
@@ -162,21 +154,15 @@ class DiscreteSACLoss:
     hp: SAC
     num_actions: int
 
-    def __call__(
-        self,
-        nets: Mapping[str, Net],
-        targets: Mapping[str, Net],
-        batch: Mapping[str, Any],
-        coefficients: Mapping[str, Tensor],
-    ) -> LossOutput:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
-        log_alpha = nets["temperature"]()
+        log_alpha = networks.temperature()
         alpha = log_alpha.detach().exp()
-        policy_t, _ = nets["policy"].frozen(batch["next_obs"])
-        next_value = soft_value(policy_t, targets["critic"](batch["next_obs"]), alpha)
+        policy_t, _ = networks.policy.frozen(batch["next_obs"])
+        next_value = soft_value(policy_t, networks.target.critic(batch["next_obs"]), alpha)
         target = (batch["reward"] + batch["discount"] * next_value).detach()
-        values = nets["critic"](batch["obs"])
-        policy_tm1, _ = nets["policy"](batch["obs"])
+        values = networks.critic(batch["obs"])
+        policy_tm1, _ = networks.policy(batch["obs"])
         chosen = value_of(values, batch["action"])
         errors = chosen - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()

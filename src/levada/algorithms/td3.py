@@ -26,11 +26,10 @@ from levada.flow import Flow
 from levada.rl.acting.exploration import GaussianNoise
 from levada.rl.compute.functional import Net
 from levada.rl.envs.task import Task
-from levada.rl.learning.off_policy import LossOutput, apply_importance_weights
+from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.critic import Critic
 from levada.rl.policies.heads.box import vector_of
 from levada.rl.policies.networks import actor_network
-from levada.rl.policies.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +56,14 @@ class TD3(Replayed):
         """Step, compute n-step returns, store; sample, learn, publish."""
         require_actions(self, task, spaces.Box)
         require_vectors(self, task)
-        policy = Policy(
-            observation_space=task.observation_space, action_space=task.action_space, tanh_squash=True,
-            network=partial(actor_network, hidden_sizes=self.hidden_sizes),
-        )  # fmt: skip
+        network = partial(actor_network, hidden_sizes=self.hidden_sizes)
+        policy = self.policy(task, tanh_squash=True, network=network)
         space = cast("spaces.Box", policy.action_space)
         critic = partial(Critic, policy.observation_space, space, hidden_sizes=self.hidden_sizes, num=self.num_critics)
         learner = self.learner(
-            policy, TD3Loss(self, space), more={"critic": critic}, targets=("policy", "critic"),
+            policy, TD3Loss(self, space), networks={"critic": critic}, targets=("policy", "critic"),
             target_update_interval=self.policy_delay,
-            every={"policy": self.policy_delay}, noise={"noise": (math.prod(space.shape),)},
+            update_every={"policy": self.policy_delay}, noise={"noise": (math.prod(space.shape),)},
         )  # fmt: skip
         return self.replayed(
             task, learner, GaussianNoise(std=self.exploration_noise, num_random_steps=self.learning_starts)
@@ -84,29 +81,23 @@ class TD3Loss:
     hp: TD3
     action_space: spaces.Box
 
-    def __call__(
-        self,
-        nets: Mapping[str, Net],
-        targets: Mapping[str, Net],
-        batch: Mapping[str, Any],
-        coefficients: Mapping[str, Tensor],
-    ) -> LossOutput:
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         ends = self.action_space.low, self.action_space.high
-        low, high = (torch.from_numpy(end.reshape(-1)).to(torch.float32) for end in ends)
+        low, high = (torch.from_numpy(end.reshape(-1)).to(batch["noise"]) for end in ends)
         limit = self.hp.target_noise_clip
         noise = (self.hp.target_policy_noise * batch["noise"]).clamp(-limit, limit) * (0.5 * (high - low))
-        next_action = (_best(targets["policy"], batch["next_obs"]) + noise).clamp(low, high)
-        next_q = targets["critic"](batch["next_obs"], next_action).amin(dim=0)
+        next_action = (_best(networks.target.policy, batch["next_obs"]) + noise).clamp(low, high)
+        next_q = networks.target.critic(batch["next_obs"], next_action).amin(dim=0)
         target = (batch["reward"] + batch["discount"] * next_q).detach()
-        values = nets["critic"](batch["obs"], batch["action"])
+        values = networks.critic(batch["obs"], batch["action"])
         errors = values - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
         priorities = self.hp.priorities(errors)
         stats = {"critic_loss": critic_loss, "q_values": values.mean()}
-        if not nets["policy"].learns:
-            return LossOutput(critic_loss, stats | {"actor_loss": torch.tensor(torch.nan)}, priorities)
-        actor_loss = -nets["critic"].frozen(batch["obs"], _best(nets["policy"], batch["obs"]))[0].mean()
+        if not networks.policy.learns:
+            return LossOutput(critic_loss, stats | {"actor_loss": torch.full_like(critic_loss, torch.nan)}, priorities)
+        actor_loss = -networks.critic.frozen(batch["obs"], _best(networks.policy, batch["obs"]))[0].mean()
         return LossOutput(critic_loss + actor_loss, stats | {"actor_loss": actor_loss}, priorities)
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import AlgorithmError, find_algorithm
+from levada.algorithms.replayed import Replayed
 from levada.algorithms.rollouts import FromRollouts
 from levada.api.foreign import check_code, check_env_kwargs
 from levada.api.options import Env, check_integers
@@ -69,7 +70,7 @@ def load(
     directory = RunDirectory.open(path, trust=trust)
     look_in(at)
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
-    if isinstance(config, FromRollouts):  # acting needs no GPU, and this machine may have none
+    if isinstance(config, FromRollouts | Replayed):  # acting needs no GPU, and this machine may have none
         config = dataclasses.replace(config, device="cpu")
     task = read_task(directory) if env is None else given_task(directory, env)
     with saying_where_to_look(directory):

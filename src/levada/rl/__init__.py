@@ -7,7 +7,7 @@
     replay      Transitions, concatenate: rows, and the tables that store them
     acting      Actor, Sampler (in a DoubleBufferedSampler) -> Rollout; StepSampler (EpsilonGreedy, GaussianNoise, PolicySampling)
                 -> NStep or Sequences; TrainedPolicy, Evaluation
-    learning    Learner (epochs and minibatches over a loss), OffPolicyLearner (targets, critics), Adam, LossOutput
+    learning    Learner (epochs and minibatches over a loss; targets, critics), Adam, Networks -> LossOutput
 
     >>> from levada.rl import Policy, Task
     >>> task = Task("CartPole-v1")
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from levada.rl.learning.adam import Adam as Adam
     from levada.rl.learning.learner import Learner as Learner
     from levada.rl.learning.learner import NonFiniteError as NonFiniteError
-    from levada.rl.learning.off_policy import LossOutput as LossOutput
-    from levada.rl.learning.off_policy import OffPolicyLearner as OffPolicyLearner
-    from levada.rl.learning.step import Apply as Apply
+    from levada.rl.learning.loss import LossOutput as LossOutput
+    from levada.rl.learning.loss import Networks as Networks
     from levada.rl.policies.critic import Critic as Critic
     from levada.rl.policies.critic import DiscreteCritic as DiscreteCritic
     from levada.rl.policies.networks import MLP as MLP
@@ -67,7 +66,6 @@ _HOME = {
     "ActionValues": "levada.rl.policies.q_distributions",
     "Actor": "levada.rl.acting.actor",
     "Adam": "levada.rl.learning.adam",
-    "Apply": "levada.rl.learning.step",
     "CategoricalValues": "levada.rl.policies.q_distributions",
     "Critic": "levada.rl.policies.critic",
     "DiscreteCritic": "levada.rl.policies.critic",
@@ -78,13 +76,13 @@ _HOME = {
     "Frames": "levada.rl.data.frames",
     "GaussianNoise": "levada.rl.acting.exploration",
     "Learner": "levada.rl.learning.learner",
-    "LossOutput": "levada.rl.learning.off_policy",
+    "LossOutput": "levada.rl.learning.loss",
     "MLP": "levada.rl.policies.networks",
     "MultiInput": "levada.rl.policies.networks",
     "NStep": "levada.rl.acting.step_sampler",
     "NatureCNN": "levada.rl.policies.networks",
+    "Networks": "levada.rl.learning.loss",
     "NonFiniteError": "levada.rl.learning.learner",
-    "OffPolicyLearner": "levada.rl.learning.off_policy",
     "Policy": "levada.rl.policies.policy",
     "PolicySampling": "levada.rl.acting.exploration",
     "QuantileValues": "levada.rl.policies.q_distributions",

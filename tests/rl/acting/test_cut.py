@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from pixel_envs import make_pixels
+from torch import nn
 
 import levada as lv
 from levada.algorithms.checks import ConfigError
@@ -21,7 +22,7 @@ from levada.flow import Shard
 from levada.rl.acting.sampler import Sampler
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import to_tensors
-from levada.rl.learning.step import MinibatchStep
+from levada.rl.learning.step import GradientStep
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet
 from levada.runners.processes import Processes
@@ -111,9 +112,10 @@ def test_it_teaches_the_same(task: Task, options: dict[str, Any]) -> None:
     )
     module = policy.module(0)
     rollouts = [one(policy.weights(module)) for one in (live, plain)]
-    step = MinibatchStep(module, VTraceLoss(IMPALA()), ())
-    params = step.layout.flatten(dict(module.named_parameters()))
-    found = [step.on("eager", {}, {}, to_tensors(r.sequences()))(params, torch.arange(NUM_ENVS)) for r in rollouts]
+    step = GradientStep(nn.ModuleDict({"policy": module}), VTraceLoss(IMPALA()), ())
+    params = step.layout.flatten({f"policy.{name}": tensor for name, tensor in module.named_parameters()})
+    rows = torch.arange(NUM_ENVS)
+    found = [step.on("eager", {}, {}, to_tensors(r.sequences()))(params, params[:0], rows) for r in rollouts]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     if not policy.state_size:
@@ -147,7 +149,7 @@ def test_shards_notice_newer_weights_in_the_middle(place: Any) -> None:
             if report.firing == 60:
                 break
         [channel] = run.statistics().channels.values()
-        num_env_steps = run.node_state("learn").num_env_steps
+        num_env_steps = run.node_state("learn").num_transitions
     assert channel.ledger.balanced
     assert 60 * 2 <= num_env_steps < 60 * 2 * 64  # some were cut, and each has a step at least
 
@@ -160,7 +162,7 @@ def test_inline_nothing_is_cut() -> None:
             for report in run:
                 if report.firing == 5:
                     break
-            counts.add(run.node_state("learn").num_env_steps)
+            counts.add(run.node_state("learn").num_transitions)
     assert counts == {160}
 
 

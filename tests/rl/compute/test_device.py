@@ -17,19 +17,31 @@ from levada.algorithms.a2c import A2C
 from levada.algorithms.a3c import A3C
 from levada.algorithms.appo import APPO
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.pg import PG
 from levada.algorithms.ppo import PPO
+from levada.algorithms.r2d2 import R2D2
+from levada.algorithms.rainbow import Rainbow
+from levada.algorithms.recurrent_sac import RecurrentSAC
+from levada.algorithms.replayed import Replayed
 from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.sac import SAC
+from levada.algorithms.td3 import TD3
 from levada.rl.compute import device
 from levada.rl.compute.tensors import flatten, rebuild
 from levada.rl.learning.learner import Learner
-from levada.rl.learning.step import MinibatchStep
+from levada.rl.learning.step import GradientStep
 from levada.rl.policies.policy import Policy
 from levada.run.storage.hashing import params_sha256
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (16,)}
+REPLAYED: dict[str, Any] = {
+    "num_envs": 2, "num_steps": 4, "hidden_sizes": (16,), "learning_starts": 20, "batch_size": 8, "num_gradient_steps": 2,
+    "samples_per_insert": 4.0,
+}  # fmt: skip
+SEQUENCES: dict[str, Any] = {**REPLAYED, "learning_starts": 6, "sequence_length": 4, "burn_in": 2, "batch_size": 4}
 CARTPOLE, PENDULUM, PIXELS = lv.Task("CartPole-v1"), lv.Task("Pendulum-v1"), lv.Task(make_pixels, frame_stack=3)
 
 
@@ -58,13 +70,22 @@ CASES = [
     (A2C(**SMALL, minibatch_size=16), CARTPOLE),
     (PG(**SMALL, baseline=True), CARTPOLE),
     (A3C(**SMALL), CARTPOLE),
+    (DQN(**REPLAYED), CARTPOLE),
+    (DQN(**REPLAYED, distribution="quantile", prioritized=True, dueling=True), CARTPOLE),
+    (DQN(**REPLAYED), PIXELS),
+    (Rainbow(**REPLAYED, num_atoms=5), CARTPOLE),
+    (SAC(**REPLAYED), PENDULUM),
+    (SAC(**REPLAYED), CARTPOLE),
+    (TD3(**REPLAYED), PENDULUM),
+    (R2D2(**SEQUENCES), CARTPOLE),
+    (RecurrentSAC(**SEQUENCES), CARTPOLE),
 ]
 each_case = pytest.mark.parametrize(
     ("hp", "task"), CASES, ids=[f"{type(hp).__name__}-{task.name}-{n}" for n, (hp, task) in enumerate(CASES)]
 )
 
 
-def weights(hp: FromRollouts, task: lv.Task, updates: int = 6) -> dict[str, Any]:
+def weights(hp: FromRollouts | Replayed, task: lv.Task, updates: int = 6) -> dict[str, Any]:
     with lv.Inline().open(replace(hp, compile=False).flow(task), seed=1) as run:
         for report in run:
             if report.firing == updates:
@@ -73,7 +94,7 @@ def weights(hp: FromRollouts, task: lv.Task, updates: int = 6) -> dict[str, Any]
 
 
 @each_case
-def test_graphs_make_the_same_bits(hp: FromRollouts, task: lv.Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_make_the_same_bits(hp: FromRollouts | Replayed, task: lv.Task, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = weights(hp, task)
     monkeypatch.setattr(Learner, "first_mode", lambda self, device: "graph")
     assert params_sha256(weights(hp, task)) == params_sha256(expected)
@@ -81,24 +102,24 @@ def test_graphs_make_the_same_bits(hp: FromRollouts, task: lv.Task, monkeypatch:
 
 @each_case
 def test_losses_and_networks_stay_on_one_device(
-    hp: FromRollouts, task: lv.Task, monkeypatch: pytest.MonkeyPatch
+    hp: FromRollouts | Replayed, task: lv.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensors of torch's device `meta` have no numbers, and none of them goes together with one that lies elsewhere."""
-    on, seen = MinibatchStep.on, []
+    on, seen = GradientStep.on, []
 
     def away(nest: Any) -> Any:
         leaves: list[Tensor] = []
         structure = flatten(nest, leaves)
         return rebuild(structure, [leaf.to("meta") for leaf in leaves])
 
-    def also_elsewhere(self: Any, mode: Any, values: Any, buffers: Any, columns: Any, target: Any = None) -> Any:
-        here = on(self, mode, values, buffers, columns, target)
-        there = on(self, "eager", values, away(buffers), away(columns), None if target is None else away(target))
+    def also_elsewhere(self: Any, mode: Any, values: Any, buffers: Any, columns: Any) -> Any:
+        here = on(self, mode, values, buffers, columns)
+        there = on(self, "eager", values, away(buffers), away(columns))
 
-        def run(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-            gradient, stats = there(params.to("meta"), index.to("meta"))
-            seen.append((gradient.device.type, stats.device.type))
-            return here(params, index)
+        def run(*args: Any) -> Any:
+            found = there(*(arg.to("meta") if isinstance(arg, Tensor) else arg for arg in args))
+            seen.append({tensor.device.type for tensor in found})
+            return here(*args)
 
         return run
 
@@ -107,9 +128,9 @@ def test_losses_and_networks_stay_on_one_device(
     monkeypatch.setattr(
         torch, "autocast", lambda kind, *args, **more: autocast("cpu" if kind == "meta" else kind, *args, **more)
     )
-    monkeypatch.setattr(MinibatchStep, "on", also_elsewhere)
+    monkeypatch.setattr(GradientStep, "on", also_elsewhere)
     weights(hp, task, updates=2)
-    assert set(seen) == {("meta", "meta")}
+    assert all(kinds == {"meta"} for kinds in seen) and seen
 
 
 def test_a_graph_changes_what_the_function_changes() -> None:

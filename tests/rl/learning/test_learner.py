@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -18,17 +18,18 @@ from levada.rl.data.spaces import allocate, write
 from levada.rl.learning import learner as learner_module
 from levada.rl.learning.adam import Adam, AdamPart, adam_init, adam_step
 from levada.rl.learning.learner import Learner, LiveLearner, NonFiniteError
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.policies.policy import Policy
 from levada.rl.replay.transitions import Transitions, concatenate
 
 POLICY = Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(2), hidden_sizes=(8,))
 
 
-def loss(apply: Callable[[Any], Any], batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]) -> Any:
-    distribution, value = apply(batch["obs"])
+def loss(networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
+    distribution, value = networks.policy(batch["obs"])
     policy_loss = -batch["weight"].dot(distribution.log_prob(batch["action"]) * batch["advantage"])
     value_loss = batch["weight"].dot((value - batch["target"]).square())
-    return policy_loss + value_loss, {"policy_loss": policy_loss, "value_loss": value_loss}
+    return LossOutput(policy_loss + value_loss, {"policy_loss": policy_loss, "value_loss": value_loss})
 
 
 def make(**options: Any) -> LiveLearner:
@@ -138,8 +139,8 @@ def test_what_cannot_be_recorded_is_said_and_run_as_ordinary_torch(caplog: pytes
 
 
 def test_a_loss_that_fails_while_it_is_recorded_fails_with_its_own_error(caplog: pytest.LogCaptureFixture) -> None:
-    def misshapen(apply: Any, batch: Any, coefficients: Any) -> Any:
-        return apply(batch["obs"])[1].reshape(3, 7), {}
+    def misshapen(networks: Networks, batch: Any, coefficients: Any) -> LossOutput:
+        return LossOutput(networks.policy(batch["obs"])[1].reshape(3, 7), {})
 
     with pytest.raises(RuntimeError, match="shape '\\[3, 7\\]' is invalid"):
         make(loss=misshapen).update(batch())
@@ -206,7 +207,7 @@ def test_masked_rows_teach_nothing(size: float) -> None:
     b = two.update([Transitions({**columns, "mask": mask})])
     for name in a.weights:
         np.testing.assert_allclose(a.weights[name], b.weights[name], atol=1e-6, err_msg=name)
-    assert one.num_env_steps == 28
+    assert one.num_transitions == 28
 
 
 @pytest.mark.parametrize("network", [None, with_batch_norm])
@@ -217,7 +218,7 @@ def test_nan_is_refused_and_nothing_changes(network: Any) -> None:
     poisoned = batch()[0]
     target = np.array(poisoned.columns["target"])
     target[3] = np.nan
-    with pytest.raises(NonFiniteError, match="update 2 of policy 'policy' gave NaN or infinity in network"):
+    with pytest.raises(NonFiniteError, match=r"update 2 of policy 'policy' gave NaN or infinity in policy\.network"):
         live.update([Transitions({**poisoned.columns, "target": target})])
     after = live.state_dict()
     assert all(np.array_equal(after[name], before[name]) for name in before)
@@ -341,9 +342,9 @@ def test_without_a_compiler_it_says_so_once_and_goes_on(
 
 
 def test_a_loss_that_reads_numbers_is_refused_with_a_way_out() -> None:
-    def branching(apply: Any, batch: Any, coefficients: Any) -> Any:
-        total, stats = loss(apply, batch, coefficients)
-        return (total if total.item() > 0 else -total), stats
+    def branching(networks: Networks, batch: Any, coefficients: Any) -> LossOutput:
+        total, stats, _ = loss(networks, batch, coefficients)
+        return LossOutput(total if total.item() > 0 else -total, stats)
 
     with pytest.raises(RecordError, match="compile=False"):
         make(loss=branching).update(batch())

@@ -10,8 +10,8 @@ from torch import nn
 
 from levada.algorithms.dqn import DQN, DQNLoss
 from levada.algorithms.rainbow import Rainbow
-from levada.rl.learning.learner import NonFiniteError
-from levada.rl.learning.off_policy import LossOutput, OffPolicyLearner
+from levada.rl.learning.learner import Learner, NonFiniteError
+from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.policies.networks import ValueMLP
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.q_distributions import ActionValues, MeanValues
@@ -28,9 +28,9 @@ def learner(seed=0, *, hp=PLAIN, **options):
     )  # fmt: skip
     fields = {
         "policy": policy, "loss": DQNLoss(hp), "coefficients": lambda num_steps: {"learning_rate": 1e-2},
-        "batch_size": 8, "targets": ("policy",), "compile": "auto",
+        "minibatch_size": 8, "shuffle": False, "targets": ("policy",), "compile": "auto",
     }  # fmt: skip
-    return OffPolicyLearner(**fields | options).open(seed)
+    return Learner(**fields | options).open(seed)
 
 
 def batch(num_rows=8, seed=0, **more):
@@ -67,7 +67,7 @@ def test_updates_in_one_call_are_those_one_by_one(num_at_once):
     for name, array in one.state_dict().items():
         if name != "counts":
             np.testing.assert_array_equal(array, many.state_dict()[name], err_msg=name)
-    assert many.num_steps == one.num_steps == 3 * num_at_once
+    assert many.num_minibatches == one.num_minibatches == 3 * num_at_once
 
 
 @pytest.mark.parametrize(("every", "tau"), [(1, 0.25), (3, 1.0)])
@@ -100,7 +100,7 @@ def test_the_loss_by_an_independent_count(more):
         return call
 
     online, slow = net(q_tm1, q_next), net(None, q_slow)
-    outcome = DQNLoss(hp)({"policy": online}, {"policy": slow}, tensors, {})
+    outcome = DQNLoss(hp)(Networks({"policy": online}, {"policy": slow}), tensors, {})
 
     best = (q_next if hp.double else q_slow).argmax(1)
     target = rows["reward"] + rows["discount"] * q_slow[np.arange(8), best]
@@ -119,20 +119,20 @@ def test_actions_that_are_not_allowed_are_no_target():
     net = {"policy": lambda obs: (ActionValues(MeanValues(), values[..., None], mask), None)}
     target = rows["reward"] + rows["discount"] * values[:, 2]
     error = target - values.gather(1, rows["action"][:, None])[:, 0]
-    outcome = DQNLoss(DQN(prioritized=True))(net, net, rows, {})
+    outcome = DQNLoss(DQN(prioritized=True))(Networks(net, net), rows, {})
     torch.testing.assert_close(outcome.priorities, error.abs())
 
 
 def test_several_networks_learn_together_and_only_what_acts_is_published():
-    def loss(nets, targets, rows, coefficients):
-        critic = nets["critic"](rows["obs"])[:, 0]
-        slow = targets["critic"](rows["obs"])[:, 0]
-        actions, _ = nets["policy"](rows["obs"])
+    def loss(networks, rows, coefficients):
+        critic = networks.critic(rows["obs"])[:, 0]
+        slow = networks.target.critic(rows["obs"])[:, 0]
+        actions, _ = networks.policy(rows["obs"])
         return LossOutput(
             (critic - rows["reward"]).square().mean() + actions.values.square().mean(), {"gap": (critic - slow).mean()}
         )
 
-    live = learner(loss=loss, more={"critic": lambda: nn.Linear(3, 1)}, targets=("critic",), tau=0.1)
+    live = learner(loss=loss, networks={"critic": lambda: nn.Linear(3, 1)}, targets=("critic",), tau=0.1)
     before = live.state_dict()
     update = live.update(batch())
     after = live.state_dict()
@@ -145,7 +145,7 @@ def test_several_networks_learn_together_and_only_what_acts_is_published():
     assert len(after["step/target"]) == 4
     assert (before["step/params"] != after["step/params"]).mean() > 0.5
     assert update.priorities is None
-    again = learner(loss=loss, more={"critic": lambda: nn.Linear(3, 1)}, targets=("critic",), tau=0.1)
+    again = learner(loss=loss, networks={"critic": lambda: nn.Linear(3, 1)}, targets=("critic",), tau=0.1)
     np.testing.assert_array_equal(again.state_dict()["step/params"], before["step/params"])
 
 
@@ -173,9 +173,9 @@ def test_a_saved_learner_goes_on(hp):
 
 
 @pytest.mark.parametrize(("options", "match"), [
-    ({"batch_size": 0}, "batch_size=0"), ({"tau": 0.0}, "tau=0.0"), ({"tau": 1.1}, "tau"), ({"target_update_interval": 0},
+    ({"minibatch_size": 0}, "minibatch_size=0"), ({"tau": 0.0}, "tau=0.0"), ({"tau": 1.1}, "tau"), ({"target_update_interval": 0},
     "target_update_interval"),
-    ({"targets": ("critic",)}, r"networks are \['policy'\], targets \['critic'\], every"),
+    ({"targets": ("critic",)}, r"networks are \['policy'\], targets \['critic'\], update_every"),
     ({"coefficients": lambda num_steps: {}}, "learning_rate"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(options, match):
@@ -184,16 +184,16 @@ def test_what_cannot_be_is_refused(options, match):
 
 
 def test_a_batch_that_does_not_divide():
-    with pytest.raises(ValueError, match="20 transitions does not divide into steps of 8: 4 are left"):
+    with pytest.raises(ValueError, match="20 transitions does not divide into minibatches of 8; 4 would be left"):
         learner().update(batch(20))
 
 
 def test_auto_stays_with_a_recording_that_is_quicker_than_what_can_be_compiled(monkeypatch):
     live = learner()
-    live.num_steps = 10**9
+    live.num_minibatches = 10**9
     for quicker, mode in ((False, "compiled"), (True, "recorded")):
-        monkeypatch.setattr("levada.rl.learning.off_policy.has_faster_products", lambda *_, q=quicker: q)
-        monkeypatch.setattr("levada.rl.learning.off_policy.has_compiler", lambda: True)
-        assert live._mode() == mode
+        monkeypatch.setattr("levada.rl.learning.learner.has_faster_products", lambda *_, q=quicker: q)
+        monkeypatch.setattr("levada.rl.learning.learner.has_compiler", lambda: True)
+        assert live._mode(8) == mode
     live = learner(compile=True)
-    assert live._mode() == "compiled"
+    assert live._mode(8) == "compiled"

@@ -16,7 +16,8 @@ from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.network import PolicyNetwork
 from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.envs.task import Task
-from levada.rl.learning.off_policy import LossOutput, OffPolicyLearner
+from levada.rl.learning.learner import Learner
+from levada.rl.learning.loss import LossOutput
 from levada.rl.policies.networks import MLP, value_network
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.q_distributions import CategoricalValues
@@ -173,8 +174,8 @@ def test_a_sampler_draws_for_each_item_and_goes_on_where_it_was_saved():
 
 
 def learner(loss, seed=0, *, std=0.5, **options):
-    return OffPolicyLearner(
-        policy=noisy(std=std), loss=loss, coefficients=lambda num_steps: {"learning_rate": 1e-2}, batch_size=4,
+    return Learner(
+        policy=noisy(std=std), loss=loss, coefficients=lambda num_steps: {"learning_rate": 1e-2}, minibatch_size=4, shuffle=False,
         **{"targets": ("policy",), "compile": False} | options,
     ).open(seed)  # fmt: skip
 
@@ -186,9 +187,9 @@ def batch(num_rows=4, seed=0):
     ]
 
 
-def gap(nets, targets, rows, coefficients):
+def gap(networks, rows, coefficients):
     """Zero but for noise, in the first step."""
-    fast, slow = nets["policy"](rows["obs"])[0].values, targets["policy"](rows["obs"])[0].values
+    fast, slow = networks.policy(rows["obs"])[0].values, networks.target.policy(rows["obs"])[0].values
     return LossOutput((fast - slow).square().mean(), {"fast": fast[0, 0], "slow": slow[0, 0]})
 
 
@@ -217,9 +218,9 @@ def test_each_step_has_noise_of_its_own_and_the_target_other():
 def test_deviations_learn_by_the_chain_rule():
     """The gradient of a deviation is that of its weight times the noise."""
 
-    def loss(nets, targets, rows, coefficients):
+    def loss(networks, rows, coefficients):
         return LossOutput(
-            (nets["policy"](rows["obs"])[0].values[:, 0] - rows["reward"]).square().mean(), {"x": rows["reward"].sum()}
+            (networks.policy(rows["obs"])[0].values[:, 0] - rows["reward"]).square().mean(), {"x": rows["reward"].sum()}
         )
 
     live = learner(loss, optimizer=_plain_adam())
@@ -306,9 +307,9 @@ def test_a_network_with_deviations_of_its_own_gets_no_others():
     network, weights = PolicyNetwork(policy), policy.weights(policy.module(seed=0))
     network.load(weights)
     assert network._weight_noise.size == 0
-    live = OffPolicyLearner(policy=policy, loss=gap, coefficients=lambda _: {"learning_rate": 1e-2}, batch_size=4).open(
-        0
-    )
+    live = Learner(
+        policy=policy, loss=gap, coefficients=lambda _: {"learning_rate": 1e-2}, minibatch_size=4, shuffle=False
+    ).open(0)
     assert live._weight_noise.size == 0
 
 

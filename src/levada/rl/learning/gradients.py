@@ -1,6 +1,6 @@
 """Gradients at the shards: the samplers also differentiate, and the learner only applies the gradients.
 
-learner = GradientLearner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
+learner = GradientLearner(policy=policy, loss=loss, coefficients=lambda num_transitions: {"learning_rate": 1e-3})
 source = GradientSampler(sampler=sampler, prepare=GAE(discount=0.99, lambda_=1.0), learner=learner)
 gradients = flow.source("gradient", source, reads=weights, shards=4)
 batch = flow.batch("batch", gradients.via(Queue(max_lag=8, order="arrival")), size=1)
@@ -26,7 +26,8 @@ from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array
 from levada.rl.learning.adam import AdamPart, adam_step
 from levada.rl.learning.learner import Learner, LiveLearner, to_tensors
-from levada.rl.learning.step import MinibatchStep
+from levada.rl.learning.loss import POLICY
+from levada.rl.learning.step import GradientStep
 from levada.rl.policies.policy import Weights
 from levada.rl.replay.transitions import Transitions
 
@@ -70,7 +71,7 @@ class LiveGradientSampler:
         self._recipe = recipe
         self._sampler = recipe.sampler(shard)
         learner = recipe.learner
-        self._step = MinibatchStep(learner.policy.module(0), learner.loss, tuple(learner.coefficients(0)))
+        self._step = GradientStep(learner.modules(0), learner.loss, tuple(learner.coefficients(0)))
         self._num_threads = shard.num_threads
         self._device = find_device(learner.policy.device)
         self._sender = Sender(self._device)
@@ -81,13 +82,16 @@ class LiveGradientSampler:
         if self._num_threads is not None:
             use_threads(self._num_threads)
         data = self._recipe.prepare(rollout)
-        tensors = {name: torch.from_numpy(np.array(array)).to(self._device) for name, array in weights.items()}
+        tensors = {
+            f"{POLICY}.{name}": torch.from_numpy(np.array(array)).to(self._device) for name, array in weights.items()
+        }
         buffers = {name: tensor for name, tensor in tensors.items() if name not in self._step.layout.names}
         mode = learner.first_mode(self._device)
         columns = self._sender.send_all(to_tensors(data))
         gradient_of = self._step.on(mode, learner.coefficients(0), buffers, columns)
         index = torch.arange(data.num_rows, device=self._device)
-        gradient, stats = gradient_of(self._step.layout.flatten(tensors), index)
+        params = self._step.layout.flatten(tensors)
+        gradient, stats, _ = gradient_of(params, params[:0], index)
         told = dict(zip(self._step.stats, stats.tolist(), strict=True))
         return Gradient(
             gradient.to("cpu", copy=True).numpy(), told, data.moments, rollout.num_env_steps, rollout.episodes
@@ -131,12 +135,14 @@ class LiveGradientLearner(LiveLearner):
 
         """
         gradients: Sequence[Gradient] = batch
-        values = self.recipe.coefficients(self.num_env_steps)
+        values = self.recipe.coefficients(self.num_transitions)
         mean = torch.from_numpy(np.mean([some.values for some in gradients], axis=0)).to(self._device)
         state = self._state.copy()
-        norm = adam_step(self.recipe.optimizer, [AdamPart(state.params, mean, *state.adam)], values["learning_rate"])
+        part = AdamPart(state.params, mean, state.mean, state.square, state.counts[0])
+        norm = adam_step(self.recipe.optimizer, [part], values["learning_rate"])
         names = gradients[0].stats
         stats = {name: float(np.mean([some.stats[name] for some in gradients])) for name in names}
         moments = merge_all(some.moments for some in gradients)
         num_env_steps = sum(some.num_env_steps for some in gradients)
-        return self._finish(state, self._buffers, stats | {"grad_norm": float(norm)}, values, 1, num_env_steps, moments)
+        stats |= {"grad_norm": float(norm)}
+        return Update(*self._finish(state, self._buffers, stats, values, 1, num_env_steps, moments))

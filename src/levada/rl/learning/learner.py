@@ -1,37 +1,53 @@
-"""Learner: trains a policy on batches of transitions. The recipe is plain data; `open` makes the live learner.
+"""Learner: trains networks on batches of transitions. The recipe is plain data; `open` makes the live learner.
 
-One firing is one update: `num_epochs` passes over the batch in shuffled minibatches. Each minibatch is one functional gradient
-step (see `levada.rl.learning.step`). Each update advances the version by one.
+One firing is one update, which advances the version by one: passes over the batch in minibatches, each of which is one functional
+gradient step (see `levada.rl.learning.step`). All networks are stored in one flat vector, so a step is one recorded gradient, one
+pass of the optimizer, and one update of the target networks.
 
-    learner = Learner(policy=policy, loss=loss, coefficients=lambda num_env_steps: {"learning_rate": 1e-3})
+On-policy, one network, several shuffled passes:
+
+    learner = Learner(
+        policy=policy, loss=loss, num_epochs=4, minibatch_size=64, coefficients=lambda num_transitions: {"learning_rate": 1e-3}
+    )
     update = flow.learn("learn", learner, batch)
+
+Off-policy, with a target network, in the order of the samples, which are minibatches already:
+
+    learner = Learner(
+        policy=policy, loss=loss, minibatch_size=64, shuffle=False, targets=("policy",), target_update_interval=500,
+        coefficients=lambda num_transitions: {"learning_rate": 1e-3}, corrects_staleness=True,
+    )
+    update = flow.learn("learn", learner, flow.sample("sample", replay, size=8 * 64, minibatch_size=64))
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from levada.flow import LevadaError, Update
 from levada.flow.rng import rng_array, set_rng
 from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.matmul import has_faster_products
+from levada.rl.compute.seeding import seeded
 from levada.rl.compute.tensors import Stacks
 from levada.rl.compute.threads import use_threads
-from levada.rl.data.frames import Frames
+from levada.rl.data.frames import Frames, as_array
 from levada.rl.data.normalize import Moments, StatisticsError, merge_all
 from levada.rl.data.spaces import Array, map_nest
-from levada.rl.learning.adam import Adam, AdamPart, AdamState, adam_init, adam_step
+from levada.rl.learning.adam import Adam, AdamPart, adam_step
+from levada.rl.learning.loss import POLICY, Loss
 from levada.rl.learning.starting import check_fits, weights_in
-from levada.rl.learning.step import Loss, MinibatchStep, Mode, StepState, has_compiler
+from levada.rl.learning.step import GradientOf, GradientStep, Mode, below, has_compiler, num_weights
 from levada.rl.learning.unroll import STATE
 from levada.rl.policies.policy import Policy, Weights
+from levada.rl.policies.weight_noise import WeightNoise
 from levada.rl.replay.transitions import MASK, Transitions, concatenate
 
 Compile = Literal["auto"] | bool
@@ -55,44 +71,67 @@ class Learner:
     """Recipe of a learner.
 
     Raises:
-        ValueError: a number is invalid.
+        ValueError: a number or name is invalid.
     """
 
     policy: Policy
-    """Policy to train."""
+    """Policy to train; its module is the network `policy`, and its weights are published."""
     loss: Loss
-    """Loss, differentiated with respect to the policy's parameters. See `levada.rl.learning.step.Loss`."""
+    """Loss, differentiated with respect to all networks at once. See `levada.rl.learning.loss`."""
     coefficients: Callable[[int], Mapping[str, float]]
-    """Function from the number of env steps trained on so far to the scalars of the next update, including `learning_rate`."""
+    """Function from the number of transitions trained on so far, each pass over a batch counted once, to the scalars of the next
+    update, including `learning_rate`."""
+    networks: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
+    """Other networks by name, such as critics: functions that make them, called with PyTorch's generator seeded."""
+    targets: tuple[str, ...] = ()
+    """Names of the networks that have a target network."""
+    target_update_interval: int = 1
+    """Number of gradient steps or updates between updates of the target networks."""
+    target_update_unit: Literal["gradient_steps", "updates"] = "gradient_steps"
+    """What that interval counts."""
+    tau: float = 1.0
+    """Polyak factor of these updates: target += tau * (network - target)."""
+    update_every: Mapping[str, int] = field(default_factory=dict)
+    """Networks that are trained only in every n-th gradient step; all others are trained in every step."""
+    noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Columns of standard normal noise added to the batch, as the shape of a row; for losses that sample actions."""
     optimizer: Adam = field(default_factory=Adam)
     """Adam's hyperparameters."""
     num_epochs: int = 1
     """Number of passes over each batch. More passes learn more from a sample and move further from the policy that took it."""
     minibatch_size: int | None = None
     """Number of transitions per gradient step; None: the whole batch. Smaller minibatches make more and noisier steps."""
+    shuffle: bool = True
+    """Shuffle the batch in each pass. False: minibatches are consecutive rows, as samples of a replay are drawn."""
     accumulate: bool = False
     """Gradient accumulation: one gradient step per pass over the batch, from the gradients of all its minibatches. Only one
     minibatch at a time needs to be in memory."""
-    target_update_interval: int | None = None
-    """Number of updates between copies of the parameters to the target network, for losses that use `apply.target`; None: no
-    target network."""
     stop_above: tuple[str, float] | None = None
     """Early stopping: a statistic and its limit. The remaining minibatches of an update are skipped once it exceeds the
     limit."""
     compile: Compile = "auto"
     """False: eager PyTorch, slow; breakpoints in the loss work. True: compile at once. `auto`: record and replay the step, and
-    compile it if the run is long enough to be worth it."""
+    compile it if the run is long enough to be worth it; recurrent networks stay recorded."""
     corrects_staleness: bool = False
-    """Whether the loss corrects for the off-policyness of samples, however old their policy is."""
+    """Whether the loss corrects for the off-policyness of samples, or does not depend on which policy acted."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("num_epochs", self.num_epochs), ("minibatch_size", self.minibatch_size), ("target_update_interval",
-            self.target_update_interval),
-        ):  # fmt: skip
+        for name in ("num_epochs", "minibatch_size", "target_update_interval"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 msg = f"Learner({name}={value}): expected an integer >= 1"
                 raise ValueError(msg)
+        if not 0.0 < self.tau <= 1.0:
+            msg = f"Learner(tau={self.tau}): expected a number above 0, and at most 1"
+            raise ValueError(msg)
+        if self.target_update_unit not in ("gradient_steps", "updates"):
+            msg = f"Learner(target_update_unit={self.target_update_unit!r}): expected 'gradient_steps' or 'updates'"
+            raise ValueError(msg)
+        unknown = [name for name in (*self.targets, *self.update_every) if name not in (POLICY, *self.networks)]
+        if unknown or POLICY in self.networks:
+            networks, every = [POLICY, *self.networks], dict(self.update_every)
+            msg = f"Learner: networks are {networks}, targets {list(self.targets)}, update_every {every}"
+            raise ValueError(msg)
         if not (isinstance(self.compile, bool) or self.compile == "auto"):
             msg = f"Learner(compile={self.compile!r}): expected True, False or 'auto'"
             raise ValueError(msg)
@@ -105,6 +144,14 @@ class Learner:
         """Name of the policy whose version each update advances."""
         return self.policy.name
 
+    def modules(self, seed: int) -> nn.ModuleDict:
+        """Make all networks by name, freshly initialized; those with a target network come first."""
+        made: dict[str, nn.Module] = {POLICY: self.policy.module(seed)}
+        with seeded(seed):
+            made |= {name: make() for name, make in self.networks.items()}
+        order = [*self.targets, *(name for name in made if name not in self.targets)]
+        return nn.ModuleDict({name: made[name] for name in order})
+
     def first_mode(self, device: torch.device) -> Mode:
         """Return how gradients are computed initially; `auto` compiles later."""
         if self.compile is False:
@@ -114,8 +161,27 @@ class Learner:
         return "graph" if device.type == "cuda" else "recorded"
 
     def open(self, seed: int) -> LiveLearner:
-        """Start the learner with freshly initialized weights."""
+        """Start the learner with freshly initialized networks."""
         return LiveLearner(self, seed)
+
+
+class _State(NamedTuple):
+    """State that a step changes in place."""
+
+    params: Tensor
+    """``[P]``."""
+    target: Tensor
+    """``[Q]``: target parameters, of the first networks."""
+    mean: Tensor
+    """``[P]``: mean of the gradient."""
+    square: Tensor
+    """``[P]``: mean square of the gradient."""
+    counts: Tensor
+    """``[number of networks]``, float32: number of steps of each network."""
+
+    def copy(self) -> _State:
+        """Return an independent copy."""
+        return _State(*(tensor.clone() for tensor in self))
 
 
 class LiveLearner:
@@ -123,21 +189,28 @@ class LiveLearner:
 
     def __init__(self, recipe: Learner, seed: int) -> None:
         self.recipe = recipe
-        module = recipe.policy.module(seed)
-        has_target = recipe.target_update_interval is not None
-        self._step = MinibatchStep(module, recipe.loss, tuple(recipe.coefficients(0)), has_target=has_target)
+        modules = recipe.modules(seed)
+        noisy = {name: parameter.shape for name, parameter in modules[POLICY].named_parameters()}
+        self._weight_noise = WeightNoise.of(noisy if recipe.policy.weight_noise else {})
+        self._step = GradientStep(
+            modules, recipe.loss, tuple(recipe.coefficients(0)), targets=recipe.targets, weight_noise=self._weight_noise
+        )
         self._device = find_device(recipe.policy.device)
         self._sender = Sender(self._device)
-        params = self._step.layout.flatten(dict(module.named_parameters())).to(self._device)
-        self._target = params.clone() if has_target else None
-        self._state = StepState(params, adam_init(params))
-        self._buffers = {name: self._put(buffer.detach()) for name, buffer in module.named_buffers()}
-        buffers = {name: buffer.detach().numpy() for name, buffer in module.named_buffers()}
-        self._moments = recipe.policy.moments_of(buffers)  # float64; the normalization buffers are float32 copies
+        params = self._step.layout.flatten(dict(modules.named_parameters())).to(self._device)
+        sizes = [num_weights(module) for module in modules.values()]
+        ends = np.cumsum([0, *sizes]).tolist()
+        self._spans = {name: (k, slice(ends[k], ends[k + 1])) for k, name in enumerate(modules)}
+        zeros = torch.zeros_like(params)
+        counts = torch.zeros(len(modules), device=self._device)
+        self._state = _State(params, params[: sum(sizes[: len(recipe.targets)])].clone(), zeros, zeros.clone(), counts)
+        self._buffers = {name: self._put(buffer.detach()) for name, buffer in modules.named_buffers()}
+        arrays = {name: buffer.detach().numpy() for name, buffer in modules[POLICY].named_buffers()}
+        self._moments = recipe.policy.moments_of(arrays)  # float64; the normalization buffers are float32 copies
         self._rng = np.random.default_rng(seed)
         self.num_updates = 0
         self.num_minibatches = 0
-        self.num_env_steps = 0
+        self.num_transitions = 0
         self._warned = False
         self._num_threads = torch.get_num_threads()  # acting may use a different number
 
@@ -150,60 +223,59 @@ class LiveLearner:
         """
         use_threads(self._num_threads)
         data = concatenate(batch)
-        columns = to_tensors(data)
-        num_env_steps = int(columns[MASK].sum()) if MASK in columns else data.num_rows
-        columns = self._sender.send_all(columns)
         size = self._minibatch_size(data.num_rows)
-        values = self.recipe.coefficients(self.num_env_steps)
+        columns = to_tensors(data, stacks=self.recipe.shuffle)
+        num_transitions = int(columns[MASK].sum()) if MASK in columns else data.num_rows
+        values = self.recipe.coefficients(self.num_transitions)
+        before = self._rng.bit_generator.state
+        for name, shape in self.recipe.noise.items():
+            columns[name] = torch.from_numpy(self._rng.standard_normal((data.num_rows, *shape), np.float32))
+        columns = self._sender.send_all(columns)
         # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        before = self._rng.bit_generator.state
-        state, stats, num_minibatches = self._minibatches(columns, buffers, data.num_rows, size, values)
+        state, stats, priorities, num = self._minibatches(columns, buffers, data.num_rows, size, values)
         try:
-            return self._finish(state, buffers, stats, values, num_minibatches, num_env_steps, data.moments)
+            weights, reported = self._finish(state, buffers, stats, values, num, num_transitions, data.moments)
         except NonFiniteError:
             self._rng.bit_generator.state = before
             raise
+        return Update(weights, reported, priorities)
 
     def weights(self) -> Weights:
-        """Return a copy of the current weights."""
+        """Return a copy of the policy's current weights."""
         copy = _fetched(self._state.params)
-        named = {name: view.numpy() for name, view in self._step.layout.views(copy).items()}
-        return named | {name: _fetched(buffer).numpy() for name, buffer in self._buffers.items()}
+        tensors = {
+            **self._step.layout.views(copy),
+            **{name: _fetched(buffer) for name, buffer in self._buffers.items()},
+        }
+        return {name: tensor.numpy() for name, tensor in below(tensors, f"{POLICY}.").items()}
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all state of the next update: weights, optimizer, counts, the generator that shuffles."""
+        """Return all state of the next update. The policy's weights are stored under `weights/`."""
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
-        mean, square, count = self._state.adam
-        counts = np.array([self.num_updates, self.num_minibatches, self.num_env_steps], np.int64)
+        named |= {f"step/{name}": _fetched(tensor).numpy() for name, tensor in self._state._asdict().items()}
+        others = {name: buffer for name, buffer in self._buffers.items() if not name.startswith(f"{POLICY}.")}
+        named |= {f"buffers/{name}": _fetched(buffer).numpy() for name, buffer in others.items()}
         for key, total in self._moments.items():
             named |= {f"{_MOMENTS}{key}/{name}": np.asarray(getattr(total, name)) for name in _FIELDS}
-        if self._target is not None:
-            named["target"] = _fetched(self._target).numpy()
-        return named | {
-            "optimizer/mean": _fetched(mean).numpy(), "optimizer/square": _fetched(square).numpy(),
-            "optimizer/count": _fetched(count).numpy(), "counts": counts, "rng": rng_array(self._rng),
-        }  # fmt: skip
+        counts = np.array([self.num_updates, self.num_minibatches, self.num_transitions], np.int64)
+        return named | {"counts": counts, "rng": rng_array(self._rng)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Restore the state that `state_dict` returned."""
-        arrays = {name.removeprefix("weights/"): array for name, array in state.items()}
-        self._moments = self.recipe.policy.moments_of(arrays)
+        self._load_buffers(state)
         for key in self._moments:
             if f"{_MOMENTS}{key}/count" in state:
                 count, mean, var = (state[f"{_MOMENTS}{key}/{name}"] for name in _FIELDS)
                 self._moments[key] = Moments(float(count), mean, var)
-        weights = {name: self._put(torch.tensor(array)) for name, array in arrays.items()}
-        self._buffers = {name: weights[name] for name in self._buffers}
-        adam = AdamState(*(weights[f"optimizer/{name}"] for name in ("mean", "square", "count")))
-        self._state = StepState(self._step.layout.flatten(weights), adam)
-        if self._target is not None:
-            self._target = weights["target"]
-        self.num_updates, self.num_minibatches, self.num_env_steps = (int(count) for count in state["counts"])
+        self._state = _State(**{name: self._put(torch.tensor(state[f"step/{name}"])) for name in _State._fields})
+        self.num_updates, self.num_minibatches, self.num_transitions = (int(count) for count in state["counts"])
         set_rng(self._rng, state["rng"])
 
     def start_from(self, state: Mapping[str, Array]) -> None:
-        """Load the weights and normalization of another run's `state_dict`; the optimizer and the counts start fresh.
+        """Load all networks of another run's `state_dict`, and its normalization; the optimizer and the counts start fresh.
+
+        A learner of the policy alone needs nothing but its weights.
 
         Raises:
             StartError: names or shapes differ.
@@ -211,33 +283,47 @@ class LiveLearner:
         """
         given = weights_in(state)
         check_fits(self.weights(), given)
-        weights = {name: self._put(torch.tensor(array)) for name, array in given.items()}
-        self._buffers = {name: weights[name] for name in self._buffers}
-        self._moments = self.recipe.policy.moments_of(given)
-        self._state = StepState(self._step.layout.flatten(weights), self._state.adam)
-        if self._target is not None:
-            self._target = self._state.params.clone()
+        if self.recipe.networks:
+            own = {name: _fetched(getattr(self._state, name)).numpy() for name in ("params", "target")}
+            vectors = {name: state[f"step/{name}"] for name in own if f"step/{name}" in state}
+            check_fits(own, vectors)  # the other networks are stored without names, as parts of a flat vector
+            params, target = (self._put(torch.tensor(vectors[name])) for name in ("params", "target"))
+        else:
+            params = self._put(self._step.layout.flatten({f"{POLICY}.{n}": torch.tensor(a) for n, a in given.items()}))
+            target = params[: len(self._state.target)].clone()
+        self._load_buffers(state)
+        self._state = self._state._replace(params=params, target=target)
 
     # ---- inside
 
+    def _load_buffers(self, state: Mapping[str, Array]) -> None:
+        given = weights_in(state)
+        arrays = {**{f"{POLICY}.{name}": array for name, array in given.items()}}
+        arrays |= {name.removeprefix("buffers/"): array for name, array in state.items() if name.startswith("buffers/")}
+        self._buffers = {name: self._put(torch.tensor(arrays[name])) for name in self._buffers}
+        self._moments = self.recipe.policy.moments_of(given)
+
     def _finish(
-        self, state: StepState, buffers: dict[str, Tensor], stats: Mapping[str, float], values: Mapping[str, float],
-        num_minibatches: int, num_env_steps: int, moments: Mapping[str, Moments],
-    ) -> Update[Weights]:  # fmt: skip
-        """Accept or reject an update."""
+        self, state: _State, buffers: dict[str, Tensor], stats: Mapping[str, float], values: Mapping[str, float],
+        num_minibatches: int, num_transitions: int, moments: Mapping[str, Moments],
+    ) -> tuple[Weights, dict[str, float]]:  # fmt: skip
+        """Accept or reject an update; return the weights and the scalars to report."""
         running = merge_all([self._moments, moments])
         if moments:
             buffers = buffers | self._normalizing(running)
         self._refuse_non_finite(state, buffers, stats)
         self._state, self._buffers, self._moments = state, buffers, running
         self.num_updates += 1
-        if self._target is not None and self.num_updates % (self.recipe.target_update_interval or 1) == 0:
-            self._target = state.params.clone()
+        if self.recipe.target_update_unit == "updates" and self.num_updates % self.recipe.target_update_interval == 0:
+            self._follow(state)
         self.num_minibatches += num_minibatches
-        self.num_env_steps += num_env_steps
+        self.num_transitions += num_transitions
         reported = {f"losses/{name}": value for name, value in stats.items()}
-        reported |= {f"charts/{name}": value for name, value in values.items()}
-        return Update(self.weights(), reported)
+        return self.weights(), reported | {f"charts/{name}": value for name, value in values.items()}
+
+    def _follow(self, state: _State) -> None:
+        """Update the target networks."""
+        state.target.lerp_(state.params[: len(state.target)], self.recipe.tau)
 
     def _normalizing(self, running: Mapping[str, Moments]) -> dict[str, Tensor]:
         """Return the normalization buffers for the running moments."""
@@ -249,46 +335,77 @@ class LiveLearner:
                 "environment gave a value far outside of its usual range; clip or scale it in the environment"
             )
             raise NonFiniteError(msg) from error
-        return {name: self._put(torch.from_numpy(array)) for name, array in arrays.items()}
+        return {f"{POLICY}.{name}": self._put(torch.from_numpy(array)) for name, array in arrays.items()}
 
     def _minibatches(
         self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int,
         values: Mapping[str, float],
-    ) -> tuple[StepState, dict[str, float], int]:  # fmt: skip
-        state, collected = self._state.copy(), []  # a copy, so that a rejected update changes nothing
-        gradient_of = self._step.on(self._mode(size), values, buffers, columns, self._target)
-        if self.recipe.accumulate and size < num_rows:
-            gradient_of = self._accumulated(gradient_of, columns.get(MASK), size)
+    ) -> tuple[_State, dict[str, float], Array | None, int]:  # fmt: skip
+        """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
+        recipe = self.recipe
+        state, collected, priorities = (
+            self._state.copy(),
+            list[Tensor](),
+            list[Tensor](),
+        )  # a copy: a rejected update changes nothing
+        gradient_of = self._step.on(self._mode(size), values, buffers, columns)
+        if recipe.accumulate and size < num_rows:
+            gradient_of = self._accumulated(gradient_of, columns.get(MASK), size, num_rows)
             size = num_rows
+        noises: Iterator[Tensor | None] = self._noises(recipe.num_epochs * num_rows // size)
+        for rows in self._rows(num_rows, size):
+            num = self.num_minibatches + len(collected) + 1
+            active = tuple(name for name in self._spans if num % recipe.update_every.get(name, 1) == 0)
+            gradient, stats, some = gradient_of(state.params, state.target, rows, active, next(noises))
+            parts = [
+                AdamPart(state.params[span], gradient[span], state.mean[span], state.square[span], state.counts[k])
+                for k, span in (self._spans[name] for name in active)
+            ]
+            norm = adam_step(recipe.optimizer, parts, values["learning_rate"])
+            collected.append(torch.cat([stats, norm[None]]))
+            priorities.append(some.clone())  # a graph overwrites it
+            if recipe.target_update_unit == "gradient_steps" and num % recipe.target_update_interval == 0:
+                self._follow(state)
+            if self._exceeded(stats):
+                break
+        table = torch.stack(collected)
+        means = (
+            table.nanmean(0) if recipe.update_every else table.mean(0)
+        ).tolist()  # networks that are not trained report NaN
+        told = _fetched(torch.cat(priorities)).numpy() if len(priorities[0]) else None
+        return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), told, len(collected)
+
+    def _rows(self, num_rows: int, size: int) -> Iterator[Tensor | slice]:
+        """Rows of each gradient step of an update."""
         for _ in range(self.recipe.num_epochs):
-            order = torch.from_numpy(self._rng.permutation(num_rows)).to(self._device)
-            for index in torch.split(order, size):
-                gradient, stats = gradient_of(state.params, index)
-                part = AdamPart(state.params, gradient, *state.adam)
-                norm = adam_step(self.recipe.optimizer, [part], values["learning_rate"])
-                collected.append(torch.cat([stats, norm[None]]))
-                if self._exceeded(stats):
-                    break
+            if self.recipe.shuffle:
+                yield from torch.split(torch.from_numpy(self._rng.permutation(num_rows)).to(self._device), size)
             else:
-                continue
-            break
-        means = torch.stack(collected).mean(0).tolist()
-        return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), len(collected)
+                yield from (slice(start, start + size) for start in range(0, num_rows, size))
+
+    def _noises(self, num: int) -> Iterator[Tensor | None]:
+        """Noise on the policy's weights for each gradient step, ``[2, size]``: of the network and of its target."""
+        if not self._weight_noise.size:
+            return iter([None] * num)
+        return iter(torch.from_numpy(self._weight_noise.draw(self._rng, num, 2)).to(self._device))
 
     @staticmethod
-    def _accumulated(
-        gradient_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], mask: Tensor | None, size: int
-    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _accumulated(gradient_of: GradientOf, mask: Tensor | None, size: int, num_rows: int) -> GradientOf:
         """Return a function that computes the mean gradient over many rows, `size` rows at a time."""
 
-        def gradient(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        def gradient(params: Tensor, target: Tensor, rows: Tensor | slice, *more: Any) -> tuple[Tensor, Tensor, Tensor]:
+            every = rows if isinstance(rows, Tensor) else torch.arange(num_rows, device=params.device)
+            pieces = torch.split(every, size)
             total: list[Tensor] = []
-            num_steps = [1.0 if mask is None else float(mask[part].sum()) for part in torch.split(index, size)]
-            for part, num in zip(torch.split(index, size), num_steps, strict=True):
-                share = num / max(sum(num_steps), 1.0)
-                terms = [share * term for term in gradient_of(params, part)]
+            priorities = []
+            num_steps = [1.0 if mask is None else float(mask[piece].sum()) for piece in pieces]
+            for number, (piece, num) in enumerate(zip(pieces, num_steps, strict=True)):
+                some = piece if isinstance(rows, Tensor) else slice(number * size, (number + 1) * size)
+                *terms, told = gradient_of(params, target, some, *more)
+                terms = [num / max(sum(num_steps), 1.0) * term for term in terms]
                 total = [a + b for a, b in zip(total, terms, strict=True)] if total else terms
-            return total[0], total[1]
+                priorities.append(told.clone())
+            return total[0], total[1], torch.cat(priorities)
 
         return gradient
 
@@ -326,12 +443,12 @@ class LiveLearner:
             raise ValueError(msg)
         return size
 
-    def _refuse_non_finite(self, state: StepState, buffers: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
-        mean, square, _ = state.adam
-        if all_finite([state.params, mean, square, *buffers.values()]):
+    def _refuse_non_finite(self, state: _State, buffers: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
+        if all_finite([state.params, state.target, state.mean, state.square, *buffers.values()]):
             return
         views = self._step.layout.views(state.params)
-        views |= {"the optimizer's mean": mean, "the optimizer's mean square": square, **buffers}
+        views |= {"the optimizer's mean": state.mean, "the optimizer's mean square": state.square, **buffers}
+        views |= {"the target networks": state.target}
         bad = [name for name, view in views.items() if not all_finite([view])]
         reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
         msg = (
@@ -346,11 +463,12 @@ _KEPT = (MASK, "obs", "last_obs", STATE)
 """Inputs of the network, kept in masked steps."""
 
 
-def to_tensors(data: Transitions) -> dict[str, Any]:
+def to_tensors(data: Transitions, *, stacks: bool = True) -> dict[str, Any]:
     """Convert the columns to tensors, the mask to float32. Masked steps become zero, except for observations and state: their
-    weight is 0, and 0 times an overflow would be NaN.
+    weight is 0, and 0 times an overflow would be NaN. `stacks`: leave stacks of frames to be assembled per minibatch.
     """
-    columns: dict[str, Any] = {name: map_nest(_to_tensor, nest) for name, nest in data.columns.items()}
+    convert = _to_tensor if stacks else _to_array_tensor
+    columns: dict[str, Any] = {name: map_nest(convert, nest) for name, nest in data.columns.items()}
     if MASK not in columns:
         return columns
     mask = columns[MASK] = columns[MASK].to(torch.float32)
@@ -384,3 +502,7 @@ def _to_tensor(leaf: Array | Frames) -> Tensor | Stacks:
     if isinstance(leaf, Frames):
         return Stacks(torch.from_numpy(leaf.pool.as_array()), torch.from_numpy(leaf.index))
     return torch.from_numpy(np.ascontiguousarray(leaf))
+
+
+def _to_array_tensor(leaf: Array | Frames) -> Tensor:
+    return torch.from_numpy(as_array(leaf))

@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,30 +27,21 @@ from levada.rl.compute.device import as_graph
 from levada.rl.compute.functional import Net
 from levada.rl.compute.tensors import flatten, rebuild, rows_of
 from levada.rl.compute.tracing import RecordError, record
-from levada.rl.learning.adam import AdamState
+from levada.rl.learning.loss import POLICY, Loss, Networks
+from levada.rl.policies.weight_noise import WeightNoise
 from levada.rl.replay.transitions import MASK, WEIGHT
 
-Loss = Callable[["Apply", Mapping[str, Any], Mapping[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
-"""A loss: (apply, batch of tensors ``[N, ...]``, coefficients) -> (scalar, scalars to report by name)."""
 Mode = Literal["eager", "recorded", "graph", "compiled"]
-Aside = tuple[Tensor, dict[str, Tensor]]
-"""Auxiliary outputs of a loss: the scalars to report ``[S]``, and changed buffers."""
+Aside = tuple[Tensor, Tensor, dict[str, Tensor]]
+"""Auxiliary outputs of a loss: the scalars to report ``[S]``, the priorities ``[M]`` or none ``[0]``, and changed buffers."""
 Objective = Callable[[Tensor], tuple[Tensor, Aside]]
 
 
+GradientOf = Callable[..., tuple[Tensor, Tensor, Tensor]]
+"""(parameters ``[P]``, target parameters ``[Q]``, rows, active networks, weight noise) -> gradient ``[P]``, scalars to report
+``[S]``, and priorities ``[M]``. Rows are an index ``[M]``, or a slice if stacks of frames are assembled already."""
+
 log = logging.getLogger(__name__)
-
-
-class StepState(NamedTuple):
-    """State that a step changes in place."""
-
-    params: Tensor
-    """``[P]``, float32."""
-    adam: AdamState
-
-    def copy(self) -> StepState:
-        """Return an independent copy."""
-        return StepState(self.params.clone(), self.adam.copy())
 
 
 class Layout(NamedTuple):
@@ -77,101 +69,83 @@ class Layout(NamedTuple):
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
 
-class Apply(Net):
-    """The policy with the parameters being differentiated: observations -> (distribution, value ``[N]``).
-
-    Recurrent policies take the arguments of `PolicyModule`: observations ``[T, N, ...]``, state, and where episodes start.
-    """
-
-    def __init__(
-        self, module: nn.Module, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor] | None = None
-    ) -> None:
-        super().__init__(module, tensors)
-        self._target = None if target is None else Net(module, target, learns=False)
-
-    @property
-    def target(self) -> Net:
-        """The policy with the target parameters, without gradient."""
-        assert self._target is not None, "the learner has no target: Learner(target_update_interval=...)"
-        return self._target
-
-
-class MinibatchStep:
+class GradientStep:
     """The gradient function of one learner; it is recorded again for new shapes.
 
     Args:
-        module: the policy's module. Only its structure and buffer names are used, never its parameters.
-        loss: see `Loss`.
+        modules: the networks by name, those with a target network first. Only their structure and buffer names are used, never
+            their parameters.
+        loss: see `levada.rl.learning.loss`.
         coefficients: names of the scalars that change between updates.
-        has_target: whether the loss uses a target network.
+        targets: names of the networks that have a target network.
+        weight_noise: noise on the weights of the policy, for noisy nets.
+
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, coefficients: Sequence[str], *, has_target: bool = False) -> None:
-        self.layout = Layout.of(module)
+    def __init__(
+        self, modules: nn.ModuleDict, loss: Loss, coefficients: Sequence[str], *, targets: Sequence[str] = (),
+        weight_noise: WeightNoise | None = None,
+    ) -> None:  # fmt: skip
+        self.layout = Layout.of(modules)
         self.stats: tuple[str, ...] = ()
         """Names of the reported scalars, known after the first step."""
-        self._module = module
+        self._modules = modules
         self._loss = loss
         self._coefficients = tuple(coefficients)
-        self._has_target = has_target
+        self._targets = tuple(targets)
+        num = sum(name.partition(".")[0] in self._targets for name in self.layout.names)
+        self._target_layout = Layout(self.layout.names[:num], self.layout.shapes[:num], self.layout.sizes[:num])
+        self._weight_noise = weight_noise
         self._made: dict[Any, Callable[..., Any]] = {}
 
     def on(
-        self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
-        target: Tensor | None = None,
-    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
-        """Return the gradient function on columns ``[N, ...]``: from parameters ``[P]`` and rows `index` ``[M]`` to the
-        gradient ``[P]`` and the reported scalars ``[S]``.
+        self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any]
+    ) -> GradientOf:
+        """Return the gradient function on columns ``[N, ...]``; see `GradientOf`.
 
-        `values`: values of the coefficients; `target`: parameters ``[P]`` of the target network. Layers such as BatchNorm
-        change the buffers.
+        `values`: values of the coefficients. Layers such as BatchNorm change the buffers.
         """
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
         device = leaves[0].device
-        given = [values[name] for name in self._coefficients]
-        coefficients = torch.tensor(given, dtype=torch.float32, device=device)
-        about = (torch.zeros(0, device=device) if target is None else target, *buffers.values())
-        if mode == "graph":
-            return self._by_graph(structure, leaves, coefficients, tuple(buffers), about)
-        key = (mode, *((tensor.shape, tensor.dtype) for tensor in (*about, *leaves)))
+        given = torch.tensor([values[name] for name in self._coefficients], dtype=torch.float32, device=device)
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in leaves)
 
-        def run(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-            args = (params, coefficients, index, *about, *leaves)
-            gradient_of = self._made.get((len(index), key))
+        def run(
+            params: Tensor, target: Tensor, rows: Tensor | slice, active: tuple[str, ...] = (POLICY,),
+            noise: Tensor | None = None,
+        ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+            inside = mode != "graph" and isinstance(rows, Tensor)  # rows are selected by the function itself
+            index = rows if inside and isinstance(rows, Tensor) else none
+            if inside:
+                inner, chosen, key = structure, leaves, (len(index), shapes)
+            else:  # pools of frames vary in size
+                chosen = []
+                inner = {name: flatten(_selected(nest, leaves, rows), chosen) for name, nest in structure.items()}
+                key = (0, tuple((tensor.shape, tensor.dtype) for tensor in chosen))
+            about = [] if noise is None else [noise]
+            args = (params, target, given, index, *buffers.values(), *about, *chosen)
+            which = (mode, active, noise is None, *((b.shape, b.dtype) for b in buffers.values()), key)
+            gradient_of = self._made.get(which)
             if gradient_of is None:
-                made = in_mode(mode, lambda compiled: self._function(tuple(buffers), structure, compiled), args)
-                gradient_of = self._made[len(index), key] = made
-            gradient, stats = gradient_of(*args)
-            return gradient, stats
-
-        return run
-
-    def _by_graph(
-        self, structure: Mapping[str, Any], leaves: Sequence[Tensor], coefficients: Tensor, buffers: tuple[str, ...],
-        about: tuple[Tensor, ...],
-    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
-        """Return the gradient function as a CUDA graph. Rows are gathered outside of it, because pools of frames vary in
-        size.
-        """
-
-        def run(params: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-            rows: list[Tensor] = []
-            inner = {name: flatten(rows_of(nest, leaves, index), rows) for name, nest in structure.items()}
-            args = (params, coefficients, index, *about, *rows)
-            key = ("graph", *((tensor.shape, tensor.dtype) for tensor in args))
-            gradient_of = self._made.get(key)
-            if gradient_of is None:
-                function = self._function(buffers, inner, is_compiled=False, selects=False)
-                gradient_of = self._made[key] = as_graph(function, args, changed=range(4, 4 + len(buffers)))
-            gradient, stats = gradient_of(*args)
-            return gradient, stats
+                function = partial(
+                    self._function, active, tuple(buffers), inner, selects=inside, has_noise=noise is not None
+                )
+                if mode == "graph":
+                    made = as_graph(function(False), args, changed=range(4, 4 + len(buffers)))
+                else:
+                    made = in_mode(mode, function, args)
+                gradient_of = self._made[which] = made
+            gradient, stats, priorities = gradient_of(*args)
+            return gradient, stats, priorities
 
         return run
 
     def _function(
-        self, buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool, selects: bool = True
-    ) -> Callable[..., tuple[Tensor, ...]]:
+        self, active: tuple[str, ...], buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool, *,
+        selects: bool, has_noise: bool,
+    ) -> Callable[..., tuple[Tensor, ...]]:  # fmt: skip
         """Return the gradient as a function of tensors only; layers such as BatchNorm change the buffers among them in place.
 
         `selects`: whether it selects rows from columns, or gets the selected rows.
@@ -179,10 +153,11 @@ class MinibatchStep:
         differentiate = by_func if is_compiled else by_autograd
 
         def step(
-            params: Tensor, coefficients: Tensor, index: Tensor, target: Tensor, *rest: Tensor
+            params: Tensor, target: Tensor, coefficients: Tensor, index: Tensor, *rest: Tensor
         ) -> tuple[Tensor, ...]:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
-            leaves = rest[len(buffers) :]
+            leaves = rest[len(buffers) + has_noise :]
+            noise, target_noise = rest[len(buffers)] if has_noise else (None, None)
             batch = {
                 name: rows_of(nest, leaves, index) if selects else rebuild(nest, leaves)
                 for name, nest in structure.items()
@@ -190,22 +165,45 @@ class MinibatchStep:
             if MASK in batch:
                 batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
             named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
-            slow = {**self.layout.views(target), **fixed} if self._has_target else None
+            targets = self._nets({**self._target_layout.views(target), **fixed}, self._targets, (), target_noise)
 
             def objective(flat: Tensor) -> tuple[Tensor, Aside]:
                 # torch.func forbids changing captured tensors in place, so layers change copies, which are copied back
                 inside = {name: buffer.clone() for name, buffer in fixed.items()} if is_compiled else {}
                 tensors = {**self.layout.views(flat), **fixed, **inside}
-                loss, stats = self._loss(Apply(self._module, tensors, slow), batch, named)
-                self.stats = tuple(stats)
-                return loss, (torch.stack([value.detach() for value in stats.values()]), inside)
+                networks = Networks(self._nets(tensors, tuple(self._modules), active, noise), targets)
+                output = self._loss(networks, batch, named)
+                self.stats = tuple(output.stats)
+                priorities = flat.new_zeros(0) if output.priorities is None else output.priorities.detach()
+                stats = torch.stack([value.detach() for value in output.stats.values()])
+                return output.loss, (stats, priorities, inside)
 
-            gradient, (stats, changed) = differentiate(objective, params)
+            gradient, (stats, priorities, changed) = differentiate(objective, params)
             for name, buffer in changed.items():
                 fixed[name].copy_(buffer)
-            return gradient, stats
+            return gradient, stats, priorities
 
         return step
+
+    def _nets(
+        self, tensors: Mapping[str, Tensor], names: Sequence[str], active: Sequence[str], noise: Tensor | None
+    ) -> dict[str, Net]:
+        """Return networks by name, with noise on the policy's weights if there is any."""
+        own = {name: below(tensors, f"{name}.") for name in names}
+        if noise is not None and POLICY in own and self._weight_noise is not None:
+            own[POLICY] = self._weight_noise.apply(own[POLICY], noise)
+        return {name: Net(self._modules[name], some, name in active) for name, some in own.items()}
+
+
+def _selected(nest: Any, leaves: Sequence[Tensor], rows: Tensor | slice) -> Any:
+    if isinstance(rows, Tensor):
+        return rows_of(nest, leaves, rows)
+    return rebuild(nest, [leaf[rows] for leaf in leaves])
+
+
+def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def in_mode(
