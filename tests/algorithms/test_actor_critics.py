@@ -107,7 +107,9 @@ def test_a_target_is_saved() -> None:
     hp = APPO(**SMALL, max_lag=0, target_update_interval=7, num_epochs=2)
     expected = run(hp, updates=20)[1]
     state = run(hp, updates=11)[2]
-    assert not np.array_equal(state.learners["learn"]["target"], run(hp, updates=20)[2].learners["learn"]["target"])
+    assert not np.array_equal(
+        state.learners["learn"]["step/target"], run(hp, updates=20)[2].learners["learn"]["step/target"]
+    )
     assert params_sha256(run(hp, updates=20, state=state)[1]) == params_sha256(expected)
 
 

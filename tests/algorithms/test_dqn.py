@@ -156,7 +156,7 @@ def test_weights_are_published_once_for_each_item() -> None:
             Task("CartPole-v1")
         )
         assert [edge.every for edge in flow.edges if edge.kind == "publish"] == [every]
-    assert np.isclose(DQN(anneal_steps=1_000).coefficients(500 * 8 // 64)["learning_rate"], 5e-4, rtol=0.02)
+    assert np.isclose(DQN(anneal_steps=1_000).coefficients(500 * 8)["learning_rate"], 5e-4, rtol=0.02)
 
 
 def test_a_run_from_the_command_on(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_networks_of_the_other_kind_are_refused() -> None:
 def test_sequences_are_counted_and_steps_annealed() -> None:
     hp = R2D2(sequence_length=20, overlap=10, batch_size=32, samples_per_insert=16.0, anneal_steps=1_000)
     num_steps = 500 / 10 * 16 / 32  # gradient steps for 500 env steps, which are 50 sequences
-    assert hp.coefficients(int(num_steps))["learning_rate"] == pytest.approx(5e-4, rel=0.02)
+    assert hp.coefficients(int(num_steps) * hp.batch_size)["learning_rate"] == pytest.approx(5e-4, rel=0.02)
     for spi, every in ((16.0, 1), (64.0, 4)):  # an item of 8 x 20 steps is 8 sequences, an update draws 128
         flow = R2D2(samples_per_insert=spi).flow(Task("CartPole-v1"))
         assert [edge.every for edge in flow.edges if edge.kind == "publish"] == [every]

@@ -115,7 +115,8 @@ def test_each_network_learns_from_its_own_loss_alone() -> None:
     live.update([Transitions(columns)])
     after = live.state_dict()["step/params"]
     assert (before != after).mean() > 0.9
-    assert live.state_dict()["step/counts"].tolist() == [1.0, 1.0, 1.0]
+    state = live.state_dict()
+    assert [state[f"step/optimizer/{name}/step"] for name in ("policy", "critic", "temperature")] == [1.0, 1.0, 1.0]
 
 
 def test_it_learns_pendulum() -> None:
@@ -212,7 +213,7 @@ def test_each_network_learns_from_its_own_loss_alone_with_choices() -> None:
         "discount": torch.full((16,), 0.9),
     }  # fmt: skip
     torch.manual_seed(0)
-    modules = {"policy": recipe.policy.module(0), **{name: make() for name, make in recipe.more.items()}}
+    modules = {"policy": recipe.policy.module(0), **{name: make() for name, make in recipe.networks.items()}}
     nets = {name: Net(module, dict(module.named_parameters()), True) for name, module in modules.items()}
     outcome = recipe.loss(Networks(nets, {"critic": nets["critic"].frozen}), rows, {})
     values, (policy, _) = nets["critic"](obs), nets["policy"](obs)

@@ -103,9 +103,9 @@ def test_actions_that_are_no_vectors(kind: Any, env: Any) -> None:
 
 def test_the_actor_takes_its_turns() -> None:
     _, state, *_ = run(TD3(**QUICK, policy_delay=3), updates=5)
-    assert sorted(state["step/counts"].tolist()) == [3.0, 10.0]
+    assert [state[f"step/optimizer/{name}/step"] for name in ("policy", "critic")] == [3.0, 10.0]
     _, state, *_ = run(DDPG(**QUICK), updates=5)
-    assert state["step/counts"].tolist() == [10.0, 10.0]
+    assert [state[f"step/optimizer/{name}/step"] for name in ("policy", "critic")] == [10.0, 10.0]
 
 
 @pytest.mark.parametrize("kind", [TD3, DDPG])

@@ -60,7 +60,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "entropy_coef", "value_coef", "baseline", "target_kl", "normalize_advantage", "double", "dueling", "distribution",
         "num_atoms", "v_min", "v_max", "value_rescaling", "huber_delta", "num_critics", "policy_delay",
         "target_update_interval", "tau", "target_policy_noise",
-        "target_noise_clip", "max_grad_norm", "adam_eps",
+        "target_noise_clip", "max_grad_norm", "optimizer", "optimizer_kwargs", "adam_eps",
     ),
     "network": ("hidden_sizes", "activation", "rnn_type", "rnn_size", "log_std_init", "network"),
     "machine": ("threads", "device", "precision", "compile", "portable"),

@@ -26,13 +26,13 @@ from levada.algorithms.checks import (
     require_texts,
     require_widths,
 )
+from levada.algorithms.optimizer import make_optimizer
 from levada.flow import Flow, Prioritized
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import FirstPriority, NStep, StepSampler
 from levada.rl.compute.device import choose_device
 from levada.rl.envs.task import Task
-from levada.rl.learning.adam import Adam
 from levada.rl.learning.learner import Learner
 from levada.rl.policies.policy import Policy
 from levada.rl.replay.transitions import Transitions
@@ -91,6 +91,10 @@ class Replayed(Algorithm):
     """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
     adam_eps: float = 1e-8
     """Epsilon of Adam."""
+    optimizer: str = "adam"
+    """Optimizer: `adam`, `adamw`, `rmsprop`, `sgd`, `adagrad`, a class of torch.optim, or a custom one as `module:Class`."""
+    optimizer_kwargs: Mapping[str, float] = field(default_factory=dict)
+    """Arguments of an optimizer other than `adam`, besides the learning rate."""
     device: str = field(default="auto", compare=False)
     """Device of the networks: `cpu`, `cuda`, or one of several GPUs, `cuda:1`. `auto`: a GPU for images of at least 36 x 36,
     where there is one."""
@@ -120,7 +124,8 @@ class Replayed(Algorithm):
         require_positive(self, "max_grad_norm", or_none=True)
         require_not_negative(self, "tolerance")
         require_choice(self, "order", "admission", "arrival")
-        require_texts(self, "device")
+        require_texts(self, "device", "optimizer")
+        make_optimizer(self)
         require_widths(self, "hidden_sizes")
         require_choice(self, "compile", True, False, "auto")
 
@@ -154,7 +159,7 @@ class Replayed(Algorithm):
         return Learner(
             policy=policy, loss=loss, coefficients=self.coefficients, minibatch_size=self.batch_size, shuffle=False,
             corrects_staleness=True, tau=self.tau,
-            optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), compile=self.compile, **more,
+            optimizer=make_optimizer(self), compile=self.compile, **more,
         )  # fmt: skip
 
     def replayed(

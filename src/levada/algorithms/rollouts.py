@@ -22,12 +22,12 @@ from levada.algorithms.checks import (
     require_widths,
 )
 from levada.algorithms.network import NetworkField, find_network
+from levada.algorithms.optimizer import make_optimizer
 from levada.rl.acting.double_buffered import DoubleBufferedSampler
 from levada.rl.acting.sampler import Sampler
 from levada.rl.compute.device import choose_device
 from levada.rl.data.images import has_large_images
 from levada.rl.envs.task import Task
-from levada.rl.learning.adam import Adam
 from levada.rl.learning.learner import Learner
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.precision import Precision, choose_precision
@@ -61,6 +61,10 @@ class FromRollouts(Algorithm):
     """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
     adam_eps: float = 1e-5
     """Epsilon of Adam."""
+    optimizer: str = "adam"
+    """Optimizer: `adam`, `adamw`, `rmsprop`, `sgd`, `adagrad`, a class of torch.optim, or a custom one as `module:Class`."""
+    optimizer_kwargs: Mapping[str, float] = field(default_factory=dict)
+    """Arguments of an optimizer other than `adam`, besides the learning rate."""
     normalize_obs: bool = False
     """Normalize observations by their running mean and standard deviation."""
     normalize_reward: bool = False
@@ -105,7 +109,8 @@ class FromRollouts(Algorithm):
             msg = f"{type(self).__name__}(rnn_type={self.rnn_type!r}, network=...): expected one of them"
             raise ConfigError(msg)
         require_choice(self, "precision", "auto", "float32", "bfloat16")
-        require_texts(self, "device")
+        require_texts(self, "device", "optimizer")
+        make_optimizer(self)
         require_choice(self, "compile", True, False, "auto")
 
     @property
@@ -195,5 +200,5 @@ class FromRollouts(Algorithm):
         """Make the learner; `more`: fields of `Learner`."""
         return Learner(
             policy=policy, loss=loss, coefficients=self.coefficients, compile=self.compile,
-            optimizer=Adam(eps=self.adam_eps, max_grad_norm=self.max_grad_norm), **more,
+            optimizer=make_optimizer(self), **more,
         )  # fmt: skip

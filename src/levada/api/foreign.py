@@ -16,7 +16,12 @@ from levada.run.display.printable import printable
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.trust import UntrustedError, why_no_key
 
-KNOWN = {"algorithm_class": ("levada",), "env": ("gymnasium", "ale_py"), "network": ("levada",)}
+KNOWN = {
+    "algorithm_class": ("levada",),
+    "env": ("gymnasium", "ale_py"),
+    "network": ("levada",),
+    "optimizer": ("torch",),
+}
 """Setting -> packages that a foreign run may name in it."""
 
 

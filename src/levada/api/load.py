@@ -287,6 +287,8 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
         saved = read_setting(directory, field.name)
         if hints.get(field.name, Any) is Any:  # a field of type Any may name a network
             check_code(directory, "network", saved)
+        if field.name == "optimizer" and ":" in str(saved):  # it names a class outside of PyTorch
+            check_code(directory, "optimizer", saved)
         try:
             values[field.name] = msgspec.convert(saved, hints.get(field.name, Any), strict=False)
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:

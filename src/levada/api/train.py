@@ -29,7 +29,7 @@ from levada.run.until import Until
 from levada.run.user_exit import sys_exit_is_an_error
 from levada.runners.processes import Processes, check_start
 
-LOOK_S = 5.0
+LOOK_S = 4.0
 """Seconds after which it is reported that the first reset of an environment takes long."""
 
 

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from levada.rl.data.spaces import SpaceError as SpaceError
     from levada.rl.envs.batch import EnvError as EnvError
     from levada.rl.envs.task import Task as Task
-    from levada.rl.learning.adam import Adam as Adam
     from levada.rl.learning.learner import Learner as Learner
     from levada.rl.learning.learner import NonFiniteError as NonFiniteError
     from levada.rl.learning.loss import LossOutput as LossOutput
     from levada.rl.learning.loss import Networks as Networks
+    from levada.rl.learning.optimizers import Adam as Adam
     from levada.rl.policies.critic import Critic as Critic
     from levada.rl.policies.critic import DiscreteCritic as DiscreteCritic
     from levada.rl.policies.networks import MLP as MLP
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 _HOME = {
     "ActionValues": "levada.rl.policies.q_distributions",
     "Actor": "levada.rl.acting.actor",
-    "Adam": "levada.rl.learning.adam",
+    "Adam": "levada.rl.learning.optimizers",
     "CategoricalValues": "levada.rl.policies.q_distributions",
     "Critic": "levada.rl.policies.critic",
     "DiscreteCritic": "levada.rl.policies.critic",

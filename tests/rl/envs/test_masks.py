@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from cli_harness import TINY, TINY_FIELDS, Shell
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 import levada
 from levada.algorithms.checks import ConfigError
@@ -319,7 +319,8 @@ class Late(Lenient):
 def test_masks_that_come_later_are_refused(algorithm, how):
     task = Task(Late, env_kwargs={"how": how})
     with pytest.raises(
-        EnvError, match=r"info\['action_mask'\] has a mask, which the first reset .* did not have.*None"
+        EnvError,
+        match=r"info\['action_mask'\] has a mask, which cannot be used: the first reset .* had none.*None",
     ):
         levada.train(algorithm, task, until="steps=200", display="quiet", out="run", num_envs=2)
 
@@ -432,3 +433,70 @@ def test_a_first_reset_that_takes_long_is_told(monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["levada.api.train"], "LOOK_S", 0.1)
     levada.train("ppo", Slow, until="updates=1", display="plain", tensorboard=False, out="run", **TINY_FIELDS)
     assert "1 envs, reset, seed None: this step has taken more than 0.1 s" in capsys.readouterr().err
+
+
+class Both(Elsewhere):
+    """Has its mask in the observation, and in the info as well."""
+
+    observation_space = Dict({"obs": Box(-1.0, 1.0, (2,)), "action_mask": MultiBinary(NUM_ACTIONS)})
+
+    def look(self):
+        obs, info = super().look()
+        return {"obs": obs, "action_mask": info["action_mask"].copy()}, info
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_masks_in_observations_and_in_the_info_are_those_of_the_observations(algorithm):
+    fields = TINY_FIELDS if algorithm == "ppo" else {"learning_starts": 32, "batch_size": 8, "hidden_sizes": (8,)}
+    run = levada.train(algorithm, Both, until="updates=6", display="quiet", tensorboard=False, out="run", **fields)
+    assert levada.evaluate(run, num_episodes=2).returns.min() >= 5.0
+
+
+class Unbounded(Lenient):
+    action_space = Box(-1.0, 1.0, (2,))
+
+
+def late(num_envs):
+    return gymnasium.vector.SyncVectorEnv([Late] * num_envs)
+
+
+@pytest.mark.parametrize(
+    ("task", "what"),
+    [
+        (Task(Unbounded), r"only Discrete and MultiDiscrete actions can be masked, got Box"),
+        (Task(Late, vectorization="async"), "the first reset of an environment had none"),
+        (Task(late), "the first reset of an environment had none"),
+    ],
+)
+def test_masks_in_infos_that_are_not_used_are_refused_however_environments_are_stepped(task, what):
+    def play(batch):
+        batch.reset(seed=1)
+        for _ in range(3):
+            batch.step(np.zeros((2, *task.action_space.shape), task.action_space.dtype))
+
+    with (
+        task.make(2) as made,
+        pytest.raises(EnvError, match=rf"has a mask, which cannot be used: {what}.*action_mask=None"),
+    ):
+        play(made)
+
+
+def test_a_policy_takes_a_tuple_of_masks():
+    space = MultiDiscrete([2, 3])
+
+    class Tuples(Lenient):
+        action_space = space
+
+        def look(self):
+            self.mask = np.ones(NUM_ACTIONS, np.int8)
+            return np.zeros(2, np.float32), {"action_mask": (np.array([0, 1]), np.array([1, 0, 0]))}
+
+        def step(self, action):
+            assert action.tolist() == [1, 0]
+            self.age += 1
+            obs, info = self.look()
+            return obs, 1.0, self.age == 6, False, info
+
+    run = levada.train("ppo", Tuples, until="updates=1", display="quiet", tensorboard=False, out="run", **TINY_FIELDS)
+    obs, info = Tuples().reset(seed=1)
+    assert run.policy.act({"obs": obs, "action_mask": info["action_mask"]}).tolist() == [1, 0]

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from levada.algorithms.dqn import DQN, DQNLoss
 from levada.rl.acting.actor import Actor
 from levada.rl.data.spaces import allocate, map_nest
+from levada.rl.learning.loss import Networks
 from levada.rl.policies.heads.q_values import ValueHead
 from levada.rl.policies.networks import value_network
 from levada.rl.policies.policy import Policy
@@ -123,7 +124,7 @@ def test_the_categorical_loss_by_an_independent_count(double):
     hp = DQN(distribution="categorical", num_atoms=6, v_min=-1.0, v_max=1.5, double=double, prioritized=True)
     batch, distance = rows(), 0.5
     nets, targets, now, then, slow = networks(hp.values, np.random.default_rng(4), batch)
-    outcome = DQNLoss(hp)(nets, targets, batch, {})
+    outcome = DQNLoss(hp)(Networks(nets, targets), batch, {})
     divergences, expectation = [], []
     for n in range(8):
         chooser = then if double else slow
@@ -154,7 +155,7 @@ def test_the_quantile_loss_by_an_independent_count(huber):
     hp = DQN(distribution="quantile", num_atoms=4, huber_delta=huber, prioritized=True)
     batch = rows()
     nets, targets, now, then, slow = networks(hp.values, np.random.default_rng(5), batch)
-    outcome = DQNLoss(hp)(nets, targets, batch, {})
+    outcome = DQNLoss(hp)(Networks(nets, targets), batch, {})
     losses = []
     for n in range(8):
         best = max(range(3), key=lambda a, n=n: sum(then[n, a]))

@@ -246,7 +246,7 @@ def test_deviations_learn_by_the_chain_rule():
 
 
 def _plain_adam():
-    from levada.rl.learning.adam import Adam
+    from levada.rl.learning.optimizers import Adam
 
     return Adam(eps=1e-12)
 

@@ -25,8 +25,9 @@ from gymnasium import Space, spaces
 
 from levada.flow.items import Serve, serve_here
 from levada.rl.acting.network import PolicyNetwork, WeightsError
-from levada.rl.data.spaces import ACTION_MASK, OBS, Array, Nest, has_action_mask
+from levada.rl.data.spaces import ACTION_MASK, OBS, Array, Nest, has_action_mask, mask_sizes
 from levada.rl.envs.actions import make_encoder
+from levada.rl.envs.masks import as_mask
 from levada.rl.envs.observations import Violation, make_reader
 from levada.rl.envs.rewards_and_dones import MaskCheck
 from levada.rl.policies.module import VARIANCE_FLOOR
@@ -225,7 +226,19 @@ class Actor:
         """Return observations with a mask of numbers in the dtype of the space, in whose values only zero counts."""
         if not self._has_mask or self._lacks_mask(obs):
             return obs
-        mask, space = np.asarray(obs[ACTION_MASK]), cast("spaces.Dict", self.policy.env_observation_space)[ACTION_MASK]
+        space = cast("spaces.Dict", self.policy.env_observation_space)[ACTION_MASK]
+        if not batch_shape:
+            try:
+                return {
+                    **obs,
+                    ACTION_MASK: as_mask(obs[ACTION_MASK], mask_sizes(self.policy.env_action_space)).astype(
+                        space.dtype
+                    ),
+                }
+            except ValueError as error:
+                msg = f"{ACTION_MASK!r} {error}"
+                raise Violation(msg) from None
+        mask = np.asarray(obs[ACTION_MASK])
         if mask.dtype.kind not in "biuf" or mask.shape != (*batch_shape, *cast("tuple[int, ...]", space.shape)):
             return obs  # rejected by the reader
         if not np.isfinite(mask).all():

@@ -46,7 +46,7 @@ from levada.rl.data.spaces import (
     write,
 )
 from levada.rl.envs.actions import make_encoder
-from levada.rl.envs.masks import MaskSource, find_masks
+from levada.rl.envs.masks import MaskSource, find_masks, reject_mask
 from levada.rl.envs.observations import Violation, make_reader
 from levada.rl.envs.rewards_and_dones import MaskCheck, read_flags, read_reward
 from levada.rl.envs.serial import KeepFinalObs, SerialVectorEnv
@@ -145,6 +145,7 @@ class EnvBatch:
         self._stack: FrameStack | None = None
         self._lives: npt.NDArray[np.int64] | None = None
         self._encode = make_encoder(raw_action_space, self.num_envs)
+        self._rejects_masks = False
         self._check_mask = MaskCheck(raw_action_space) if has_action_mask(raw_space) else None
         self._shape = (self.num_envs,)
         self._none = np.zeros(self.num_envs, np.bool_)  # represents "no row" in every result
@@ -202,9 +203,13 @@ class EnvBatch:
             self.stepping_since_s = None
 
     def reject_masks(self) -> None:
-        """Raise an EnvError if `info["action_mask"]` appears later, where environments are stepped one after another."""
+        """Raise an EnvError if `info["action_mask"]` appears, unless the observations have the masks."""
+        if self._check_mask is not None:
+            return
         if isinstance(self._env.unwrapped, SerialVectorEnv):
             self._env.unwrapped.reject_masks()
+        else:
+            self._rejects_masks = True
 
     def reset(self, seed: int | None = None) -> Nest:
         """Start new episodes in all environments and return their first observations, [B, ...].
@@ -227,6 +232,8 @@ class EnvBatch:
         try:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise Violation("reset() did not return a tuple (obs, info)")
+            if self._rejects_masks:
+                reject_mask(result[1], self.env_action_space)
             obs = self._read(result[0])
             if self._check_mask is not None:
                 self._check_mask(obs, self._none)
@@ -254,6 +261,8 @@ class EnvBatch:
         finally:
             self.stepping_since_s = None
         try:
+            if self._rejects_masks:
+                reject_mask(info, self.env_action_space)
             obs = self._read(rows)
             reward = read_reward(reward, self._shape)
             terminated = read_flags("terminated", terminated, self._none)

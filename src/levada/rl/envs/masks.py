@@ -50,7 +50,7 @@ class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
             msg = f"action_mask={source!r}: observations have an {ACTION_MASK!r} already; leave it out"
             raise SpaceError(msg)
         if source == "method" and not env.has_wrapper_attr(METHOD):
-            msg = f"action_mask='method' needs a method {METHOD}(), which the environment does not have; leave it out"
+            msg = f"action_mask='method' needs a method {METHOD}(), which the environment does not have; {WITHOUT}"
             raise SpaceError(msg)
         self.observation_space = spaces.Dict({OBS: inner, ACTION_MASK: spaces.MultiBinary(sum(self._sizes))})
 
@@ -134,8 +134,22 @@ def find_masks(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> MaskS
     if isinstance(space, spaces.Box):
         return None
     result = env.reset()
+    if _has_method(env):  # which some environments make when they are reset
+        return "method"
     info = result[1] if isinstance(result, tuple) and len(result) == 2 else None
     return "info" if isinstance(info, dict) and ACTION_MASK in info else None
+
+
+def reject_mask(info: Any, action_space: spaces.Space[Any], env_index: int | None = None) -> None:
+    """Raise a Violation if an info has a mask that is not used."""
+    if not isinstance(info, dict) or ACTION_MASK not in info:
+        return
+    if mask_sizes(action_space):
+        what = "the first reset of an environment had none; return one from the first reset on, or put it into the observations"
+    else:
+        what = f"only Discrete and MultiDiscrete actions can be masked, got {action_space}"
+    msg = f"info[{ACTION_MASK!r}] has a mask, which cannot be used: {what}; {WITHOUT}"
+    raise Violation(msg, env_index)
 
 
 def _has_method(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bool:

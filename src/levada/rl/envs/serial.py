@@ -21,8 +21,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from levada.rl.data.spaces import ACTION_MASK, check_action_space, check_observation_space, map_nest
-from levada.rl.envs.masks import WITHOUT
+from levada.rl.data.spaces import check_action_space, check_observation_space, map_nest
+from levada.rl.envs.masks import reject_mask
 from levada.rl.envs.observations import Violation, make_reader
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
             if self._lives is not None:
                 self._lives[index] = _lives(info, index)
             if self._rejects_masks:
-                _reject_mask(info, index)
+                reject_mask(info, self.single_action_space, index)
             reward[index] = r if isinstance(r, float) and -_LARGEST <= r <= _LARGEST else _number(r, index)
             if has_terminated is not False or has_truncated is not False:
                 terminated[index] = _flag("terminated", has_terminated, index)
@@ -161,7 +161,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         if self._lives is not None:
             self._lives[index] = _lives(info, index)
         if self._rejects_masks:
-            _reject_mask(info, index)
+            reject_mask(info, self.single_action_space, index)
         return obs
 
 
@@ -173,15 +173,6 @@ def _lives(info: Any, index: int) -> int:
         )
         raise Violation(msg, index)
     return int(lives)
-
-
-def _reject_mask(info: Any, index: int) -> None:
-    if isinstance(info, dict) and ACTION_MASK in info:
-        msg = (
-            f"info[{ACTION_MASK!r}] has a mask, which the first reset of an environment did not have; return one from the first "
-            f"reset on, or put it into the observations; {WITHOUT}"
-        )
-        raise Violation(msg, index)
 
 
 def _wrong_step(result: Any) -> str:

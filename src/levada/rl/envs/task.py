@@ -267,7 +267,7 @@ class Task(_Named):
         source = self._mask_source
         batch = self._make(num_envs, self.vectorization, source, num_threads)
         if self.action_mask == "auto" and source is None and not self._is_atari:
-            batch.reject_masks()
+            batch.reject_masks()  # has none to reject if its observations have masks
         return batch
 
     @property

@@ -24,7 +24,6 @@ from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.threads import use_threads
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array
-from levada.rl.learning.adam import AdamPart, adam_step
 from levada.rl.learning.learner import Learner, LiveLearner, to_tensors
 from levada.rl.learning.loss import POLICY
 from levada.rl.learning.step import GradientStep
@@ -138,8 +137,7 @@ class LiveGradientLearner(LiveLearner):
         values = self.recipe.coefficients(self.num_transitions)
         mean = torch.from_numpy(np.mean([some.values for some in gradients], axis=0)).to(self._device)
         state = self._state.copy()
-        part = AdamPart(state.params, mean, state.mean, state.square, state.counts[0])
-        norm = adam_step(self.recipe.optimizer, [part], values["learning_rate"])
+        norm = self._apply(state, mean, values["learning_rate"], (POLICY,))
         names = gradients[0].stats
         stats = {name: float(np.mean([some.stats[name] for some in gradients])) for name in names}
         moments = merge_all(some.moments for some in gradients)

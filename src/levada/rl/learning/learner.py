@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from levada.flow import LevadaError, Update
 from levada.flow.rng import rng_array, set_rng
+from levada.flow.state import PrefixView
 from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.matmul import has_faster_products
 from levada.rl.compute.seeding import seeded
@@ -41,8 +42,8 @@ from levada.rl.compute.threads import use_threads
 from levada.rl.data.frames import Frames, as_array
 from levada.rl.data.normalize import Moments, StatisticsError, merge_all
 from levada.rl.data.spaces import Array, map_nest
-from levada.rl.learning.adam import Adam, AdamPart, adam_step
 from levada.rl.learning.loss import POLICY, Loss
+from levada.rl.learning.optimizers import Adam, Optimizer, OptimizerState, Part, copied, packed, unpacked
 from levada.rl.learning.starting import check_fits, weights_in
 from levada.rl.learning.step import GradientOf, GradientStep, Mode, below, has_compiler, num_weights
 from levada.rl.learning.unroll import STATE
@@ -56,6 +57,8 @@ MINIBATCHES_THAT_EARN_COMPILING = 100_000
 """Threshold of `auto`: compiling costs 5 to 18 s and saves about 0.1 ms per minibatch compared with replaying the recorded
 step. It is counted in minibatches and not in seconds, so that a run always switches at the same point."""
 
+_VECTORS = ("params", "target")
+_OPTIMIZER = "step/optimizer/"
 _MOMENTS = "moments/"
 _FIELDS = ("count", "mean", "var")
 
@@ -95,8 +98,8 @@ class Learner:
     """Networks that are trained only in every n-th gradient step; all others are trained in every step."""
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Columns of standard normal noise added to the batch, as the shape of a row; for losses that sample actions."""
-    optimizer: Adam = field(default_factory=Adam)
-    """Adam's hyperparameters."""
+    optimizer: Optimizer = field(default_factory=Adam)
+    """Optimizer: `Adam`, or a `TorchOptimizer`."""
     num_epochs: int = 1
     """Number of passes over each batch. More passes learn more from a sample and move further from the policy that took it."""
     minibatch_size: int | None = None
@@ -172,16 +175,11 @@ class _State(NamedTuple):
     """``[P]``."""
     target: Tensor
     """``[Q]``: target parameters, of the first networks."""
-    mean: Tensor
-    """``[P]``: mean of the gradient."""
-    square: Tensor
-    """``[P]``: mean square of the gradient."""
-    counts: Tensor
-    """``[number of networks]``, float32: number of steps of each network."""
+    optimizer: OptimizerState
 
     def copy(self) -> _State:
         """Return an independent copy."""
-        return _State(*(tensor.clone() for tensor in self))
+        return _State(self.params.clone(), self.target.clone(), copied(self.optimizer))
 
 
 class LiveLearner:
@@ -200,10 +198,10 @@ class LiveLearner:
         params = self._step.layout.flatten(dict(modules.named_parameters())).to(self._device)
         sizes = [num_weights(module) for module in modules.values()]
         ends = np.cumsum([0, *sizes]).tolist()
-        self._spans = {name: (k, slice(ends[k], ends[k + 1])) for k, name in enumerate(modules)}
-        zeros = torch.zeros_like(params)
-        counts = torch.zeros(len(modules), device=self._device)
-        self._state = _State(params, params[: sum(sizes[: len(recipe.targets)])].clone(), zeros, zeros.clone(), counts)
+        self._spans = {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(modules)}
+        self._optimizer = recipe.optimizer.open({name: params[span] for name, span in self._spans.items()})
+        target = params[: sum(sizes[: len(recipe.targets)])].clone()
+        self._state = _State(params, target, self._optimizer.init())
         self._buffers = {name: self._put(buffer.detach()) for name, buffer in modules.named_buffers()}
         arrays = {name: buffer.detach().numpy() for name, buffer in modules[POLICY].named_buffers()}
         self._moments = recipe.policy.moments_of(arrays)  # float64; the normalization buffers are float32 copies
@@ -253,7 +251,9 @@ class LiveLearner:
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next update. The policy's weights are stored under `weights/`."""
         named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
-        named |= {f"step/{name}": _fetched(tensor).numpy() for name, tensor in self._state._asdict().items()}
+        named |= {f"step/{name}": _fetched(getattr(self._state, name)).numpy() for name in _VECTORS}
+        moments = packed(self._state.optimizer, self._optimizer.template)
+        named |= {f"{_OPTIMIZER}{name}": array for name, array in moments.items()}
         others = {name: buffer for name, buffer in self._buffers.items() if not name.startswith(f"{POLICY}.")}
         named |= {f"buffers/{name}": _fetched(buffer).numpy() for name, buffer in others.items()}
         for key, total in self._moments.items():
@@ -268,7 +268,10 @@ class LiveLearner:
             if f"{_MOMENTS}{key}/count" in state:
                 count, mean, var = (state[f"{_MOMENTS}{key}/{name}"] for name in _FIELDS)
                 self._moments[key] = Moments(float(count), mean, var)
-        self._state = _State(**{name: self._put(torch.tensor(state[f"step/{name}"])) for name in _State._fields})
+        params, target = (self._put(torch.tensor(state[f"step/{name}"])) for name in _VECTORS)
+        moments = PrefixView(state, _OPTIMIZER)
+        optimizer = unpacked(moments, self._optimizer.template, self._optimizer.init())
+        self._state = _State(params, target, optimizer)
         self.num_updates, self.num_minibatches, self.num_transitions = (int(count) for count in state["counts"])
         set_rng(self._rng, state["rng"])
 
@@ -284,10 +287,10 @@ class LiveLearner:
         given = weights_in(state)
         check_fits(self.weights(), given)
         if self.recipe.networks:
-            own = {name: _fetched(getattr(self._state, name)).numpy() for name in ("params", "target")}
+            own = {name: _fetched(getattr(self._state, name)).numpy() for name in _VECTORS}
             vectors = {name: state[f"step/{name}"] for name in own if f"step/{name}" in state}
             check_fits(own, vectors)  # the other networks are stored without names, as parts of a flat vector
-            params, target = (self._put(torch.tensor(vectors[name])) for name in ("params", "target"))
+            params, target = (self._put(torch.tensor(vectors[name])) for name in _VECTORS)
         else:
             params = self._put(self._step.layout.flatten({f"{POLICY}.{n}": torch.tensor(a) for n, a in given.items()}))
             target = params[: len(self._state.target)].clone()
@@ -357,11 +360,7 @@ class LiveLearner:
             num = self.num_minibatches + len(collected) + 1
             active = tuple(name for name in self._spans if num % recipe.update_every.get(name, 1) == 0)
             gradient, stats, some = gradient_of(state.params, state.target, rows, active, next(noises))
-            parts = [
-                AdamPart(state.params[span], gradient[span], state.mean[span], state.square[span], state.counts[k])
-                for k, span in (self._spans[name] for name in active)
-            ]
-            norm = adam_step(recipe.optimizer, parts, values["learning_rate"])
+            norm = self._apply(state, gradient, values["learning_rate"], active)
             collected.append(torch.cat([stats, norm[None]]))
             priorities.append(some.clone())  # a graph overwrites it
             if recipe.target_update_unit == "gradient_steps" and num % recipe.target_update_interval == 0:
@@ -374,6 +373,12 @@ class LiveLearner:
         ).tolist()  # networks that are not trained report NaN
         told = _fetched(torch.cat(priorities)).numpy() if len(priorities[0]) else None
         return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), told, len(collected)
+
+    def _apply(self, state: _State, gradient: Tensor, learning_rate: float, active: Sequence[str]) -> Tensor:
+        """Apply a gradient to some networks; return its norm."""
+        spans = {name: self._spans[name] for name in active}
+        parts = {name: Part(state.params[span], gradient[span], state.optimizer[name]) for name, span in spans.items()}
+        return self._optimizer.step(parts, learning_rate)
 
     def _rows(self, num_rows: int, size: int) -> Iterator[Tensor | slice]:
         """Rows of each gradient step of an update."""
@@ -444,11 +449,15 @@ class LiveLearner:
         return size
 
     def _refuse_non_finite(self, state: _State, buffers: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
-        if all_finite([state.params, state.target, state.mean, state.square, *buffers.values()]):
+        moments = {
+            f"the optimizer's {name} of {network}": value
+            for network, own in state.optimizer.items()
+            for name, value in own.items()
+            if isinstance(value, Tensor)
+        }
+        if all_finite([state.params, state.target, *moments.values(), *buffers.values()]):
             return
-        views = self._step.layout.views(state.params)
-        views |= {"the optimizer's mean": state.mean, "the optimizer's mean square": state.square, **buffers}
-        views |= {"the target networks": state.target}
+        views = self._step.layout.views(state.params) | {"the target networks": state.target, **moments, **buffers}
         bad = [name for name, view in views.items() if not all_finite([view])]
         reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
         msg = (
