@@ -157,6 +157,10 @@ def test_weights_are_published_once_for_each_item() -> None:
         )
         assert [edge.every for edge in flow.edges if edge.kind == "publish"] == [every]
     assert np.isclose(DQN(anneal_steps=1_000).coefficients(500 * 8)["learning_rate"], 5e-4, rtol=0.02)
+    cosine = DQN(anneal_steps=1_000, learning_rate_schedule="cosine")
+    assert [cosine.coefficients(8 * n)["learning_rate"] for n in (250, 1_000)] == pytest.approx(
+        [8.5355e-4, 0.0], rel=1e-4
+    )
 
 
 def test_a_run_from_the_command_on(tmp_path: Path) -> None:

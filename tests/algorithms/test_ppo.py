@@ -98,6 +98,10 @@ def test_coefficients_are_annealed_by_env_steps() -> None:
     assert hp.coefficients(250) == pytest.approx({"learning_rate": 7.5e-4, "clip_range": 0.15})
     assert hp.coefficients(2000) == {"learning_rate": 0.0, "clip_range": 0.0}
     assert PPO(anneal_steps=1000).coefficients(500) == pytest.approx({"learning_rate": 1.5e-4, "clip_range": 0.2})
+    cosine = PPO(learning_rate=1e-3, anneal_steps=1000, learning_rate_schedule="cosine")
+    assert [cosine.coefficients(n)["learning_rate"] for n in (0, 250, 500, 1000, 2000)] == pytest.approx(
+        [1e-3, 8.5355e-4, 5e-4, 0.0, 0.0], rel=1e-4
+    )
     assert PPO(anneal_learning_rate=True).coefficients(10**9) == {"learning_rate": 3e-4, "clip_range": 0.2}
 
 

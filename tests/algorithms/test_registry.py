@@ -124,7 +124,7 @@ ALL = "a2c, a3c, apex_ddpg, apex_dqn, appo, ddpg, dqn, impala, pg, ppo, r2d2, ra
         ),
         (
             "dreamer",
-            f"no algorithm 'dreamer'. There are: {ALL}; one of your own",
+            f"no algorithm 'dreamer'. There are: {ALL}; a custom one",
         ),
         ("levada.algorithms.ppo:PPPO", "levada.algorithms.ppo has no algorithm 'PPPO'; did you mean 'PPO'?"),
         ("levada.algorithms.ppo:X", "levada.algorithms.ppo has no algorithm 'X'; it has: PPO"),

@@ -55,6 +55,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "optimization": (
         "batch_size", "minibatch_size", "num_minibatches", "num_epochs", "num_gradient_steps", "anneal_steps",
+        "learning_rate_schedule",
         "anneal_learning_rate", "anneal_clip_range", "gae_lambda", "n_step", "clip_range", "clip_range_vf", "clip_rho",
         "clip_c", "clip_is",
         "entropy_coef", "value_coef", "baseline", "target_kl", "normalize_advantage", "double", "dueling", "distribution",

@@ -62,7 +62,7 @@ class PPO(FromRollouts):
     shards * num_envs * num_steps. None: what `minibatch_size` gives."""
     learning_rate: float = 3e-4
     anneal_steps: int | None = None
-    """Env steps over which the annealed settings fall linearly to zero. None: constant."""
+    """Env steps over which the annealed settings fall to zero. None: constant."""
     anneal_learning_rate: bool = True
     """Anneal the learning rate over `anneal_steps`."""
     anneal_clip_range: bool = False
@@ -127,7 +127,9 @@ class PPO(FromRollouts):
         """Learning rate and clip range of the next update, after `num_env_steps`."""
         left = self.remaining_fraction(num_env_steps)
         return {
-            "learning_rate": self.learning_rate * (left if self.anneal_learning_rate else 1.0),
+            "learning_rate": self.scheduled_learning_rate(num_env_steps)
+            if self.anneal_learning_rate
+            else self.learning_rate,
             "clip_range": self.clip_range * (left if self.anneal_clip_range else 1.0),
         }
 

@@ -92,7 +92,7 @@ def _no_such_name(name: str, short: str) -> str:
     near = difflib.get_close_matches(short, ALGORITHMS, n=1)
     if near:
         return f"no algorithm {name!r}; did you mean {near[0]!r}? There are: {', '.join(ALGORITHMS)}"
-    own = "one of your own is named by my_module:Class or path/to/file.py:Class"
+    own = "a custom one is named by my_module:Class or path/to/file.py:Class"
     return f"no algorithm {name!r}. There are: {', '.join(ALGORITHMS)}; {own}"
 
 

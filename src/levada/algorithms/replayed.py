@@ -27,6 +27,7 @@ from levada.algorithms.checks import (
     require_widths,
 )
 from levada.algorithms.optimizer import make_optimizer
+from levada.algorithms.schedules import SCHEDULES, Schedule
 from levada.flow import Flow, Prioritized
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.sequences import Sequences
@@ -76,11 +77,13 @@ class Replayed(Algorithm):
     """Number of transitions per gradient step."""
     num_gradient_steps: int = 8
     """Number of gradient steps per update, all on one draw from the replay. More are faster; priorities and weights are
-    renewed less often."""
+    updated less often."""
     learning_rate: float = 1e-3
     """Learning rate of Adam."""
     anneal_steps: int | None = None
-    """Env steps over which the learning rate falls linearly to zero. None: constant."""
+    """Env steps over which the learning rate falls to zero. None: constant."""
+    learning_rate_schedule: Schedule = "linear"
+    """Schedule of the learning rate over `anneal_steps`."""
     discount: float = 0.99
     """Discount factor gamma per step. Closer to 1 weighs distant rewards more."""
     n_step: int = 1
@@ -127,6 +130,7 @@ class Replayed(Algorithm):
         require_texts(self, "device", "optimizer")
         make_optimizer(self)
         require_widths(self, "hidden_sizes")
+        require_choice(self, "learning_rate_schedule", *SCHEDULES)
         require_choice(self, "compile", True, False, "auto")
 
     @property
@@ -148,7 +152,7 @@ class Replayed(Algorithm):
         """Learning rate of the next update, after training on `num_transitions`."""
         num_steps = num_transitions / self.samples_per_insert * self.cut.stride
         left = 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_steps / self.anneal_steps)
-        return {"learning_rate": self.learning_rate * left}
+        return {"learning_rate": self.learning_rate * SCHEDULES[self.learning_rate_schedule](left)}
 
     def priorities(self, errors: Tensor) -> Tensor | None:
         """Priorities of rows from the critics' errors ``[num, N]``; None unless replay is prioritized."""

@@ -23,6 +23,7 @@ from levada.algorithms.checks import (
 )
 from levada.algorithms.network import NetworkField, find_network
 from levada.algorithms.optimizer import make_optimizer
+from levada.algorithms.schedules import SCHEDULES, Schedule
 from levada.rl.acting.double_buffered import DoubleBufferedSampler
 from levada.rl.acting.sampler import Sampler
 from levada.rl.compute.device import choose_device
@@ -50,7 +51,9 @@ class FromRollouts(Algorithm):
     learning_rate: float = 1e-3
     """Learning rate of Adam."""
     anneal_steps: int | None = None
-    """Env steps over which the learning rate falls linearly to zero. None: constant."""
+    """Env steps over which the learning rate falls to zero. None: constant."""
+    learning_rate_schedule: Schedule = "linear"
+    """Schedule of the learning rate over `anneal_steps`."""
     discount: float = 0.99
     """Discount factor gamma per step. Closer to 1 weighs distant rewards more."""
     entropy_coef: float = 0.0
@@ -84,7 +87,7 @@ class FromRollouts(Algorithm):
     the processor multiplies bfloat16 (AVX512-BF16, AMX); float32 otherwise."""
     device: str = field(default="auto", compare=False)
     """Device of the networks: `cpu`, `cuda`, or one of several GPUs, `cuda:1`. `auto`: a GPU for images of at least 36 x 36,
-    where there is one."""
+    if there is one."""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions. Larger values explore more."""
     compile: Literal["auto"] | bool = "auto"
@@ -111,6 +114,7 @@ class FromRollouts(Algorithm):
         require_choice(self, "precision", "auto", "float32", "bfloat16")
         require_texts(self, "device", "optimizer")
         make_optimizer(self)
+        require_choice(self, "learning_rate_schedule", *SCHEDULES)
         require_choice(self, "compile", True, False, "auto")
 
     @property
@@ -120,7 +124,11 @@ class FromRollouts(Algorithm):
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
         """Learning rate of the next update, after `num_env_steps`."""
-        return {"learning_rate": self.learning_rate * self.remaining_fraction(num_env_steps)}
+        return {"learning_rate": self.scheduled_learning_rate(num_env_steps)}
+
+    def scheduled_learning_rate(self, num_env_steps: int) -> float:
+        """Learning rate after `num_env_steps`."""
+        return self.learning_rate * SCHEDULES[self.learning_rate_schedule](self.remaining_fraction(num_env_steps))
 
     def remaining_fraction(self, num_env_steps: int) -> float:
         """Fraction of `anneal_steps` that remains."""

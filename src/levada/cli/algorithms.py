@@ -21,5 +21,5 @@ def algorithms(args: list[str], began_s: float) -> int:
     width, columns = max(map(len, ALGORITHMS)) + 1, shutil.get_terminal_size().columns
     for name in ALGORITHMS:
         print(textwrap.fill(summary(name), columns, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width))
-    print("\nOne of your own: `levada train path/to/file.py:Class --env ENV`; see docs/tutorial-algorithm.md.")
+    print("\nA custom algorithm: `levada train path/to/file.py:Class --env ENV`; see docs/tutorial-algorithm.md.")
     return 0

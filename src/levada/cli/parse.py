@@ -38,7 +38,7 @@ _SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}
 
 _METAVARS = {
     "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "cpu|cuda",
-    "hidden_sizes": "[INT ...]", "checkpoint_every_updates": "INT|auto|None",
+    "hidden_sizes": "[INT ...]", "optimizer_kwargs": "[NAME VALUE ...]", "checkpoint_every_updates": "INT|auto|None",
 }  # fmt: skip
 """Name -> placeholder of its value in the help, if its type is not a good one."""
 
@@ -225,7 +225,7 @@ def _shown(name: str, hint: Any, value: Any, text: str, is_unset: bool) -> Any:
         about["aliases"] = [option(_SHORT[name])]
     if metavar := _METAVARS.get(name) or _or_none(hint):
         about["metavar"] = metavar
-    if value is None or value == ():
+    if value is None or value in ((), {}):
         about["help_behavior_hint"] = "(default: None)" if "None" in text else ""
     if name == "env":
         about["help_behavior_hint"] = "(required)"
@@ -260,7 +260,7 @@ def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> No
     if {"-h", "--help"} & set(args):
         print(
             f"usage: levada {verb} ALGORITHM --env ENV [OPTIONS]\n\n{(options.__doc__ or '').splitlines()[0]}\n\n"
-            f"algorithms: {known}; one of your own is path/to/file.py:Class\n"
+            f"algorithms: {known}; a custom one is path/to/file.py:Class\n"
             f"`levada {verb} ppo --help` lists all options."
         )
         raise ParserExit(0)
