@@ -110,33 +110,47 @@ class GradientStep:
         device = leaves[0].device
         given = torch.tensor([values[name] for name in self._coefficients], dtype=torch.float32, device=device)
         none = torch.zeros(0, dtype=torch.int64, device=device)
-        shapes = tuple((tensor.shape, tensor.dtype) for tensor in leaves)
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in (*buffers.values(), *leaves))
+        known: dict[Any, Callable[..., Any]] = {}  # so that a step need not hash all shapes
+
+        def made(
+            key: Any, structure: Mapping[str, Any], args: tuple[Tensor, ...], active: tuple[str, ...], *,
+            selects: bool, has_noise: bool,
+        ) -> Callable[..., Any]:  # fmt: skip
+            which = (mode, active, selects, has_noise, key)
+            gradient_of = self._made.get(which)
+            if gradient_of is None:
+                function = partial(
+                    self._function, active, tuple(buffers), structure, selects=selects, has_noise=has_noise
+                )
+                if mode == "graph":
+                    gradient_of = as_graph(function(False), args, changed=range(4, 4 + len(buffers)))
+                else:
+                    gradient_of = in_mode(mode, function, args)
+                self._made[which] = gradient_of
+            return gradient_of
 
         def run(
             params: Tensor, target: Tensor, rows: Tensor | slice, active: tuple[str, ...] = (POLICY,),
             noise: Tensor | None = None,
         ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-            inside = mode != "graph" and isinstance(rows, Tensor)  # rows are selected by the function itself
-            index = rows if inside and isinstance(rows, Tensor) else none
-            if inside:
-                inner, chosen, key = structure, leaves, (len(index), shapes)
+            about = [*buffers.values()] if noise is None else [*buffers.values(), noise]
+            inner, index = structure, none
+            if isinstance(rows, slice):
+                chosen, key = [leaf[rows] for leaf in leaves], (rows.stop - rows.start, shapes)
+            elif mode != "graph":  # the function itself selects the rows
+                chosen, key, index = leaves, (len(rows), shapes), rows
             else:  # pools of frames vary in size
                 chosen = []
-                inner = {name: flatten(_selected(nest, leaves, rows), chosen) for name, nest in structure.items()}
-                key = (0, tuple((tensor.shape, tensor.dtype) for tensor in chosen))
-            about = [] if noise is None else [noise]
-            args = (params, target, given, index, *buffers.values(), *about, *chosen)
-            which = (mode, active, noise is None, *((b.shape, b.dtype) for b in buffers.values()), key)
-            gradient_of = self._made.get(which)
+                inner = {name: flatten(rows_of(nest, leaves, rows), chosen) for name, nest in structure.items()}
+                key = (len(rows), tuple((tensor.shape, tensor.dtype) for tensor in (*buffers.values(), *chosen)))
+            args = (params, target, given, index, *about, *chosen)
+            short = (key[0], active, noise is None)
+            gradient_of = known.get(short)
             if gradient_of is None:
-                function = partial(
-                    self._function, active, tuple(buffers), inner, selects=inside, has_noise=noise is not None
+                gradient_of = known[short] = made(
+                    key, inner, args, active, selects=index is rows, has_noise=noise is not None
                 )
-                if mode == "graph":
-                    made = as_graph(function(False), args, changed=range(4, 4 + len(buffers)))
-                else:
-                    made = in_mode(mode, function, args)
-                gradient_of = self._made[which] = made
             gradient, stats, priorities = gradient_of(*args)
             return gradient, stats, priorities
 
@@ -193,12 +207,6 @@ class GradientStep:
         if noise is not None and POLICY in own and self._weight_noise is not None:
             own[POLICY] = self._weight_noise.apply(own[POLICY], noise)
         return {name: Net(self._modules[name], some, name in active) for name, some in own.items()}
-
-
-def _selected(nest: Any, leaves: Sequence[Tensor], rows: Tensor | slice) -> Any:
-    if isinstance(rows, Tensor):
-        return rows_of(nest, leaves, rows)
-    return rebuild(nest, [leaf[rows] for leaf in leaves])
 
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
