@@ -20,8 +20,8 @@ from levada.algorithms.rollouts import FromRollouts
 from levada.flow import Shard
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.functional import Net
+from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.gradients import GradientLearner, GradientSampler
-from levada.rl.learning.learner import to_tensors
 from levada.rl.learning.step import GradientStep
 from levada.rl.learning.unroll import Unrolled
 from levada.run.monitor import Monitor

@@ -21,7 +21,7 @@ from levada.algorithms.impala import IMPALA, VTraceLoss
 from levada.flow import Shard
 from levada.rl.acting.sampler import Sampler
 from levada.rl.envs.task import Task
-from levada.rl.learning.learner import to_tensors
+from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.step import GradientStep
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet

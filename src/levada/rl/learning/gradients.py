@@ -24,7 +24,8 @@ from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.threads import use_threads
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array
-from levada.rl.learning.learner import Learner, LiveLearner, to_tensors
+from levada.rl.learning.columns import to_tensors
+from levada.rl.learning.learner import Learner, LiveLearner
 from levada.rl.learning.loss import POLICY
 from levada.rl.learning.step import GradientStep
 from levada.rl.policies.policy import Weights

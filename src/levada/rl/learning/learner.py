@@ -37,16 +37,14 @@ from levada.flow.state import PrefixView
 from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.matmul import has_faster_products
 from levada.rl.compute.seeding import seeded
-from levada.rl.compute.tensors import Stacks
 from levada.rl.compute.threads import use_threads
-from levada.rl.data.frames import Frames, as_array
 from levada.rl.data.normalize import Moments, StatisticsError, merge_all
-from levada.rl.data.spaces import Array, map_nest
+from levada.rl.data.spaces import Array
+from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.loss import POLICY, Loss
 from levada.rl.learning.optimizers import Adam, Optimizer, OptimizerState, Part, copied, packed, unpacked
 from levada.rl.learning.starting import check_fits, weights_in
 from levada.rl.learning.step import GradientOf, GradientStep, Mode, below, has_compiler, num_weights
-from levada.rl.learning.unroll import STATE
 from levada.rl.policies.policy import Policy, Weights
 from levada.rl.policies.weight_noise import WeightNoise
 from levada.rl.replay.transitions import MASK, Transitions, concatenate
@@ -346,11 +344,8 @@ class LiveLearner:
     ) -> tuple[_State, dict[str, float], Array | None, int]:  # fmt: skip
         """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
         recipe = self.recipe
-        state, collected, priorities = (
-            self._state.copy(),
-            list[Tensor](),
-            list[Tensor](),
-        )  # a copy: a rejected update changes nothing
+        state = self._state.copy()  # so that a rejected update changes nothing
+        collected, priorities = list[Tensor](), list[Tensor]()
         gradient_of = self._step.on(self._mode(size), values, buffers, columns)
         if recipe.accumulate and size < num_rows:
             gradient_of = self._accumulated(gradient_of, columns.get(MASK), size, num_rows)
@@ -368,9 +363,8 @@ class LiveLearner:
             if self._exceeded(stats):
                 break
         table = torch.stack(collected)
-        means = (
-            table.nanmean(0) if recipe.update_every else table.mean(0)
-        ).tolist()  # networks that are not trained report NaN
+        # losses of networks that a step does not train are NaN
+        means = (table.nanmean(0) if recipe.update_every else table.mean(0)).tolist()
         told = _fetched(torch.cat(priorities)).numpy() if len(priorities[0]) else None
         return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), told, len(collected)
 
@@ -468,30 +462,6 @@ class LiveLearner:
         raise NonFiniteError(msg)
 
 
-_KEPT = (MASK, "obs", "last_obs", STATE)
-"""Inputs of the network, kept in masked steps."""
-
-
-def to_tensors(data: Transitions, *, stacks: bool = True) -> dict[str, Any]:
-    """Convert the columns to tensors, the mask to float32. Masked steps become zero, except for observations and state: their
-    weight is 0, and 0 times an overflow would be NaN. `stacks`: leave stacks of frames to be assembled per minibatch.
-    """
-    convert = _to_tensor if stacks else _to_array_tensor
-    columns: dict[str, Any] = {name: map_nest(convert, nest) for name, nest in data.columns.items()}
-    if MASK not in columns:
-        return columns
-    mask = columns[MASK] = columns[MASK].to(torch.float32)
-    left_out = mask == 0.0
-    if bool(left_out.any()):
-        for name, column in columns.items():
-            if name not in _KEPT and isinstance(column, Tensor) and column.is_floating_point():
-                fits = column.shape[: mask.ndim] == mask.shape
-                assert fits, f"column {name!r} has shape {tuple(column.shape)}, the mask {tuple(mask.shape)}"
-                rows = left_out.view(*mask.shape, *[1] * (column.ndim - mask.ndim))
-                columns[name] = column.masked_fill(rows, 0.0)
-    return columns
-
-
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all values are finite.
 
@@ -505,13 +475,3 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 def _fetched(tensor: Tensor) -> Tensor:
     """Copy a tensor to main memory."""
     return tensor.to("cpu", copy=True)
-
-
-def _to_tensor(leaf: Array | Frames) -> Tensor | Stacks:
-    if isinstance(leaf, Frames):
-        return Stacks(torch.from_numpy(leaf.pool.as_array()), torch.from_numpy(leaf.index))
-    return torch.from_numpy(np.ascontiguousarray(leaf))
-
-
-def _to_array_tensor(leaf: Array | Frames) -> Tensor:
-    return torch.from_numpy(as_array(leaf))
