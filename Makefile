@@ -34,24 +34,38 @@ install: $(VENV)/ready ## make .venv and install levada into it, with all that t
 train: $(VENV)/trains ## train PPO on CartPole-v1 until it is solved; installs what that needs
 	$(BIN)/levada train ppo --env CartPole-v1 --until return=475 --seed 1
 
-.PHONY: lint
-lint: $(VENV)/ready ## style, spelling, layers
+.PHONY: style
+style: $(VENV)/ready ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src docs benchmarks README.md CHANGELOG.md CONTRIBUTING.md
-	$(BIN)/codespell -D - -D words.txt --builtin en-GB_to_en-US --ignore-words-list writeable --skip "*/foreign.py" src docs README.md CONTRIBUTING.md
+
+.PHONY: spelling
+spelling: $(VENV)/ready ## codespell, American English, and words.txt
+	$(BIN)/codespell src docs examples benchmarks README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell -D - -D words.txt --builtin en-GB_to_en-US --ignore-words-list writeable --skip "*/foreign.py" src docs examples README.md CONTRIBUTING.md
+
+.PHONY: layers
+layers: $(VENV)/ready ## what may import what
 	$(BIN)/lint-imports --no-cache
 
+.PHONY: lint
+lint: style spelling layers ## style, spelling, layers
+
 .PHONY: types
-types: $(VENV)/ready ## mypy --strict
+types: $(VENV)/ready ## mypy --strict; the types of all public names are known to users' type checkers
 	$(BIN)/mypy
+	$(BIN)/python tests/public_types.py
+
+.PHONY: docs
+docs: $(VENV)/ready ## the documentation as a site, in build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: unit
 unit: $(VENV)/ready ## the tests, and the code of the documentation
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -q
 
 .PHONY: test
-test: lint types unit ## everything that must hold: lint, types, tests
+test: lint types docs unit ## everything that must hold: lint, types, docs, tests
 
 .PHONY: clean
 clean: ## remove .venv and caches; runs stay

@@ -2,6 +2,7 @@
 
 - python: runs, in one namespace per document, in a directory that is thrown away.
 - output, right after it: must equal what the block printed; `...` stands for anything.
+- py: an excerpt of the source, which does not run; tests/test_docs.py compares it.
 - sh: is only read; but where an output block follows, its `levada` commands run, and must print that.
 """
 

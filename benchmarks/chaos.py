@@ -49,7 +49,7 @@ from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
 from levada.run.summary import Summary
-from levada.runners.hub_run import HubRun
+from levada.runners.flow_run import FlowRun
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 from levada.runners.processes.tables.handle import TableProcesses
@@ -142,7 +142,7 @@ def tables(num_kills: int, console: Console) -> bool:
         place.open(hp.flow(Task("CartPole-v1")), seed=SEED, instruments=[monitor]) as run,
         Progress(console=console) as progress,
     ):
-        assert isinstance(run, HubRun)
+        assert isinstance(run, FlowRun)
         assert isinstance(run.table_place, TableProcesses)
         apart = run.table_place
         bar = progress.add_task("processes killed", total=num_kills)

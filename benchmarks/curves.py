@@ -2,23 +2,29 @@
 
     levada train ppo --env ALE/Pong-v5 --on processes:2 --until return=18 --out runs/pong
     python benchmarks/curves.py runs/pong runs/pong-float32 --over seconds --out docs/pong.svg
+    python benchmarks/curves.py runs/ppo-1 runs/ppo-2 runs/ppo-3 --mean --out docs/algorithms/ppo.svg
 
-Reads metrics.jsonl and summary.json of each run. A point is the mean return of the last 100 episodes.
+Reads metrics.jsonl and summary.json of each run. A point is the mean return of the last 100 episodes. With `--mean` the runs are
+seeds of one command: a line shows their mean, and a band the range from the smallest to the largest.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 NUM_POINTS = 200
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 56, 16, 16, 40
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 64, 16, 16, 40
+NUM_MEANS = 120
+"""Number of points of a mean."""
 COLOURS = ("#1b6ca8", "#c8553d", "#4c956c", "#6d597a")
 
 
@@ -87,16 +93,78 @@ def drawn(curves: list[Curve], over: str) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">\n{body}\n</svg>\n'
 
 
+STYLE = """
+text { font: 12px sans-serif; fill: #333 }
+.page { fill: #fff } .grid { stroke: #ddd } .line { stroke: #1b6ca8 } .band { fill: #1b6ca8 }
+@media (prefers-color-scheme: dark) {
+text { fill: #ccc }
+.page { fill: #1c1e24 } .grid { stroke: #3a3d45 } .line { stroke: #6cb4ee } .band { fill: #6cb4ee }
+}
+"""
+
+
+def drawn_mean(curves: list[Curve], over: str) -> str:
+    """Plot the mean of all curves, and the range from the smallest to the largest, as SVG."""
+    across = [curve.seconds if over == "seconds" else curve.steps for curve in curves]
+    most = min(x[-1] for x in across)
+    xs = np.linspace(max(x[0] for x in across), most, NUM_MEANS)
+    returns = np.stack([np.interp(xs, x, curve.returns) for x, curve in zip(across, curves, strict=True)])
+    smallest, largest = float(returns.min()), float(returns.max())
+    step_x, step_y = _tick(most), _tick(largest - smallest)
+    low, high = step_y * math.floor(smallest / step_y), step_y * math.ceil(largest / step_y)
+
+    def x_of(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * value / most
+
+    def y_of(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / (high - low)
+
+    def points(values: Any) -> list[str]:
+        return [f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in zip(xs, values, strict=True)]
+
+    title = f"{curves[0].name.partition(',')[0]}: mean return of {len(curves)} seeds, with their range"
+    parts = [
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}</style>",
+        '<rect class="page" width="100%" height="100%"/>',
+    ]
+    for level in np.arange(low, high + 0.5 * step_y, step_y):
+        parts.append(f'<path class="grid" d="M{LEFT} {y_of(level):.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y_of(level) + 4:.1f}" text-anchor="end">{level:,.0f}</text>')
+    for x in np.arange(0.0, most + 1e-9, step_x):
+        anchor = "middle" if x_of(x) < WIDTH - 2 * RIGHT else "end"
+        parts.append(f'<text x="{x_of(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{x:,.0f}</text>')
+    parts.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(over)}</text>'
+    )
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    label = "return, mean of the last 100 episodes"
+    parts.append(f'<text transform="translate(12 {middle:.0f}) rotate(-90)" text-anchor="middle">{label}</text>')
+    band = " ".join([*points(returns.min(axis=0)), *reversed(points(returns.max(axis=0)))])
+    parts.append(f'<polygon class="band" points="{band}" fill-opacity="0.25"/>')
+    line = " ".join(points(returns.mean(axis=0)))
+    parts.append(f'<polyline class="line" points="{line}" fill="none" stroke-width="2"/>')
+    body = "\n".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n{body}\n</svg>\n'
+
+
+def _tick(extent: float) -> float:
+    """Distance of four to eight ticks: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(extent / 4.0))
+    return max(step * power for step in (1.0, 2.0, 5.0) if step * power <= extent / 4.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--over", choices=["seconds", "env steps"], default="env steps")
+    parser.add_argument("--mean", action="store_true", help="draw their mean and their range")
     parser.add_argument("--out", type=Path, help="where to draw them")
     arguments = parser.parse_args()
     curves = [read(path) for path in arguments.runs]
     Console().print(tabulated(curves))
     if arguments.out is not None:
-        arguments.out.write_text(drawn(curves, arguments.over))
+        arguments.out.write_text((drawn_mean if arguments.mean else drawn)(curves, arguments.over))
 
 
 if __name__ == "__main__":

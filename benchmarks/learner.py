@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from levada.algorithms.dqn import DQN
-from levada.algorithms.replayed import Replayed
+from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
 from levada.rl.compute.threads import set_threads
@@ -33,7 +33,7 @@ from levada.rl.replay.transitions import Transitions
 from levada.runners.malloc import keep_freed_memory
 
 _SECONDS: Final = 5.0
-_CASES: Final[dict[str, tuple[type[Replayed], str, dict[str, Any]]]] = {
+_CASES: Final[dict[str, tuple[type[ReplayAlgorithm], str, dict[str, Any]]]] = {
     "dqn, 64-64, batch 32": (DQN, "CartPole-v1", {"hidden_sizes": (64, 64), "batch_size": 32}),
     "dqn, 64-64, batch 32, one step": (
         DQN, "CartPole-v1", {"hidden_sizes": (64, 64), "batch_size": 32, "num_gradient_steps": 1},

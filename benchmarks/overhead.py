@@ -4,31 +4,34 @@
 
 Both run in this process with the same seed, alternating after a few updates, so that disturbances affect both; the parameters
 are checked to be bitwise equal. Printed is (seconds of the flow) / (seconds of the loop) - 1 per pair of turns: median and
-quartiles, in CPU seconds, since both use one thread. Both sides count env steps and the returns of the last 100 episodes; in
-the flow the monitor does this, as in every real run.
+quartiles, in CPU seconds, since both use one thread. The loop is that of `examples/ppo_loop.py`. Both sides count env steps and
+the returns of the last 100 episodes; in the flow the monitor does this, as in every real run.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from levada.algorithms.gae import GAE
 from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import PRESETS
-from levada.flow import Shard, derive_seed
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
 from levada.runners.inline import Inline
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from examples.ppo_loop import ppo
 
 SEED = 1
 TURN = 20
@@ -50,22 +53,8 @@ def by_flow(hp: PPO, task: Task) -> Iterator[Callable[[], str]]:
 
 def by_loop(hp: PPO, task: Task) -> Iterator[Callable[[], str]]:
     """Updates of a hand-written loop."""
-    flow = hp.flow(task)
-    make_sampler, recipe = flow.nodes["rollout"].work, flow.nodes["learn"].work
-    gae = GAE(discount=hp.discount, lambda_=hp.gae_lambda)
-    shards = range(hp.shards)
-    samplers = [make_sampler(Shard("rollout", i, hp.shards, derive_seed(SEED, "rollout", i))) for i in shards]
-    learner = recipe.open(derive_seed(SEED, "learn"))
-    weights = learner.weights()
-    num_env_steps = 0
-    returns: deque[float] = deque(maxlen=100)
-    while True:
-        rollouts = [sampler(weights) for sampler in samplers]
-        for rollout in rollouts:
-            num_env_steps += rollout.num_env_steps
-            returns.extend(episode.episode_return for episode in rollout.episodes)
-        weights = learner.update([gae(rollout) for rollout in rollouts]).weights
-        yield lambda: params_sha256(learner.weights())
+    for progress in ppo(hp, task, SEED):
+        yield partial(params_sha256, progress.weights)
 
 
 def turn(side: Iterator[Callable[[], str]]) -> tuple[float, str]:

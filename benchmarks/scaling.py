@@ -134,7 +134,7 @@ def efficiency(console: Console) -> None:
         title="efficiency: PPO on CartPole-v1, one epoch; target 0.8",
     )  # fmt: skip
     fields = {"num_envs": 20, "num_steps": 64, "minibatch_size": 512, "num_epochs": 1, "normalize_advantage": True}
-    for name, more in (("64-64", {}), ("512-512", {"network": "benchmarks._peers.networks:SampleFactory"})):
+    for name, more in (("64-64", {}), ("512-512", {"network": "benchmarks.compare.levada.networks:SampleFactory"})):
         config = PPO(**fields, **more, shards=2, max_lag=4, order="arrival")  # type: ignore[arg-type]
         flow = config.flow(Task("CartPole-v1"))
         places: list[Deployment] = [Inline(), Processes(workers=1), Inline(), Processes(workers=2), Inline()]

@@ -31,7 +31,7 @@ waiting saves a few microseconds per item, and costs a core that an environment 
 
 Targets: in place, faster than memcpy; one copy, at least half of memcpy's rate for the large rollout; at least 3 times the
 rate of every other transport. The peers get a virtual environment in `.bench/`, with the pins in
-`peers/requirements-transport.txt`.
+`compare/libraries/requirements-transport.txt`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._peers.common import BenchmarkError, make_cache
-from benchmarks._peers.environments import prepare_environment
-from benchmarks._peers.screen import Screen
 from benchmarks._transport.measure import Cell, Plan, jobs, measure
 from benchmarks._transport.programs import ENVIRONMENT, MEMCPY, OURS, PEERS, running
 from benchmarks._transport.report import as_json, tables, targets
+from benchmarks.compare.common import BenchmarkError, make_cache
+from benchmarks.compare.environments import prepare_environment
+from benchmarks.compare.screen import Screen
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Plan, Path | None]:

@@ -58,7 +58,7 @@ def by_hand(hp: PPO, task: Task, batch: Transitions) -> Callable[[], None]:
     }
 
     def update() -> None:
-        for index in torch.randperm(batch.num_rows, device=device).split(hp.num_transitions):
+        for index in torch.randperm(batch.num_rows, device=device).split(hp.resolved_minibatch_size):
             rows = {name: column[index] for name, column in columns.items()}
             distribution, value = module(rows["obs"])
             ratio = (distribution.log_prob(rows["action"]) - rows["log_prob"]).exp()

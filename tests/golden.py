@@ -69,13 +69,13 @@ def cases() -> Iterator[Case]:
         yield Case(name, name, box, REPLAYED)
     yield Case("ppo box", "ppo", box, {**ROLLOUTS, **epochs, "normalize_obs": True, "normalize_reward": True})
     yield Case("ppo gru", "ppo", discrete, {**ROLLOUTS, **epochs, "rnn_type": "gru", "rnn_size": 8})
-    yield Case("ppo images", "ppo", "pixel_envs:Pixels-v0", {**ROLLOUTS, **epochs})
+    yield Case("ppo images", "ppo", "support.envs.pixels:Pixels-v0", {**ROLLOUTS, **epochs})
     yield Case("ppo groups", "ppo", discrete, {**ROLLOUTS, **epochs, "num_groups": 2})
     yield Case("impala replay", "impala", discrete, {**ROLLOUTS, "replay_ratio": 1.0}, ("inline",))
     yield Case("sac discrete", "sac", discrete, REPLAYED)
     yield Case("dqn prioritized", "dqn", discrete, {**REPLAYED, "prioritized": True, "dueling": True, "n_step": 3})
     yield Case("dqn quantile", "dqn", discrete, {**REPLAYED, "distribution": "quantile", "num_atoms": 8})
-    yield Case("dqn images", "dqn", "pixel_envs:Pixels-v0", REPLAYED)
+    yield Case("dqn images", "dqn", "support.envs.pixels:Pixels-v0", REPLAYED)
 
 
 def runs(case: Case) -> Iterator[tuple[str, str]]:

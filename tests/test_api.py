@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 import pytest
-import small_envs
 import torch
-from cli_harness import TINY_FIELDS, Shell
+from support.envs import small as small_envs
+from support.runs.cli import TINY_FIELDS, Shell
 
 import levada
 from levada import PPO, Task
@@ -122,11 +122,18 @@ def test_a_count_of_minibatches_is_their_size_which_follows_the_number_of_enviro
     (count, settings), (size, _) = (
         configure("ppo", "CartPole-v1", {name: 64}) for name in ("num_minibatches", "minibatch_size")
     )
-    assert (count.minibatch_size, count.num_transitions, settings["minibatch_size"].origin) == (None, 4, "default")
-    assert (size.num_minibatches, size.num_transitions) == (None, 64)
-    assert dataclasses.replace(count, num_envs=16).num_transitions == 8
-    assert PPO().num_transitions == 256
-    assert configure("ppo", "CartPole-v1", {})[0].num_transitions == PRESETS["ppo"]["CartPole-v1"]["minibatch_size"]
+    assert (count.minibatch_size, count.resolved_minibatch_size, settings["minibatch_size"].origin) == (
+        None,
+        4,
+        "default",
+    )
+    assert (size.num_minibatches, size.resolved_minibatch_size) == (None, 64)
+    assert dataclasses.replace(count, num_envs=16).resolved_minibatch_size == 8
+    assert PPO().resolved_minibatch_size == 256
+    assert (
+        configure("ppo", "CartPole-v1", {})[0].resolved_minibatch_size
+        == PRESETS["ppo"]["CartPole-v1"]["minibatch_size"]
+    )
     fields = {name: value for name, value in TINY_FIELDS.items() if name != "minibatch_size"}
     by_size, by_count = (
         levada.train(
@@ -249,7 +256,7 @@ def test_the_version_is_that_of_the_policy_and_not_the_step_of_the_checkpoint():
     "kind", ["Plain", "DictObs", "TupleObs", "MultiDiscreteAction", "MultiBinaryAction", "BoxAction", "Masked"]
 )
 def test_every_kind_of_space_trains_loads_and_acts(kind):
-    env = f"small_envs:Small{kind}-v0"
+    env = f"support.envs.small:Small{kind}-v0"
     run = train(env=env)
     assert (run.summary.updates, run.summary.env) == (2, env)
     loaded = levada.load(run.path)
@@ -298,7 +305,7 @@ def test_a_vector_environment():
 
 
 def test_arguments_of_the_environment_are_kept():
-    run = train(env=Task("small_envs:SmallBoxAction-v0", env_kwargs={"scale": 100.0}))
+    run = train(env=Task("support.envs.small:SmallBoxAction-v0", env_kwargs={"scale": 100.0}))
     loaded = levada.load(run.path)
     assert loaded.task.env_kwargs == {"scale": 100.0}
     returns = levada.evaluate(loaded, num_episodes=2).returns
@@ -406,7 +413,7 @@ def test_another_deployment_and_instruments(tmp_path):
 
 def test_what_an_environment_raises_keeps_its_type_and_gets_notes():
     with pytest.raises(ZeroDivisionError) as caught:
-        train(env="broken_envs:BrokenRaisesInStep-v0")
+        train(env="support.envs.broken:BrokenRaisesInStep-v0")
     notes = "\n".join(caught.value.__notes__)
     assert "env 0 of 2, step 5" in notes
     assert "node 'rollout'" in notes
@@ -415,7 +422,7 @@ def test_what_an_environment_raises_keeps_its_type_and_gets_notes():
 
 def test_a_run_that_fails_has_its_traceback_in_a_file(tmp_path):
     with pytest.raises(ZeroDivisionError):
-        train(env="broken_envs:BrokenRaisesInStep-v0", out=tmp_path / "run")
+        train(env="support.envs.broken:BrokenRaisesInStep-v0", out=tmp_path / "run")
     text = (tmp_path / "run" / "error.txt").read_text()
     assert text.startswith("Traceback (most recent call last)")
     assert "return 1 / 0" in text

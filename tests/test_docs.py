@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import runpy
 import shlex
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from docs_harness import DOCUMENTS, ROOT, code_blocks, headings, links
+from support.documents import DOCUMENTS, ROOT, code_blocks, headings, links, prose
 
 import levada as lv
 from levada.algorithms.names import ALGORITHMS
@@ -86,8 +88,15 @@ def test_other_commands_exist(document: Path) -> None:
         assert (ROOT / script).is_file()
 
 
+def test_hooks_before_a_commit_are_the_parts_of_make_lint() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    hooks = re.findall(r"entry: make (\w+),", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert re.findall(r"^lint: (.*) ##", makefile, re.MULTILINE) == [" ".join(hooks)]
+
+
 def test_every_document_is_in_the_index() -> None:
-    listed = {(ROOT / "docs" / link).resolve() for link in links(ROOT / "docs/index.md")}
+    indices = ROOT / "docs/index.md", ROOT / "docs/algorithms.md"
+    listed = {(ROOT / "docs" / link).resolve() for index in indices for link in links(index)}
     assert set(DOCUMENTS) - {ROOT / "docs/index.md"} <= listed
 
 
@@ -107,9 +116,71 @@ def first_column(document: Path, heading: str) -> list[str]:
 RUNNING = ROOT / "docs/running.md"
 
 
+PAGES = ROOT / "docs/algorithms"
+SECTIONS = ["Flow", "Equation", "Code", "Learning curve", "Differences from the paper", "Settings"]
+by_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
 def test_every_algorithm_is_documented() -> None:
     text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| \[`(\w+)`\]", text, re.MULTILINE)) == {*ALGORITHMS}
+    assert dict(re.findall(r"^\| \[`(\w+)`\]\((.*?)\)", text, re.MULTILINE)) == {
+        name: f"algorithms/{name}.md" for name in ALGORITHMS
+    }
+    assert {page.stem for page in PAGES.glob("*.md")} == {*ALGORITHMS}
+
+
+@by_algorithm
+def test_a_page_has_all_sections(algorithm: str) -> None:
+    page = PAGES / f"{algorithm}.md"
+    assert re.findall("^## (.*)$", prose(page), re.MULTILINE) == SECTIONS
+    languages = [block.language for block in code_blocks(page)]
+    assert {"math", "py", "output"} <= {*languages}
+    trained = [words for words in commands(page, "levada") if words[1] == "train"]
+    assert [words[2] for words in trained] == [algorithm]
+
+
+@by_algorithm
+def test_a_page_has_a_curve(algorithm: str) -> None:
+    assert f"{algorithm}.svg" in links(PAGES / f"{algorithm}.md")
+    drawing = (PAGES / f"{algorithm}.svg").read_text(encoding="utf-8")
+    assert len(drawing) < 15_000
+    svg = "{http://www.w3.org/2000/svg}"
+    assert ElementTree.fromstring(drawing).findtext(f"{svg}title") == (
+        f"{algorithm}: mean return of 3 seeds, with their range"
+    )
+
+
+def test_a_curve_shows_mean_and_range() -> None:
+    """Of two constant returns the line is half way, and the band goes from one to the other."""
+    tool = runpy.run_path(str(ROOT / "benchmarks/curves.py"))
+    curves = [
+        tool["Curve"]("mine, seed", [0.0, 1.0], [0, steps], [level] * 2) for steps, level in ((9, 0.0), (8, 40.0))
+    ]
+    drawing = ElementTree.fromstring(tool["drawn_mean"](curves, "env steps"))
+    heights = {
+        shape.get("class"): {float(point.partition(",")[2]) for point in str(shape.get("points")).split()}
+        for shape in drawing.iter()
+        if shape.get("points")
+    }
+    assert heights["line"] == {sum(heights["band"]) / 2}
+    assert len(heights["band"]) == 2
+
+
+@by_algorithm
+def test_a_page_has_the_present_defaults(algorithm: str) -> None:
+    text = (PAGES / f"{algorithm}.md").read_text(encoding="utf-8").partition("\n## Settings\n")[2]
+    stated = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", text, re.MULTILINE))
+    fields = {field.name: field for field in dataclasses.fields(find_algorithm(algorithm))}
+    assert 5 <= len(stated) <= 8
+    assert stated == {name: repr(fields[name].default) for name in stated}
+
+
+@by_name
+def test_excerpts_are_the_present_source(document: Path) -> None:
+    tool, text = runpy.run_path(str(ROOT / "docs/excerpts.py")), document.read_text(encoding="utf-8")
+    assert text == tool["rewritten"](document), "run: python docs/excerpts.py"
+    num_excerpts = len(tool["EXCERPT"].findall(text))
+    assert num_excerpts == sum(block.language == "py" for block in code_blocks(document)), "an excerpt names no source"
 
 
 def test_every_field_of_the_summary_is_documented() -> None:

@@ -10,8 +10,10 @@ from importlib import resources
 import pytest
 
 import levada
+import levada.errors
 import levada.math
 import levada.rl
+import levada.testing
 
 PUBLIC = {
     "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritized",
@@ -86,7 +88,7 @@ def test_the_package_is_typed():
     assert resources.files("levada").joinpath("py.typed").is_file()
 
 
-LAZY = (levada, levada.math, levada.rl)
+LAZY = (levada, levada.errors, levada.math, levada.rl, levada.testing)
 
 
 @pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
@@ -102,10 +104,15 @@ def test_what_type_checkers_see_is_what_there_is(package):
 @pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
 def test_no_public_name_is_hidden_by_a_module(package):
     """`import package.name` would replace the one by the other."""
-    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    modules = {module.name for module in pkgutil.iter_modules(getattr(package, "__path__", []))}
     assert not modules & set(package.__all__)
     for name in package.__all__:
         assert getattr(package, name) is not None
+
+
+def test_tools_for_tests_need_no_torch_and_no_tools_of_ours():
+    loaded = loaded_by("from levada.testing import Executor, Recorder, ToyLearner, check_orders, toy_flow, toy_source")
+    assert not loaded & {"torch", "gymnasium", "pytest", "hypothesis"}
 
 
 def test_spaces_need_no_torch():

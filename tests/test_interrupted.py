@@ -2,10 +2,10 @@
 
 import signal
 
-import cli_harness
 import gymnasium
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
+from support.runs import cli as cli_harness
 
 import levada
 from levada.flow.events import Reported

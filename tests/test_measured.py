@@ -38,7 +38,7 @@ def test_the_precision_of_this_processor_is_written_down_and_stays(
 ) -> None:
     monkeypatch.setattr(precision, "SIDE", 36)
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
-    run = train(tmp_path, "small_envs:SmallDictImage-v0", **SMALL)
+    run = train(tmp_path, "support.envs.small:SmallDictImage-v0", **SMALL)
     assert settings(run.path)["precision"] == {"value": chosen, "from": "machine"}
     assert run.summary.precision == chosen
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": not has_bfloat16)
@@ -51,7 +51,7 @@ def test_the_precision_of_this_processor_is_written_down_and_stays(
 def test_a_resumed_run_says_that_this_processor_lacks_its_precision(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run = train(tmp_path, "small_envs:SmallDictImage-v0", precision="bfloat16", **SMALL)
+    run = train(tmp_path, "support.envs.small:SmallDictImage-v0", precision="bfloat16", **SMALL)
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": False)
     with pytest.warns(CheckpointWarning, match="computes in bfloat16, which this processor does not multiply"):
         lv.resume(run.path, until="updates=3", display="quiet")

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-import cli_harness
 import gymnasium
 import numpy as np
 import pytest
-from cli_harness import TINY_FIELDS, Shell
 from gymnasium.spaces import Box, Discrete
+from support.runs import cli as cli_harness
+from support.runs.cli import TINY_FIELDS, Shell
 
 import levada
 from levada import PPO, Task

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_harness import TINY_FIELDS
+from support.runs.cli import TINY_FIELDS
 
 import levada as lv
 from levada import cli, portable

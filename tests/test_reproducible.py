@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_envs import NUM_DEATHS
+from support.envs.small import NUM_DEATHS
 
 import levada as lv
 from levada.rl.envs.task import Task
@@ -24,11 +24,11 @@ SEQUENCES: dict[str, Any] = {
 }  # fmt: skip
 ROLLOUTS: dict[str, Any] = {"shards": 3, "num_envs": 2, "num_steps": 4, "hidden_sizes": (8,), "compile": False}
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dqn": ("small_envs:SmallPlain-v0", REPLAYED),
-    "sac": ("small_envs:SmallBoxAction-v0", REPLAYED),
-    "r2d2": ("small_envs:SmallPlain-v0", SEQUENCES),
-    "ppo": ("small_envs:SmallPlain-v0", {**ROLLOUTS, "max_lag": 2, "minibatch_size": 24, "num_epochs": 1}),
-    "impala": ("small_envs:SmallPlain-v0", {**ROLLOUTS, "num_rollouts": 2, "order": "admission"}),
+    "dqn": ("support.envs.small:SmallPlain-v0", REPLAYED),
+    "sac": ("support.envs.small:SmallBoxAction-v0", REPLAYED),
+    "r2d2": ("support.envs.small:SmallPlain-v0", SEQUENCES),
+    "ppo": ("support.envs.small:SmallPlain-v0", {**ROLLOUTS, "max_lag": 2, "minibatch_size": 24, "num_epochs": 1}),
+    "impala": ("support.envs.small:SmallPlain-v0", {**ROLLOUTS, "num_rollouts": 2, "order": "admission"}),
 }
 PLACES = [
     *((algorithm, place) for algorithm in ALGORITHMS for place in ("processes:1", "processes:2", "threads:2")),
@@ -92,7 +92,7 @@ def test_a_killed_worker_changes_no_line(tmp_path: Path) -> None:
     """Two of three shards lose what they were working on."""
 
     def run(name: str, on: str) -> tuple[Any, ...]:
-        env = Task("small_envs:SmallFatal-v0", env_kwargs={"folder": str(tmp_path / name)})
+        env = Task("support.envs.small:SmallFatal-v0", env_kwargs={"folder": str(tmp_path / name)})
         return told(train(tmp_path / f"run {name}", "dqn", "steps=200", on, env=env))
 
     for number in range(NUM_DEATHS):
@@ -101,5 +101,5 @@ def test_a_killed_worker_changes_no_line(tmp_path: Path) -> None:
     (tmp_path / "killed").mkdir()
     expected = run("whole", "inline")
     assert run("killed", "processes:2") == expected
-    assert RunDirectory.open(tmp_path / "run killed").summary().num_begun_anew == 0
+    assert RunDirectory.open(tmp_path / "run killed").summary().num_started_from_scratch == 0
     assert len(list((tmp_path / "killed").iterdir())) == NUM_DEATHS

@@ -5,10 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import cli_harness
 import gymnasium
 import numpy as np
 import pytest
+from support.runs import cli as cli_harness
 
 import levada
 from levada.api import LoadError

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs_harness import ROOT, code_blocks
+from support.documents import ROOT, code_blocks
 
 import levada as lv
 

@@ -9,11 +9,11 @@ import tempfile
 import threading
 from pathlib import Path
 
-import cli_harness
 import pytest
-import small_envs
 import torch
-from cli_harness import TINY, TINY_FIELDS, Shell
+from support.envs import small as small_envs
+from support.runs import cli as cli_harness
+from support.runs.cli import TINY, TINY_FIELDS, Shell
 
 import levada as lv
 from levada.algorithms.checks import ConfigError
@@ -48,7 +48,7 @@ def in_a_process(script: str, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("on", ["inline", "processes:1"])
 def test_with_json_each_line_on_stdout_is_an_object_whatever_an_environment_prints(on):
     """By Python, by descriptor, by a process that it starts."""
-    command = f"train ppo --env small_envs:SmallChatty-v0 {TINY} --until updates=2 --json --out run --on {on}"
+    command = f"train ppo --env support.envs.small:SmallChatty-v0 {TINY} --until updates=2 --json --out run --on {on}"
     process = cli_harness.begin(command, cwd=Path.cwd())
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -58,7 +58,9 @@ def test_with_json_each_line_on_stdout_is_an_object_whatever_an_environment_prin
 
 
 def test_eval_json_is_one_object(capfd):
-    assert Shell(capfd)(f"train ppo --env small_envs:SmallChatty-v0 {TINY} --until updates=1 --out run").code == 0
+    assert (
+        Shell(capfd)(f"train ppo --env support.envs.small:SmallChatty-v0 {TINY} --until updates=1 --out run").code == 0
+    )
     process = cli_harness.begin("eval run --episodes 1 --json", cwd=Path.cwd())
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -125,7 +127,7 @@ def _numbers(shard):
 @pytest.mark.parametrize("when", ["init", "step"])
 def test_an_environment_that_changes_the_directory_does_not_move_the_run(when, capfd):
     done = Shell(capfd)(
-        f"train ppo --env small_envs:SmallWandering-v0 --env-kwargs when={when} {TINY} --until updates=2 --out run"
+        f"train ppo --env support.envs.small:SmallWandering-v0 --env-kwargs when={when} {TINY} --until updates=2 --out run"
     )
     assert done.code == 0, done.err
     os.chdir(Path(small_envs.Wandering.began_in))
@@ -186,9 +188,10 @@ def test_what_an_environment_forks_inline_is_no_second_run(how):
 
 _FORKING = """
 import sys, tempfile
-import levada as lv, small_envs
+import levada as lv
+from support.envs import small as small_envs
 if __name__ == "__main__":
-    task = lv.Task("small_envs:SmallForking-v0", env_kwargs={"how": sys.argv[1]})
+    task = lv.Task("support.envs.small:SmallForking-v0", env_kwargs={"how": sys.argv[1]})
     fields = dict(num_envs=2, num_steps=16, minibatch_size=16, num_epochs=1, hidden_sizes=(8,), compile=False)
     run = lv.train("ppo", task, until="updates=2", display="quiet", out="run", checkpoint_every_updates=1, **fields)
     print(run.summary.updates, (run.path / "summary.json").exists())
@@ -228,7 +231,7 @@ if __name__ == "__main__":
 
 def test_a_run_is_free_again_though_an_environment_has_forked_a_process_that_stays():
     """The lock of the directory is not left to it."""
-    task = lv.Task("small_envs:SmallForking-v0", env_kwargs={"how": "stay"})
+    task = lv.Task("support.envs.small:SmallForking-v0", env_kwargs={"how": "stay"})
     run = lv.train("ppo", task, until="updates=1", display="quiet", out="run", **TINY_FIELDS)
     assert lv.resume(run.path, until="updates=2", display="quiet").summary.updates == 2
 

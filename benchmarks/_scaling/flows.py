@@ -54,7 +54,7 @@ class Learning:
     seconds: float
     how: How = "asleep"
     policy_name: str = "policy"
-    corrects_staleness: bool = True
+    tolerates_staleness: bool = True
 
     def open(self, seed: int) -> LiveLearning:
         """Start it."""

@@ -7,5 +7,5 @@ programs    who is compared, and the processes that do it
 measure     all turns, and what they give
 report      the tables, the targets, and the same as JSON
 
-`payloads` and `turns` are also used by the peers' programs, `peers/transport_*.py`: they need numpy and nothing else.
+`payloads` and `turns` are also used by the peers' programs, `compare/libraries/transport_*.py`: they need numpy and nothing else.
 """

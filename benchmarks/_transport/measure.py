@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks._peers.tables import Spread
 from benchmarks._transport.payloads import LARGE, PAYLOADS, SMALL, WEIGHTS, num_bytes
 from benchmarks._transport.programs import Program
 from benchmarks._transport.turns import Turn
+from benchmarks.compare.tables import Spread
 
 IN_PLACE: Final = "levada, in place"
 ONE_COPY: Final = "levada, one copy"

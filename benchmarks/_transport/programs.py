@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks._peers.common import CACHE, SCRIPTS, BenchmarkError, tail
-from benchmarks._peers.environments import peer_python
-from benchmarks._peers.processes import Process, started
-from benchmarks._peers.screen import Screen
 from benchmarks._transport.turns import Turn
+from benchmarks.compare.common import CACHE, SCRIPTS, BenchmarkError, tail
+from benchmarks.compare.environments import peer_python
+from benchmarks.compare.processes import Process, started
+from benchmarks.compare.screen import Screen
 
 ENVIRONMENT: Final = "transport"
 MEMCPY: Final = "memcpy"

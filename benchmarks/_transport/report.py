@@ -14,11 +14,11 @@ from typing import Final
 
 from rich.table import Table
 
-from benchmarks._peers.environments import pins
-from benchmarks._peers.tables import Spread
 from benchmarks._transport.measure import BYTE, IN_PLACE, ONE_COPY, OURS, Cell, Plan
 from benchmarks._transport.payloads import LARGE, SMALL
 from benchmarks._transport.programs import ENVIRONMENT, MEMCPY
+from benchmarks.compare.environments import pins
+from benchmarks.compare.tables import Spread
 
 _FASTER_THAN_PEERS: Final = 3.0
 

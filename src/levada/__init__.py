@@ -5,8 +5,8 @@
     run = lv.train("ppo", "CartPole-v1", until="return=475", seed=1)
     print(run.summary.return_mean_100, run.policy.act(observation))
 
-Everything public is here or in the subpackages `levada.flow`, `levada.math`, `levada.rl`, `levada.algorithms`. Names are
-imported on first use, so `import levada` is fast and does not load torch.
+Everything public is here or in the subpackages `levada.flow`, `levada.math`, `levada.rl`, `levada.algorithms`, `levada.runners`
+and `levada.testing`. Names are imported on first use, so `import levada` is fast and does not load torch.
 """
 
 from __future__ import annotations

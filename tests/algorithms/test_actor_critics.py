@@ -16,12 +16,13 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.pg import PG
 from levada.algorithms.ppo import PPO
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Shard
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.functional import Net
 from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.gradients import GradientLearner, GradientSampler
+from levada.rl.learning.learner import MinibatchError
 from levada.rl.learning.step import GradientStep
 from levada.rl.learning.unroll import Unrolled
 from levada.run.monitor import Monitor
@@ -45,7 +46,7 @@ def run(hp: lv.Algorithm, *, on: Any = None, updates: int = 20, task: lv.Task = 
     A2C(learning_rate=3e-3, num_steps=16), A3C(learning_rate=2e-3, num_steps=16), PG(learning_rate=3e-3, baseline=True),
     IMPALA(learning_rate=2e-3, num_steps=16), APPO(learning_rate=2e-3, num_steps=16, num_epochs=2, target_update_interval=2),
 ], ids=lambda hp: type(hp).__name__)  # fmt: skip
-def test_they_learn_cartpole(hp: FromRollouts) -> None:
+def test_they_learn_cartpole(hp: RolloutAlgorithm) -> None:
     monitor, *_ = run(hp, updates=40_000 // (hp.num_envs * hp.num_steps))
     assert monitor.return_mean_100 > 60  # a random policy has 22
 
@@ -167,15 +168,15 @@ def test_a_truncated_episode_is_worth_its_last_observation_after_all_that_was_se
     IMPALA(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, max_lag=1, order="admission"),
     APPO(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, max_lag=1, order="admission"),
 ], ids=lambda hp: type(hp).__name__)  # fmt: skip
-def test_recurrent_policies_learn_the_same_everywhere(hp: FromRollouts) -> None:
+def test_recurrent_policies_learn_the_same_everywhere(hp: RolloutAlgorithm) -> None:
     expected = run(hp, updates=6)[1]
     assert params_sha256(run(hp, updates=6, on=Processes(workers=2))[1]) == params_sha256(expected)
 
 
 def test_settings_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="multiple of num_steps=8"):
-        PPO(num_envs=4, num_steps=8, minibatch_size=4, rnn_type="gru").flow(TASK)
-    with pytest.raises(ConfigError, match="expected one of them"):
+    with pytest.raises(MinibatchError, match="multiple of num_steps=8"):
+        PPO(num_envs=4, num_steps=8, minibatch_size=4, rnn_type="gru").flow(TASK).check()
+    with pytest.raises(ConfigError, match="expected at most one of them"):
         PPO(rnn_type="gru", network="levada.rl.policies.networks:MLP")
     with pytest.raises(ConfigError, match="target_update_interval=0"):
         APPO(target_update_interval=0)

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_envs
 import torch
 from gymnasium import spaces
+from support.envs import small as small_envs
 
 from levada.algorithms.apex_ddpg import ApexDDPG
 from levada.algorithms.apex_dqn import ApexDQN
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.dqn import DQN, TDError
-from levada.algorithms.replayed import Replayed
+from levada.algorithms.dqn import DQN, TDError, td_loss_of
+from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
 from levada.rl.acting.actor import Actor
@@ -36,7 +36,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def run(hp: Replayed, env: Any, *, on: Any = None, updates: int = 40, state: Any = None) -> Any:
+def run(hp: ReplayAlgorithm, env: Any, *, on: Any = None, updates: int = 40, state: Any = None) -> Any:
     monitor = Monitor()
     with (on or Inline()).open(hp.flow(Task(env)), seed=1, instruments=[monitor], state=state) as opened:
         for report in opened:
@@ -111,7 +111,7 @@ def test_first_priorities_are_of_the_size_of_later_ones(distribution: Any) -> No
     )
     kind = first.policy.head.kind
     atoms = torch.zeros(1, kind.num_atoms)
-    _, later = kind.td_loss(atoms, atoms, torch.tensor([500.0]), torch.ones(1), hp.huber_delta)
+    _, later = td_loss_of(kind, atoms, atoms, torch.tensor([500.0]), torch.ones(1), huber_delta=hp.huber_delta)
     np.testing.assert_allclose(found, np.full((1, 4), float(later)), rtol=1e-5)
 
 

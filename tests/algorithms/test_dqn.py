@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_ends_with_the_same_parameters(hp: DQN) -> None:
 
 
 @pytest.mark.parametrize(
-    "env", ["FrozenLake-v1", *(f"small_envs:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
+    "env", ["FrozenLake-v1", *(f"support.envs.small:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
 )
 @pytest.mark.parametrize("hp", [DQN(**QUICK), Rainbow(**QUICK, **ALL)], ids=["dqn", "rainbow"])
 def test_other_observations_and_action_masks(env: str, hp: DQN) -> None:

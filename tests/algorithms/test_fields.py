@@ -6,11 +6,12 @@ import pytest
 
 import levada
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.custom import AlgorithmError
 from levada.algorithms.fields import GROUPS, meanings
 from levada.algorithms.foreign import ALGORITHMS as FOREIGN_ALGORITHMS
 from levada.algorithms.foreign import FOREIGN, RUN, here
 from levada.algorithms.names import ALGORITHMS
-from levada.algorithms.registry import AlgorithmError, find_algorithm
+from levada.algorithms.registry import find_algorithm
 from levada.cli.train import TrainOptions
 
 FIELDS = {name: {field.name for field in dataclasses.fields(find_algorithm(name))} for name in ALGORITHMS}
@@ -88,7 +89,7 @@ def test_names_of_other_libraries_are_answered(algorithm, typed, ours):
         ("ppo", "capacity", "here it is 'buffer_size', which dqn, sac, td3 and others have"),
         ("ppo", "tau", "dqn, sac, td3 and others have it"),
         ("dqn", "clip", "here it is 'clip_range', which ppo and appo have"),
-        ("sac", "network", "ppo, dqn, a2c and others have it"),
+        ("sac", "rnn_type", "ppo, a2c, a3c and others have it"),
         ("ppo", "verbose", "here it is display='quiet'"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from pixel_envs import Pixels, make_stacked_pixels
+from support.envs.pixels import Pixels, make_stacked_pixels
 
 import levada as lv
 from levada.algorithms.dqn import DQN
@@ -24,7 +24,7 @@ APART = Processes(workers=2, replays="worker")
 SMALL = {
     "num_envs": 2, "num_steps": 4, "learning_starts": 40, "buffer_size": 150, "batch_size": 16, "num_gradient_steps": 2,
     "shards": 2,
-    "n_step": 3, "prioritized": True, "network": "pixel_envs:Small",
+    "n_step": 3, "prioritized": True, "network": "support.envs.pixels:Small",
 }  # fmt: skip
 STACKED = Task(Pixels, frame_stack=3)
 
@@ -84,11 +84,11 @@ def test_frames_are_made_where_they_cross() -> None:
 
 
 def test_a_run_says_its_stack_and_is_loaded_with_it(tmp_path: Path) -> None:
-    task = Task("pixel_envs:Pixels-v0", frame_stack=3)
+    task = Task("support.envs.pixels:Pixels-v0", frame_stack=3)
     done = lv.train("dqn", task, until="updates=3", out=tmp_path / "run", display="quiet", save_replays=True, **SMALL)
     again = lv.load(done.path)
     assert again.task == done.task == task.resolved()
-    env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("pixel_envs:Pixels-v0"), 3)
+    env = gymnasium.wrappers.FrameStackObservation(gymnasium.make("support.envs.pixels:Pixels-v0"), 3)
     obs, _ = env.reset(seed=1)
     assert again.policy.act(obs) == done.policy.act(obs)
     with pytest.raises(ValueError, match=r"has shape \(10, 10\), expected \(3, 10, 10\)"):

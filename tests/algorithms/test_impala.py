@@ -197,7 +197,7 @@ class Uncorrected(VTraceLoss):
 def policy_after(loss: type[VTraceLoss], max_lag: int, num_updates: int) -> Any:
     hp = IMPALA(learning_rate=0.01, entropy_coef=TEMPERATURE, clip_rho=1e6, clip_c=1e6, max_grad_norm=None)
     policy = lv.Policy(observation_space=spaces.Box(-1.0, 1.0, (1,)), action_space=spaces.Discrete(len(REWARDS)))
-    learner = hp.learner(policy, loss(hp), corrects_staleness=True)
+    learner = hp.learner(policy, loss(hp), tolerates_staleness=True)
     flow = Flow("stale")
     weights = flow.latest("weights", of=learner)
     items = flow.source("act", EachAction(policy), reads=weights)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pixel_envs import make_pixels
+from support.envs.pixels import make_pixels
 
 import levada as lv
 from levada.algorithms.appo import APPO

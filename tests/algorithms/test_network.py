@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import levada as lv
-from levada.algorithms.network import find_network
-from levada.algorithms.registry import AlgorithmError
+from levada.algorithms.custom import AlgorithmError, find_network
 from levada.cli import main
 from levada.rl.policies.policy import ModelError
 
@@ -103,7 +102,7 @@ class NoArguments:
 )
 def test_what_is_no_network_is_refused_before_anything_starts(network: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=message):
-        lv.PPO(network=network).flow(lv.Task("CartPole-v1"))
+        lv.PPO(network=network).flow(lv.Task("CartPole-v1")).check()
     with pytest.raises(ValueError, match=message):
         lv.train("ppo", "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", network=network)
     assert not (tmp_path / "run").exists()

@@ -44,6 +44,17 @@ def test_it_learns_cartpole() -> None:
     assert monitor.return_mean_100 > 90  # a random policy has 22
 
 
+@pytest.mark.parametrize("activation", ["elu", "gelu", "silu"])
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports
+def test_other_activation_functions_are_recorded_too(activation: Any, caplog: pytest.LogCaptureFixture) -> None:
+    *_, weights, last = run(dataclasses.replace(QUICK, activation=activation), updates=2)
+    assert last is not None and not caplog.records
+    _, _, plain, _ = run(dataclasses.replace(QUICK, activation=activation, compile=False), updates=2)
+    for name, array in weights.items():
+        np.testing.assert_allclose(array, plain[name], rtol=1e-4, atol=1e-5)
+    assert not np.array_equal(weights["network.policy.0.weight"], run(QUICK, updates=2)[2]["network.policy.0.weight"])
+
+
 def test_it_learns_continuous_actions() -> None:
     hp = PPO(
         num_envs=8,
@@ -61,7 +72,7 @@ def test_it_learns_continuous_actions() -> None:
 @pytest.mark.parametrize("kind", ["Image", "DictImage"])
 def test_images_learn_the_same_recorded_as_in_ordinary_torch(kind: str) -> None:
     hp = dataclasses.replace(QUICK, num_envs=2, num_steps=8, minibatch_size=8, precision="float32")
-    env = f"small_envs:Small{kind}-v0"
+    env = f"support.envs.small:Small{kind}-v0"
     *_, recorded, _ = run(hp, env, updates=2)
     *_, ordinary, _ = run(dataclasses.replace(hp, compile=False), env, updates=2)
     for name, array in ordinary.items():
@@ -90,7 +101,7 @@ def test_two_shards_make_a_batch_of_both() -> None:
     hp = dataclasses.replace(QUICK, shards=2, minibatch_size=128)
     monitor, statistics, *_ = run(hp, updates=3)
     assert statistics.channels["gae->batch"].ledger.consumed == 6
-    assert monitor.env_steps <= 3 * hp.batch_size == 384
+    assert monitor.env_steps <= 3 * hp.transitions_per_update == 384
 
 
 def test_coefficients_are_annealed_by_env_steps() -> None:
@@ -223,9 +234,9 @@ def test_target_kl_cuts_an_update_short() -> None:
         ({"hidden_sizes": (32, 0)}, r"PPO\(hidden_sizes=\(32, 0\)\): expected a sequence"),
         ({"hidden_sizes": (32.0,)}, r"PPO\(hidden_sizes=\(32.0,\)\): expected a sequence"),
         ({"hidden_sizes": "32"}, r"PPO\(hidden_sizes='32'\): expected a sequence"),
-        ({"activation": "gelu"}, r"PPO\(activation='gelu'\): expected 'tanh' or 'relu'"),
-        ({"compile": "always"}, r"PPO\(compile='always'\): expected True, False or 'auto'"),
-        ({"compile": 1}, r"PPO\(compile=1\): expected True, False or 'auto'"),
+        ({"activation": "swish"}, r"PPO\(activation='swish'\): expected 'tanh', 'relu', 'elu', 'gelu' or 'silu'"),
+        ({"compile": "always"}, r"PPO\(compile='always'\): expected 'auto', True or False"),
+        ({"compile": 1}, r"PPO\(compile=1\): expected 'auto', True or False"),
         ({"log_std_init": float("inf")}, r"PPO\(log_std_init=inf\): expected a finite number"),
     ],
 )

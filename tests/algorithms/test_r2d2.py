@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_envs
 import torch
+from support.envs import small as small_envs
 
 import levada as lv
 from benchmarks._hidden import hidden_cartpole
@@ -20,6 +20,7 @@ from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Networks
+from levada.rl.policies.custom import ModelError
 from levada.rl.policies.networks import ValueMLP
 from levada.rl.policies.q_distributions import ActionValues, MeanValues
 from levada.rl.policies.recurrent import RecurrentNet
@@ -162,11 +163,11 @@ def rows_of(hp: R2D2, task: Task, num: int) -> tuple[Any, Transitions]:
         explore=EpsilonGreedy(),
         num_envs=4,
         num_steps=12,
-        num_overlap_steps=hp.cut.num_overlap_steps,
+        num_overlap_steps=hp.sequences.num_overlap_steps,
     )(Shard("step", 0, 1, seed=5))
     parts: list[Transitions] = []
     while sum(part.num_rows for part in parts) < num:
-        parts.append(hp.cut(sampler(learner.weights())))
+        parts.append(hp.sequences(sampler(learner.weights())))
     sampler.close()
     whole = concatenate(parts)
     return learner, Transitions({name: column[:num] for name, column in whole.columns.items()})
@@ -234,7 +235,7 @@ def test_a_run_that_goes_on_ends_with_the_same_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    "env", ["FrozenLake-v1", *(f"small_envs:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
+    "env", ["FrozenLake-v1", *(f"support.envs.small:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
 )
 def test_other_observations_and_action_masks(env: str) -> None:
     monitor, *_ = run(R2D2(**QUICK), env, updates=5)
@@ -253,10 +254,10 @@ def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
 
 
 def test_networks_of_the_other_kind_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"R2D2: network=.*ValueMLP.*, expected a recurrent one"):
-        R2D2(network=ValueMLP).flow(Task("CartPole-v1"))
-    with pytest.raises(ConfigError, match=r"DQN: network=.*RecurrentNet.*, expected a network that is not recurrent"):
-        DQN(network=RecurrentNet).flow(Task("CartPole-v1"))
+    with pytest.raises(ModelError, match=r"network=.*ValueMLP.*, expected a recurrent one"):
+        R2D2(network=ValueMLP).flow(Task("CartPole-v1")).check()
+    with pytest.raises(ModelError, match=r"network=.*RecurrentNet.*, expected a network that is not recurrent"):
+        DQN(network=RecurrentNet).flow(Task("CartPole-v1")).check()
     assert R2D2(network="levada.rl.policies.recurrent:RecurrentNet").flow(Task("CartPole-v1")).nodes
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_envs
 import torch
+from support.envs import small as small_envs
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.recurrent_sac import RecurrentSAC, RecurrentSACLoss
@@ -162,7 +162,9 @@ def test_a_run_that_goes_on_ends_with_the_same_parameters() -> None:
     assert run(hp, updates=25, state=state)[2] == expected
 
 
-@pytest.mark.parametrize("env", ["FrozenLake-v1", "small_envs:SmallMasked-v0", "small_envs:SmallDictObs-v0"])
+@pytest.mark.parametrize(
+    "env", ["FrozenLake-v1", "support.envs.small:SmallMasked-v0", "support.envs.small:SmallDictObs-v0"]
+)
 def test_other_observations_and_action_masks(env: str) -> None:
     monitor, *_ = run(RecurrentSAC(**QUICK), env, updates=5)
     assert monitor.env_steps > 30

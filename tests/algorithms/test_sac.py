@@ -12,7 +12,7 @@ from gymnasium import spaces
 import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import preset
-from levada.algorithms.sac import SAC, DiscreteSACLoss, SACLoss, _act, soft_value
+from levada.algorithms.sac import SAC, DiscreteSACLoss, SACLoss, _sample_action, soft_value
 from levada.math import Categorical, SquashedGaussian
 from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import SpaceError
@@ -150,7 +150,7 @@ def test_settings_that_cannot_be(fields: dict[str, Any], match: str) -> None:
 
 def test_other_actions_are_refused() -> None:
     with pytest.raises(SpaceError, match=r"SAC needs Box or Discrete actions, but .* has MultiDiscrete\(\[2 3\]\)"):
-        SAC().flow(Task("small_envs:SmallMultiDiscreteAction-v0"))
+        SAC().flow(Task("support.envs.small:SmallMultiDiscreteAction-v0"))
 
 
 # ---- Where an action is a choice
@@ -234,7 +234,7 @@ def test_each_network_learns_from_its_own_loss_alone_with_choices() -> None:
 def test_the_entropy_goes_where_the_temperature_aims() -> None:
     """The environment pays for one of three actions more than for the others; without entropy only that one was left."""
     hp = SAC(**QUICK | {"learning_rate": 3e-3, "hidden_sizes": (32,)}, target_entropy_ratio=0.5)
-    with Inline().open(hp.flow(Task("small_envs:SmallPlain-v0")), seed=1) as opened:
+    with Inline().open(hp.flow(Task("support.envs.small:SmallPlain-v0")), seed=1) as opened:
         entropies = [report.values["losses/entropy"] for report, _ in zip(opened, range(800), strict=False)]
     assert entropies[0] == pytest.approx(np.log(3), abs=0.2)
     assert np.mean(entropies[400:]) == pytest.approx(0.5 * np.log(3), abs=0.05)
@@ -260,7 +260,7 @@ def test_choices_under_every_deployment_and_after_a_break(options: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "env", ["FrozenLake-v1", *(f"small_envs:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
+    "env", ["FrozenLake-v1", *(f"support.envs.small:Small{name}-v0" for name in ("Masked", "DictObs", "Image"))]
 )
 def test_choices_with_other_observations_and_action_masks(env: str) -> None:
     monitor, report, *_ = run(SAC(**QUICK), env, updates=15)
@@ -283,7 +283,7 @@ def test_how_much_is_explored_does_not_depend_on_the_units_of_the_actions() -> N
         module = policy.module(0)
         net = Net(module, dict(module.named_parameters()), learns=True)
         obs, noise = torch.linspace(-1.0, 1.0, 12).reshape(4, 3), torch.linspace(-2.0, 2.0, 8).reshape(4, 2)
-        action, log_prob = _act(net, obs, noise)
+        action, log_prob = _sample_action(net, obs, noise)
         found.append((action / size, log_prob))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tabular_samples import (
+from support.processes.tabular import (
     EPSILON,
     MDP_SEED,
     NUM_ACTIONS,

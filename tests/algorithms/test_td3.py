@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_envs
 import torch
 from gymnasium import spaces
+from support.envs import small as small_envs
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.ddpg import DDPG

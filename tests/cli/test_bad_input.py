@@ -4,9 +4,9 @@ import json
 import shutil
 import sys
 
-import cli_harness
 import numpy as np
 import pytest
+from support.runs import cli as cli_harness
 
 import levada
 from levada.cli.errors import guarded
@@ -14,7 +14,7 @@ from levada.rl.envs.task import Task
 from levada.run.storage import checkpoint
 
 CARTPOLE = "train ppo --env CartPole-v1"
-BROKEN = f"train ppo --until updates=3 --no-tensorboard {cli_harness.TINY} --env broken_envs:Broken"
+BROKEN = f"train ppo --until updates=3 --no-tensorboard {cli_harness.TINY} --env support.envs.broken:Broken"
 MISTAKEN, FAILED = 2, 1
 NUM_LINES = 3
 """That a mistake may take."""
@@ -72,7 +72,8 @@ class Broken(nn.Module):
 """
 
 DICT_ENV = """
-import gymnasium, small_envs
+import gymnasium
+from support.envs import small as small_envs
 class DictAndBox(small_envs.DictObs):
     action_space = small_envs.BoxAction.action_space
 gymnasium.register(id="DictAndBox-v0", entry_point=DictAndBox)
@@ -160,11 +161,10 @@ COMMANDS = [
     ("moved env", "train ppo --env HalfCheetah-v2", MISTAKEN, ["gymnasium-robotics", "Did you mean 'HalfCheetah-v5'?"]),
     ("env case", "train ppo --env cartpole", MISTAKEN, ["did you mean 'CartPole-v1'?"]),
     ("env module", "train ppo --env nowhere:Cart-v0", MISTAKEN, ["there is no module 'nowhere'"]),
-    ("env of module", "train ppo --env broken_envs:BrokenNanObz-v0", MISTAKEN, ["did you mean 'BrokenNanObs-v0'?"]),
+    ("env of module", "train ppo --env support.envs.broken:BrokenNanObz-v0", MISTAKEN, ["did you mean 'BrokenNanObs-v0'?"]),
     ("td3 choices", "train td3 --env CartPole-v1", MISTAKEN, ["TD3 needs Box actions", "Discrete(2); for these there are ppo"]),
     ("dqn numbers", "train dqn --env Pendulum-v1", MISTAKEN, ["DQN needs Discrete actions", "for these there are ppo, sac, td3"]),
     ("r2d2 numbers", "train r2d2 --env Pendulum-v1", MISTAKEN, ["R2D2 needs Discrete actions", "ppo, sac, td3"]),
-    ("sac Dict", "train sac --env dict_envs:DictAndBox-v0", MISTAKEN, ["SAC with Box actions takes vectors", "FlattenO"]),
     ("env as a word", "train ppo Acrobot-v1", MISTAKEN, ["--env is missing: `levada train ppo --env Acrobot-v1`"]),
     ("env file", "train ppo --env mine.py", MISTAKEN, ["task 'mine.py': expected a class", "'mine.py:MyEnv'"]),
     ("env class", "train ppo --env dict_envs:DictAndBox", MISTAKEN, ["has a DictAndBox", "dict_envs.py:DictAndBox'"]),
@@ -185,7 +185,7 @@ COMMANDS = [
     ("network of SB3", f"{CARTPOLE} --policy-kwargs 1", MISTAKEN, ["here it is --network or --hidden-sizes or --activation"]),
     ("workers of RLlib", f"{CARTPOLE} --num-workers 4", MISTAKEN, ["here it is --on processes:4 or --shards"]),
     ("own check", "train mine.py:Picky --env CartPole-v1 --width 6", MISTAKEN, ["levada: Picky: width is above 5"]),
-    ("size and count", f"{CARTPOLE} --minibatch-size 64 --num-minibatches 4", MISTAKEN, ["expected one of them"]),
+    ("size and count", f"{CARTPOLE} --minibatch-size 64 --num-minibatches 4", MISTAKEN, ["expected at most one of them"]),
     ("count", f"{CARTPOLE} --num-minibatches 3", MISTAKEN, ["PPO(num_minibatches=3) does not divide", "try 2 or 4"]),
     ("layers", f"{CARTPOLE} --hidden-sizes 1000000 1000000", MISTAKEN, ["1,000,000 x 1,000,000 weights", "GiB"]),
     ("narrow network", f"{CARTPOLE} --network mine.py:Narrow", MISTAKEN, ["Narrow", "(2x4 and 99x64)", "in forward: h = "]),
@@ -196,7 +196,7 @@ COMMANDS = [
     ("no Python network", f"{CARTPOLE} --network nopython.py:Net", MISTAKEN, ["line 3: SyntaxError: expected ':'", " ^"]),
     ("no number", f"{CARTPOLE} --learning-rate fast", MISTAKEN, ["--learning-rate fast: expected a number"]),
     ("no integer", f"{CARTPOLE} --num-envs 2.5", MISTAKEN, ["--num-envs 2.5: expected an integer"]),
-    ("no choice", f"{CARTPOLE} --activation gelu", MISTAKEN, ["--activation gelu: expected relu or tanh"]),
+    ("no choice", f"{CARTPOLE} --activation swish", MISTAKEN, ["--activation swish: expected elu, gelu, relu, silu or tanh"]),
     ("no bool", f"{CARTPOLE} --compile maybe", MISTAKEN, ["--compile maybe: expected auto, False or True"]),
     ("layers in commas", f"{CARTPOLE} --hidden-sizes 64,64", MISTAKEN,
     ["--hidden-sizes 64,64: expected integers with spaces", "64 64"]),
@@ -266,8 +266,11 @@ COMMANDS = [
     ("Tuple action", f"{BROKEN}TupleAction-v0", MISTAKEN, ["action space is Tuple", "ActionWrapper"]),
     ("integer Box", f"{BROKEN}IntegerBoxAction-v0", MISTAKEN, ["dtype int64", "did you mean MultiDiscrete"]),
     ("mask of wrong size", f"{BROKEN}MissizedMask-v0", MISTAKEN, ["'action_mask'", "MultiBinary(2)"]),
-    ("check Text", "check ppo --env broken_envs:BrokenTextObs-v0", MISTAKEN, ["observation space is Text"]),
-    ("check reset", "check ppo --env broken_envs:BrokenOldReset-v0", MISTAKEN, ["breaks Gymnasium's contract", "reset()"]),
+    ("check Text", "check ppo --env support.envs.broken:BrokenTextObs-v0", MISTAKEN, ["observation space is Text"]),
+    (
+        "check reset", "check ppo --env support.envs.broken:BrokenOldReset-v0", MISTAKEN,
+        ["breaks Gymnasium's contract", "reset()"],
+    ),
     # environments that break in the run
     ("raises in reset", f"{BROKEN}RaisesInReset-v0", FAILED, ["KeyError: 'reset failed'", "env 0 of 2, reset"]),
     (
@@ -454,7 +457,7 @@ def test_what_an_environment_raises_while_it_is_made_is_shown_with_its_traceback
     assert trace.startswith("Traceback (most recent call last)")
     assert "no such level" not in trace.splitlines()[-1]
     assert "in __init__: raise RuntimeError(msg)" in message
-    assert "while making 1 of task 'broken_envs:BrokenRaisesInInit-v0'" in message
+    assert "while making 1 of task 'support.envs.broken:BrokenRaisesInInit-v0'" in message
     assert not (here / "runs").exists()
 
 
@@ -504,6 +507,7 @@ def test_a_full_disk_does_not_hide_what_failed(here, capsys, monkeypatch):
 def test_a_run_that_fails_late_can_be_evaluated(here, capsys, env, said):
     """An environment that raises and a loss that gives NaN: what was learned until then is saved."""
     command = f"train ppo --until updates=50 --no-tensorboard {cli_harness.TINY} --out late --env failing:{env}"
+    command += " --on inline,max_restarts=0"
     (here / "failing.py").write_text(FAILING)
     done = cli_harness.Shell(capsys)(command)
     assert (done.code, said in done.err) == (FAILED, True)
@@ -555,11 +559,17 @@ def test_codes_and_streams_of_a_whole_process(here):
     assert (mistaken.code, mistaken.out) == (MISTAKEN, "")
     assert mistaken.err.startswith("levada: task 'CartPol-v1'")
     assert mistaken.err.count("\n") == 1
-    failed = cli_harness.in_process(f"{BROKEN}RaisesInStep-v0 --quiet --out failed", cwd=here)
+    failed = cli_harness.in_process(
+        f"{BROKEN}RaisesInStep-v0 --quiet --out failed --on inline,max_restarts=0", cwd=here
+    )
     assert (failed.code, failed.out) == (FAILED, "")
     assert failed.err.startswith("levada: ZeroDivisionError: division by zero\n  at ")
     assert failed.err.endswith("The traceback is in failed/error.txt.\n")
     assert "return 1 / 0" in (here / "failed" / "error.txt").read_text()
+    again = cli_harness.in_process(f"{BROKEN}RaisesInStep-v0 --quiet --out again", cwd=here)
+    *restarts, said = again.err.splitlines()[:4]
+    assert [line.rpartition("(")[2] for line in restarts] == [f"failure {n} of 3 in a row)" for n in (1, 2, 3)]
+    assert said == "levada: ZeroDivisionError: division by zero"
 
 
 def test_other_errors_are_no_mistakes_of_the_user(capsys):

@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-import cli_harness
 import pytest
+from support.runs import cli as cli_harness
 
 import levada
 
@@ -73,7 +73,7 @@ def test_a_killed_run_is_evaluated_from_its_newest_checkpoint(shell, run, tmp_pa
 
 
 def test_a_run_on_a_callable_cannot_be_evaluated_from_its_directory(shell):
-    from small_envs import Plain
+    from support.envs.small import Plain
 
     run = levada.train(
         "ppo", Plain, until="updates=1", out="run", display="quiet", tensorboard=False, **cli_harness.TINY_FIELDS

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
 
-import cli_harness
 import pytest
+from support.runs import cli as cli_harness
 
 import levada
 from levada.algorithms.fields import meanings
@@ -155,13 +155,13 @@ def test_show_svg(shell):
 
 
 def test_check(shell):
-    done = shell("check ppo --env small_envs:SmallPlain-v0")
-    assert (done.code, done.out) == (0, "ppo on small_envs:SmallPlain-v0: checked, no remarks\n")
+    done = shell("check ppo --env support.envs.small:SmallPlain-v0")
+    assert (done.code, done.out) == (0, "ppo on support.envs.small:SmallPlain-v0: checked, no remarks\n")
 
 
 def test_modules_in_the_present_directory_are_found_after_all_libraries(shell, tmp_path):
     (tmp_path / "envs_of_this_test.py").write_text(
-        "import gymnasium, small_envs\ngymnasium.register(id='OfThisTest-v0', entry_point=small_envs.Plain)\n"
+        "import gymnasium\nfrom support.envs.small import Plain\ngymnasium.register(id='OfThisTest-v0', entry_point=Plain)\n"
     )
     (tmp_path / "random.py").write_text("raise RuntimeError\n")
     assert shell("check ppo --env envs_of_this_test:OfThisTest-v0").code == 0

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import small_envs
-from cli_harness import TINY, TINY_FIELDS, Shell, begin
+from support.envs import small as small_envs
+from support.runs.cli import TINY, TINY_FIELDS, Shell, begin
 
 import levada
 from levada.api import LoadError

@@ -1,6 +1,7 @@
 """`levada train`: what a run writes, what it shows, how it ends."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -13,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-import cli_harness
 import pytest
+from support.runs import cli as cli_harness
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import levada
@@ -88,7 +89,7 @@ def test_config_says_where_each_value_came_from(run):
     assert chosen["entropy_coef"] == (0.0, "default")
     assert chosen["tensorboard"] == (True, "default")
     assert chosen["threads"] == (1, "default")
-    assert {field.name for field in levada.PPO.__dataclass_fields__.values()} < chosen.keys()
+    assert {field.name for field in dataclasses.fields(levada.PPO)} < chosen.keys()
     assert config["identity"] == {name: summary_of(path)[name] for name in config["identity"]}
     assert config["versions"].keys() == {"python", "levada", "torch", "numpy", "gymnasium"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from flow_miswired import FREE, begin
-from flow_samples import Roll, apex_like, impala_like, positive, ppo_like, same, two_readers, weighted_union
+from support.flows.miswired import FREE, begin
+from support.flows.samples import Roll, apex_like, impala_like, positive, ppo_like, same, two_readers, weighted_union
 
 from levada.flow import Queue
 from levada.flow.bounds import bound_of
@@ -101,7 +101,7 @@ def test_a_batch_at_the_shard_is_one_ticket():
 
 
 def test_batches_at_the_shard_on_two_ways_do_not_multiply():
-    p = begin(corrects_staleness=True)
+    p = begin(tolerates_staleness=True)
     one, other = (
         p.flow.batch("one", p.rollouts, size=4, at="shard"),
         p.flow.batch("other", p.rollouts, size=4, at="shard"),
@@ -126,7 +126,7 @@ def test_each_reader_of_a_stream_has_a_bound_of_its_own():
 
 
 def test_what_passes_a_filter_cannot_be_counted():
-    p = begin(corrects_staleness=True)
+    p = begin(tolerates_staleness=True)
     kept = p.flow.filter("keep", positive, p.rollouts)
     p.finish(p.flow.batch("batch", kept.via(Queue(max_lag=2, on_stale="drop", capacity=6)), size=2))
     (bound,) = p.flow.bounds()
@@ -187,7 +187,7 @@ def test_a_weighted_union_deals_its_tickets_in_the_order_of_its_inputs():
 
 
 def test_both_ways_of_one_stream_give_two_items_per_ticket():
-    p = begin(corrects_staleness=True)
+    p = begin(tolerates_staleness=True)
     plain, mirrored = p.flow.map("plain", same, p.rollouts), p.flow.map("mirror", same, p.rollouts)
     p.finish(p.flow.batch("batch", p.flow.union("mix", plain, mirrored).via(FREE), size=2))
     (channel,) = derive(p.flow).channels

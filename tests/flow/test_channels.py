@@ -6,7 +6,7 @@ import itertools
 import re
 
 import pytest
-from flow_samples import apex_like
+from support.flows.samples import apex_like
 
 from levada.flow import ChannelError, LevadaError, Queue
 
@@ -22,14 +22,14 @@ KEPT = [
     (Queue(max_lag=None, capacity=16, on_full="drop"), "any lag, capacity 16, drop oldest when full, arrival order"),
 ]
 REFUSED = [
-    ({"max_lag": -1}, "Queue(max_lag=-1): expected an integer >= 0, or None for free-running"),
-    ({"max_lag": True}, "Queue(max_lag=True): expected an integer >= 0, or None for free-running"),
-    ({"max_lag": 1.5}, "Queue(max_lag=1.5): expected an integer >= 0, or None for free-running"),
-    ({"max_lag": 1, "order": "arrival", "window": 0}, "Queue(window=0): expected an integer >= 1"),
-    ({"max_lag": None, "capacity": 0}, "Queue(capacity=0): expected an integer >= 1"),
-    ({"max_lag": 0, "on_stale": "wait"}, "Queue(on_stale='wait'): expected one of 'block', 'drop'"),
-    ({"max_lag": 0, "order": "random"}, "Queue(order='random'): expected one of 'admission', 'arrival', None"),
-    ({"max_lag": 0, "on_full": "raise"}, "Queue(on_full='raise'): expected one of 'block', 'drop', None"),
+    ({"max_lag": -1}, "Queue(max_lag=-1): expected an integer >= 0, or None"),
+    ({"max_lag": True}, "Queue(max_lag=True): expected an integer >= 0, or None"),
+    ({"max_lag": 1.5}, "Queue(max_lag=1.5): expected an integer >= 0, or None"),
+    ({"max_lag": 1, "order": "arrival", "window": 0}, "Queue(window=0): expected an integer >= 1, or None"),
+    ({"max_lag": None, "capacity": 0}, "Queue(capacity=0): expected an integer >= 1, or None"),
+    ({"max_lag": 0, "on_stale": "wait"}, "Queue(on_stale='wait'): expected 'block' or 'drop'"),
+    ({"max_lag": 0, "order": "random"}, "Queue(order='random'): expected 'admission', 'arrival' or None"),
+    ({"max_lag": 0, "on_full": "raise"}, "Queue(on_full='raise'): expected 'block', 'drop' or None"),
     ({"max_lag": None}, "Queue(max_lag=None) is bounded by its capacity alone: give capacity=..."),
     (
         {"max_lag": None, "capacity": 4, "order": "admission"},

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import flow_samples
 import pytest
-from flow_miswired import FREE, MISWIRED, begin, table
-from flow_samples import Adder, Roll, same
+from support.flows import samples as flow_samples
+from support.flows.miswired import FREE, MISWIRED, begin, table
+from support.flows.samples import Adder, Roll, same
 
 from levada.flow import Flow, FlowError, Problem, Queue
 from levada.flow.check import find_problems
@@ -355,7 +355,7 @@ def test_a_replay_behind_a_closed_cycle_is_not_blamed_for_it():
 
 
 def test_a_reproducible_run_refuses_what_depends_on_timing():
-    p = begin(corrects_staleness=True)
+    p = begin(tolerates_staleness=True)
     replay = table(p.flow, tolerance=8.0)
     p.flow.store(p.rollouts, to=replay)
     fresh = p.flow.batch("fresh", p.rollouts.via(FREE), size=4)

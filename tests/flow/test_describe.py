@@ -16,7 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow_samples import Adder, Roll, apex_like, impala_like, ppo_like, same, two_learners, two_readers, weighted_union
+from support.flows.samples import (
+    Adder,
+    Roll,
+    apex_like,
+    impala_like,
+    ppo_like,
+    same,
+    two_learners,
+    two_readers,
+    weighted_union,
+)
 
 from levada.flow import Flow, Prioritized, Queue
 from levada.flow.describe import describe
@@ -89,7 +99,7 @@ def mixed_flow() -> Flow:
 
 def test_hashes_are_equal_in_processes_with_different_hash_seeds():
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; import flow_samples as f, test_describe as t;"
+        "import sys; sys.path[:0] = sys.argv[1:]; import test_describe as t;"
         "print(*(build().hash() for build in (*t.SAMPLES, t.mixed_flow)))"
     )
     here = [build().hash() for build in SAMPLES]
@@ -203,7 +213,7 @@ def test_a_deployment_does_not_matter():
     [
         (None, None), (True, True), (3, 3), ("a", "a"), (0.1, 0.1), (math.inf, "inf"), (math.nan, "nan"),
         ((1, [2]), [1, [2]]), ({"b": 1, "a": 2}, {"a": 2, "b": 1}), ({3, 1, 2}, [1, 2, 3]),
-        (same, "flow_samples.same"), (float, "builtins.float"),
+        (same, "support.flows.samples.same"), (float, "builtins.float"),
         (Color, f"{__name__}.Color"), (Color.RED, f"{__name__}.Color.RED"),
     ],
 )  # fmt: skip

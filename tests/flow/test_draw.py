@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 
-import flow_samples
 import pytest
-from flow_miswired import MISWIRED, begin
-from flow_pictures import ADVANCE, Area, areas, kinds, labels_outside, numbers, parse, points
-from flow_samples import ODD
 from hypothesis import given, settings
-from schedule_flows import plans
+from support.flows import samples as flow_samples
+from support.flows.miswired import MISWIRED, begin
+from support.flows.pictures import ADVANCE, Area, areas, kinds, labels_outside, numbers, parse, points
+from support.flows.samples import ODD
+from support.schedule.flows import plans
 
 from levada.flow import Flow, Queue
 

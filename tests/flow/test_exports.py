@@ -46,7 +46,7 @@ def test_every_exported_name_is_there(name):
 
 def test_the_flow_is_imported_without_torch_and_gymnasium():
     code = (
-        "import sys, levada.flow as f, flow_samples as s;"
+        "import sys, levada.flow as f; from support.flows import samples as s;"
         "flow = s.nested_scopes(); flow.check(); flow.hash(); flow.svg(); flow.mermaid(); str(flow);"
         "print(*{name.split('.')[0] for name in sys.modules} & {'torch', 'gymnasium', 'ray', 'rich', 'tyro'})"
     )

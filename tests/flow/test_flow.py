@@ -6,7 +6,7 @@ import re
 from dataclasses import FrozenInstanceError
 
 import pytest
-from flow_samples import Adder, Roll, positive, ppo_like, same, twice, two_learners
+from support.flows.samples import Adder, Roll, positive, ppo_like, same, twice, two_learners
 
 from levada.flow import Flow, LevadaError, NameInUseError, Queue, StreamError, Updates
 
@@ -236,13 +236,19 @@ def test_counts_are_integers_of_at_least_one(flow, rollouts, number):
     update = flow.learn("learn", Adder(), rollouts.via(Queue(max_lag=0)))
     weights = flow.latest("weights", of=Adder())
     for build, what in (
-        (lambda: flow.source("x", Roll(), shards=number), "'x': shards"),
-        (lambda: flow.batch("x", rollouts, size=number), "'x': size"),
-        (lambda: flow.publish(update.weights, to=weights, every=number), "'weights': every"),
-        (lambda: flow.replay("x", of=list, capacity=number, min_size=1, samples_per_insert=1.0), "'x': capacity"),
-        (lambda: flow.replay("x", of=list, capacity=1, min_size=number, samples_per_insert=1.0), "'x': min_size"),
+        (lambda: flow.source("x", Roll(), shards=number), f"'x': shards={number!r}; "),
+        (lambda: flow.batch("x", rollouts, size=number), f"'x': size={number!r}; "),
+        (lambda: flow.publish(update.weights, to=weights, every=number), f"'weights': every={number!r}; "),
+        (
+            lambda: flow.replay("x", of=list, capacity=number, min_size=1, samples_per_insert=1.0),
+            "replay 'x'(capacity=",
+        ),
+        (
+            lambda: flow.replay("x", of=list, capacity=1, min_size=number, samples_per_insert=1.0),
+            "replay 'x'(min_size=",
+        ),
     ):
-        with refused(ValueError, f"{what}={number!r}; expected an integer >= 1"):
+        with pytest.raises(ValueError, match=re.escape(what) + ".*expected an integer >= 1"):
             build()
 
 
@@ -283,18 +289,18 @@ def test_a_batch_is_made_at_the_shard_or_at_the_consumer(flow, rollouts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples_per_insert": 0.0}, "samples_per_insert=0.0; expected a number > 0, or None for free-running"),
+        ({"samples_per_insert": 0.0}, "samples_per_insert=0.0): expected a number > 0, or None"),
         (
             {"samples_per_insert": float("nan")},
-            "samples_per_insert=nan; expected a number > 0, or None for free-running",
+            "samples_per_insert=nan): expected a number > 0, or None",
         ),
-        ({"tolerance": -1.0}, "tolerance=-1.0; expected a number of samples >= 0"),
-        ({"tolerance": float("inf")}, "tolerance=inf; expected a number of samples >= 0"),
-        ({"sampler": "newest"}, "sampler='newest'; expected 'uniform' or Prioritized(alpha=..., beta=...)"),
+        ({"tolerance": -1.0}, "tolerance=-1.0): expected a number >= 0"),
+        ({"tolerance": float("inf")}, "tolerance=inf): expected a number >= 0"),
+        ({"sampler": "newest"}, "sampler='newest'): expected 'uniform', or Prioritized(...)"),
     ],
 )
 def test_a_replay_balances_by_numbers(flow, options, message):
-    with refused(LevadaError, f"replay 'replay': {message}"):
+    with refused(LevadaError, f"replay 'replay'({message}"):
         flow.replay("replay", of=list, **{"capacity": 9, "min_size": 1, "samples_per_insert": 1.0, **options})
 
 

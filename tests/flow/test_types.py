@@ -36,7 +36,7 @@ class Rollout: ...
 @dataclass(frozen=True)
 class Learn:
     policy_name: str = "policy"
-    corrects_staleness: bool = False
+    tolerates_staleness: bool = False
 
     def open(self, seed: int) -> "Learning":
         return Learning()

@@ -8,7 +8,7 @@ import signal
 
 import numpy as np
 import pytest
-from run.fakes import IDENTITY, SETTINGS, Clock, FakeRun, FullDisk, files_below
+from support.runs.fakes import IDENTITY, SETTINGS, Clock, FakeRun, FullDisk, files_below
 
 from levada.flow.channels import Queue
 from levada.flow.graph import Flow
@@ -17,7 +17,7 @@ from levada.flow.protocols import Update
 from levada.run import loop as execute_module
 from levada.run.display.displays import PlainDisplay, QuietDisplay
 from levada.run.interrupt import Interrupted, Terminated
-from levada.run.loop import execute
+from levada.run.loop import Loop
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines
 from levada.run.storage.checkpoint import list_checkpoints, newest
@@ -79,7 +79,7 @@ class Setup:
             "arrays_of": self.run.arrays,
             "params_of": self.run.params,
         }
-        return execute(self.run, **(arguments | rest))
+        return Loop(**(arguments | rest)).execute(self.run)
 
     @property
     def steps(self):
@@ -448,7 +448,7 @@ def test_a_monitor_that_sees_nothing_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("name", ["checkpoint_every_updates", "metrics_every_updates", "keep_checkpoints"])
 def test_numbers_must_be_positive(tmp_path, name):
-    with pytest.raises(ValueError, match=f"{name}=0, expected at least 1"):
+    with pytest.raises(ValueError, match=rf"{name}=0\): expected an integer >= 1"):
         Setup(tmp_path).execute("updates=10", **{name: 0})
 
 
@@ -472,7 +472,7 @@ class Count:
 
 class Sum:
     policy_name = "policy"
-    corrects_staleness = False
+    tolerates_staleness = False
 
     def open(self, seed):
         return SumState()
@@ -507,8 +507,7 @@ def run_counting(path, *, adversary=None):
     stream = io.StringIO()
     run = Inline(adversary=adversary).open(counting(), seed=1, instruments=[monitor])
     try:
-        summary = execute(
-            run,
+        summary = Loop(
             identity=IDENTITY,
             until=Until.parse("updates=12"),
             monitor=monitor,
@@ -517,7 +516,7 @@ def run_counting(path, *, adversary=None):
             display=PlainDisplay(stream, first_s=0.0, every_s=0.0),
             arrays_of=lambda: (run.node_state("learn").weights(), {}),
             checkpoint_every_updates=5,
-        )
+        ).execute(run)
     finally:
         run.close()
     return summary, directory, stream.getvalue()
@@ -555,10 +554,9 @@ def test_a_run_is_shown_before_its_first_update_as_often_as_something_is_done():
     monitor, display, shown = Monitor(learners=["learn"]), ListDisplay(), []
     display.update = lambda monitor, statistics: shown.append((monitor.updates, statistics().nodes["rollout"].firings))
     with Inline().open(counting(), seed=1, instruments=[monitor]) as run:
-        execute(
-            run, identity=IDENTITY, until=Until.parse("updates=2"), monitor=monitor, directory=None, sinks=[],
+        Loop(identity=IDENTITY, until=Until.parse("updates=2"), monitor=monitor, directory=None, sinks=[],
             display=display, arrays_of=lambda: ({}, {}),
-        )  # fmt: skip
+        ).execute(run)  # fmt: skip
     assert shown[0] == (0, 0)
     assert (0, 1) in shown
     assert [updates for updates, _ in shown if updates] == [1, 2]

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from run.fakes import Clock, channel, report, statistics, used
+from support.runs.fakes import Clock, channel, report, statistics, used
 
 from levada.flow.events import LagStatistics, NodeStatistics, Reported, Statistics
 from levada.run.metrics import collect

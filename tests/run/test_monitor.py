@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from run.fakes import Clock, header, report, used
+from support.runs.fakes import Clock, header, report, used
 
 from levada.flow.events import Dropped, Fired, Published, Report, Reported, Used
 from levada.run import monitor as module

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run.fakes import Clock, FullDisk
+from support.runs.fakes import Clock, FullDisk
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from levada.run.sinks import JsonLines, TensorBoard

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from run.fakes import IDENTITY, FakeRun
+from support.runs.fakes import IDENTITY, FakeRun
 
-from levada.run.loop import execute
+from levada.run.loop import Loop
 from levada.run.monitor import Monitor
 from levada.run.stagnation import Stagnation
 from levada.run.until import Until
@@ -51,8 +51,7 @@ def play(returns, until=f"steps={10 * NUM}", *, goal=None, monitor=None, updates
     run = FakeRun(monitor=monitor, returns=lambda update: float(returns[update - 1]), updates=updates)
     display = Seen()
     goals = Until.parse(until)
-    summary = execute(
-        run,
+    summary = Loop(
         identity=IDENTITY,
         until=goals,
         monitor=monitor,
@@ -61,7 +60,7 @@ def play(returns, until=f"steps={10 * NUM}", *, goal=None, monitor=None, updates
         display=display,
         arrays_of=run.arrays,
         watch=Told(Stagnation(goals, goal=goal, num_envs=num_envs, advice="something else")),
-    )
+    ).execute(run)
     assert summary.notes[-len(display.notes) :] == [text for _, text in display.notes] or not display.notes
     return display.notes, summary
 

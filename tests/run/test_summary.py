@@ -5,7 +5,7 @@ import math
 
 import msgspec
 import pytest
-from run.fakes import IDENTITY, Clock, channel, report, statistics, used
+from support.runs.fakes import IDENTITY, Clock, channel, report, statistics, used
 
 from levada.flow.events import Failed, LagStatistics, Ledger, ReplayStatistics, Reported
 from levada.run.display.text import summary_text
@@ -44,7 +44,7 @@ def test_everything_is_said():
         "return_mean_100": 1.5,
         "solved_at_s": None,
         "solved_at_steps": None,
-        "num_begun_anew": 0,
+        "num_started_from_scratch": 0,
         "lag": {"rollout->learn": {"max": 1, "mean": 0.4, "bound": 1}},
         "ledger": {
             "rollout->learn": {
@@ -76,12 +76,12 @@ def test_what_came_of_a_replay_is_said():
 
 def test_a_shard_that_began_anew_is_said():
     monitor = Monitor(clock=Clock())
-    for begins_anew in (False, True, True):
-        monitor.on_event(Failed("rollout", 0, "the worker ended by SIGKILL", begins_anew))
+    for starts_from_scratch in (False, True, True):
+        monitor.on_event(Failed("rollout", 0, "the worker ended by SIGKILL", starts_from_scratch))
     again = Monitor(clock=Clock())
     again.restore(monitor.state())
     found = summarize(IDENTITY, again, statistics(), params_sha256="cd" * 32, stopped_by="steps=80")
-    assert found.num_begun_anew == 2
+    assert found.num_started_from_scratch == 2
     assert "| 2 x a shard or a table began anew: not the result of an undisturbed run |" in summary_text(found)
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from schedule_harness import Recorder, ToyLearner, toy_flow
 
 from levada.flow import Consumed, Flow, Queue, Reported, Shard
 from levada.runners import Inline, InlineRun
+from levada.testing import Recorder, ToyLearner, toy_flow
 
 SEEDS = range(6)
 

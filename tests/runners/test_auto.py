@@ -1,7 +1,7 @@
 """`--on auto`: where a flow runs quickest, decided by measuring it."""
 
-import processes_samples as samples
 import pytest
+from support.processes import samples
 
 from levada.flow import Flow, Queue
 from levada.runners import Inline, auto

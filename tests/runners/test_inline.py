@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from schedule_harness import Recorder, plain_flow, toy_source
+from support.schedule.channels import plain_flow
 
 from levada.flow import Shard, derive_seed
 from levada.runners import Inline, InlineRun
+from levada.testing import Recorder, toy_source
 
 # ---- determinism
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from schedule_harness import plain_flow, toy_flow, toy_source
+from support.schedule.channels import plain_flow
 
 from levada.flow import Consumed, Episode, Flow, FlowError, LevadaError, Queue, Shard
 from levada.runners import Inline, IteratorEndedError, StuckError, WorkError
+from levada.testing import toy_flow, toy_source
 
 
 class BadWeatherError(Exception):
@@ -47,7 +48,7 @@ def failing_after(num_good: int) -> Callable[[Shard], Callable[[Any], Any]]:
 
 
 def test_the_users_error_is_kept_and_says_where_it_happened():
-    run = Inline().open(plain_flow(max_lag=1, source=failing_after(2), shards=2))
+    run = Inline(max_restarts=0).open(plain_flow(max_lag=1, source=failing_after(2), shards=2))
     run.step(until="report")
     run.step(until="report")
     with pytest.raises(BadWeatherError, match="storm") as caught:
@@ -76,7 +77,7 @@ def test_a_firing_that_failed_is_not_forgotten():
             raise BadWeatherError
         return item
 
-    run = Inline().open(mapped(gae))
+    run = Inline(max_restarts=0).open(mapped(gae))
     for _ in range(2):
         with pytest.raises(BadWeatherError):
             run.step(until="report")
@@ -135,7 +136,7 @@ def test_a_malformed_flow_is_refused_before_anything_is_opened():
 
 def test_stuck_says_who_waits_for_what(monkeypatch: pytest.MonkeyPatch):
     """A flow that passes its check cannot be stuck (test_properties), so the check is left out here."""
-    monkeypatch.setattr(Flow, "check", lambda self: [])
+    monkeypatch.setattr(Flow, "check", lambda self, **_: [])
     run = Inline().open(plain_flow(every=2))
     run.step(until="report")
     with pytest.raises(StuckError) as caught:

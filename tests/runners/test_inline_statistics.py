@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from schedule_harness import Recorder, ToyLearner, plain_flow
+from support.schedule.channels import plain_flow
 
 from levada.flow import Consumed, Fired, Published, Reported, Shard, Statistics
 from levada.runners import Inline
+from levada.testing import Recorder, ToyLearner
 
 
 def test_busy_idle_and_blocked_sum_to_the_wall_time():
@@ -27,7 +28,7 @@ def test_busy_idle_and_blocked_sum_to_the_wall_time():
 
 def test_the_bottleneck_in_words(monkeypatch: pytest.MonkeyPatch):
     clock = {"now": 100.0}
-    for module in ("inline", "statistics"):
+    for module in ("flow_run", "shard_host", "statistics"):
         monkeypatch.setattr(f"levada.runners.{module}.perf_counter", lambda: clock["now"])
 
     class SlowLearner(ToyLearner):

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from replay_samples import Mixer, Rows, end, replay_flow
+from support.processes.replays import Mixer, Rows, end, replay_flow
 
 from levada.run.storage import checkpoint
 from levada.run.storage.state import pack, unpack

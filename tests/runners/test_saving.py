@@ -5,8 +5,8 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 
-import processes_samples as samples
 import pytest
+from support.processes import samples
 
 from levada.flow import Flow, RunState
 from levada.run.storage.hashing import params_sha256

@@ -2,8 +2,8 @@
 
 import threading
 
-import processes_samples as samples
 import pytest
+from support.processes import samples
 
 from levada.flow import DeploymentError, Flow, Queue
 from levada.run.storage.hashing import params_sha256

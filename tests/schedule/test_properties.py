@@ -8,8 +8,9 @@ rule; arrival order overtakes by no more than its window. At the end, every tick
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schedule_flows import Plan, plans
-from schedule_harness import Executor
+from support.schedule.flows import Plan, plans
+
+from levada.testing import Executor
 
 RUNS = 5
 """Schedules of each flow."""

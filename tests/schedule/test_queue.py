@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from schedule_harness import toy_channel, toy_item
+from support.schedule.channels import toy_channel, toy_item
 
 from levada.flow import Consumed, Dropped, Header, Item, Queue
 from levada.schedule import QueueMachine
@@ -190,7 +190,9 @@ def test_stale_items_are_dropped_and_counted():
         grant = queue.issue("rollout")
         queue.finished(grant.number, [toy_item(grant.number, version)])
     queue.discard_stale(version=2)
-    assert [(event.header.ticket, event.reason) for event in queue.told if isinstance(event, Dropped)] == [(0, "stale")]
+    assert [(event.header.ticket, event.reason) for event in queue.events if isinstance(event, Dropped)] == [
+        (0, "stale")
+    ]
     assert take_tickets(queue, version=2) == [1, 2]
     queue.learned()
     statistics = queue.statistics()
@@ -205,7 +207,7 @@ def test_a_full_queue_drops_its_oldest_and_samplers_never_wait():
     for number in reversed(grants):
         queue.finished(number, [toy_item(number)])
         assert queue.may_issue("rollout")
-    assert [event.header.ticket for event in queue.told] == [8, 7, 6, 5, 4, 3, 2]  # in the order they were finished
+    assert [event.header.ticket for event in queue.events] == [8, 7, 6, 5, 4, 3, 2]  # in the order they were finished
     assert take_tickets(queue) == [1, 0]
     assert queue.statistics().ledger.dropped == {"full": 7}
 
@@ -227,7 +229,7 @@ def test_what_is_filtered_brings_its_ticket_back():
     header = Header({"policy": 0}, "rollout", 0, 0, 7, ())
     queue.issue("rollout")
     queue.finished(0, [], header)
-    assert queue.told == [Dropped("rollout->batch", header, "filtered")]
+    assert queue.events == [Dropped("rollout->batch", header, "filtered")]
     assert queue.may_issue("rollout")
     assert queue.statistics().ledger.dropped == {"filtered": 1}
     assert queue.statistics().ledger.balanced
@@ -272,6 +274,6 @@ def test_items_made_without_the_policy_have_no_lag():
     queue.finished(1, [Item(None, (demonstration,))])
     queue.take(0)
     queue.take(0)
-    assert queue.told[-1] == Consumed("rollout->batch", demonstration, {})
+    assert queue.events[-1] == Consumed("rollout->batch", demonstration, {})
     queue.learned()
     assert queue.statistics().lag["policy"].count == 1

@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_harness import ToyLearner, toy_source
 
 from levada.flow import Dropped, Event, Flow, Prioritized, Reported, Used
 from levada.schedule import (
@@ -15,15 +14,15 @@ from levada.schedule import (
     Firing,
     Forget,
     Insert,
-    Lost,
     Output,
     Publish,
     Reprioritize,
-    Schedule,
     Start,
     TableLost,
     Tell,
 )
+from levada.testing import ToyLearner, toy_source
+from levada.testing.schedule import Lost, Schedule
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Execution:
                 self.lose_a_table()
             else:
                 self.step()
-        for statistics in self.schedule.hub.replays().values():
+        for statistics in self.schedule.hub.replay_statistics().values():
             assert statistics.ledger.balanced
             found = (statistics.inserted, statistics.sampled, statistics.fill)
             assert found == (self.seen or (self.inserted, self.sampled, sum(self.held)))
@@ -193,7 +192,7 @@ class Execution:
         elif isinstance(event, Dropped):
             self.counted.append((event.header.shard, event.header.ticket))
         elif isinstance(event, Reported):
-            replay = self.schedule.hub.replays()["replay"]
+            replay = self.schedule.hub.replay_statistics()["replay"]
             known = (replay.inserted, replay.sampled, replay.fill, replay.reuse)
             self.reports.append((event.report.firing, tuple(self.counted), known))
 
@@ -232,7 +231,7 @@ def test_never_stuck_and_in_balance(plan: Plan, seed: int) -> None:
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     execution = Execution(replace(plan, table_losses=True), seed).run(num_updates=25)
-    replay = execution.schedule.hub.replays()["replay"]
+    replay = execution.schedule.hub.replay_statistics()["replay"]
     assert replay.lost == execution.inserted - sum(execution.held)
 
 

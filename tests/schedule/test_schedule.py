@@ -4,10 +4,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from schedule_harness import STRAGGLER, Executor, ToyLearner, toy_flow, toy_source
 
 from levada.flow import Consumed, Dropped, Flow, FlowError, LevadaInternalError, Published, Queue
-from levada.schedule import Begin, Finished, Firing, Instruction, Lost, Output, Publish, Schedule, Start, Tell
+from levada.schedule import Begin, Finished, Firing, Hub, Instruction, Output, Publish, ShardsLost, Start, Tell
+from levada.testing import Executor, ToyLearner, toy_flow, toy_source
+from levada.testing.executor import STRAGGLER
+from levada.testing.schedule import Lost, Schedule
 
 
 def started(instructions: list[Instruction]) -> list[str]:
@@ -83,15 +85,16 @@ def test_a_lost_firing_is_started_again_at_its_shard():
     schedule = Schedule(toy_flow(Queue(max_lag=0), size=2, shards=2))
     _, second = firings(schedule.handle(Begin()))
     assert started(schedule.handle(Lost(second))) == ["rollout, shard 1, firing 2, ticket 1"]
-    assert schedule.hub.channels()["rollout->batch"].ledger.lost == 1
+    assert schedule.hub.queue_statistics()["rollout->batch"].ledger.lost == 1
 
 
-def test_only_the_work_of_a_shard_can_be_lost():
-    schedule = Schedule(toy_flow(Queue(max_lag=0), size=1, shards=1))
-    (rollout,) = firings(schedule.handle(Begin()))
-    (batch,) = firings(finish(schedule, rollout))
-    with pytest.raises(LevadaInternalError, match="batch, firing 1"):
-        schedule.handle(Lost(batch))
+def test_only_a_shard_with_a_ticket_can_lose_it():
+    hub = Hub(toy_flow(Queue(max_lag=0), size=1, shards=2))  # one ticket, for shard 0
+    hub.handle(Begin())
+    with pytest.raises(
+        LevadaInternalError, match="shard 1 of 'rollout' has lost or closed a ticket that it does not hold"
+    ):
+        hub.handle(ShardsLost((("rollout", 1),)))
 
 
 def test_in_arrival_order_each_shard_has_its_next_ticket_at_hand_and_no_more():
@@ -158,7 +161,7 @@ def test_a_slow_learner_holds_the_samplers():
         if firing.node == "rollout":  # the consumer never ends
             made += 1
             pending += firings(finish(schedule, firing))
-    statistics = schedule.hub.channels()["rollout->batch"]
+    statistics = schedule.hub.queue_statistics()["rollout->batch"]
     assert made == 6 + 2  # what is taken for the batch that hangs, and the capacity
     assert (statistics.fill, statistics.ledger.consumed) == (6, 2)
 
@@ -174,7 +177,7 @@ def test_every_dropped_item_is_told():
             super()._follow(instruction)
 
     executor = Listening(flow, seed=1).run(updates=30)
-    ledger = executor.schedule.hub.channels()["rollout->batch"].ledger
+    ledger = executor.schedule.hub.queue_statistics()["rollout->batch"].ledger
     assert ledger.dropped["stale"] > 0
     assert ledger.dropped == Counter(event.reason for event in told if isinstance(event, Dropped))
     assert ledger.consumed == sum(isinstance(event, Consumed) for event in told)

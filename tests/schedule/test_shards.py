@@ -34,10 +34,10 @@ def finish(machine: ShardMachine, instructions: list[Start | Closed]) -> list[St
 def test_a_ticket_that_was_under_way_waits_for_the_lost_one() -> None:
     """The hub deals the lost one again as soon as it knows, and then books what comes in that order."""
     machine = shard()
-    assert started(machine.deal(ticket(3))) == [3]
+    assert started(machine.accept(ticket(3))) == [3]
     machine.lost()
-    assert machine.deal(ticket(5)) == []
-    again = machine.deal(ticket(3), first=True)
+    assert machine.accept(ticket(5)) == []
+    again = machine.accept(ticket(3), first=True)
     assert started(again) == [3]
     closed, *following = finish(machine, again)
     assert isinstance(closed, Closed) and closed.ticket.number == 3
@@ -46,7 +46,7 @@ def test_a_ticket_that_was_under_way_waits_for_the_lost_one() -> None:
 
 def test_a_ticket_that_was_at_hand_waits_for_the_lost_one() -> None:
     machine = shard()
-    assert started(machine.deal(ticket(3))) == [3]
-    assert machine.deal(ticket(5)) == []
+    assert started(machine.accept(ticket(3))) == [3]
+    assert machine.accept(ticket(5)) == []
     machine.lost()
-    assert started(machine.deal(ticket(3), first=True)) == [3]
+    assert started(machine.accept(ticket(3), first=True)) == [3]

@@ -3,10 +3,11 @@
 import random
 
 import pytest
-from schedule_harness import ToyLearner, toy_item
+from support.schedule.channels import toy_item
 
 from levada.flow import Input, Node
 from levada.schedule import NodeMachine, StageMachine
+from levada.testing import ToyLearner
 
 
 def union(*weights: float) -> NodeMachine:

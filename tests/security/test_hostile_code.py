@@ -5,10 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import hostile_runs
 import numpy as np
 import pytest
-from cli_harness import TINY, TINY_FIELDS, Shell, in_process
+from support.runs import hostile as hostile_runs
+from support.runs.cli import TINY, TINY_FIELDS, Shell, in_process
 
 import levada
 from levada.run.storage.directory import RunDirectory

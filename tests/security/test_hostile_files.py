@@ -7,10 +7,10 @@ import shutil
 import zipfile
 from pathlib import Path
 
-import hostile_runs
 import numpy as np
 import pytest
-from cli_harness import TINY_FIELDS, Shell
+from support.runs import hostile as hostile_runs
+from support.runs.cli import TINY_FIELDS, Shell
 
 import levada
 from levada.flow import DeploymentError

@@ -15,30 +15,29 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from levada.algorithms.checks import require_counts, require_divides, require_fractions
+from levada.algorithms.checks import require_divides
 from levada.algorithms.gae import GAE
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Queue
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks
-from levada.rl.learning.unroll import evaluated
+from levada.rl.learning.unroll import evaluate_actions
+from levada.validation import PositiveInt, UnitFloat
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2C(FromRollouts):
+class A2C(RolloutAlgorithm):
     """Configuration of A2C."""
 
-    minibatch_size: int | None = None
+    minibatch_size: PositiveInt | None = None
     """Number of transitions whose gradient is computed at a time; gradients are summed over the update. Must divide shards *
     num_envs * num_steps. None: all."""
-    gae_lambda: float = 1.0
+    gae_lambda: UnitFloat = 1.0
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_fractions(self, "gae_lambda")
-        require_counts(self, "minibatch_size", or_none=True)
         if self.minibatch_size is not None:
             product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
             require_divides(self, "minibatch_size", self.shards * self.num_envs * self.num_steps, product)
@@ -47,7 +46,10 @@ class A2C(FromRollouts):
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(
-            policy, A2CLoss(self), minibatch_size=self.num_rows(policy, self.minibatch_size), accumulate=True
+            policy,
+            A2CLoss(self),
+            microbatch_size=self.minibatch_size,
+            sequence_length=self.num_steps,
         )
 
         flow = Flow("a2c")
@@ -68,13 +70,13 @@ class A2CLoss:
     L = mean(-log pi(a|s) A + value_coef / 2 (V(s) - target)^2 - entropy_coef H(pi(s))).
     """
 
-    hp: FromRollouts
+    hp: RolloutAlgorithm
 
     def __call__(
         self, networks: Networks, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> LossOutput:
         """Loss of transitions ``[N, ...]``, and its statistics."""
-        hp, (new, batch) = self.hp, evaluated(networks.policy, batch)
+        hp, (new, batch) = self.hp, evaluate_actions(networks.policy, batch)
         weight = batch["weight"]
         policy_loss = -weight.dot(new.log_prob * batch["advantage"])
         value_loss = 0.5 * weight.dot((new.value - batch["target"]).square())

@@ -14,30 +14,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from levada.algorithms.a2c import A2CLoss
-from levada.algorithms.checks import require_counts, require_fractions
 from levada.algorithms.gae import GAE
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Queue
 from levada.rl.envs.task import Task
 from levada.rl.learning.gradients import GradientLearner, GradientSampler
+from levada.validation import NonNegativeInt, PositiveInt, UnitFloat
 
 
 @dataclass(frozen=True, kw_only=True)
-class A3C(FromRollouts):
+class A3C(RolloutAlgorithm):
     """Configuration of A3C."""
 
-    shards: int = 4
+    shards: PositiveInt = 4
     """Number of logical samplers, each with its own environments. More shards can use more cores and make gradients older."""
-    max_lag: int = 8
+    max_lag: NonNegativeInt = 8
     """Maximum number of updates between the weights a gradient was computed with and the weights it is applied to."""
-    gae_lambda: float = 1.0
+    gae_lambda: UnitFloat = 1.0
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_counts(self, "max_lag", least=0)
-        require_fractions(self, "gae_lambda")
 
     def flow(self, task: Task) -> Flow:
         """Compute gradients at the shards, apply, publish."""

@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import ConfigType, require_fields
 from levada.flow import Flow
 from levada.rl.envs.task import Task
+from levada.validation import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,15 @@ class Algorithm(metaclass=ConfigType):
         require_fields(cls, fields, args)
         return super().__new__(cls)
 
+    def __post_init__(self) -> None:
+        """Check each field against its annotation; a subclass that checks more calls this first.
+
+        Raises:
+            ConfigError: a value is invalid.
+
+        """
+        check_fields(self, ConfigError)
+
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
         """Groups of mutually exclusive fields: setting one of them drops a preset's value for the others."""
@@ -50,7 +61,7 @@ class Algorithm(metaclass=ConfigType):
         return self, {}
 
     @property
-    def horizons(self) -> Mapping[str, int]:
+    def annealed_over(self) -> Mapping[str, int]:
         """Number of env steps over which each annealed quantity decays to zero, by name. Empty by default."""
         return {}
 

@@ -15,35 +15,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from levada.algorithms.checks import require_counts, require_positive
 from levada.algorithms.impala import IMPALA, actor_critic_loss, vtrace_of
+from levada.math import clipped_surrogate
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import Unrolled
 from levada.rl.policies.policy import Policy
+from levada.validation import PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
 class APPO(IMPALA):
     """Configuration of APPO."""
 
-    num_epochs: int = 1
+    num_epochs: PositiveInt = 1
     """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
     it."""
-    target_update_interval: int = 1
+    target_update_interval: PositiveInt = 1
     """Number of updates between copies of the policy to the target policy. Larger values hold the policy back for longer."""
-    clip_range: float = 0.2
+    clip_range: PositiveFloat = 0.2
     """Clip range epsilon of the probability ratio to the target policy."""
-    clip_is: float = 2.0
+    clip_is: PositiveFloat = 2.0
     """Upper limit of the importance ratio between the behavior policy and the target policy."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_counts(self, "num_epochs", "target_update_interval")
-        require_positive(self, "clip_range", "clip_is")
 
     def make_learner(self, policy: Policy) -> Learner:
         """Make the learner."""
@@ -76,5 +71,5 @@ class APPOLoss:
         trace = vtrace_of(hp, batch, new, rho)
         ratio = (log_mu - target.log_prob).exp().clamp(max=hp.clip_is) * (new.log_prob - log_mu).exp()
         advantage = trace.pg_advantages
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - hp.clip_range, 1.0 + hp.clip_range) * advantage)
+        surrogate = clipped_surrogate(ratio, advantage, hp.clip_range)
         return actor_critic_loss(hp, batch, new, trace, -(weight * surrogate).sum(), rho)

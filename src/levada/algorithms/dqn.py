@@ -16,50 +16,46 @@ n-step returns, and all of them combined (`levada.algorithms.rainbow`): Hessel e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
 
 import torch
+from annotated_types import Ge
 from gymnasium import spaces
 from torch import Tensor
 
-from levada.algorithms.checks import (
-    ConfigError,
-    require_bools,
-    require_choice,
-    require_counts,
-    require_fractions,
-    require_not_negative,
-    require_numbers,
-    require_positive,
-)
-from levada.algorithms.network import NetworkField, find_network
-from levada.algorithms.replayed import Replayed
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
+from levada.math import categorical_td_loss, quantile_td_loss, td_loss, td_target
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.data.spaces import Array
 from levada.rl.envs.task import Task
-from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
+from levada.rl.learning.loss import Loss, LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.networks import value_network
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.q_distributions import ActionValues, CategoricalValues, QuantileValues, ValueKind
+from levada.validation import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQN(Replayed):
-    """Configuration of DQN."""
+class DQN(ReplayAlgorithm):
+    """Configuration of DQN.
 
-    num_envs: int = 8
-    buffer_size: int = 100_000
-    samples_per_insert: float = 8.0
+    Raises:
+        ConfigError: a field has an invalid value, or contradicts another one.
+
+    """
+
+    num_envs: PositiveInt = 8
+    buffer_size: PositiveInt = 100_000
+    samples_per_insert: PositiveFloat = 8.0
     """Average number of times a transition is sampled. Larger values learn more from a step and take longer."""
-    batch_size: int = 64
-    target_update_interval: int = 500
-    """Number of gradient steps between updates of the target network."""
-    tau: float = 1.0
+    batch_size: PositiveInt = 64
+    target_update_interval: PositiveInt = 500
+    tau: PositiveUnitFloat = 1.0
     """Polyak factor of these updates. 1: copy the online network. Use a small value with target_update_interval=1."""
     double: bool = True
     """Double Q-learning: the online network chooses the next action, the target network evaluates it. Reduces
@@ -69,68 +65,57 @@ class DQN(Replayed):
     distribution: Literal["mean", "categorical", "quantile"] = "mean"
     """Representation of the return. `mean`: its expectation. `categorical`: probabilities of fixed atoms (C51). `quantile`:
     quantiles (QR-DQN)."""
-    num_atoms: int = 51
+    num_atoms: Annotated[int, Ge(2)] = 51
     """Number of atoms or quantiles of the return distribution."""
-    v_min: float = -10.0
-    """Smallest atom of the categorical distribution; smaller returns are projected onto it."""
-    v_max: float = 10.0
-    """Largest atom of the categorical distribution. A wider range is coarser."""
+    v_min: FiniteFloat = -10.0
+    """Smallest atom of the categorical distribution; smaller returns are clipped to it."""
+    v_max: FiniteFloat = 10.0
+    """Largest atom of the categorical distribution. A wider range spaces the atoms further apart."""
     noisy: bool = False
     """Noisy nets: explore by learned parameter noise in place of epsilon-greedy."""
-    noisy_std: float = 0.5
+    noisy_std: PositiveFloat = 0.5
     """Initial standard deviation sigma_0 of noisy nets, divided by the square root of a layer's inputs."""
-    epsilon_start: float | None = None
+    epsilon_start: UnitFloat | None = None
     """Initial epsilon of epsilon-greedy exploration. None: 1, or 0 with noisy nets."""
-    epsilon_end: float | None = None
+    epsilon_end: UnitFloat | None = None
     """Final epsilon. None: 0.05, or 0 with noisy nets."""
-    epsilon_steps: int = 10_000
+    epsilon_steps: PositiveInt = 10_000
     """Env steps over which epsilon is annealed."""
-    epsilon_base: float | None = None
+    epsilon_base: UnitFloat | None = None
     """Ape-X: epsilon of the first environment, in place of the three above. Environment i of N keeps
     epsilon_base ** (1 + epsilon_alpha * i / (N - 1)). None: epsilon is annealed."""
-    epsilon_alpha: float = 7.0
+    epsilon_alpha: NonNegativeFloat = 7.0
     """Ape-X: spread of epsilon over the environments. 0: the same epsilon for all."""
     initial_priorities: bool = False
-    """Initial priority of a transition. True: its TD error under the network that acted. False: the largest priority so
-    far."""
-    huber_delta: float | None = 1.0
+    """Let samplers compute initial priorities, from TD errors under the network that acted (Ape-X). False: the largest
+    priority so far."""
+    huber_delta: PositiveFloat | None = 1.0
     """Huber threshold delta: the loss is quadratic below it and linear above. None: squared error, or plain quantile
     regression. Has no effect with `categorical`."""
-    max_grad_norm: float | None = 10.0
-    network: NetworkField = None
-    """Custom network as `module:Class`, called with the observation space and the number of actions."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """Activation function between the layers."""
+    max_grad_norm: PositiveFloat | None = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "target_update_interval", "epsilon_steps")
-        require_fractions(self, "epsilon_start", "epsilon_end", "epsilon_base", or_none=True)
-        require_positive(self, "noisy_std")
-        require_not_negative(self, "epsilon_alpha")
-        require_positive(self, "huber_delta", or_none=True)
-        require_bools(self, "double", "dueling", "noisy", "initial_priorities")
-        require_choice(self, "distribution", "mean", "categorical", "quantile")
-        require_counts(self, "num_atoms", least=2)
-        require_numbers(self, "v_min", "v_max")
         if self.v_min >= self.v_max:
             msg = f"{type(self).__name__}(v_min={self.v_min!r}, v_max={self.v_max!r}): expected v_min < v_max"
             raise ConfigError(msg)
-        require_choice(self, "activation", "tanh", "relu")
+
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the network of action values."""
+        return super().make_network(task) or self.with_network_settings(value_network)
+
+    def make_loss(self) -> Loss:
+        """Make the loss."""
+        return DQNLoss(self)
 
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""
         require_actions(self, task, spaces.Discrete)
-        network = find_network(self.network)
-        if network is None:
-            network = partial(value_network, hidden_sizes=self.hidden_sizes, activation=self.activation)
         policy = self.policy(
-            task, output="q_values", network=network, values=self.values, dueling=self.dueling,
+            task, output="q_values", values=self.value_kind, dueling=self.dueling,
             weight_noise=self.noisy_std if self.noisy else 0.0,
         )  # fmt: skip
-        learner = self.learner(
-            policy, DQNLoss(self), targets=("policy",), target_update_interval=self.target_update_interval
-        )
+        learner = self.learner(policy, self.make_loss(), targets=("policy",))
         start, end = (0.0, 0.0) if self.noisy else (1.0, 0.05)
         explore = EpsilonGreedy(
             start=start if self.epsilon_start is None else self.epsilon_start,
@@ -139,11 +124,24 @@ class DQN(Replayed):
             base=self.epsilon_base,
             alpha=self.epsilon_alpha,
         )
-        first = TDError(policy, self.huber_delta) if self.prioritized and self.initial_priorities else None
-        return self.replayed(task, learner, explore, first)
+        transitions = self.n_step_returns
+        if self.prioritized and self.initial_priorities:
+            transitions = replace(transitions, priority=TDError(policy, self.huber_delta))
+
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=learner)
+        steps = flow.source("step", self.sampler(task, policy, explore, transitions), reads=weights, shards=self.shards)
+        replay = self.make_replay(flow)
+        flow.store(flow.map("n_step", transitions, steps), to=replay)
+        update = flow.learn("learn", learner, self.sample(flow, replay))
+        flow.publish(update.weights, to=weights, every=self.publish_interval)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
+        flow.report(update.stats)
+        return flow
 
     @property
-    def values(self) -> ValueKind | None:
+    def value_kind(self) -> ValueKind | None:
         """Representation of the return distribution; None: only its mean."""
         if self.distribution == "categorical":
             return CategoricalValues(num_atoms=self.num_atoms, v_min=self.v_min, v_max=self.v_max)
@@ -154,23 +152,49 @@ class DQN(Replayed):
 class DQNLoss:
     """TD loss of n-step transitions.
 
-    y = r + discount * Z'(s', argmax_a Q(s', a)), where r and discount span n steps, Z' is the target network, and Q is the
-    mean of Z with double Q-learning and of Z' without. The error is squared, Huber, cross-entropy or quantile loss, as
-    configured.
+    y = r + discount * Z'(s', a*), where a* maximizes the mean of Z(s', a) with double Q-learning, and of Z'(s', a) without. Z and
+    Z' are the online and target networks (`networks.policy` and `networks.target.policy`); r and discount span n steps. See
+    `td_loss_of` for the error between Z(s, a) and y.
     """
 
     hp: DQN
 
     def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
-        z_tm1, _ = networks.policy(batch["obs"])
-        z_t, _ = networks.target.policy(batch["next_obs"])
-        chooser = networks.policy(batch["next_obs"])[0] if self.hp.double else z_t
-        z_next, z_chosen = z_t.atoms_of(chooser.best()), z_tm1.atoms_of(batch["action"])
-        loss, td_error = z_tm1.kind.td_loss(z_chosen, z_next, batch["reward"], batch["discount"], self.hp.huber_delta)
+        z_tm1, *_ = networks.policy(batch["obs"])
+        z_t, *_ = networks.target.policy(batch["next_obs"])
+        selector = networks.policy(batch["next_obs"])[0] if self.hp.double else z_t
+        z_next, z_taken = z_t.outputs_of(selector.greedy()), z_tm1.outputs_of(batch["action"])
+        loss, priority = td_loss_of(
+            z_tm1.kind, z_taken, z_next, batch["reward"], batch["discount"], huber_delta=self.hp.huber_delta
+        )
         loss = apply_importance_weights(loss, batch)
-        stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.expectation(z_chosen).mean()}
-        return LossOutput(loss.mean(), stats, td_error if self.hp.prioritized else None)
+        stats = {"td_loss": loss.mean(), "q_values": z_tm1.kind.expectation(z_taken).mean()}
+        return LossOutput(loss.mean(), stats, priority if self.hp.prioritized else None)
+
+
+def td_loss_of(
+    kind: ValueKind,
+    outputs_tm1: Tensor,
+    outputs_t: Tensor,
+    r_t: Tensor,
+    discount_t: Tensor,
+    *,
+    huber_delta: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Losses and priorities ``[N]``: network outputs ``[N, K]`` of the actions taken against those of the next actions.
+
+    `distribution="mean"`: half the squared TD error, or the Huber loss. `categorical`: the Kullback-Leibler divergence from the
+    projected target (C51). `quantile`: the quantile Huber loss.
+    """
+    match kind:
+        case CategoricalValues(v_min=v_min, v_max=v_max):
+            return categorical_td_loss(outputs_tm1, outputs_t, r_t, discount_t, v_min=v_min, v_max=v_max)
+        case QuantileValues():
+            return quantile_td_loss(outputs_tm1, outputs_t, r_t, discount_t, huber_delta=huber_delta)
+        case _:
+            target = td_target(r_t, discount_t, kind.expectation(outputs_t))
+            return td_loss(kind.expectation(outputs_tm1), target, huber_delta=huber_delta)
 
 
 @dataclass(frozen=True)
@@ -181,15 +205,15 @@ class TDError:
     huber_delta: float | None
 
     def __call__(
-        self, row_tm1: Array, action: Array, reward: Array, discount: Array, row_t: Array, mask_t: Array | None
+        self, outputs_tm1: Array, action: Array, reward: Array, discount: Array, outputs_t: Array, mask_t: Array | None
     ) -> Array:
         """TD errors ``[T, B]`` from network outputs ``[T, B, row_size]``; see `NStep`."""
         with torch.inference_mode():
-            z_tm1, z_t = self._values(row_tm1, None), self._values(row_t, mask_t)
+            z_tm1, z_t = self._values(outputs_tm1, None), self._values(outputs_t, mask_t)
             actions, rewards, discounts = (torch.from_numpy(x.reshape(-1)) for x in (action, reward, discount))
-            z_chosen, z_next = z_tm1.atoms_of(actions), z_t.atoms_of(z_t.best())
-            _, td_error = z_tm1.kind.td_loss(z_chosen, z_next, rewards, discounts, self.huber_delta)
-            found: Array = td_error.numpy().reshape(reward.shape)
+            z_taken, z_next = z_tm1.outputs_of(actions), z_t.outputs_of(z_t.greedy())
+            _, priority = td_loss_of(z_tm1.kind, z_taken, z_next, rewards, discounts, huber_delta=self.huber_delta)
+            found: Array = priority.numpy().reshape(reward.shape)
         return found
 
     def _values(self, rows: Array, mask: Array | None) -> ActionValues:

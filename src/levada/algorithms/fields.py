@@ -1,4 +1,4 @@
-"""Fields of a configuration: their meanings, their groups in the help, and the hints for an unknown field.
+"""Fields of a configuration: their meanings, and their groups in the help.
 
 `GROUPS` lists the most important group first; the command line and `help` show fields in this order. Fields that it does not
 list, such as those of a custom algorithm, form a group of their own.
@@ -14,21 +14,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
-import importlib
 import inspect
 import textwrap
 from abc import ABCMeta
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.foreign import RUN, here, in_python
-from levada.algorithms.names import ALGORITHMS
-
-_KNOWN_BEST = ("ppo", "dqn", "sac", "td3")
-"""Algorithms named first when several have a field."""
 
 OWN = "own"
 """Title of the group of fields that are not in `GROUPS`."""
@@ -54,7 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "burn_in", "overlap", "tolerance", "tables",
     ),
     "optimization": (
-        "batch_size", "minibatch_size", "num_minibatches", "num_epochs", "num_gradient_steps", "anneal_steps",
+        "batch_size", "minibatch_size", "microbatch_size", "num_minibatches", "num_epochs", "num_gradient_steps", "anneal_steps",
         "learning_rate_schedule",
         "anneal_learning_rate", "anneal_clip_range", "gae_lambda", "n_step", "clip_range", "clip_range_vf", "clip_rho",
         "clip_c", "clip_is",
@@ -63,7 +56,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "target_update_interval", "tau", "target_policy_noise",
         "target_noise_clip", "max_grad_norm", "optimizer", "optimizer_kwargs", "adam_eps",
     ),
-    "network": ("hidden_sizes", "activation", "rnn_type", "rnn_size", "log_std_init", "network"),
+    "network": ("hidden_sizes", "activation", "rnn_type", "rnn_size", "log_std_init", "network", "features_extractor"),
     "machine": ("threads", "device", "precision", "compile", "portable"),
     "output": ("quiet", "json", "tensorboard", "checkpoint_every_updates", "save_replays"),
 }  # fmt: skip
@@ -157,7 +150,9 @@ def require_fields(cls: type[Any], names: Collection[str], positional: Sequence[
         raise ConfigError(msg)
     for name in names:
         if declared and name not in declared:
-            msg = f"{cls.__name__} has no field {name!r}{_hint(name, declared)}"
+            from levada.algorithms.hints import hint  # needed only for a mistake
+
+            msg = f"{cls.__name__} has no field {name!r}{hint(name, declared)}"
             raise ConfigError(msg)
 
 
@@ -168,46 +163,3 @@ def _takes(cls: type[Any], positional: Sequence[Any], names: Collection[str]) ->
     except TypeError:
         return False
     return True
-
-
-def elsewhere(name: str, put: Callable[[Collection[str]], str]) -> str | None:
-    """Hint for a name that means a field of other algorithms; None if it does not. `put` formats names.
-
-    >>> print(elsewhere("clip_coef", in_python))
-    here it is 'clip_range', which ppo and appo have
-    >>> print(elsewhere("buffer_size", in_python))
-    dqn, sac, td3 and others have it
-    """
-    has = {own: {field.name for field in dataclasses.fields(_class_of(own))} for own in ALGORITHMS}
-    every = set[str]().union(*has.values())
-    targets = (name,) if name in every else here(name, every)
-    wanted = {target.partition("=")[0] for target in targets}
-    owners = [own for own in (*_KNOWN_BEST, *ALGORITHMS) if wanted and wanted <= has[own]]
-    if not owners:
-        return None
-    owners = list(dict.fromkeys(owners))
-    listed = f"{', '.join(owners[:3])} and others" if len(owners) > 3 else " and ".join(owners)
-    verb = "has" if len(owners) == 1 else "have"
-    return f"{listed} {verb} it" if targets == (name,) else f"here it is {put(targets)}, which {listed} {verb}"
-
-
-def _class_of(algorithm: str) -> type[Any]:
-    module, _, name = ALGORITHMS[algorithm].partition(":")
-    cls: type[Any] = getattr(importlib.import_module(module), name)
-    return cls
-
-
-OF_TASKS = ("env_kwargs", "vectorization", "frame_stack", "reward_clip", "life_loss", "action_mask")
-"""Settings of the environment, which belong to `Task`."""
-
-
-def _hint(name: str, declared: Sequence[str]) -> str:
-    if name in OF_TASKS:
-        return f"; it is a setting of the environment: Task(env, {name}=...)"
-    if found := here(name, {*declared, *RUN}):
-        return f": here it is {in_python(found)}"
-    if answer := elsewhere(name, in_python):
-        return f": {answer}"
-    if near := difflib.get_close_matches(name, declared, n=1):
-        return f"; did you mean {near[0]!r}?"
-    return f"; its fields: {', '.join(declared)}"

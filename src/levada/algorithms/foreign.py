@@ -68,6 +68,9 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("lambda", "lambda_", "lam", "gae_lam", "gae_tau"), ("gae_lambda",)),
     **dict.fromkeys(("n_epochs", "num_sgd_iter", "update_epochs", "noptepochs", "ppo_epoch", "epochs"), ("num_epochs",)),
     **dict.fromkeys(("batch_size", "sgd_minibatch_size", "mini_batch_size"), ("minibatch_size", "batch_size")),
+    **dict.fromkeys(
+        ("gradient_accumulation_steps", "accumulate_grad_batches", "micro_batch_size"), ("microbatch_size", "minibatch_size")
+    ),
     **dict.fromkeys(("n_minibatches", "nminibatches", "num_mini_batch", "minibatches"), ("num_minibatches",)),
     **dict.fromkeys(("clip", "clip_param", "clip_coef", "cliprange", "clip_ratio", "eps_clip", "clip_epsilon"), ("clip_range",)),
     **dict.fromkeys(("clip_value", "vf_clip_param", "clip_vloss"), ("clip_range_vf",)),
@@ -132,6 +135,7 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("activation_fn", "fcnet_activation"), ("activation",)),
     **dict.fromkeys(("policy_kwargs", "policy", "model", "model_config", "rl_module_spec"), ("network hidden_sizes activation",)),
+    **dict.fromkeys(("features_extractor_class", "features_extractor_kwargs", "encoder"), ("features_extractor",)),
     **dict.fromkeys(("use_lstm", "lstm", "recurrent", "cell"), ("rnn_type=lstm",)),
     **dict.fromkeys(("num_units", "lstm_cell_size", "lstm_hidden_size"), ("rnn_size",)),
 }  # fmt: skip

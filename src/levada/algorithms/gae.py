@@ -17,6 +17,8 @@ class GAE:
     """Discount factor gamma per step."""
     lambda_: float
     """Lambda. 0: one-step advantages, biased by the value function. 1: full returns, with high variance."""
+    columns: tuple[str, ...] = ()
+    """Further columns for the loss: attributes of a `Rollout` ``[T, B, ...]``, such as `reward` and `next_obs`."""
 
     def __call__(self, rollout: Rollout) -> Transitions:
         """Transitions with two more columns: `advantage` and `target`, the target of the value function."""
@@ -24,4 +26,5 @@ class GAE:
             rollout.reward, rollout.value, rollout.next_value, rollout.terminated, rollout.truncated,
             discount=self.discount, lambda_=self.lambda_,
         )  # fmt: skip
-        return rollout.transitions(advantage=advantage, target=target)
+        more = {name: getattr(rollout, name) for name in self.columns}
+        return rollout.transitions(advantage=advantage, target=target, **more)

@@ -15,20 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from levada.algorithms.checks import (
     ConfigError,
-    require_choice,
-    require_counts,
     require_divides,
-    require_not_negative,
-    require_positive,
 )
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Queue, Stream
 from levada.math import VTrace, vtrace
 from levada.rl.acting.rollout import Rollout
@@ -39,57 +35,59 @@ from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import Unrolled
 from levada.rl.policies.policy import Policy
 from levada.rl.replay.transitions import Transitions
+from levada.validation import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 _SLACK = 2
 """Number of updates by which replay may exceed its ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class IMPALA(FromRollouts):
-    """Configuration of IMPALA."""
+class IMPALA(RolloutAlgorithm):
+    """Configuration of IMPALA.
 
-    num_rollouts: int = 1
+    Raises:
+        ConfigError: a field has an invalid value, or contradicts another one.
+
+    """
+
+    num_rollouts: PositiveInt = 1
     """Number of rollouts per update. More make updates less noisy and weights older."""
-    minibatch_size: int | None = None
+    minibatch_size: PositiveInt | None = None
     """Number of transitions whose gradient is computed at a time; gradients are summed over the update. Must be whole
     rollouts of single environments and divide num_rollouts * num_envs * num_steps. Some hundred images fit into the cache and
     are faster. None: the whole update."""
-    max_lag: int | None = 4
+    max_lag: NonNegativeInt | None = 4
     """Maximum number of updates between the policy that collected a sample and the policy that learns from it. None: no
     limit. Smaller values let fewer shards work at a time: `levada show` prints how many are idle. With `replay_ratio`, only
     updates by new rollouts count, and `levada show` prints the bound over all of them: (1 + replay_ratio) * (max_lag + 1),
     rounded up, + 2. New rollouts that are older are dropped; replayed ones may be of any age."""
     order: Literal["admission", "arrival"] = "arrival"
     """Order in which samples are learned from. `admission`: a fixed order, so the result does not depend on timing.
-    `arrival`: the order in which they come, which is faster where rollouts differ in duration and never gives the same result
-    twice."""
+    `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the
+    result then depends on timing, except inline."""
     on_new_weights: OnNewWeights = "continue"
     """Treatment of a rollout in progress when new weights arrive. `continue`: finish it with the old weights. `cut`: send
     what there is, which is less stale; needs order=arrival, since lengths then depend on timing."""
-    replay_ratio: float = 0.0
+    replay_ratio: NonNegativeFloat = 0.0
     """Number of replayed rollouts per new rollout. 0: no replay."""
-    replay_buffer_size: int = 64
+    replay_buffer_size: PositiveInt = 64
     """Number of rollouts kept for replay."""
-    clip_rho: float = 1.0
+    clip_rho: PositiveFloat = 1.0
     """Upper limit rho-bar of the importance ratios of V-trace. Larger values are less biased towards the behavior policy,
     with higher variance."""
-    clip_c: float = 1.0
+    clip_c: PositiveFloat = 1.0
     """Upper limit c-bar of the trace coefficients of V-trace. Larger values propagate corrections further back in time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "num_rollouts")
-        require_counts(self, "max_lag", least=0, or_none=True)
-        require_counts(self, "minibatch_size", or_none=True)
         if self.minibatch_size is not None:
             self.num_sequences(self.minibatch_size)
             product = f"num_rollouts * num_envs * num_steps = {self.num_rollouts} * {self.num_envs} * {self.num_steps}"
             require_divides(self, "minibatch_size", self.num_rollouts * self.num_envs * self.num_steps, product)
-        require_choice(self, "order", "admission", "arrival")
-        require_choice(self, "on_new_weights", *get_args(OnNewWeights))
-        require_not_negative(self, "replay_ratio")
-        require_counts(self, "replay_buffer_size", least=self.num_rollouts if self.replay_ratio else 1)
-        require_positive(self, "clip_rho", "clip_c")
+        if self.replay_ratio and self.replay_buffer_size < self.num_rollouts:
+            rollouts = f"num_rollouts={self.num_rollouts}"
+            msg = f"{type(self).__name__}(replay_buffer_size={self.replay_buffer_size}): expected at least {rollouts}"
+            raise ConfigError(msg)
         in_any_order = {
             "on_new_weights='cut'": self.on_new_weights == "cut", "max_lag=None": self.max_lag is None,
             f"replay_ratio={self.replay_ratio}": self.replay_ratio > 0.0,
@@ -99,9 +97,9 @@ class IMPALA(FromRollouts):
             msg = f"{type(self).__name__}({setting}, order={self.order!r}): expected order='arrival', for timing decides here"
             raise ConfigError(msg)
 
-    def coefficients(self, num_env_steps: int) -> dict[str, float]:
-        """Coefficients of the next update. `num_env_steps` includes replayed steps, which do not count."""
-        return super().coefficients(round(num_env_steps / (1.0 + self.replay_ratio)))
+    def num_env_steps(self, num_transitions: int) -> float:
+        """Number of new env steps after training on `num_transitions`, some of them replayed."""
+        return round(num_transitions / (1.0 + self.replay_ratio))
 
     @property
     def queue(self) -> Queue:
@@ -122,7 +120,7 @@ class IMPALA(FromRollouts):
     def sequence_learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
         """Make a learner from whole rollouts of single environments."""
         size = None if self.minibatch_size is None else self.num_sequences(self.minibatch_size)
-        return self.learner(policy, loss, minibatch_size=size, accumulate=True, corrects_staleness=True, **more)
+        return self.learner(policy, loss, microbatch_size=size, tolerates_staleness=True, **more)
 
     def flow(self, task: Task) -> Flow:
         """Sample, batch, learn, publish."""

@@ -16,25 +16,21 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from levada.algorithms.a2c import A2CLoss
-from levada.algorithms.checks import require_bools
 from levada.algorithms.gae import GAE
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Queue
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks
+from levada.validation import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class PG(FromRollouts):
+class PG(RolloutAlgorithm):
     """Configuration of PG."""
 
-    num_steps: int = 128
+    num_steps: PositiveInt = 128
     baseline: bool = False
     """Subtract the value function from returns: the same expected gradient, with lower variance."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_bools(self, "baseline")
 
     def flow(self, task: Task) -> Flow:
         """Sample, compute returns, batch, learn, publish."""

@@ -12,7 +12,7 @@ Details follow Huang et al. 2022, The 37 Implementation Details of PPO (ICLR blo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,84 +21,86 @@ from torch import Tensor
 
 from levada.algorithms.checks import (
     ConfigError,
-    require_bools,
-    require_choice,
-    require_counts,
     require_divides,
-    require_fractions,
-    require_positive,
 )
 from levada.algorithms.gae import GAE
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Queue
+from levada.math import clipped_surrogate, explained_variance
+from levada.rl.acting.rollout import Rollout
 from levada.rl.envs.task import Task
-from levada.rl.learning.loss import LossOutput, Networks
-from levada.rl.learning.unroll import evaluated
+from levada.rl.learning.loss import Loss, LossOutput, Networks
+from levada.rl.learning.unroll import evaluate_actions
+from levada.rl.replay.transitions import MASK, Transitions
+from levada.validation import NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
 
 USUAL_MINIBATCH = 256
 """Default number of transitions per gradient step."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO(FromRollouts):
-    """Configuration of PPO."""
+class PPO(RolloutAlgorithm):
+    """Configuration of PPO.
 
-    num_steps: int = 128
-    max_lag: int = 0
+    Raises:
+        ConfigError: a field has an invalid value.
+
+    """
+
+    num_steps: PositiveInt = 128
+    max_lag: NonNegativeInt = 0
     """Maximum number of updates between the policy that collected a sample and the policy that learns from it. 0: on-policy.
     1: sampling and learning overlap."""
     order: Literal["admission", "arrival"] = "admission"
     """Order in which samples are learned from. `admission`: a fixed order, so the result does not depend on timing.
-    `arrival`: the order in which they come, which is faster where rollouts differ in duration and never gives the same result
-    twice."""
-    num_epochs: int = 4
+    `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the
+    result then depends on timing, except inline."""
+    num_epochs: PositiveInt = 4
     """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
     it."""
-    minibatch_size: int | None = None
+    minibatch_size: PositiveInt | None = None
     """Number of transitions per gradient step; must divide shards * num_envs * num_steps. Smaller minibatches make more and
-    noisier gradient steps. None: 256, or what `num_minibatches` gives."""
-    num_minibatches: int | None = None
-    """Number of gradient steps per epoch, in place of `minibatch_size`, which then follows from `num_envs`; must divide
-    shards * num_envs * num_steps. None: what `minibatch_size` gives."""
-    learning_rate: float = 3e-4
-    anneal_steps: int | None = None
+    noisier gradient steps. None: 256, unless `num_minibatches` is set."""
+    num_minibatches: PositiveInt | None = None
+    """Number of minibatches per epoch, as an alternative to `minibatch_size`; must divide shards * num_envs * num_steps. None:
+    use `minibatch_size`."""
+    microbatch_size: PositiveInt | None = None
+    """Gradient accumulation: number of transitions whose gradient is computed at a time; must divide the minibatch. Smaller
+    values need less memory for activations. Advantages are then normalized per microbatch, which changes the result. None: the
+    whole minibatch."""
+    learning_rate: PositiveFloat = 3e-4
+    anneal_steps: PositiveInt | None = None
     """Env steps over which the annealed settings fall to zero. None: constant."""
     anneal_learning_rate: bool = True
     """Anneal the learning rate over `anneal_steps`."""
     anneal_clip_range: bool = False
     """Anneal the clip range over `anneal_steps`."""
-    gae_lambda: float = 0.95
+    gae_lambda: UnitFloat = 0.95
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
-    clip_range: float = 0.2
+    clip_range: PositiveFloat = 0.2
     """Clip range epsilon of the probability ratio. Smaller values keep the new policy closer to the old one."""
-    clip_range_vf: float | None = None
+    clip_range_vf: PositiveFloat | None = None
     """Clip range of the value loss around the old prediction. None: no clipping."""
     normalize_advantage: bool = True
-    """Normalize advantages to mean 0 and standard deviation 1 in each minibatch."""
-    target_kl: float | None = None
+    """Normalize advantages to mean 0 and standard deviation 1 in each minibatch, or microbatch."""
+    target_kl: PositiveFloat | None = None
     """Target KL divergence: the rest of an update is skipped once its KL divergence from the old policy exceeds 1.5 times
     this. None: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_fractions(self, "gae_lambda")
-        require_positive(self, "clip_range")
-        require_positive(self, "clip_range_vf", "target_kl", or_none=True)
-        require_counts(self, "num_epochs")
-        require_counts(self, "minibatch_size", "num_minibatches", or_none=True)
-        require_counts(self, "max_lag", least=0)
-        require_bools(self, "anneal_learning_rate", "anneal_clip_range", "normalize_advantage")
-        require_choice(self, "order", "admission", "arrival")
         product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
         if self.minibatch_size is not None and self.num_minibatches is not None:
             size, num = self.minibatch_size, self.num_minibatches
-            msg = f"{type(self).__name__}(minibatch_size={size}, num_minibatches={num}): expected one of them; the other follows"
+            msg = f"{type(self).__name__}(minibatch_size={size}, num_minibatches={num}): expected at most one of them"
             raise ConfigError(msg)
         if self.num_minibatches is not None:
-            require_divides(self, "num_minibatches", self.batch_size, product)
+            require_divides(self, "num_minibatches", self.transitions_per_update, product)
         else:
-            require_divides(self, "minibatch_size", self.batch_size, product, usual=USUAL_MINIBATCH)
+            require_divides(self, "minibatch_size", self.transitions_per_update, product, usual=USUAL_MINIBATCH)
+        if self.microbatch_size is not None:
+            require_divides(self, "microbatch_size", self.resolved_minibatch_size, "the minibatch")
 
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
@@ -106,45 +108,54 @@ class PPO(FromRollouts):
         return (("minibatch_size", "num_minibatches"),)
 
     @property
-    def num_transitions(self) -> int:
+    def resolved_minibatch_size(self) -> int:
         """Number of transitions per gradient step, from `minibatch_size` or `num_minibatches`."""
         if self.num_minibatches is not None:
-            return self.batch_size // self.num_minibatches
+            return self.transitions_per_update // self.num_minibatches
         return self.minibatch_size or USUAL_MINIBATCH
 
     @property
-    def batch_size(self) -> int:
+    def transitions_per_update(self) -> int:
         """Number of transitions per update."""
         return self.shards * self.num_envs * self.num_steps
 
     @property
-    def horizons(self) -> Mapping[str, int]:
-        """Horizons of the learning rate and the clip range, if annealed."""
+    def annealed_over(self) -> Mapping[str, int]:
+        """Env steps over which the learning rate and the clip range are annealed, if they are."""
         falls = {"learning_rate": self.anneal_learning_rate, "clip_range": self.anneal_clip_range}
         return {name: self.anneal_steps for name, does in falls.items() if does and self.anneal_steps is not None}
 
-    def coefficients(self, num_env_steps: int) -> dict[str, float]:
-        """Learning rate and clip range of the next update, after `num_env_steps`."""
-        left = self.remaining_fraction(num_env_steps)
+    def coefficients(self, num_transitions: int) -> dict[str, float]:
+        """Learning rate and clip range of the next update, after training on `num_transitions`."""
+        left = self.remaining_fraction(num_transitions)
         return {
-            "learning_rate": self.scheduled_learning_rate(num_env_steps)
+            "learning_rate": self.scheduled_learning_rate(num_transitions)
             if self.anneal_learning_rate
             else self.learning_rate,
             "clip_range": self.clip_range * (left if self.anneal_clip_range else 1.0),
         }
 
+    def prepare(self) -> Callable[[Rollout], Transitions]:
+        """Map node from rollouts to the columns that the loss gets."""
+        return GAE(discount=self.discount, lambda_=self.gae_lambda)
+
+    def make_loss(self) -> Loss:
+        """Make the loss."""
+        return PPOLoss(self)
+
     def flow(self, task: Task) -> Flow:
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(
-            policy, PPOLoss(self), num_epochs=self.num_epochs, minibatch_size=self.num_rows(policy, self.num_transitions),
+            policy, self.make_loss(), num_epochs=self.num_epochs, minibatch_size=self.resolved_minibatch_size,
+            microbatch_size=self.microbatch_size, sequence_length=self.num_steps,
             stop_above=None if self.target_kl is None else ("approx_kl", 1.5 * self.target_kl),
         )  # fmt: skip
 
         flow = Flow("ppo")
         weights = flow.latest("weights", of=learner)
         rollouts = flow.source("rollout", self.sampler(task, policy), reads=weights, shards=self.shards)
-        advantages = flow.map("gae", GAE(discount=self.discount, lambda_=self.gae_lambda), rollouts)
+        advantages = flow.map("gae", self.prepare(), rollouts)
         batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag, order=self.order)), size=self.shards)
         update = flow.learn("learn", learner, batch)
         flow.publish(update.weights, to=weights)
@@ -166,8 +177,12 @@ class PPOLoss:
         self, networks: Networks, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
     ) -> LossOutput:
         """Loss of one minibatch ``[M, ...]``, and its statistics."""
-        hp, clip, (new, batch) = self.hp, coefficients["clip_range"], evaluated(networks.policy, batch)
-        weight, value = batch["weight"], new.value
+        hp, clip = self.hp, coefficients["clip_range"]
+        new, batch = evaluate_actions(networks.policy, batch)
+        weight, value = (
+            batch["weight"],
+            new.value,
+        )  # weights sum to 1 over the valid rows, so their dot product is a mean
         log_ratio = new.log_prob - batch["log_prob"]
         ratio = log_ratio.exp()
         advantage = batch["advantage"]
@@ -175,8 +190,7 @@ class PPOLoss:
             centered = advantage - weight.dot(advantage)
             advantage = centered / (weight.dot(centered * centered).sqrt() + 1e-8)
 
-        # min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A), written without the clamp
-        surrogate = torch.minimum(ratio * advantage, advantage + clip * advantage.abs())
+        surrogate = clipped_surrogate(ratio, advantage, clip)
         error = (value - batch["target"]).square()
         if hp.clip_range_vf is not None:
             near = batch["value"] + (value - batch["value"]).clamp(-hp.clip_range_vf, hp.clip_range_vf)
@@ -194,3 +208,9 @@ class PPOLoss:
             "clipfrac": weight.dot(((ratio.detach() - 1).abs() > clip).to(weight.dtype)),
         }
         return LossOutput(loss, stats)
+
+    def batch_stats(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Fraction of the variance of the value targets that the values of the old policy explain."""
+        value, target = batch["value"].flatten(), batch["target"].flatten()
+        mask = batch[MASK].flatten().to(value.dtype) if MASK in batch else torch.ones_like(value)
+        return {"explained_variance": explained_variance(value, target, mask)}

@@ -13,7 +13,7 @@ reward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from levada.algorithms.checks import require_bools, require_counts, require_fractions, require_not_negative
-from levada.algorithms.network import NetworkField, find_network
-from levada.algorithms.sequenced import Sequenced
+from levada.algorithms.custom import NetworkField
+from levada.algorithms.sequenced import SequenceReplayAlgorithm
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
@@ -31,15 +30,15 @@ from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.sequences import time_major, unroll
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
+from levada.validation import NonNegativeFloat, PositiveInt, PositiveUnitFloat, UnitFloat
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D2(Sequenced):
+class R2D2(SequenceReplayAlgorithm):
     """Configuration of R2D2. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count sequences."""
 
-    target_update_interval: int = 100
-    """Number of gradient steps between updates of the target network."""
-    tau: float = 1.0
+    target_update_interval: PositiveInt = 100
+    tau: PositiveUnitFloat = 1.0
     """Polyak factor of these updates. 1: copy the online network. Use a small value with target_update_interval=1."""
     double: bool = True
     """Double Q-learning: the online network chooses the next action, the target network evaluates it. Reduces
@@ -48,37 +47,30 @@ class R2D2(Sequenced):
     """Dueling network: separate state value and advantages."""
     prioritized: bool = True
     """Prioritized replay: sample sequences with larger TD errors more often."""
-    epsilon_start: float = 1.0
+    epsilon_start: UnitFloat = 1.0
     """Initial epsilon of epsilon-greedy exploration."""
-    epsilon_end: float = 0.05
+    epsilon_end: UnitFloat = 0.05
     """Final epsilon."""
-    epsilon_steps: int = 10_000
+    epsilon_steps: PositiveInt = 10_000
     """Env steps over which epsilon is annealed."""
-    epsilon_base: float | None = None
+    epsilon_base: UnitFloat | None = None
     """Ape-X: epsilon of the first environment, in place of the three above; the paper has 0.4. Environment i of N keeps
     epsilon_base ** (1 + epsilon_alpha * i / (N - 1)). None: epsilon is annealed."""
-    epsilon_alpha: float = 7.0
+    epsilon_alpha: NonNegativeFloat = 7.0
     """Ape-X: spread of epsilon over the environments. 0: the same epsilon for all."""
     network: NetworkField = None
-    """Custom network as `module:Class`, called with the observation space and the number of actions; a subclass of
+    """Custom network as `module:Class`, called with the observation space and the number of action parameters; a subclass of
     `levada.rl.Recurrent`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_counts(self, "target_update_interval", "epsilon_steps")
-        require_fractions(self, "epsilon_start", "epsilon_end")
-        require_fractions(self, "epsilon_base", or_none=True)
-        require_not_negative(self, "epsilon_alpha")
-        require_bools(self, "double", "dueling")
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the network of action values."""
+        return super().make_network(task) or self.memory(policy_gain=1.0)
 
     def flow(self, task: Task) -> Flow:
         """Step, slice into sequences, store; sample, learn, publish."""
         require_actions(self, task, spaces.Discrete)
-        network = find_network(self.network) or self.memory(policy_gain=1.0)
-        policy = self.policy(task, output="q_values", network=network, dueling=self.dueling)
-        learner = self.learner(
-            policy, R2D2Loss(self), targets=("policy",), target_update_interval=self.target_update_interval
-        )
+        policy = self.policy(task, output="q_values", dueling=self.dueling)
+        learner = self.learner(policy, R2D2Loss(self), targets=("policy",), burn_in=self.burn_in)
         explore = EpsilonGreedy(
             start=self.epsilon_start,
             end=self.epsilon_end,
@@ -86,7 +78,19 @@ class R2D2(Sequenced):
             base=self.epsilon_base,
             alpha=self.epsilon_alpha,
         )
-        return self.replayed(task, learner, explore)
+        sequences = self.sequences
+
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=learner)
+        steps = flow.source("step", self.sampler(task, policy, explore, sequences), reads=weights, shards=self.shards)
+        replay = self.make_replay(flow)
+        flow.store(flow.map("sequences", sequences, steps), to=replay)
+        update = flow.learn("learn", learner, self.sample(flow, replay))
+        flow.publish(update.weights, to=weights, every=self.publish_interval)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
+        flow.report(update.stats)
+        return flow
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,9 @@ class R2D2Loss:
         """Loss of sequences, its statistics, and priorities. Tensors are time-major after the first line."""
         hp, steps = self.hp, time_major(batch)
         # values of the steps and of the observations after them
-        q_t, _ = unroll(networks.policy, steps, hp.burn_in, steps["state"])
-        target_q_t, _ = unroll(networks.target.policy, steps, hp.burn_in, steps["state"])
-        best = target_q_t.of((q_t if hp.double else target_q_t).best())
+        q_t, *_ = unroll(networks.policy, steps, hp.burn_in, steps["state"])
+        target_q_t, *_ = unroll(networks.target.policy, steps, hp.burn_in, steps["state"])
+        best = target_q_t.of((q_t if hp.double else target_q_t).greedy())
         next_q = best.gather(
             0, steps["ahead"] + torch.arange(hp.sequence_length, device=steps["ahead"].device)[:, None]
         )

@@ -11,78 +11,97 @@ reward, the replay stores fixed-length sequences instead of whole episodes, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import torch
-from gymnasium import Space, spaces
-from torch import Tensor, nn
+from gymnasium import spaces
+from torch import Tensor
 
-from levada.algorithms.checks import require_counts, require_fractions, require_numbers
+from levada.algorithms.custom import NetworkField
 from levada.algorithms.sac import Temperature, max_entropy, soft_value, value_of
-from levada.algorithms.sequenced import Sequenced
+from levada.algorithms.sequenced import SequenceReplayAlgorithm
 from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.acting.exploration import PolicySampling
 from levada.rl.acting.sequences import time_major, unroll
-from levada.rl.data.spaces import OBS, has_action_mask, map_nest
+from levada.rl.data.spaces import map_nest
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
+from levada.rl.policies.module import ObservationModule
 from levada.rl.policies.networks import TensorNest
+from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet
+from levada.validation import FiniteFloat, NonNegativeInt, PositiveUnitFloat, UnitFloat
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentSAC(Sequenced):
+class RecurrentSAC(SequenceReplayAlgorithm):
     """Configuration of recurrent SAC. `buffer_size`, `learning_starts`, `batch_size`, `samples_per_insert` count sequences."""
 
-    tau: float = 0.02
+    tau: PositiveUnitFloat = 0.02
     """Polyak factor of the target critics, applied at each gradient step."""
-    log_alpha_init: float = -2.0
+    log_alpha_init: FiniteFloat = -2.0
     """Initial log temperature. Larger values explore more at first."""
-    target_entropy_ratio: float = 0.3
+    target_entropy_ratio: UnitFloat = 0.3
     """Target entropy as a fraction of its maximum, log(number of allowed actions)."""
-    num_random_steps: int = 1_000
+    num_random_steps: NonNegativeInt = 1_000
     """Number of env steps with random actions before the policy acts."""
+    network: NetworkField = None
+    """Custom network of the actor as `module:Class`, called with the observation space and the number of action parameters; a
+    subclass of `levada.rl.Recurrent`."""
+    MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_numbers(self, "log_alpha_init")
-        require_counts(self, "num_random_steps", least=0)
-        require_fractions(self, "target_entropy_ratio")
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the actor's network."""
+        return super().make_network(task) or self.memory(policy_gain=0.01)
 
     def flow(self, task: Task) -> Flow:
         """Step, slice into sequences, store; sample, learn, publish."""
         require_actions(self, task, spaces.Discrete)
-        policy = self.policy(task, network=self.memory(policy_gain=0.01))
+        policy = self.policy(task)
         networks = {
-            "critic": partial(RecurrentCritic, self, policy.observation_space, policy.head.num_params),
+            "critic": partial(RecurrentCritic, policy, self.memory(policy_gain=1.0)),
             "temperature": partial(Temperature, self.log_alpha_init),
         }
         learner = self.learner(
-            policy, RecurrentSACLoss(self, policy.head.num_params), networks=networks, targets=("critic",)
+            policy,
+            RecurrentSACLoss(self, policy.head.num_params),
+            networks=networks,
+            targets=("critic",),
+            burn_in=self.burn_in,
         )
-        return self.replayed(task, learner, PolicySampling(num_random_steps=self.num_random_steps))
+        explore, sequences = PolicySampling(num_random_steps=self.num_random_steps), self.sequences
+
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=learner)
+        steps = flow.source("step", self.sampler(task, policy, explore, sequences), reads=weights, shards=self.shards)
+        replay = self.make_replay(flow)
+        flow.store(flow.map("sequences", sequences, steps), to=replay)
+        update = flow.learn("learn", learner, self.sample(flow, replay))
+        flow.publish(update.weights, to=weights, every=self.publish_interval)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
+        flow.report(update.stats)
+        return flow
 
 
-class RecurrentCritic(nn.Module):
-    """Two values of each action, from one recurrent network."""
+class RecurrentCritic(ObservationModule):
+    """Two values of each action, from one recurrent network that `make_network` makes."""
 
-    def __init__(self, hp: RecurrentSAC, observation_space: Space[Any], num_actions: int) -> None:
-        super().__init__()
-        self._has_mask = has_action_mask(observation_space)
-        space = cast("spaces.Dict", observation_space)[OBS] if self._has_mask else observation_space
-        self.network: RecurrentNet = hp.memory(policy_gain=1.0)(space, 2 * num_actions)
+    def __init__(self, policy: Policy, make_network: Callable[..., RecurrentNet]) -> None:
+        super().__init__(policy)
+        self.network = make_network(policy.inner_space, 2 * policy.head.num_params)
+        self.set_precision()
 
     def forward(self, obs: TensorNest, state: Tensor | None, is_first: Tensor) -> tuple[Tensor, Tensor]:
         """Values ``[2, T, N, A]`` of observations ``[T, N, ...]``, and the state after them. A state of None is zeros."""
-        seen = cast("dict[str, TensorNest]", obs)[OBS] if self._has_mask else obs
         if state is None:
             state = torch.zeros(is_first.shape[1], self.network.state_size, device=is_first.device)
-        params, _, state = self.network.unroll(seen, state, is_first)
+        params, _, state = self.computed(self.network.unroll, self.split(obs)[0], state, is_first)
         return params.unflatten(-1, (2, -1)).movedim(-2, 0), state
 
 
@@ -98,7 +117,7 @@ class RecurrentSACLoss:
         hp, steps = self.hp, time_major(batch)
         log_alpha = networks.temperature()
         alpha = log_alpha.detach().exp()
-        policy, _ = unroll(networks.policy, steps, hp.burn_in, steps["state"])
+        policy, *_ = unroll(networks.policy, steps, hp.burn_in, steps["state"])
         [values] = unroll(networks.critic, steps, hp.burn_in, None)
         [target_values] = unroll(networks.target.critic, steps, hp.burn_in, None)
         # from rescaled values to returns, and back

@@ -5,30 +5,21 @@
 >>> find_algorithm("pop")                             # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
-levada.algorithms.registry.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ...
+levada.algorithms.custom.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ...
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import sys
-from pathlib import Path
 from types import ModuleType
 
 from levada.algorithms import foreign
 from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.custom import AlgorithmError, load_module
 from levada.algorithms.names import ALGORITHMS, first_paragraph
-from levada.flow import LevadaError
-from levada.flow.mistakes import syntax_text
-from levada.rl.envs.user_files import file_of, find_file, load_file
-
-_EXPECTED = "my_module:Class, importable from here, or path/to/file.py:Class"
-
-
-class AlgorithmError(LevadaError, ValueError):
-    """An algorithm does not exist."""
+from levada.rl.envs.user_files import file_of
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -104,36 +95,3 @@ def _no_such_class(where: str, name: str, module: ModuleType) -> str:
     near = difflib.get_close_matches(name, own, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; it has: {', '.join(own) or 'none'}"
     return f"{where} has no algorithm {name!r}{hint}"
-
-
-def load_module(where: str) -> ModuleType:
-    """Load a module by its dotted name or file.
-
-    Raises:
-        AlgorithmError: it does not exist, or is not valid Python.
-    """
-    try:
-        return _load_file(Path(where)) if where.endswith(".py") else _import(where)
-    except SyntaxError as error:
-        raise AlgorithmError(syntax_text(error)) from error
-
-
-def _import(module: str) -> ModuleType:
-    if not module or not all(part.isidentifier() for part in module.split(".")):
-        msg = f"{module!r} is no module; expected {_EXPECTED}"
-        raise AlgorithmError(msg)
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one of its imports does not
-        msg = f"no module {module!r}; expected {_EXPECTED}"
-        raise AlgorithmError(msg) from error
-
-
-def _load_file(path: Path) -> ModuleType:
-    found = find_file(path)
-    if found is None:
-        msg = f"no file {str(path)!r}; expected path/to/file.py:Class"
-        raise AlgorithmError(msg)
-    return load_file(found)

@@ -15,17 +15,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from levada.algorithms.checks import require_fractions, require_numbers
-from levada.algorithms.replayed import Replayed
-from levada.algorithms.suited import require_actions, require_vectors
+from levada.algorithms.custom import NetworkField
+from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.suited import require_actions
 from levada.flow import Flow
-from levada.math import Categorical
+from levada.math import Categorical, td_target
 from levada.rl.acting.exploration import PolicySampling
 from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import ACTION_MASK
@@ -34,25 +34,31 @@ from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weigh
 from levada.rl.policies.critic import Critic, DiscreteCritic
 from levada.rl.policies.heads.box import vector_of
 from levada.rl.policies.networks import actor_network, value_network
+from levada.validation import FiniteFloat, PositiveInt, UnitFloat
 
 
 @dataclass(frozen=True, kw_only=True)
-class SAC(Replayed):
+class SAC(ReplayAlgorithm):
     """Configuration of SAC."""
 
-    log_alpha_init: float = 0.0
+    num_critics: PositiveInt = 2
+    """Number of critics; targets use the smallest. More critics are more pessimistic."""
+    log_alpha_init: FiniteFloat = 0.0
     """Initial log temperature. Larger values explore more at first."""
-    target_entropy: float | None = None
+    target_entropy: FiniteFloat | None = None
     """Box actions: target entropy in nats, of actions scaled to (-1, 1). None: minus the number of action dimensions."""
-    target_entropy_ratio: float = 0.6
+    target_entropy_ratio: UnitFloat = 0.6
     """Discrete actions: target entropy as a fraction of its maximum, log(number of allowed actions). The paper uses 0.98,
     which stays close to a random policy; 0 becomes greedy."""
+    network: NetworkField = None
+    """Custom network of the actor as `module:Class`, called with the observation space and the number of outputs: logits,
+    or means and log standard deviations."""
+    MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_numbers(self, "log_alpha_init")
-        require_numbers(self, "target_entropy", or_none=True)
-        require_fractions(self, "target_entropy_ratio")
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the actor's network."""
+        default = actor_network if isinstance(task.action_space, spaces.Box) else value_network
+        return super().make_network(task) or self.with_network_settings(default)
 
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""
@@ -60,26 +66,32 @@ class SAC(Replayed):
         loss: SACLoss | DiscreteSACLoss
         critic: Callable[[], nn.Module]
         noise = {}
-        if isinstance(task.action_space, spaces.Discrete):
-            policy = self.policy(task, network=partial(value_network, hidden_sizes=self.hidden_sizes))
-            num_actions = policy.head.num_params
-            critic = partial(DiscreteCritic, policy.observation_space, num_actions, hidden_sizes=self.hidden_sizes)
-            loss = DiscreteSACLoss(self, num_actions)
-        else:
-            require_vectors(self, task)
-            assert isinstance(task.action_space, spaces.Box)
-            policy = self.policy(
-                task,
-                network=partial(actor_network, hidden_sizes=self.hidden_sizes),
-                tanh_squash=True,
-                state_dependent_std=True,
-            )
+        if isinstance(task.action_space, spaces.Box):
+            policy = self.policy(task, tanh_squash=True, state_dependent_std=True)
             num_actions = math.prod(task.action_space.shape)
-            critic = partial(Critic, policy.observation_space, policy.action_space, hidden_sizes=self.hidden_sizes)
+            critic = partial(self.with_network_settings(Critic), policy, num=self.num_critics)
             loss, noise = SACLoss(self, num_actions), {"noise": (num_actions,), "next_noise": (num_actions,)}
+        else:
+            policy = self.policy(task)
+            critic = partial(
+                DiscreteCritic, policy, network=self.with_network_settings(value_network), num=self.num_critics
+            )
+            loss = DiscreteSACLoss(self, policy.head.num_params)
         networks = {"critic": critic, "temperature": partial(Temperature, self.log_alpha_init)}
         learner = self.learner(policy, loss, networks=networks, targets=("critic",), noise=noise)
-        return self.replayed(task, learner, PolicySampling(num_random_steps=self.learning_starts))
+        explore, transitions = PolicySampling(num_random_steps=self.learning_starts), self.n_step_returns
+
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=learner)
+        steps = flow.source("step", self.sampler(task, policy, explore, transitions), reads=weights, shards=self.shards)
+        replay = self.make_replay(flow)
+        flow.store(flow.map("n_step", transitions, steps), to=replay)
+        update = flow.learn("learn", learner, self.sample(flow, replay))
+        flow.publish(update.weights, to=weights, every=self.publish_interval)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
+        flow.report(update.stats)
+        return flow
 
 
 class Temperature(nn.Module):
@@ -98,11 +110,11 @@ class Temperature(nn.Module):
 class SACLoss:
     """Losses of critics, actor and temperature (arXiv 1812.05905, equations 5, 7, 9 and 18).
 
-    With reparameterized actions a ~ pi(s) and a' ~ pi(s'):
+    For a replayed transition (s, b, r, s') and reparameterized actions a ~ pi(s) and a' ~ pi(s'):
 
-    - critics: sum_i mean(1/2 (Q_i(s, a_tm1) - y)^2), y = r + discount * (min_i Q'_i(s', a') - alpha log pi(a'|s')).
+    - critics: sum_i mean(1/2 (Q_i(s, b) - y)^2), y = r + discount * (min_i Q'_i(s', a') - alpha log pi(a'|s')).
     - actor: mean(alpha log pi(a|s) - min_i Q_i(s, a)).
-    - temperature: -log(alpha) mean(log pi(a|s) + target entropy).
+    - temperature: -log(alpha) mean(log pi(a|s) + target entropy), with log(alpha) in place of the paper's alpha.
     """
 
     hp: SAC
@@ -112,14 +124,14 @@ class SACLoss:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         log_alpha = networks.temperature()
         alpha = log_alpha.detach().exp()
-        next_action, next_log_prob = _act(networks.policy.frozen, batch["next_obs"], batch["next_noise"])
+        next_action, next_log_prob = _sample_action(networks.policy.frozen, batch["next_obs"], batch["next_noise"])
         next_value = networks.target.critic(batch["next_obs"], next_action).amin(dim=0) - alpha * next_log_prob
-        target = (batch["reward"] + batch["discount"] * next_value).detach()
+        target = td_target(batch["reward"], batch["discount"], next_value)
         values = networks.critic(batch["obs"], batch["action"])
         errors = values - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
 
-        action, log_prob = _act(networks.policy, batch["obs"], batch["noise"])
+        action, log_prob = _sample_action(networks.policy, batch["obs"], batch["noise"])
         actor_loss = (alpha * log_prob - networks.critic.frozen(batch["obs"], action).amin(dim=0)).mean()
         target_entropy = -float(self.num_actions) if self.hp.target_entropy is None else self.hp.target_entropy
         alpha_loss = -(log_alpha * (log_prob.detach() + target_entropy).mean()).sum()
@@ -130,7 +142,7 @@ class SACLoss:
         return LossOutput(critic_loss + actor_loss + alpha_loss, stats, self.hp.priorities(errors))
 
 
-def _act(policy: Net, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
+def _sample_action(policy: Net, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Reparameterized actions ``[N, A]`` with gradient, and their log-densities ``[N]`` as if their range were (-1, 1). The
     target entropy must not depend on the units of the actions.
     """
@@ -146,7 +158,7 @@ class DiscreteSACLoss:
 
     With the soft value V of `soft_value` (equations 4, 5, 10, 11 and 12):
 
-    - critics: sum_i mean(1/2 (Q_i(s, a) - y)^2), y = r + discount * V'(s').
+    - critics: sum_i mean(1/2 (Q_i(s, b) - y)^2), y = r + discount * V'(s'), for a replayed transition (s, b, r, s').
     - actor: -mean(V(s)), with gradient to the policy only.
     - temperature: log(alpha) mean(H(pi(s)) - target entropy).
     """
@@ -158,11 +170,11 @@ class DiscreteSACLoss:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         log_alpha = networks.temperature()
         alpha = log_alpha.detach().exp()
-        policy_t, _ = networks.policy.frozen(batch["next_obs"])
+        policy_t, *_ = networks.policy.frozen(batch["next_obs"])
         next_value = soft_value(policy_t, networks.target.critic(batch["next_obs"]), alpha)
-        target = (batch["reward"] + batch["discount"] * next_value).detach()
+        target = td_target(batch["reward"], batch["discount"], next_value)
         values = networks.critic(batch["obs"])
-        policy_tm1, _ = networks.policy(batch["obs"])
+        policy_tm1, *_ = networks.policy(batch["obs"])
         chosen = value_of(values, batch["action"])
         errors = chosen - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()

@@ -19,65 +19,66 @@ from typing import Literal
 
 from torch import Tensor
 
-from levada.algorithms.checks import ConfigError, require_bools, require_choice, require_counts, require_fractions
-from levada.algorithms.replayed import Replayed
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.replayed import ReplayAlgorithm
 from levada.rl.acting.sequences import Sequences
 from levada.rl.policies.recurrent import RecurrentNet
+from levada.validation import NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequenced(Replayed):
+class SequenceReplayAlgorithm(ReplayAlgorithm):
     """Base configuration. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count sequences."""
 
-    num_envs: int = 8
-    num_steps: int = 20
+    num_envs: PositiveInt = 8
+    num_steps: PositiveInt = 20
     """Number of steps per environment between two looks at newer weights. More steps copy the burn-in less often and act with
     older weights."""
-    sequence_length: int = 20
+    sequence_length: PositiveInt = 20
     """Number of steps per sequence that are learned from. Longer sequences learn longer dependencies."""
-    burn_in: int = 10
+    burn_in: NonNegativeInt = 10
     """Number of steps before them that only warm up the recurrent state. More steps rely less on stale states and take
     longer."""
-    overlap: int = 0
+    overlap: NonNegativeInt = 0
     """Number of steps that consecutive sequences share, beside the burn-in."""
-    buffer_size: int = 10_000
+    buffer_size: PositiveInt = 10_000
     """Replay buffer size, in sequences. The oldest are overwritten."""
-    learning_starts: int = 50
+    learning_starts: PositiveInt = 50
     """Number of sequences stored before the first gradient step."""
-    samples_per_insert: float = 16.0
+    samples_per_insert: PositiveFloat = 16.0
     """Average number of times a sequence is sampled. Larger values learn more from a step and take longer."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Number of sequences per gradient step."""
-    num_gradient_steps: int = 4
-    n_step: int = 3
-    max_priority_weight: float = 0.9
+    num_gradient_steps: PositiveInt = 4
+    n_step: PositiveInt = 3
+    max_priority_weight: UnitFloat = 0.9
     """Weight eta of the largest TD error in a sequence's priority; the mean error has weight 1 - eta."""
     value_rescaling: bool = True
     """Value rescaling: learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of the return, which tolerates returns of any
     scale."""
-    max_grad_norm: float | None = 10.0
-    hidden_sizes: tuple[int, ...] = (64,)
+    max_grad_norm: PositiveFloat | None = 10.0
+    hidden_sizes: tuple[PositiveInt, ...] = (64,)
     """Widths of the layers before the recurrent layer."""
-    rnn_size: int = 64
+    rnn_size: PositiveInt = 64
     """Number of units of the recurrent layer."""
     rnn_type: Literal["lstm", "gru"] = "lstm"
     """Recurrent layer. `gru` is smaller and faster."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "sequence_length", "rnn_size")
-        require_counts(self, "burn_in", "overlap", least=0)
-        require_bools(self, "value_rescaling")
-        require_fractions(self, "max_priority_weight")
-        require_choice(self, "rnn_type", "lstm", "gru")
         if self.overlap >= self.sequence_length:
             length = f"sequence_length={self.sequence_length}"
             msg = f"{type(self).__name__}(overlap={self.overlap}): expected an integer below {length}"
             raise ConfigError(msg)
 
     @property
-    def cut(self) -> Sequences:
-        """Converter from steps to sequences."""
+    def stride(self) -> int:
+        """Number of env steps of one environment per sequence."""
+        return self.sequences.stride
+
+    @property
+    def sequences(self) -> Sequences:
+        """Stage from steps to sequences, the rows of the replay."""
         return Sequences(
             discount=self.discount, length=self.sequence_length, burn_in=self.burn_in, overlap=self.overlap, num_steps=self.n_step
         )  # fmt: skip
@@ -94,6 +95,8 @@ class Sequenced(Replayed):
     def memory(self, policy_gain: float) -> Callable[..., RecurrentNet]:
         """Make a factory of recurrent networks; `policy_gain`: initial scale of the output layer."""
         return partial(
-            RecurrentNet, hidden_sizes=self.hidden_sizes, rnn_size=self.rnn_size, rnn_type=self.rnn_type, activation="relu",
+            self.with_network_settings(RecurrentNet),
+            rnn_size=self.rnn_size,
+            rnn_type=self.rnn_type,
             policy_gain=policy_gain,
-        )  # fmt: skip
+        )

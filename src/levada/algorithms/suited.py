@@ -8,7 +8,6 @@ from typing import Any
 from gymnasium import Space, spaces
 
 from levada.algorithms.algorithm import Algorithm
-from levada.rl.data.images import is_image
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.task import Task
 
@@ -34,23 +33,3 @@ def require_actions(config: Algorithm, task: Task, *kinds: type[Space[Any]]) -> 
         hint = f"; for these there are {', '.join(instead)}" if instead else ""
         msg = f"{type(config).__name__} needs {expected} actions, but {task.name!r} has {space}{hint}"
         raise SpaceError(msg)
-
-
-def require_vectors(config: Algorithm, task: Task) -> None:
-    """Require observations that are vectors or discrete: a critic of observations and actions flattens its inputs.
-
-    Raises:
-        SpaceError: they are images, a Dict or a Tuple; suggests what to do.
-    """
-    space = task.observation_space
-    if is_image(space):
-        kind, wrapper = "images", "an ObservationWrapper that makes a vector of them"
-    elif isinstance(space, spaces.Dict | spaces.Tuple):
-        kind, wrapper = f"a {type(space).__name__}", "gymnasium.wrappers.FlattenObservation"
-    else:
-        return
-    msg = (
-        f"{type(config).__name__} with Box actions takes vectors as observations, but {task.name!r} shows {kind}: {space}; put "
-        f"{wrapper} around it, or take ppo, a2c or impala, which take images, Dict and Tuple"
-    )
-    raise SpaceError(msg)

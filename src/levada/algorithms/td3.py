@@ -10,19 +10,20 @@ Targets use the smaller of two critics and add noise to target actions, and the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from levada.algorithms.checks import require_counts, require_not_negative
-from levada.algorithms.replayed import Replayed
-from levada.algorithms.suited import require_actions, require_vectors
+from levada.algorithms.custom import NetworkField
+from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.suited import require_actions
 from levada.flow import Flow
+from levada.math import td_target
 from levada.rl.acting.exploration import GaussianNoise
 from levada.rl.compute.functional import Net
 from levada.rl.envs.task import Task
@@ -30,44 +31,59 @@ from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weigh
 from levada.rl.policies.critic import Critic
 from levada.rl.policies.heads.box import vector_of
 from levada.rl.policies.networks import actor_network
+from levada.validation import NonNegativeFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3(Replayed):
+class TD3(ReplayAlgorithm):
     """Configuration of TD3."""
 
-    num_critics: int = 2
+    num_critics: PositiveInt = 2
     """Number of critics; targets use the smallest. More critics are more pessimistic."""
-    policy_delay: int = 2
+    target_update_interval: PositiveInt = 1
+    """Number of actor gradient steps between updates of the target networks."""
+    policy_delay: PositiveInt = 2
     """Number of critic gradient steps per actor gradient step."""
-    exploration_noise: float = 0.1
+    exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the exploration noise, as a fraction of half the action range."""
-    target_policy_noise: float = 0.2
+    target_policy_noise: NonNegativeFloat = 0.2
     """Standard deviation of the noise on target actions, as a fraction of half their range."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: NonNegativeFloat = 0.5
     """Clip range of that noise, in the same unit."""
+    network: NetworkField = None
+    """Custom network of the actor as `module:Class`, called with the observation space and the number of outputs: means of the
+    actions."""
+    MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_counts(self, "num_critics", "policy_delay")
-        require_not_negative(self, "exploration_noise", "target_policy_noise", "target_noise_clip")
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the actor's network."""
+        return super().make_network(task) or self.with_network_settings(actor_network)
 
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""
         require_actions(self, task, spaces.Box)
-        require_vectors(self, task)
-        network = partial(actor_network, hidden_sizes=self.hidden_sizes)
-        policy = self.policy(task, tanh_squash=True, network=network)
+        policy = self.policy(task, tanh_squash=True)
         space = cast("spaces.Box", policy.action_space)
-        critic = partial(Critic, policy.observation_space, space, hidden_sizes=self.hidden_sizes, num=self.num_critics)
+        critic = partial(self.with_network_settings(Critic), policy, num=self.num_critics)
         learner = self.learner(
             policy, TD3Loss(self, space), networks={"critic": critic}, targets=("policy", "critic"),
-            target_update_interval=self.policy_delay,
+            target_update_interval=self.target_update_interval * self.policy_delay,
             update_every={"policy": self.policy_delay}, noise={"noise": (math.prod(space.shape),)},
         )  # fmt: skip
-        return self.replayed(
-            task, learner, GaussianNoise(std=self.exploration_noise, num_random_steps=self.learning_starts)
-        )
+        explore = GaussianNoise(std=self.exploration_noise, num_random_steps=self.learning_starts)
+        transitions = self.n_step_returns
+
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=learner)
+        steps = flow.source("step", self.sampler(task, policy, explore, transitions), reads=weights, shards=self.shards)
+        replay = self.make_replay(flow)
+        flow.store(flow.map("n_step", transitions, steps), to=replay)
+        update = flow.learn("learn", learner, self.sample(flow, replay))
+        flow.publish(update.weights, to=weights, every=self.publish_interval)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
+        flow.report(update.stats)
+        return flow
 
 
 @dataclass(frozen=True)
@@ -87,9 +103,9 @@ class TD3Loss:
         low, high = (torch.from_numpy(end.reshape(-1)).to(batch["noise"]) for end in ends)
         limit = self.hp.target_noise_clip
         noise = (self.hp.target_policy_noise * batch["noise"]).clamp(-limit, limit) * (0.5 * (high - low))
-        next_action = (_best(networks.target.policy, batch["next_obs"]) + noise).clamp(low, high)
+        next_action = (_actor_action(networks.target.policy, batch["next_obs"]) + noise).clamp(low, high)
         next_q = networks.target.critic(batch["next_obs"], next_action).amin(dim=0)
-        target = (batch["reward"] + batch["discount"] * next_q).detach()
+        target = td_target(batch["reward"], batch["discount"], next_q)
         values = networks.critic(batch["obs"], batch["action"])
         errors = values - target
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
@@ -97,11 +113,11 @@ class TD3Loss:
         stats = {"critic_loss": critic_loss, "q_values": values.mean()}
         if not networks.policy.learns:
             return LossOutput(critic_loss, stats | {"actor_loss": torch.full_like(critic_loss, torch.nan)}, priorities)
-        actor_loss = -networks.critic.frozen(batch["obs"], _best(networks.policy, batch["obs"]))[0].mean()
+        actor_loss = -networks.critic.frozen(batch["obs"], _actor_action(networks.policy, batch["obs"]))[0].mean()
         return LossOutput(critic_loss + actor_loss, stats | {"actor_loss": actor_loss}, priorities)
 
 
-def _best(policy: Net, obs: Any) -> Tensor:
+def _actor_action(policy: Net, obs: Any) -> Tensor:
     """Deterministic actions ``[N, A]`` of the actor, with gradient."""
     distribution = vector_of(policy(obs)[0])
     action: Tensor = distribution.squash(distribution.base.mean)

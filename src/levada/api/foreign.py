@@ -19,7 +19,7 @@ from levada.run.storage.trust import UntrustedError, why_no_key
 KNOWN = {
     "algorithm_class": ("levada",),
     "env": ("gymnasium", "ale_py"),
-    "network": ("levada",),
+    "network": ("levada",),  # and a feature extractor
     "optimizer": ("torch",),
 }
 """Setting -> packages that a foreign run may name in it."""

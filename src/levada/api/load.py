@@ -14,9 +14,10 @@ from typing import Any, get_type_hints
 import msgspec
 
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.registry import AlgorithmError, find_algorithm
-from levada.algorithms.replayed import Replayed
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.custom import AlgorithmError
+from levada.algorithms.registry import find_algorithm
+from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.api.foreign import check_code, check_env_kwargs
 from levada.api.options import Env, check_integers
 from levada.api.run import Result, build
@@ -70,7 +71,7 @@ def load(
     directory = RunDirectory.open(path, trust=trust)
     look_in(at)
     config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
-    if isinstance(config, FromRollouts | Replayed):  # acting needs no GPU, and this machine may have none
+    if isinstance(config, RolloutAlgorithm | ReplayAlgorithm):  # acting needs no GPU, and this machine may have none
         config = dataclasses.replace(config, device="cpu")
     task = read_task(directory) if env is None else given_task(directory, env)
     with saying_where_to_look(directory):
@@ -297,6 +298,9 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
                 f"({error}); give the algorithm, as in levada.load(path, algorithm={cls.__name__}(...))"
             )
             raise LoadError(msg) from error
+    device = directory.config.settings.get("device")
+    if device is not None and device.origin == "machine":
+        values["device"] = "auto"  # it was chosen for the machine of the run, which may be another
     return cls(**values)
 
 

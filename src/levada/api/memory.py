@@ -183,8 +183,9 @@ def _entry_nbytes(flow: Flow, source: Node, *, whole: bool = False) -> int | Non
 
 def _is_ours(network: Any) -> bool:
     """Whether building the network only creates layers: the default network, or a class of this package with its settings."""
-    made_by = network.func if isinstance(network, partial) else network
-    return network is None or getattr(made_by, "__module__", "").startswith("levada.rl.")
+    if isinstance(network, partial):
+        return "features_extractor" not in network.keywords and _is_ours(network.func)
+    return network is None or getattr(network, "__module__", "").startswith("levada.rl.")
 
 
 def _num_weights(policy: Policy) -> int:

@@ -12,8 +12,8 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.dqn import DQN
 from levada.algorithms.presets import PRESETS
 from levada.algorithms.registry import algorithm_name
-from levada.algorithms.replayed import Replayed
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
 from levada.rl.envs.task import Task
@@ -26,17 +26,17 @@ ENOUGH_N_STEP: Final = 3
 
 def default_until(config: Algorithm) -> str:
     """Default stopping condition: the end of the last schedule, or `DEFAULT_STEPS` env steps."""
-    return f"steps={max(config.horizons.values(), default=DEFAULT_STEPS)}"
+    return f"steps={max(config.annealed_over.values(), default=DEFAULT_STEPS)}"
 
 
 class Watch:
     """Source of notes for the user before and during a run."""
 
     def __init__(self, config: Algorithm, task: Task, until: Until) -> None:
-        self._falls = config.horizons
+        self._falls = config.annealed_over
         self._until = until
         self._has_ended = False
-        num_envs = config.num_envs * config.shards if isinstance(config, FromRollouts | Replayed) else 1
+        num_envs = config.num_envs * config.shards if isinstance(config, RolloutAlgorithm | ReplayAlgorithm) else 1
         self._stagnation = Stagnation(
             until, goal=task.reward_threshold, num_envs=num_envs, advice=advice(config, task)
         )  # fmt: skip
@@ -87,14 +87,14 @@ def _ideas(config: Algorithm, task: Task) -> Iterator[str]:
         yield f"more exploration ({'target_entropy_ratio=0.9' if is_discrete else 'log_alpha_init=2'})"
     elif isinstance(config, TD3):
         yield f"more exploration (exploration_noise={max(0.3, 3 * config.exploration_noise):g})"
-    elif isinstance(config, FromRollouts) and isinstance(task.action_space, spaces.Box):
+    elif isinstance(config, RolloutAlgorithm) and isinstance(task.action_space, spaces.Box):
         yield f"more exploration (log_std_init={config.log_std_init + 1:g})"
-    elif isinstance(config, FromRollouts):
+    elif isinstance(config, RolloutAlgorithm):
         yield f"more exploration (entropy_coef={max(0.01, 3 * config.entropy_coef):g})"
-    if isinstance(config, Replayed):
+    if isinstance(config, ReplayAlgorithm):
         if config.n_step < ENOUGH_N_STEP:
             yield f"targets over more steps (n_step={ENOUGH_N_STEP})"
-    elif isinstance(config, FromRollouts):
+    elif isinstance(config, RolloutAlgorithm):
         if not config.normalize_obs and isinstance(task.observation_space, spaces.Box):
             yield "normalize_obs=True"
         if not config.normalize_reward:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
@@ -23,6 +23,7 @@ from levada.runners.deployments import check_threads
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
+from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 Env = str | EnvFactory | Task
 
@@ -39,17 +40,17 @@ class Options:
     """Stopping condition: `return=475` (mean return of the last 100 episodes), `steps=100_000` (env steps), `updates=30`,
     `episodes=500`, `minutes=2`, or several of them. By default `anneal_steps` env steps if the algorithm anneals, 1,000,000
     otherwise."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Random seed. Inline, the same seed gives the same bits on the same machine."""
     on: str = "inline"
     """Deployment. `inline`: everything in one thread. `processes`, `processes:2`: more cores. `auto`: measure briefly and
     choose."""
     out: str | None = None
     """Directory of the run; must be new or empty. By default a new one in runs/."""
-    threads: int = 1
+    threads: PositiveInt = 1
     """Number of threads of torch and numpy in the learner. Results depend on it, so the default is the same on every machine.
     More threads pay off for images and wide networks on idle cores."""
-    checkpoint_every_updates: int | Literal["auto"] | None = "auto"
+    checkpoint_every_updates: PositiveInt | Literal["auto"] | None = "auto"
     """Number of updates between checkpoints, from which `levada resume` continues; one more is saved at the end. `auto`:
     about every ten seconds, after a multiple of ten updates. None: only at the end."""
     save_replays: bool = False
@@ -65,17 +66,9 @@ class Options:
     processors. `off`: what the processor has."""
 
     def __post_init__(self) -> None:
-        numbers: dict[str, tuple[Any, int]] = {"seed": (self.seed, 0), "threads": (self.threads, 1)}
-        if self.checkpoint_every_updates not in ("auto", None):
-            numbers["checkpoint_every_updates"] = (self.checkpoint_every_updates, 1)
         if self.seed is None:
             msg = "seed=None: expected an integer >= 0, for a run can be repeated; seed=random.randrange(2**32) is a new one"
             raise ConfigError(msg)
-        check_integers(numbers)
-        if self.portable not in get_args(Mode):
-            msg = f"portable={self.portable!r}: expected 'auto', 'on' or 'off'"
-            raise ConfigError(msg)
-        check_threads("", self.threads)
         if self.until is not None:
             Until.parse(self.until)
         for name in ("out", "init_from"):
@@ -85,10 +78,8 @@ class Options:
         if not isinstance(self.on, str):
             msg = f"on={self.on!r}: expected the name of a deployment, such as 'inline' or 'processes:2'"
             raise ConfigError(msg)
-        for name in ("save_replays", "tensorboard"):
-            if not isinstance(getattr(self, name), bool):
-                msg = f"{name}={getattr(self, name)!r}: expected True or False"
-                raise ConfigError(msg)
+        check_fields(self, ConfigError, owner="")
+        check_threads("", self.threads)
 
 
 def configure(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 import msgspec
 
@@ -29,6 +31,7 @@ from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
 from levada.memory import machine_memory
 from levada.portable import differences, machine
+from levada.rl.envs.task import Task
 from levada.rl.policies import precision
 from levada.run.display.displays import Mode, displayed
 from levada.run.display.printable import printable
@@ -95,7 +98,7 @@ def resume(
         options = _options(directory)
         place = deployment(directory.config.identity.deployment if on is None else on)
         with sys_exit_is_an_error(), saying_where_to_look(directory):
-            flow = build_again(directory, config, task)
+            flow = build_again(directory, _resolved(config, directory, task), task)
         if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
             shown.note(memory)
         identity = directory.config.identity
@@ -141,6 +144,14 @@ def resume(
                 directory, monitor, display=shown, instruments=instruments, state=state,
                 rewind_to=-1 if saved is None else monitor.updates,
             )  # fmt: skip
+
+
+def _resolved(config: Algorithm, directory: RunDirectory, task: Task) -> Algorithm:
+    """Decide the fields that depend on the machine: the precision stays that of the run, the device need not."""
+    known: Any = directory.config.identity.precision
+    if getattr(config, "precision", None) == "auto" and known in get_args(precision.Precision):
+        config = dataclasses.replace(config, precision=known)  # type: ignore[call-arg]
+    return config.resolved(task)[0]
 
 
 def _options(directory: RunDirectory) -> Options:

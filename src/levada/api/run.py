@@ -26,7 +26,7 @@ from levada.run.display.displays import Display, UntilClosed
 from levada.run.display.text import summary_text
 from levada.run.identity import Identity
 from levada.run.interrupt import Interrupted
-from levada.run.loop import execute
+from levada.run.loop import Loop
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.storage.directory import RunDirectory
@@ -121,12 +121,13 @@ class Job:
                 try:
                     if rewind_to is not None:
                         directory.rewind(rewind_to)
-                    summary, is_interrupted = _executed(
-                        run, identity=self.identity, until=self.until, monitor=monitor, directory=directory,
+                    loop = Loop(
+                        identity=self.identity, until=self.until, monitor=monitor, directory=directory,
                         sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=shown,
                         arrays_of=lambda: pack(run.save(self.save_replays)), params_of=lambda: _weights(run),
                         watch=watch, is_whole=lambda: _is_whole(run), checkpoint_every_updates=every, checkpoint_every_s=every_s,
                     )  # fmt: skip
+                    summary, is_interrupted = _executed(loop, run)
                     policy = _policies(run)[0]
                 except BaseException:
                     run.close()
@@ -148,10 +149,10 @@ class Job:
         return sinks
 
 
-def _executed(*args: Any, **options: Any) -> tuple[Summary, bool]:
-    """Return the result of `execute`, and whether Ctrl-C ended it."""
+def _executed(loop: Loop, run: Any) -> tuple[Summary, bool]:
+    """Return the summary, and whether Ctrl-C ended the run."""
     try:
-        return execute(*args, **options), False
+        return loop.execute(run), False
     except Interrupted as stop:
         return stop.result, True
 

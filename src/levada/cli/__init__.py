@@ -14,6 +14,7 @@ first signal the update is finished and everything is saved, so the run can be e
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import sys
 import time
@@ -36,6 +37,8 @@ VERBS = {
 
 LOADING = ("train", "resume", "eval")
 """Commands that import torch, which takes seconds."""
+TIMED = ("train", "resume")
+"""Commands that report how long they took, from here on."""
 SILENT = {"-h", "--help", "--quiet", "--json"}
 _LARGEST_CONFIG = 1 << 24
 """Maximum size in bytes of a config.json that is read before a run is opened."""
@@ -43,18 +46,17 @@ _LARGEST_CONFIG = 1 << 24
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    began_s = time.perf_counter()
     args = list(sys.argv[1:] if argv is None else argv)
     with suppress(FileNotFoundError):  # the working directory was removed
         if (here := os.getcwd()) not in sys.path:
             sys.path.append(here)  # for `--env my_module:Mine-v0`; last, so that no file here hides a library
-    code = guarded(lambda: _dispatch(args, began_s))
+    code = guarded(lambda: _dispatch(args))
     if argv is None:
         end_left_threads(code)
     return code
 
 
-def _dispatch(args: list[str], began_s: float) -> int:
+def _dispatch(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         print(_usage())
         return 0
@@ -69,10 +71,11 @@ def _dispatch(args: list[str], began_s: float) -> int:
         hint = f"did you mean `levada {near[0]}`?" if near else f"there are: {', '.join(VERBS)}"
         msg = f"no command {verb!r}; {hint}"
         raise UsageError(msg)
+    timing = {"began_s": time.perf_counter()} if verb in TIMED else {}
     fix(_mode(verb, rest))
     if verb in LOADING and not SILENT & set(rest) and sys.stderr is not None and sys.stderr.isatty():
         tell("levada: loading", end="\r")  # the next output overwrites it
-    return _command(verb)(rest, began_s)
+    return _command(verb)(rest, **timing)
 
 
 def _mode(verb: str, args: list[str]) -> Mode:
@@ -99,20 +102,10 @@ def _recorded_mode(args: list[str]) -> Mode:
     return "off"
 
 
-def _command(verb: str) -> Callable[[list[str], float], int]:
-    # imported on use: `levada --help` should not wait for torch
-    if verb == "train":
-        from levada.cli.train import train as command
-    elif verb == "resume":
-        from levada.cli.resume import resume as command
-    elif verb == "eval":
-        from levada.cli.evaluate import evaluate as command
-    elif verb == "show":
-        from levada.cli.show import show as command
-    elif verb == "check":
-        from levada.cli.show import check as command
-    else:
-        from levada.cli.algorithms import algorithms as command
+def _command(verb: str) -> Callable[..., int]:
+    """Import a command when it is used: `levada --help` should not wait for torch."""
+    module, name = {"eval": ("evaluate", "evaluate"), "check": ("show", "check")}.get(verb, (verb, verb))
+    command: Callable[..., int] = getattr(importlib.import_module(f"levada.cli.{module}"), name)
     return command
 
 

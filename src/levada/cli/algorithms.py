@@ -9,9 +9,8 @@ from levada.algorithms.names import ALGORITHMS, summary
 from levada.cli.errors import UsageError
 
 
-def algorithms(args: list[str], began_s: float) -> int:
+def algorithms(args: list[str]) -> int:
     """List the algorithms with the first line of their description."""
-    del began_s
     if {"-h", "--help"} & set(args):
         print("usage: levada algorithms\n\nList the algorithms.")
         return 0

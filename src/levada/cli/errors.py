@@ -34,7 +34,7 @@ from levada.flow.errors import LevadaError
 from levada.flow.mistakes import place_of
 from levada.flow.strays import StrayError
 from levada.run.display.closed_pipes import CLOSED
-from levada.run.display.printable import printable
+from levada.run.display.printable import plain_warning, printable
 from levada.run.storage.files import short
 from levada.run.user_exit import ExitError, OwnExit, sys_exit_is_an_error
 
@@ -134,8 +134,8 @@ def in_our_words(said: str) -> str:
     --seed one: expected an integer
     >>> print(in_our_words("Error parsing --checkpoint: no type matching {None}|INT could be instantiated from ['x']."))
     --checkpoint x: expected an integer or None
-    >>> print(in_our_words("invalid choice 'elu' for argument '--activation'. Expected one of ('tanh', 'relu')."))
-    --activation elu: expected relu or tanh
+    >>> print(in_our_words("invalid choice 'swish' for argument '--activation'. Expected one of ('tanh', 'relu')."))
+    --activation swish: expected relu or tanh
     """
     for pattern, put in _SAYINGS:
         if match := re.fullmatch(pattern, said):
@@ -246,11 +246,6 @@ def _show_warning(
         tell(f"levada: warning: {plain_warning(message)}")
     else:
         print(printable(f"levada: warning: {plain_warning(message)}"), file=file)
-
-
-def plain_warning(message: Warning | str) -> str:
-    """Text of a warning, without Gymnasium's colors and prefix."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")
 
 
 def _report(error: BaseException, directory: RunDirectory | None) -> int:

@@ -45,9 +45,8 @@ class EvalOptions:
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
 
 
-def evaluate(args: list[str], began_s: float) -> int:
+def evaluate(args: list[str]) -> int:
     """Play whole episodes and print their statistics."""
-    del began_s
     options = parse_run(EvalOptions, "eval", args)
     with ExitStack() as closing:
         stdout = closing.enter_context(reserved_stdout()) if options.json else sys.stdout

@@ -15,23 +15,24 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import UnionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 import tyro
 
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.fields import GROUPS, OWN, elsewhere, grouped, meanings
+from levada.algorithms.fields import GROUPS, OWN, grouped, meanings
 from levada.algorithms.foreign import here, on_the_command_line, option
+from levada.algorithms.hints import elsewhere
 from levada.algorithms.names import ALGORITHMS
-from levada.algorithms.presets import preset
+from levada.algorithms.presets import PRESETS, preset
 from levada.algorithms.registry import algorithm_home, algorithm_name, describe, find_algorithm
 from levada.api import configure
 from levada.api import settings as read_settings
 from levada.cli.errors import ParserExit, UsageError, parsing
 from levada.rl.envs.task import MaskOption, Task, Vectorization
 from levada.run.identity import Origin, Setting
+from levada.validation import accepted
 
 _SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}
 """Field -> short form of its option."""
@@ -69,7 +70,7 @@ class EnvOption:
     """Limit of the rewards that are learned from, on both sides of zero; reported returns are not clipped. By default no
     limit; 1 for Atari."""
     life_loss: tyro.conf.FlagCreatePairsOff[bool] = False
-    """End an episode for the learner at each loss of a life."""
+    """Treat the loss of a life as the end of an episode for the learner; the game continues."""
     config: Annotated[str | None, tyro.conf.arg(metavar="RUN/config.json")] = None
     """Settings of an earlier run in place of the defaults: algorithm, environment, options and fields. Options on the command
     line take precedence."""
@@ -223,7 +224,7 @@ def _shown(name: str, hint: Any, value: Any, text: str, is_unset: bool) -> Any:
     about: dict[str, Any] = {"help": text}
     if name in _SHORT:
         about["aliases"] = [option(_SHORT[name])]
-    if metavar := _METAVARS.get(name) or _or_none(hint):
+    if metavar := _METAVARS.get(name) or _placeholder(hint):
         about["metavar"] = metavar
     if value is None or value in ((), {}):
         about["help_behavior_hint"] = "(default: None)" if "None" in text else ""
@@ -232,18 +233,15 @@ def _shown(name: str, hint: Any, value: Any, text: str, is_unset: bool) -> Any:
     return Annotated[(hint, tyro.conf.arg(**about), *([tyro.conf.DisallowNone] if is_unset else []))]
 
 
-def _or_none(hint: Any) -> str | None:
-    """Placeholder of a value that may be None, with None last; None for the parser's own placeholder.
+def _placeholder(hint: Any) -> str | None:
+    """Placeholder of a value, with its range; None for the parser's own placeholder.
 
-    >>> _or_none(int | None), _or_none(Literal["lstm", "gru"] | None), _or_none(int)
-    ('INT|None', '{lstm,gru,None}', None)
+    >>> from levada.validation import PositiveInt
+    >>> _placeholder(PositiveInt | None), _placeholder(bool)
+    ('INT>=1|None', None)
     """
-    if get_origin(hint) not in (Union, UnionType) or len(get_args(hint)) != 2 or type(None) not in get_args(hint):
-        return None
-    (kind,) = set(get_args(hint)) - {type(None)}
-    if get_origin(kind) is Literal:
-        return f"{{{','.join(map(str, get_args(kind)))},None}}"
-    return f"{kind.__name__.upper()}|None" if isinstance(kind, type) else None
+    known = None if hint is bool else accepted(hint)
+    return None if known is None or known.metavar == "STR" else known.metavar
 
 
 def origins(parsed: Parsed[Any]) -> Mapping[str, Origin]:
@@ -346,6 +344,8 @@ def _description(cls: type[Algorithm], env: str | None) -> str:
     text = describe(cls)
     if env is not None and preset(algorithm_name(cls), env):
         text += f" Defaults are those of the preset for {env}."
+    elif env is None and algorithm_name(cls) in PRESETS:
+        text += " Presets for some environments replace these defaults: add --env ENV to see them."
     # the parser joins lines, except indented ones
     return textwrap.fill(text, shutil.get_terminal_size().columns, subsequent_indent="  ")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import traceback
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import gymnasium
 import tyro
-from gymnasium.utils.env_checker import check_env
 
 from levada.api import build
-from levada.cli.errors import UsageError, plain_warning, say
+from levada.cli.errors import UsageError, say
 from levada.cli.parse import EnvOption, parse
 from levada.flow import FlowError
-from levada.rl.envs.task import Task, TaskError, single_env
+from levada.testing import check_env
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +32,8 @@ class CheckOptions(EnvOption):
     """Also refuse whatever makes the result depend on timing."""
 
 
-def show(args: list[str], began_s: float) -> int:
+def show(args: list[str]) -> int:
     """Print or draw the flow of an algorithm."""
-    del began_s
     parsed = parse("show", ShowOptions, args)
     if parsed.options.svg is not None and parsed.options.mermaid:
         raise UsageError("--svg and --mermaid contradict each other: leave one out")
@@ -59,14 +54,13 @@ def show(args: list[str], began_s: float) -> int:
     return 0
 
 
-def check(args: list[str], began_s: float) -> int:
+def check(args: list[str]) -> int:
     """Check the flow of an algorithm, and the environment against Gymnasium's contract."""
-    del began_s
     parsed = parse("check", CheckOptions, args)
     task = parsed.options.task
     flow = build(parsed.config, task)
     problems = flow.problems(reproducible=parsed.options.reproducible)
-    remarks = _env_remarks(task)
+    remarks = [f"remark: {remark}" for remark in check_env(task)]
     if any(problem.severity == "error" for problem in problems):
         raise FlowError(flow.name, problems)
     for line in [*map(str, problems), *remarks]:
@@ -74,26 +68,3 @@ def check(args: list[str], began_s: float) -> int:
     noun = "remark" if len(problems) + len(remarks) == 1 else "remarks"
     say(f"{flow.name} on {task.name}: checked, {len(problems) + len(remarks) or 'no'} {noun}")
     return 0
-
-
-def _env_remarks(task: Task) -> list[str]:
-    """Warnings of Gymnasium's environment checker.
-
-    Raises:
-        TaskError: the environment breaks the contract.
-    """
-    env = single_env(task)
-    if env is None:
-        return []
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            check_env(env.unwrapped, skip_render_check=True)
-    except AssertionError as error:
-        if not traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(Path(gymnasium.__file__).parent)):
-            raise  # raised by the environment
-        msg = f"environment {task.name!r} breaks Gymnasium's contract: {error}"
-        raise TaskError(msg) from error
-    finally:
-        env.close()
-    return [f"remark: {plain_warning(warning.message)}" for warning in caught]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from levada.flow.draw.words import plural
+from levada.flow.mistakes import plural
+from levada.flow.nodes import Graph
 from levada.flow.topology import Channel, derive
-
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from levada.flow.errors import ChannelError
+from levada.validation import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, check_fields
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class Queue:
 
     """
 
-    max_lag: int | None
+    max_lag: NonNegativeInt | None
     """Largest number of updates by which an item's policy version may lag when the item is consumed.
     0 is synchronous, 1 overlaps sampling and learning, and None lets samplers run free (requires `capacity`).
     Larger values let samplers run further ahead: more overlap, older samples."""
@@ -41,10 +42,10 @@ class Queue:
     order: Order | None = None
     """`admission`: items are consumed in ticket order, made with exactly the version the ticket names, so the result does not
     depend on timing. `arrival`: items are consumed when finished. Default: admission for `block`, arrival otherwise."""
-    window: int | None = None
+    window: PositiveInt | None = None
     """For arrival order with `block`: an item may overtake the oldest outstanding ticket by `window - 1` numbers. A larger
     window tolerates slower stragglers but leaves fewer tickets. Default: half of what `max_lag` leaves."""
-    capacity: int | None = None
+    capacity: PositiveInt | None = None
     """Largest number of items in existence, finished or in progress. With `block` it follows from `max_lag` and must not be
     given; with `drop` it defaults to the number of tickets of `block`; without `max_lag` it is required."""
     on_full: Literal["block", "drop"] | None = None
@@ -52,24 +53,7 @@ class Queue:
     Default: `drop` with `on_stale="drop"`, otherwise `block`."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("max_lag", self.max_lag, 0),
-            ("window", self.window, 1),
-            ("capacity", self.capacity, 1),
-        ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                msg = f"Queue({name}={value!r}): expected an integer >= {least}" + (
-                    ", or None for free-running" if name == "max_lag" else ""
-                )
-                raise ChannelError(msg)
-        for name, text, valid in (
-            ("on_stale", self.on_stale, ("block", "drop")),
-            ("order", self.order, ("admission", "arrival", None)),
-            ("on_full", self.on_full, ("block", "drop", None)),
-        ):
-            if text not in valid:
-                msg = f"Queue({name}={text!r}): expected one of {', '.join(repr(v) for v in valid)}"
-                raise ChannelError(msg)
+        check_fields(self, ChannelError)
         mistake = self._mistake()
         if mistake:
             raise ChannelError(mistake)
@@ -148,21 +132,15 @@ class Prioritized:
 
     """
 
-    alpha: float = 0.6
+    alpha: UnitFloat = 0.6
     """Exponent of the priorities; 0 samples uniformly."""
-    beta: float = 0.4
+    beta: UnitFloat = 0.4
     """Exponent of the importance-sampling weights; 1 corrects fully."""
-    anneal_inserts: int | None = None
+    anneal_inserts: PositiveInt | None = None
     """Number of inserted entries over which beta increases to 1. None: beta is constant."""
 
     def __post_init__(self) -> None:
-        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                msg = f"Prioritized({name}={value!r}): expected a number from 0 to 1"
-                raise ChannelError(msg)
-        if self.anneal_inserts is not None and (type(self.anneal_inserts) is not int or self.anneal_inserts < 1):
-            msg = f"Prioritized(anneal_inserts={self.anneal_inserts!r}): expected an integer >= 1, or None for never"
-            raise ChannelError(msg)
+        check_fields(self, ChannelError)
 
     def __str__(self) -> str:
         rising = "" if self.anneal_inserts is None else f" to 1 over {self.anneal_inserts:,}"
@@ -180,32 +158,42 @@ class Replay(Generic[T]):
     Created by `Flow.replay`. With `e = (inserted - min_size) * samples_per_insert - sampled`, inserting waits while
     `e > tolerance` and sampling waits while `e <= -tolerance` (Reverb's rate limiter, arXiv 2102.04736, section 3.3). An
     item may hold several entries, as a rollout holds transitions; inserts and samples are counted in entries.
+
+    Raises:
+        ChannelError: an option has an invalid value.
+
     """
 
     name: str
     of: type[T]
     """Type of the items. A `Storable` type provides its own table, for example one of rows."""
-    capacity: int
+    capacity: PositiveInt
     """Largest number of entries held."""
-    min_size: int
+    min_size: PositiveInt
     """Entries required before sampling starts."""
-    samples_per_insert: float | None
+    samples_per_insert: PositiveFloat | None
     """Average number of times each entry is sampled. None: free-running; the report shows the actual value."""
-    tolerance: float
+    tolerance: NonNegativeFloat
     """Number of samples by which the balance may be off before one side waits. 0 makes the interleaving exact."""
     sampler: Sampling
     """Sampling distribution over the entries."""
     order: Order
     """`admission`: items are inserted in ticket order; with a tolerance of 0 each is made with exactly the version that
     its ticket names, and the result does not depend on timing. `arrival`: items are inserted as they are finished."""
-    tables: int
+    tables: PositiveInt
     """Number of tables. Items are inserted into them in turn, and draws also take turns."""
-    tickets: int | None
+    tickets: PositiveInt | None
     """Items in existence that are not yet inserted. None: two per shard, so that the next item is made while one is inserted
     and learned from. With a single shard and one ticket, sampling and learning alternate."""
     removal: Removal
     """Which entries to remove when the table is full: the oldest (`fifo`), or any (`reservoir`), such that the kept entries
     are a uniform sample of all entries ever inserted (Vitter's algorithm R)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, ChannelError, f"replay {self.name!r}")
+        if self.tables > self.capacity:
+            msg = f"replay {self.name!r}(tables={self.tables}): expected at most one table per entry, capacity={self.capacity}"
+            raise ChannelError(msg)
 
     @property
     def capacity_per_table(self) -> int:

@@ -8,14 +8,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from levada.flow.errors import Problem
-from levada.flow.nodes import Node
+from levada.flow.nodes import Graph, Node
 from levada.flow.topology import Channel, Topology, ancestors, consumers, derive, policy_read, shard_batches
-
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +362,7 @@ def _staleness(s: _Subject) -> Iterator[Problem]:
     for channel in s.topology.channels:
         unbounded = channel.lag_bound is None and not channel.queue.blocks
         for learner in channel.learners if unbounded else ():
-            corrects = getattr(s.flow.nodes[learner].work, "corrects_staleness", False)
+            corrects = getattr(s.flow.nodes[learner].work, "tolerates_staleness", False)
             if not corrects and policy_read(s.flow, learner, channel.sources):
                 yield Problem(
                     "LV401", channel.name, f"has no bound on lag, and the loss of {learner!r} does not correct for staleness",

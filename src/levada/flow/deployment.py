@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from levada.flow.events import Instrument, Report, Statistics
 from levada.flow.state import RunState
@@ -52,6 +52,15 @@ class Run(Protocol):
     def close(self) -> None:
         """Stop, and release the resources."""
         ...
+
+
+class OpenOptions(TypedDict, total=False):
+    """Keyword arguments of `Deployment.open`."""
+
+    seed: int
+    instruments: Sequence[Instrument]
+    state: RunState | None
+    save_every: int | None
 
 
 class Deployment(Protocol):

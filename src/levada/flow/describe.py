@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
+from levada.flow.nodes import Graph
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 

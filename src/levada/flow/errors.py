@@ -1,12 +1,6 @@
 """Errors of the flow layer. A user's mistake is a ValueError or TypeError, found before anything starts.
 
-LevadaError                     base of all errors that levada raises on purpose
-├── FlowError(ValueError)       the graph is not well formed; lists every Problem
-├── ChannelError(ValueError)    a channel with contradictory options
-├── NameInUseError(ValueError)  two nodes or channels with the same name
-├── StreamError(TypeError)      a node received something other than a stream of this flow
-└── NotSavedError               the state of a node's work (an environment) cannot be saved
-LevadaInternalError             a broken invariant of levada itself: please report it
+`levada.errors` has the tree of all errors of levada.
 """
 
 from __future__ import annotations
@@ -73,7 +67,7 @@ class FlowError(LevadaError, ValueError):
     def __init__(self, flow: str, problems: Sequence[Problem]) -> None:
         noun = "problem" if len(problems) == 1 else "problems"
         super().__init__(f"flow {flow!r} has {len(problems)} {noun}:\n" + "\n".join(f"  {p}" for p in problems))
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
 
     @property
     def codes(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class Failed(Struct, frozen=True):
     source: str
     shard: int
     why: str
-    begins_anew: bool = False
+    starts_from_scratch: bool = False
     """Whether the shard could not resume: its episodes restart with other random numbers, which changes the result."""
 
 

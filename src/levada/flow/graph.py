@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from levada.flow.channels import Latest, Order, Prioritized, Removal, Replay, Sampling
-from levada.flow.errors import ChannelError, FlowError, NameInUseError, Problem, StreamError
-from levada.flow.model import Graph
-from levada.flow.nodes import Edge, Input, Node, NodeKind, Stream, Updates
-from levada.flow.protocols import LearnerRecipe, Source
+from levada.flow.channels import Latest, Order, Removal, Replay, Sampling
+from levada.flow.errors import FlowError, NameInUseError, Problem, StreamError
+from levada.flow.nodes import Edge, Graph, Input, Node, NodeKind, Stream, Updates
+from levada.flow.protocols import LearnerRecipe, Source, Verifiable
 
 if TYPE_CHECKING:
     from levada.flow.bounds import Bound
@@ -75,6 +74,10 @@ class Flow(Graph):
             reads: the register whose weights are passed to each firing, or a mapping of registers. None: passes None.
             shards: number of logical copies, a property of the algorithm; the deployment decides how many processes run them.
 
+        Raises:
+            StreamError: `reads` is not what `latest` returned.
+            NameInUseError: the flow has a node or channel of this name.
+
         """
         read: tuple[tuple[str | None, str], ...] = ()
         if isinstance(reads, Latest):
@@ -87,28 +90,60 @@ class Flow(Graph):
         return self._add(name, "source", _callable(make, name), reads=read, shards=_count(shards, name, "shards"))
 
     def map(self, name: str, function: Callable[[T], U], items: Stream[T]) -> Stream[U]:
-        """Apply a function to each item. On a sharded stream it runs at the shard, next to the producer."""
+        """Apply a function to each item. On a sharded stream it runs at the shard, next to the producer.
+
+        Raises:
+            StreamError: the input is not a stream of this flow.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         return self._add(name, "map", _callable(function, name), (items,))
 
     def filter(self, name: str, predicate: Callable[[T], bool], items: Stream[T]) -> Stream[T]:
-        """Keep the items for which `predicate` holds. The others are dropped and counted, and their tickets come back."""
+        """Keep the items for which `predicate` holds. The others are dropped and counted, and their tickets come back.
+
+        Raises:
+            StreamError: the input is not a stream of this flow.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         return self._add(name, "filter", _callable(predicate, name), (items,))
 
     def flat_map(self, name: str, function: Callable[[T], Iterable[U]], items: Stream[T]) -> Stream[U]:
-        """Turn each item into any number of items, possibly none."""
+        """Turn each item into any number of items, possibly none.
+
+        Raises:
+            StreamError: the input is not a stream of this flow.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         return self._add(name, "flat_map", _callable(function, name), (items,))
 
     def batch(
         self, name: str, items: Stream[T], *, size: int, at: Literal["shard", "consumer"] = "consumer"
     ) -> Stream[Sequence[T]]:
-        """Collect `size` items. At the consumer this ends the sharding; `at="shard"` collects at the producer."""
+        """Collect `size` items. At the consumer this ends the sharding; `at="shard"` collects at the producer.
+
+        Raises:
+            ValueError: `size` is not a positive integer, or `at` is neither.
+            StreamError: the input is not a stream of this flow.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         if at not in ("shard", "consumer"):
             msg = f"batch {name!r}: at={at!r}; expected 'shard' or 'consumer'"
             raise ValueError(msg)
         return self._add(name, "batch", None, (items,), size=_count(size, name, "size"), at=at)
 
     def split(self, name: str, items: Stream[Mapping[K, T]], *, keys: Sequence[K]) -> dict[K, Stream[T]]:
-        """Split items into one stream per key: one per policy, for example."""
+        """Split items into one stream per key: one per policy, for example.
+
+        Raises:
+            ValueError: no key, or a key given twice.
+            StreamError: the input is not a stream of this flow.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         if isinstance(keys, str) or not keys or not all(isinstance(key, str) and key for key in keys):
             msg = f"split {name!r}: keys={keys!r}; expected a sequence of at least one name"
             raise ValueError(msg)
@@ -119,7 +154,14 @@ class Flow(Graph):
         return {key: Stream(Input(whole.input.node, key), self) for key in keys}
 
     def union(self, name: str, *streams: Stream[T], weights: Sequence[float] | None = None) -> Stream[T]:
-        """Merge streams: in arrival order, or exactly by `weights` (3, 1: three of four items are from the first stream)."""
+        """Merge streams: in arrival order, or exactly by `weights` (3, 1: three of four items are from the first stream).
+
+        Raises:
+            ValueError: fewer than two streams, a stream given twice, or weights that do not fit.
+            StreamError: the input is not a stream of this flow.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         if len(streams) < 2:
             msg = f"union {name!r} got {len(streams)} stream(s); expected at least two"
             raise ValueError(msg)
@@ -138,7 +180,13 @@ class Flow(Graph):
         return self._add(name, "union", None, streams, weights=weights)
 
     def learn(self, name: str, learner: LearnerRecipe[In, W], batch: Stream[In]) -> Updates[W]:
-        """Update a policy from each item. One firing is one update and increments the version by one."""
+        """Update a policy from each item. One firing is one update and increments the version by one.
+
+        Raises:
+            StreamError: `learner` is not a recipe of a learner, or the input is not a stream of this flow.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         if not hasattr(learner, "open") or not hasattr(learner, "policy_name"):
             msg = f"learn {name!r} got {learner!r}; expected a learner recipe, with policy_name and open(seed)"
             raise StreamError(msg)
@@ -158,6 +206,10 @@ class Flow(Graph):
                 A prioritized replay draws each minibatch from the whole table.
                 None: the whole batch is one gradient step.
 
+        Raises:
+            ValueError: a size is not a positive integer, or `minibatch_size` does not divide `size`.
+            NameInUseError: the flow has a node or channel of this name.
+
         """
         if minibatch_size is not None and _count(size, name, "size") % _count(minibatch_size, name, "minibatch_size"):
             msg = f"{name!r}: minibatch_size={minibatch_size} for a sample of {size}; expected a divisor of it"
@@ -174,7 +226,13 @@ class Flow(Graph):
     # ---- named channels and the edges into them
 
     def latest(self, name: str, *, of: LearnerRecipe[Any, W]) -> Latest[W]:
-        """Create a register for a learner's weights. It initially holds the learner's initial weights, version 0."""
+        """Create a register for a learner's weights. It initially holds the learner's initial weights, version 0.
+
+        Raises:
+            StreamError: `of` is not a recipe of a learner.
+            NameInUseError: the flow has a node or channel of this name.
+
+        """
         policy = getattr(of, "policy_name", None)
         if not isinstance(policy, str):
             msg = f"latest {name!r}: of={of!r}; expected the learner recipe whose weights it holds"
@@ -201,32 +259,16 @@ class Flow(Graph):
         """Create a replay: tables to sample from. See `Replay` for the options.
 
         Without `order`, items are inserted in ticket order if the balance is exact, otherwise in arrival order.
+
+        Raises:
+            ChannelError: an option has an invalid value.
+            StreamError: `of` is not a type.
+            NameInUseError: the flow has a node or channel of this name.
+
         """
         if not isinstance(of, type):
             msg = f"replay {name!r}: of={of!r}; expected the type of its items, such as Transitions"
             raise StreamError(msg)
-        for number, what in ((capacity, "capacity"), (min_size, "min_size"), (tables, "tables")):
-            _count(number, name, what)
-        if tables > capacity:
-            msg = f"replay {name!r}: tables={tables} for a capacity of {capacity}; expected at most one table for each entry"
-            raise ChannelError(msg)
-        if tickets is not None:
-            _count(tickets, name, "tickets")
-        if samples_per_insert is not None and not 0 < samples_per_insert < float("inf"):
-            msg = f"replay {name!r}: samples_per_insert={samples_per_insert}; expected a number > 0, or None for free-running"
-            raise ChannelError(msg)
-        if not 0 <= tolerance < float("inf"):
-            msg = f"replay {name!r}: tolerance={tolerance}; expected a number of samples >= 0"
-            raise ChannelError(msg)
-        if sampler != "uniform" and not isinstance(sampler, Prioritized):
-            msg = f"replay {name!r}: sampler={sampler!r}; expected 'uniform' or Prioritized(alpha=..., beta=...)"
-            raise ChannelError(msg)
-        if order not in ("admission", "arrival", None):
-            msg = f"replay {name!r}: order={order!r}; expected 'admission' or 'arrival'"
-            raise ChannelError(msg)
-        if removal not in ("fifo", "reservoir"):
-            msg = f"replay {name!r}: removal={removal!r}; expected 'fifo' or 'reservoir'"
-            raise ChannelError(msg)
         exact = samples_per_insert is not None and tolerance == 0
         replay: Replay[T] = Replay(
             self._free(name), of, capacity, min_size, samples_per_insert, tolerance, sampler,
@@ -274,10 +316,21 @@ class Flow(Graph):
     def check(
         self, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
     ) -> list[Problem]:
-        """Raise `FlowError` with every error of the flow; return the warnings. Takes the arguments of `problems`."""
+        """Check the flow, and what its recipes check of themselves (`levada.flow.protocols.Verifiable`); return the warnings.
+
+        Takes the arguments of `problems`.
+
+        Raises:
+            FlowError: the flow has errors; the message lists all of them.
+            ValueError, TypeError: a recipe cannot be opened; the error is its own.
+
+        """
         problems = self.problems(reproducible=reproducible, crosses_processes=crosses_processes, reports=reports)
         if any(problem.severity == "error" for problem in problems):
             raise FlowError(self.name, problems)
+        for node in self.nodes.values():
+            if isinstance(node.work, Verifiable):
+                node.work.verify()
         return problems
 
     def bounds(self) -> list[Bound]:

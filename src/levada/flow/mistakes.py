@@ -1,4 +1,4 @@
-r"""Messages for mistakes in the user's own code: where a file is not valid Python, and where an exception was raised.
+r"""Texts for messages: mistakes in the user's own code, with their place; and counts with their noun.
 
 >>> try:
 ...     compile("def f(:\n    pass\n", "mine.py", "exec")
@@ -50,3 +50,12 @@ def _is_users(filename: str) -> bool:
     is_installed = bool({"site-packages", "dist-packages"} & set(path.parts))
     is_pythons = filename.startswith("<frozen") or path.is_relative_to(Path(traceback.__file__).parent)
     return not (path.is_relative_to(_OWN) or is_installed or is_pythons)
+
+
+def plural(count: int, noun: str) -> str:
+    """Format a count with its noun.
+
+    >>> plural(1, "ticket"), plural(1200, "ticket")
+    ('1 ticket', '1,200 tickets')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from levada.flow.channels import Queue
+from levada.flow.channels import Latest, Queue, Replay
 from levada.flow.errors import StreamError
-
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
 
 T_co = TypeVar("T_co", covariant=True)
 W = TypeVar("W")
@@ -110,3 +107,18 @@ class Updates(Generic[W]):
     """Statistics, for `Flow.report`."""
     priorities: Stream[list[float]]
     """New priorities, for the replay that the batch was sampled from."""
+
+
+class Graph:
+    """Nodes, channels and edges by name. `levada.Flow` builds it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes: dict[str, Node] = {}
+        self.registers: dict[str, Latest[Any]] = {}
+        self.replays: dict[str, Replay[Any]] = {}
+        self.edges: list[Edge] = []
+
+    def learners(self) -> dict[str, Any]:
+        """Return the learner recipes by node name."""
+        return {node.name: node.work for node in self.nodes.values() if node.kind == "learn"}

@@ -61,7 +61,7 @@ class LearnerRecipe(Protocol[In_contra, W_co]):
         ...
 
     @property
-    def corrects_staleness(self) -> bool:
+    def tolerates_staleness(self) -> bool:
         """Whether the loss corrects for samples of arbitrarily older policies (V-trace, importance weights)."""
         ...
 
@@ -117,6 +117,15 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Release the resources."""
+        ...
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """A recipe that can find its own mistakes before the run: `Flow.check` calls `verify`, building the flow does not."""
+
+    def verify(self) -> None:
+        """Raise the error that opening the recipe, or its first firing, would raise."""
         ...
 
 

@@ -21,13 +21,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from levada.flow.channels import Queue, Replay
-from levada.flow.nodes import Input, Node
-
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
+from levada.flow.nodes import Graph, Input, Node
 
 PER_ITEM = ("source", "map", "filter", "flat_map", "split", "union")
 """Kinds that run at the shard when their input is sharded."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from levada.math.off_policy import VTrace as VTrace
     from levada.math.off_policy import retrace as retrace
     from levada.math.off_policy import vtrace as vtrace
+    from levada.math.policy_gradient import clipped_surrogate as clipped_surrogate
+    from levada.math.policy_gradient import explained_variance as explained_variance
     from levada.math.rescaling import signed_hyperbolic as signed_hyperbolic
     from levada.math.rescaling import signed_parabolic as signed_parabolic
     from levada.math.returns import discounted_returns as discounted_returns
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
     from levada.math.returns import lambda_returns as lambda_returns
     from levada.math.returns import n_step_returns as n_step_returns
     from levada.math.returns_numpy import gae_numpy as gae_numpy
+    from levada.math.td import categorical_td_loss as categorical_td_loss
+    from levada.math.td import quantile_td_loss as quantile_td_loss
+    from levada.math.td import td_loss as td_loss
+    from levada.math.td import td_target as td_target
     from levada.math.value_distributions import categorical_projection as categorical_projection
     from levada.math.value_distributions import quantile_huber_loss as quantile_huber_loss
 
@@ -58,15 +64,21 @@ _HOME = {
     "SquashedGaussian": "levada.math.distributions",
     "VTrace": "levada.math.off_policy",
     "categorical_projection": "levada.math.value_distributions",
+    "categorical_td_loss": "levada.math.td",
+    "clipped_surrogate": "levada.math.policy_gradient",
     "discounted_returns": "levada.math.returns",
+    "explained_variance": "levada.math.policy_gradient",
     "gae": "levada.math.returns",
     "gae_numpy": "levada.math.returns_numpy",
     "lambda_returns": "levada.math.returns",
     "n_step_returns": "levada.math.returns",
     "quantile_huber_loss": "levada.math.value_distributions",
+    "quantile_td_loss": "levada.math.td",
     "retrace": "levada.math.off_policy",
     "signed_hyperbolic": "levada.math.rescaling",
     "signed_parabolic": "levada.math.rescaling",
+    "td_loss": "levada.math.td",
+    "td_target": "levada.math.td",
     "vtrace": "levada.math.off_policy",
 }
 

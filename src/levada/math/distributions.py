@@ -35,7 +35,7 @@ __all__ = ["Bernoulli", "Categorical", "Distribution", "Gaussian", "MultiCategor
 
 
 class Distribution(Protocol):
-    """A batch of independent action distributions, as returned by a policy's head.
+    """A batch of independent action distributions, as returned by a policy's head. ``[*batch]`` is the shape of the batch.
 
     >>> import torch
     >>> def loss(policy: Distribution, action: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:

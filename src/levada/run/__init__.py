@@ -6,7 +6,7 @@
     from levada.run.storage.checkpoint import save, newest, load    # safetensors + JSON
     from levada.run.sinks import JsonLines, TensorBoard
     from levada.run.display.displays import make_display
-    from levada.run.loop import execute                  # the loop that joins them
+    from levada.run.loop import Loop                     # the loop that joins them
 
 Errors:
 

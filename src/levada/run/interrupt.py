@@ -47,7 +47,7 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, result: Any, text: str = "") -> None:
         super().__init__(*([text] if text else []))
         self.result = result
-        """Result so far: a Summary from `execute`, a Result from `levada.train` and `levada.resume`."""
+        """Result so far: a Summary from `Loop.execute`, a Result from `levada.train` and `levada.resume`."""
 
 
 class Interrupt:

@@ -1,8 +1,7 @@
 """Main loop of a run: metrics, display, checkpoints, and stopping conditions.
 
     run = deployment.open(flow, seed=1, instruments=[monitor])
-    summary = execute(
-        run,
+    loop = Loop(
         identity=identity,
         until=Until.parse("return=475 steps=1_000_000"),
         monitor=monitor,
@@ -13,6 +12,7 @@
         params_of=lambda: learner.weights(),
         checkpoint_every_updates=100,
     )
+    summary = loop.execute(run)
 
 The counts alone determine what is written after which update: two runs with one seed write the same lines and checkpoints,
 except for times. Only with `checkpoint_every_s` does the clock affect which checkpoints there are.
@@ -23,8 +23,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from levada.run.storage.hashing import params_sha256
 from levada.run.storage.strict_json import JSON
 from levada.run.summary import Summary, summarize
 from levada.run.until import Until
+from levada.validation import NonNegativeFloat, PositiveInt, check_fields
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ SAVING_SHARE = 0.05
 
 
 class Running(Protocol):
-    """The part of a run that `execute` needs."""
+    """The part of a run that the loop needs."""
 
     on_turn: Callable[[], None]
     """Called before each action of the run."""
@@ -90,131 +92,147 @@ class Watcher(Protocol):
         ...
 
 
-def execute(
-    run: Running,
-    *,
-    identity: Identity,
-    until: Until,
-    monitor: Monitor,
-    directory: RunDirectory | None,
-    sinks: Sequence[MetricSink],
-    display: Display,
-    arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]],
-    params_of: Callable[[], Arrays] | None = None,
-    is_whole: Callable[[], bool] = lambda: True,
-    watch: Watcher | None = None,
-    checkpoint_every_updates: int | None = None,
-    checkpoint_every_s: float = 0.0,
-    metrics_every_updates: int = 1,
-    keep_checkpoints: int = 3,
-) -> Summary:
-    """Run until a condition of `until` holds, a signal requests a stop, or the sources end; then save, and return the summary.
+class Ending(NamedTuple):
+    """How the loop of a run ended."""
 
-    If the run fails, its state is saved if possible before the error propagates.
+    stopped_by: str
+    """Condition of `until`, `INTERRUPTED` or `SOURCES_ENDED`."""
+    between_updates: bool = True
+    """False: an update may have been applied in part."""
+    was_cut_off: bool = False
+    """Whether a second signal ended it at once."""
 
-    Args:
-        run: an open run; the caller closes it.
-        identity: shown by the display and in the summary.
-        until: stopping condition, checked after each report.
-        monitor: counts of the run; it must be among the run's instruments.
-        directory: destination of checkpoints and summary.json; None writes neither.
-        sinks: receive the metrics; closed at the end, also after an error.
-        display: shows the run; finished at the end, also after an error. If its stream is closed, nothing more is
-            shown, and the run continues.
-        arrays_of: content of a checkpoint: arrays, and data that are not arrays.
-        params_of: the learned parameters, for the fingerprint in the summary; None uses the arrays of `arrays_of`.
-        watch: source of notes, which are shown and recorded in the summary.
-        is_whole: whether each update was applied in full or not at all; called if the run has failed.
-        checkpoint_every_updates: number of updates between checkpoints; None saves at the end only.
-        checkpoint_every_s: minimum seconds between checkpoints. If above 0, checkpoints are also skipped while saving would
-            take more than `SAVING_SHARE` of the time.
-        metrics_every_updates: number of updates between metrics; larger values lose resolution and save time. After
-            `FULL_METRICS` updates metrics get sparser.
-        keep_checkpoints: number of checkpoints kept; older ones are deleted.
+
+@dataclass(kw_only=True)
+class Loop:
+    """Settings of the main loop of a run.
 
     Raises:
-        ValueError: a number that must be positive is not.
-        Interrupted: Ctrl-C was pressed, before or during the final save; everything is saved, and `result` is the summary.
-        Terminated: SIGTERM or SIGHUP arrived; the run has ended as after Ctrl-C, and the process should exit.
-        Exception: any error of the run; files written so far stay, and there is no summary.json. A note tells whether the
-            learned state could be saved.
+        ValueError: a number is out of range.
 
     """
-    for name, value in (
-        ("checkpoint_every_updates", checkpoint_every_updates),
-        ("metrics_every_updates", metrics_every_updates),
-        ("keep_checkpoints", keep_checkpoints),
-    ):
-        if value is not None and value < 1:
-            msg = f"execute: {name}={value}, expected at least 1"
-            raise ValueError(msg)
-    metrics = _Metrics(run, monitor, directory, sinks, _Thinned(metrics_every_updates, monitor.updates))
-    saver = _Saver(directory, monitor, arrays_of, keep_checkpoints, checkpoint_every_s, identity)
-    due = _Every(checkpoint_every_updates, monitor.updates)
-    shown = display if isinstance(display, UntilClosed) else UntilClosed(display)
 
-    def tell(text: str | None) -> None:
-        if text is not None and text not in monitor.notes:
-            monitor.notes.append(text)
-            shown.note(text)
+    identity: Identity
+    """Shown by the display and in the summary."""
+    until: Until
+    """Stopping condition, checked after each report."""
+    monitor: Monitor
+    """Counts of the run; it must be among the run's instruments."""
+    directory: RunDirectory | None
+    """Destination of checkpoints and summary.json; None writes neither."""
+    sinks: Sequence[MetricSink]
+    """Receive the metrics; closed at the end, also after an error."""
+    display: Display
+    """Shows the run; finished at the end, also after an error. If its stream is closed, nothing more is shown, and the run
+    continues."""
+    arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]]
+    """Content of a checkpoint: arrays, and data that are not arrays."""
+    params_of: Callable[[], Arrays] | None = None
+    """The learned parameters, for the fingerprint in the summary; None uses the arrays of `arrays_of`."""
+    is_whole: Callable[[], bool] = lambda: True
+    """Whether each update was applied in full or not at all; called if the run has failed."""
+    watch: Watcher | None = None
+    """Source of notes, which are shown and recorded in the summary."""
+    checkpoint_every_updates: PositiveInt | None = None
+    """Number of updates between checkpoints; None saves at the end only."""
+    checkpoint_every_s: NonNegativeFloat = 0.0
+    """Minimum seconds between checkpoints. If above 0, checkpoints are also skipped while saving would take more than
+    `SAVING_SHARE` of the time."""
+    metrics_every_updates: PositiveInt = 1
+    """Number of updates between metrics; larger values lose resolution and save time. After `FULL_METRICS` updates metrics get
+    sparser."""
+    keep_checkpoints: PositiveInt = 3
+    """Number of checkpoints kept; older ones are deleted."""
 
-    summary: Summary | None = None
-    was_cut_off = False
-    with Interrupt(show=shown.notice, is_hung=run.is_hung) as interrupt, ExitStack() as closing:
-        closing.enter_context(telling_of_hangs(log.warning))
-        closing.enter_context(listening(lambda what: shown.note(f"{what} ...") if what else None))
-        closing.push(_noting(lambda: shown.finish(summary)))
-        for sink in sinks:
-            closing.push(_noting(sink.close))
-        try:
-            tell(None if watch is None else watch.before())
-            shown.start(identity, until)
-            monitor.ends_with(until)
-            stopped_by, between_updates = until.met(monitor), True  # a resumed run may already be finished
-            first = monitor.updates
+    def __post_init__(self) -> None:
+        check_fields(self, ValueError)
+        if not isinstance(self.display, UntilClosed):
+            self.display = UntilClosed(self.display)
 
-            def stop_before_the_first_update() -> None:
-                """Stop while a replay is being filled: that can take hours without reports, and there is nothing to save."""
-                if monitor.updates == first:
-                    shown.update(monitor, run.statistics)
-                    if interrupt.requested or until.met(monitor):
-                        raise _NothingLearned
+    def execute(self, run: Running) -> Summary:
+        """Run until a condition holds, a signal requests a stop, or the sources end; then save, and return the summary.
 
-            run.on_turn = stop_before_the_first_update
+        If the run fails, its state is saved if possible before the error propagates. The caller opens and closes the run.
+
+        Raises:
+            Interrupted: Ctrl-C was pressed, before or during the final save; everything is saved, and `result` is the summary.
+            Terminated: SIGTERM or SIGHUP arrived; the run has ended as after Ctrl-C, and the process should exit.
+            Exception: any error of the run; files written so far stay, and there is no summary.json. A note tells whether the
+                learned state could be saved.
+
+        """
+        metrics, saver, shown = _Metrics(self, run), _Saver(self), self.display
+        summary: Summary | None = None
+        with Interrupt(show=shown.notice, is_hung=run.is_hung) as interrupt, ExitStack() as closing:
+            closing.enter_context(telling_of_hangs(log.warning))
+            closing.enter_context(listening(lambda what: shown.note(f"{what} ...") if what else None))
+            closing.push(_noting(lambda: shown.finish(summary)))
+            for sink in self.sinks:
+                closing.push(_noting(sink.close))
             try:
-                for report in run if stopped_by is None else ():
-                    _check_counted(report, monitor)
-                    metrics.take(report)
-                    shown.update(monitor, run.statistics)
-                    tell(None if watch is None else watch.look(monitor))
-                    stopped_by = until.met(monitor) or (INTERRUPTED if interrupt.requested else None)
-                    if stopped_by is not None:
-                        break
-                    if due.crossed(monitor.updates) and saver.is_time:
-                        saver.save(None, between_updates=True)
-            except _NothingLearned:
-                stopped_by, between_updates = until.met(monitor) or INTERRUPTED, False
-            except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
-                stopped_by, between_updates, was_cut_off = INTERRUPTED, False, True
-            interrupt.saving()
-            stopped_by = stopped_by or SOURCES_ENDED
-            statistics = run.statistics()
-            parameters = arrays_of()[0] if params_of is None else params_of()
-            sha256 = params_sha256(parameters)
-            ended = summarize(identity, monitor, statistics, params_sha256=sha256, stopped_by=stopped_by)
-            metrics.flush(statistics)
-            saver.save(stopped_by, between_updates=between_updates)
-            if directory is not None:
-                directory.write_summary(ended)
-        except (Exception, SystemExit) as error:
-            saver.rescue(error, is_whole)
-            raise
-        summary = ended  # only now, because a display that shows it may say that everything is saved
-    if interrupt.number is not None and interrupt.number in ENDING:  # a signal, perhaps during the final save
-        raise Terminated(interrupt.number)
-    if interrupt.requested or was_cut_off:
-        raise Interrupted(summary)
-    return summary
+                ending = self._until_stopped(run, metrics, saver, interrupt)
+                interrupt.saving()
+                ended = self._ended(run, metrics, saver, ending)
+            except (Exception, SystemExit) as error:
+                saver.rescue(error, self.is_whole)
+                raise
+            summary = ended  # only now, because a display that shows it may say that everything is saved
+        if interrupt.number is not None and interrupt.number in ENDING:  # a signal, perhaps during the final save
+            raise Terminated(interrupt.number)
+        if interrupt.requested or ending.was_cut_off:
+            raise Interrupted(summary)
+        return summary
+
+    def _until_stopped(self, run: Running, metrics: _Metrics, saver: _Saver, interrupt: Interrupt) -> Ending:
+        monitor, until, watch = self.monitor, self.until, self.watch
+        due = _Every(self.checkpoint_every_updates, monitor.updates)
+        self._tell(None if watch is None else watch.before())
+        self.display.start(self.identity, until)
+        monitor.ends_with(until)
+        if (met := until.met(monitor)) is not None:  # a resumed run may already be finished
+            return Ending(met)
+        first = monitor.updates
+
+        def stop_before_the_first_update() -> None:
+            """Stop while a replay is being filled: that can take hours without reports, and there is nothing to save."""
+            if monitor.updates == first:
+                self.display.update(monitor, run.statistics)
+                if interrupt.requested or until.met(monitor):
+                    raise _NothingLearned
+
+        run.on_turn = stop_before_the_first_update
+        try:
+            for report in run:
+                _check_counted(report, monitor)
+                metrics.take(report)
+                self.display.update(monitor, run.statistics)
+                self._tell(None if watch is None else watch.look(monitor))
+                stopped_by = until.met(monitor) or (INTERRUPTED if interrupt.requested else None)
+                if stopped_by is not None:
+                    return Ending(stopped_by)
+                if due.crossed(monitor.updates) and saver.is_time:
+                    saver.save(None, between_updates=True)
+        except _NothingLearned:
+            return Ending(until.met(monitor) or INTERRUPTED, between_updates=False)
+        except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
+            return Ending(INTERRUPTED, between_updates=False, was_cut_off=True)
+        return Ending(SOURCES_ENDED)
+
+    def _ended(self, run: Running, metrics: _Metrics, saver: _Saver, ending: Ending) -> Summary:
+        """Write everything, and return the summary."""
+        statistics = run.statistics()
+        sha256 = params_sha256(self.arrays_of()[0] if self.params_of is None else self.params_of())
+        summary = summarize(self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by)
+        metrics.flush(statistics)
+        saver.save(ending.stopped_by, between_updates=ending.between_updates)
+        if self.directory is not None:
+            self.directory.write_summary(summary)
+        return summary
+
+    def _tell(self, text: str | None) -> None:
+        if text is not None and text not in self.monitor.notes:
+            self.monitor.notes.append(text)
+            self.display.note(text)
 
 
 class _NothingLearned(Exception):
@@ -240,7 +258,7 @@ def _noting(
 def _check_counted(report: Report, monitor: Monitor) -> None:
     """Check that the monitor receives events; otherwise it would count nothing, and the run would never end."""
     if monitor.updates < max(report.versions.values(), default=0):
-        msg = f"execute: the monitor did not see the report of {report.node!r}; open the run with instruments=[monitor]"
+        msg = f"Loop: the monitor did not see the report of {report.node!r}; open the run with instruments=[monitor]"
         raise ValueError(msg)
 
 
@@ -284,32 +302,28 @@ class _Thinned:
 class _Metrics:
     """Merges the reports of all nodes until metrics are due."""
 
-    def __init__(
-        self, run: Running, monitor: Monitor, directory: RunDirectory | None, sinks: Sequence[MetricSink], due: _Thinned
-    ) -> None:
+    def __init__(self, loop: Loop, run: Running) -> None:
+        self._loop = loop
         self._run = run
-        self._monitor = monitor
-        self._directory = directory
-        self._sinks = sinks
-        self._due = due
+        self._due = _Thinned(loop.metrics_every_updates, loop.monitor.updates)
         self._reported: dict[str, float] = {}
         self._pending = False
 
     def take(self, report: Report) -> None:
         self._reported.update(report.values)
         self._pending = True
-        if self._due.crossed(self._monitor.updates):
+        if self._due.crossed(self._loop.monitor.updates):
             self.flush(self._run.statistics())
 
     def flush(self, statistics: Statistics) -> None:
         if not self._pending:
             return
-        values = collect(self._monitor, statistics, self._reported)
-        for sink in self._sinks:
+        values = collect(self._loop.monitor, statistics, self._reported)
+        for sink in self._loop.sinks:
             try:
-                sink.write(self._monitor.env_steps, values)
+                sink.write(self._loop.monitor.env_steps, values)
             except OSError as error:
-                where = "a run" if self._directory is None else f"the run in {self._directory.shown}"
+                where = "a run" if self._loop.directory is None else f"the run in {self._loop.directory.shown}"
                 error.add_note(f"{type(sink).__name__} could not write the metrics of {where}{disk_hint(error)}")
                 raise
         self._reported, self._pending = {}, False
@@ -318,30 +332,19 @@ class _Metrics:
 class _Saver:
     """Saves checkpoints, at most one for each number of updates."""
 
-    def __init__(
-        self,
-        directory: RunDirectory | None,
-        monitor: Monitor,
-        arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]],
-        num_kept: int,
-        every_s: float,
-        identity: Identity,
-    ) -> None:
-        self._directory = directory
-        self._monitor = monitor
-        self._arrays_of = arrays_of
-        self._num_kept = num_kept
-        self._every_s = every_s
-        self._identity = identity
-        self._due_s = monitor.elapsed_s + every_s
-        is_resumed = directory is not None and bool(checkpoint.list_checkpoints(directory.path))
-        self._saved_at = monitor.updates if is_resumed else -1
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._monitor = loop.monitor
+        self._directory = loop.directory
+        self._due_s = loop.monitor.elapsed_s + loop.checkpoint_every_s
+        is_resumed = loop.directory is not None and bool(checkpoint.list_checkpoints(loop.directory.path))
+        self._saved_at = loop.monitor.updates if is_resumed else -1
         self._failed_at = -1
 
     @property
     def is_time(self) -> bool:
         """Whether the last checkpoint is old enough."""
-        return self._every_s <= 0.0 or self._monitor.elapsed_s >= self._due_s
+        return self._loop.checkpoint_every_s <= 0.0 or self._monitor.elapsed_s >= self._due_s
 
     def save(self, stopped_by: str | None, *, between_updates: bool) -> None:
         """Save a checkpoint, with the data that a resumed run needs.
@@ -352,17 +355,17 @@ class _Saver:
         if self._directory is None or step == self._saved_at:
             return
         began_s = self._monitor.elapsed_s
-        arrays, meta = self._arrays_of()
+        arrays, meta = self._loop.arrays_of()
         record: dict[str, JSON] = {
-            "seed": self._identity.seed,
+            "seed": self._loop.identity.seed,
             "flow": meta,
             "monitor": self._monitor.state(),
             "stopped_by": stopped_by,
             "between_updates": between_updates,
         }
         try:
-            checkpoint.save(self._directory.path, step, arrays, record, flow_hash=self._identity.flow_hash)
-            checkpoint.keep_last(self._directory.path, self._num_kept)
+            checkpoint.save(self._directory.path, step, arrays, record, flow_hash=self._loop.identity.flow_hash)
+            checkpoint.keep_last(self._directory.path, self._loop.keep_checkpoints)
         except OSError as error:
             self._failed_at = step
             older = checkpoint.list_checkpoints(self._directory.path)
@@ -371,7 +374,7 @@ class _Saver:
             raise
         self._saved_at = step
         now_s = self._monitor.elapsed_s
-        self._due_s = now_s + max(self._every_s, (now_s - began_s) / SAVING_SHARE)
+        self._due_s = now_s + max(self._loop.checkpoint_every_s, (now_s - began_s) / SAVING_SHARE)
 
     def rescue(self, error: BaseException, is_whole: Callable[[], bool]) -> None:
         """Save the learned state of a failed run, and add a note about it to the error."""

@@ -48,7 +48,7 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
     returns: list[tuple[int, float, float, int]] = []
     """Returns of all episodes; see `ReturnHistory`."""
     notes: list[str] = []
-    num_begun_anew: int = 0
+    num_started_from_scratch: int = 0
     beyond: list[tuple[int, list[tuple[float | None, int]]]] = []
     """Env steps and episodes of each item beyond the end of a run that ended before its first update."""
 
@@ -76,7 +76,7 @@ class Monitor:
         self.env_steps = 0
         self.updates = 0
         self.episodes = 0
-        self.num_begun_anew = 0
+        self.num_started_from_scratch = 0
         """Number of restarts of a shard or a replay table. Above 0, the result is not that of an undisturbed run."""
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
@@ -125,9 +125,9 @@ class Monitor:
         elif isinstance(event, Dropped):  # it was sampled, although it is not learned from
             self._count(event.header, self._steps_counted.is_new(event.channel, event.header), are_episodes_new=False)
         elif isinstance(event, Failed):
-            self.num_begun_anew += event.begins_anew
+            self.num_started_from_scratch += event.starts_from_scratch
         elif isinstance(event, Emptied):
-            self.num_begun_anew += event.num_entries > 0
+            self.num_started_from_scratch += event.num_entries > 0
         elif isinstance(event, Reported):
             self.reported.update((name, x) for name, x in event.report.values.items() if math.isfinite(x))
             self._update(max(event.report.versions.values(), default=0))
@@ -176,7 +176,7 @@ class Monitor:
             returns=self.returns.state(),
             notes=list(self.notes),
             last_episodes=_numbers(self._last_episodes),
-            num_begun_anew=self.num_begun_anew,
+            num_started_from_scratch=self.num_started_from_scratch,
             beyond=[(header.num_env_steps, _numbers(header.episodes)) for header in self._beyond],
         )
         plain: dict[str, Any] = msgspec.to_builtins(state)
@@ -199,7 +199,7 @@ class Monitor:
         self._elapsed_before_s, self._startup_before_s = was.elapsed_s, was.startup_s
         self.notes = list(was.notes)
         self.returns.restore(was.returns)
-        self.num_begun_anew = was.num_begun_anew
+        self.num_started_from_scratch = was.num_started_from_scratch
         self._return_mean = None
         self._last_episodes.clear()
         self._last_episodes.extend(_episodes(was.last_episodes))

@@ -86,7 +86,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     solved_at_steps: int | None
     """Env steps when it was first reached."""
 
-    num_begun_anew: int = 0
+    num_started_from_scratch: int = 0
     """Number of times a shard restarted its episodes after a failure, with other random numbers, or a table of a replay lost
     its content. Above 0, the result is not that of an undisturbed run.
     """
@@ -145,7 +145,7 @@ def summarize(
         return_mean_100=finite(monitor.return_mean_100),
         solved_at_s=monitor.solved_at_s,
         solved_at_steps=monitor.solved_at_steps,
-        num_begun_anew=monitor.num_begun_anew,
+        num_started_from_scratch=monitor.num_started_from_scratch,
         lag={
             key: LagSummary(max=lag.max, mean=finite(lag.mean) if lag.count else None, bound=lag.bound)
             for name, channel in statistics.channels.items()

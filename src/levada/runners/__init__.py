@@ -1,12 +1,13 @@
 """Runners execute a flow under a deployment: thin shells around the schedule that move items and call the work."""
 
 from levada.runners.firing import IteratorEndedError, WorkError
-from levada.runners.hub_run import HubRun, WorkerError
-from levada.runners.inline import ClosedError, Inline, InlineRun, StuckError
+from levada.runners.flow_run import ClosedError, FlowRun
+from levada.runners.inline import Inline, InlineRun, StuckError
+from levada.runners.workers import WorkerError
 
 __all__ = [
     "ClosedError",
-    "HubRun",
+    "FlowRun",
     "Inline",
     "InlineRun",
     "IteratorEndedError",

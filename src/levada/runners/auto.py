@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Unpack
 
-from levada.flow.draw.words import plural
-from levada.flow.events import Event, Fired, Instrument
+from levada.flow.deployment import OpenOptions
+from levada.flow.events import Event, Fired
 from levada.flow.graph import Flow
-from levada.flow.state import RunState
+from levada.flow.mistakes import plural
 from levada.flow.topology import derive
-from levada.runners.hub_run import HubRun
+from levada.runners.flow_run import FlowRun
 from levada.runners.inline import Inline, InlineRun
 from levada.runners.processes import Processes
 from levada.runners.processes.learner.handle import RemoteRun
@@ -55,18 +56,10 @@ class Auto:
             return Inline(), f"{what}; {where}, which is not worth it"
         return Processes(workers=best), f"{what}; {where}"
 
-    def open(
-        self,
-        flow: Flow,
-        *,
-        seed: int = 0,
-        instruments: Sequence[Instrument] = (),
-        state: RunState | None = None,
-        save_every: int | None = None,
-    ) -> InlineRun | HubRun | RemoteRun:
+    def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> InlineRun | FlowRun | RemoteRun:
         """Choose a deployment, and open the flow there."""
-        place, _ = self.choose(flow, seed=seed)
-        return place.open(flow, seed=seed, instruments=instruments, state=state, save_every=save_every)
+        place, _ = self.choose(flow, seed=options.get("seed", 0))
+        return place.open(flow, **options)
 
     def __str__(self) -> str:
         return "auto"

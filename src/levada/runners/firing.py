@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -141,7 +142,7 @@ def read_weights(
 
 
 def leave_if_forked(process: int, error: BaseException | None) -> None:
-    """End a process that user code has forked and failed to end: it would continue as a second carrier of the same run.
+    """End a process that user code has forked and failed to end: it would continue as a second worker of the same run.
 
     Args:
         process: id of the process that the run belongs to.
@@ -156,7 +157,17 @@ def leave_if_forked(process: int, error: BaseException | None) -> None:
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
+def is_of_debugger(error: BaseException) -> bool:
+    """Whether the user left a debugger with `q`: the run stops there, as it does with Ctrl-C."""
+    debugger = sys.modules.get("bdb")
+    return debugger is not None and isinstance(error, debugger.BdbQuit)
+
+
 def explain(error: BaseException, flow: str, firing: Firing, versions: Mapping[str, int]) -> None:
-    """Add a note to an error on where in the flow it happened; the traceback remains the user's own."""
+    """Add a note to an error on where in the flow it happened; the traceback remains the user's own.
+
+    `versions`: those that the firing has read; empty: those of its inputs are named.
+    """
+    versions = versions or {p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()}
     made_with = ", ".join(f"{policy} {version}" for policy, version in versions.items()) or "none"
     error.add_note(f"in node {firing.node!r} of flow {flow!r} ({firing}); versions: {made_with}")

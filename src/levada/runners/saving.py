@@ -17,7 +17,8 @@ from levada.flow.protocols import Stateful, close
 from levada.flow.state import Arrays, RunState
 from levada.flow.strays import StrayError, is_stray
 from levada.runners.snapshots import History, SaveRule, last_ticket
-from levada.schedule import Cut, Hub, Schedule
+from levada.schedule import Hub, Snapshot, restore_snapshot, take_snapshot
+from levada.schedule.saving import num_ahead, tickets_per_update
 
 ShardKey: TypeAlias = tuple[str, int]
 """Source and index of a shard."""
@@ -25,7 +26,7 @@ ShardKey: TypeAlias = tuple[str, int]
 
 def collect(
     flow: Flow,
-    cut: Cut,
+    snapshot: Snapshot,
     *,
     tables: tuple[Mapping[str, tuple[Arrays, ...]], Mapping[str, str]],
     learners: Mapping[str, Any],
@@ -38,10 +39,10 @@ def collect(
 
     Args:
         flow: the flow that is executed.
-        cut: state of the schedule.
+        snapshot: state of the schedule.
         tables: contents of the replays, and the reasons why some have none.
         learners: by learn node.
-        weights: by register and version; at least those that the cut names.
+        weights: by register and version; at least those that the snapshot names.
         histories: histories of all shards.
         generations: generations of the shards that were restarted.
         why_not: returns why a shard has no state.
@@ -53,8 +54,8 @@ def collect(
     for source, index in _shards(flow):
         history = histories[source, index]
         state = history.newest()
-        if cut.is_exact:
-            ticket = last_ticket(cut.tickets[source], index, flow.nodes[source].shards)
+        if snapshot.is_exact:
+            ticket = last_ticket(snapshot.tickets[source], index, flow.nodes[source].shards)
             if ticket is None:
                 continue  # it has done nothing yet
             state = history.after(ticket)
@@ -65,28 +66,33 @@ def collect(
             generations[source, index] = generations.get((source, index), 0) + 1
         else:
             shards[source, index] = state
-    registers, has_old_weights = _old_weights(flow, cut, weights)
+    registers, has_old_weights = _old_weights(flow, snapshot, weights)
     saved = {name: live.state_dict() for name, live in learners.items() if isinstance(live, Stateful)}
     return RunState(
         learners=saved, shards=shards, generations=generations, registers=registers,
-        schedule=msgspec.to_builtins(cut), unsaved=unsaved, replays=tables[0], unsaved_replays=tables[1],
-        is_exact=cut.is_exact and not unsaved and has_old_weights and len(saved) == len(learners) and not tables[1],
+        schedule=msgspec.to_builtins(snapshot), unsaved=unsaved, replays=tables[0], unsaved_replays=tables[1],
+        is_exact=snapshot.is_exact and not unsaved and has_old_weights and len(saved) == len(learners) and not tables[1],
     )  # fmt: skip
 
 
 def begun_with(flow: Flow, learners: Mapping[str, Arrays]) -> RunState:
     """Return the state of a run that has done nothing yet, with the given learners."""
-    cut = Schedule(flow).hub.cut(())
+    snapshot = take_snapshot(Hub(flow), ())
     return RunState(
-        learners=learners, shards={}, generations={}, registers={}, schedule=msgspec.to_builtins(cut), is_exact=True
+        learners=learners,
+        shards={},
+        generations={},
+        registers={},
+        schedule=msgspec.to_builtins(snapshot),
+        is_exact=True,
     )
 
 
-def restore_hub(hub: Hub, state: RunState) -> Cut:
+def restore_hub(hub: Hub, state: RunState) -> Snapshot:
     """Restore a hub to the schedule of a saved run."""
-    cut = msgspec.convert(dict(state.schedule), Cut)
-    hub.restore(cut, emptied=state.unsaved_replays)
-    return cut
+    snapshot = msgspec.convert(dict(state.schedule), Snapshot)
+    restore_snapshot(hub, snapshot, emptied=state.unsaved_replays)
+    return snapshot
 
 
 def restore_learner(live: Any, name: str, state: RunState | None) -> None:
@@ -95,12 +101,14 @@ def restore_learner(live: Any, name: str, state: RunState | None) -> None:
         live.load_state_dict(state.learners[name])
 
 
-def restored_weights(cut: Cut | None, register: str, state: RunState | None, newest: Any) -> dict[int, Any]:
+def restored_weights(snapshot: Snapshot | None, register: str, state: RunState | None, newest: Any) -> dict[int, Any]:
     """Return the weights of a register by version, oldest first. `newest`: the learner's weights."""
-    if cut is None or state is None:
+    if snapshot is None or state is None:
         return {0: newest}
     old = state.registers.get(register, {})
-    return {version: _from_arrays(old[version]) if version in old else newest for version in cut.registers[register]}
+    return {
+        version: _from_arrays(old[version]) if version in old else newest for version in snapshot.registers[register]
+    }
 
 
 def plan_shards(flow: Flow, seed: int, state: RunState | None) -> list[tuple[Shard, Arrays | None]]:
@@ -116,21 +124,22 @@ def plan_shards(flow: Flow, seed: int, state: RunState | None) -> list[tuple[Sha
     return found
 
 
-def first_history(hub: Hub, shard: Shard, cut: Cut | None, saved: Arrays | None) -> History:
+def first_history(hub: Hub, shard: Shard, snapshot: Snapshot | None, saved: Arrays | None) -> History:
     """Return the history of a shard that starts, or resumes from a saved state."""
-    history = History(hub.num_ahead(shard.node) + 1)
-    if cut is not None and saved is not None:
-        base = cut.tickets[shard.node]
-        ticket = last_ticket(base, shard.index, shard.num_shards) if cut.is_exact else base - 1
+    history = History(num_ahead(hub, shard.node) + 1)
+    if snapshot is not None and saved is not None:
+        base = snapshot.tickets[shard.node]
+        ticket = last_ticket(base, shard.index, shard.num_shards) if snapshot.is_exact else base - 1
         history.add(-1 if ticket is None else ticket, saved)
     return history
 
 
 def save_rule(hub: Hub, source: str, save_every: int | None) -> SaveRule:
     """Return which states a planned save needs."""
-    num_tickets = hub.tickets_per_update(source)
+    num_tickets = tickets_per_update(hub, source)
     num_shards = hub.flow.nodes[source].shards
-    return SaveRule(num_shards, None if save_every is None or num_tickets is None else save_every * num_tickets)
+    every = None if save_every is None or num_tickets is None else save_every * num_tickets
+    return SaveRule(num_shards, every, num_ahead(hub, source) > 1)
 
 
 def renewed(shard: Shard, seed: int, num_items: int) -> Shard:
@@ -147,16 +156,16 @@ def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, see
         The opened shard, of the next generation if it restarted; its work; why it restarted, or an empty string.
 
     """
-    why_anew = ""
+    why_from_scratch = ""
     try:
         work = node.work(shard)
         if state is None or not isinstance(work, Stateful):
-            return shard, work, why_anew
+            return shard, work, why_from_scratch
         try:
             work.load_state_dict(state)
         except NotSavedError as error:
             close(work)
-            why_anew = str(error) or type(error).__name__
+            why_from_scratch = str(error) or type(error).__name__
             shard = renewed(shard, seed, shard.num_items)
             work = node.work(shard)
     except BaseException as error:
@@ -164,7 +173,7 @@ def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, see
         if is_stray(error):
             raise StrayError.of(error) from error
         raise
-    return shard, work, why_anew
+    return shard, work, why_from_scratch
 
 
 def _shards(flow: Flow) -> list[ShardKey]:
@@ -172,15 +181,15 @@ def _shards(flow: Flow) -> list[ShardKey]:
 
 
 def _old_weights(
-    flow: Flow, cut: Cut, weights: Mapping[str, Mapping[int, Any]]
+    flow: Flow, snapshot: Snapshot, weights: Mapping[str, Mapping[int, Any]]
 ) -> tuple[dict[str, dict[int, Arrays]], bool]:
     """Return the weights that are not the learner's current ones, and whether all of them are arrays."""
     found: dict[str, dict[int, Arrays]] = {}
     whole = True
-    for name, versions in cut.registers.items():
+    for name, versions in snapshot.registers.items():
         found[name] = {}
         for version in versions:
-            if version != cut.versions[flow.registers[name].policy]:
+            if version != snapshot.versions[flow.registers[name].policy]:
                 arrays = _as_arrays(weights[name][version])
                 if arrays is None:
                     whole = False

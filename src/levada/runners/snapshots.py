@@ -85,6 +85,8 @@ class SaveRule(Struct, frozen=True):
     num_shards: int
     every: int | None
     """Tickets between planned saves. None: no save is planned."""
+    runs_ahead: bool = False
+    """Whether a shard may be more than one ticket ahead of what was learned from."""
 
     def must(self, ticket: int) -> bool:
         """Whether the next ticket of the same shard is after a planned save."""
@@ -130,7 +132,7 @@ class History:
 
 
 def last_ticket(before: int, shard: int, num_shards: int) -> int | None:
-    """Return the last ticket of a shard below `before`, with tickets dealt in turn. None: it had none.
+    """Return the last ticket of a shard below `before`, with tickets issued in turn. None: it had none.
 
     >>> last_ticket(8, 0, 4), last_ticket(8, 3, 4), last_ticket(2, 3, 4)
     (4, 7, None)

@@ -49,7 +49,7 @@ class Accounts:
         self.note_blocked(end_s)
         self.show(Fired(node, shard, number, start_s, end_s))
 
-    def begins_anew(self, source: str, shard: int, why: str) -> None:
+    def starts_from_scratch(self, source: str, shard: int, why: str) -> None:
         """Report a shard whose state could not be restored."""
         log.warning("%s %d: %s: %s", source, shard, why, ANEW)
         self.show(Failed(source, shard, why, True))
@@ -78,5 +78,10 @@ class Accounts:
                 self._blocked_by.get(node.name), self._cpu_s[node.name],
             )  # fmt: skip
         return Statistics(
-            wall_s, nodes, self._hub.channels(), dict(self._hub.versions), num_cores(), self._hub.replays()
+            wall_s,
+            nodes,
+            self._hub.queue_statistics(),
+            dict(self._hub.versions),
+            num_cores(),
+            self._hub.replay_statistics(),
         )

@@ -16,13 +16,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic, thread_time
-from typing import Any
+from typing import Any, Unpack
 
+from levada.flow.deployment import OpenOptions
 from levada.flow.errors import LevadaInternalError
-from levada.flow.events import Instrument
 from levada.flow.graph import Flow
 from levada.flow.items import Shard
-from levada.flow.state import Arrays, RunState
+from levada.flow.state import Arrays
 from levada.runners.deployments import (
     MAX_WORKER_THREADS,
     check_counts,
@@ -31,9 +31,10 @@ from levada.runners.deployments import (
     place_text,
     useful_workers,
 )
-from levada.runners.hub_run import HubRun
+from levada.runners.flow_run import FlowRun
 from levada.runners.shard_host import ShardHost
-from levada.runners.transport import CarrierEnded, Plan, Said
+from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
+from levada.runners.versions import Versions
 from levada.schedule import Ticket
 
 
@@ -50,20 +51,15 @@ class Threads:
         check_counts("Threads", {"workers": (self.workers, 1), "max_restarts": (self.max_restarts, 0)})
         check_workers("Threads", self.workers, MAX_WORKER_THREADS, "more threads only wait for each other")
 
-    def open(
-        self,
-        flow: Flow,
-        *,
-        seed: int = 0,
-        instruments: Sequence[Instrument] = (),
-        state: RunState | None = None,
-        save_every: int | None = None,
-    ) -> HubRun:
+    def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> FlowRun:
         """Check the flow, start the threads, open sources and learners, and return a run that has done nothing yet."""
-        return HubRun(
-            flow, ThreadTransport(), num_carriers=useful_workers(flow, self.workers), seed=seed, instruments=instruments,
-            state=state, save_every=save_every, max_restarts=self.max_restarts, crosses_processes=False,
-        )  # fmt: skip
+        return FlowRun(
+            flow,
+            ThreadTransport(),
+            num_workers=useful_workers(flow, self.workers),
+            max_restarts=self.max_restarts,
+            **options,
+        )
 
     @classmethod
     def parse(cls, after: str) -> Threads:
@@ -81,21 +77,21 @@ PATIENCE_S = 5.0
 
 
 class ThreadTransport:
-    """Carries shards in threads."""
+    """Executes shards in threads."""
 
     def __init__(self) -> None:
-        self._said: SimpleQueue[tuple[WorkerThread, Said]] = SimpleQueue()
-        self._weights: dict[str, _Versions] = {}
+        self._events: SimpleQueue[tuple[WorkerThread, WorkerEvent]] = SimpleQueue()
+        self._weights: dict[str, Versions] = {}
         self._workers: list[WorkerThread] = []
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
         """Keep the existing weights."""
         self._plan = plan
-        self._weights = {register: _Versions(keep, weights) for register, (keep, weights) in registers.items()}
+        self._weights = {register: Versions(keep, weights) for register, (keep, weights) in registers.items()}
 
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerThread:
         """Start a thread."""
-        worker = WorkerThread(self._plan, shards, self._weights, self._said)
+        worker = WorkerThread(self._plan, shards, self._weights, self._events)
         self._workers.append(worker)
         return worker
 
@@ -108,17 +104,17 @@ class ThreadTransport:
         for worker in self._workers:
             worker.flush()
 
-    def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerThread, Said]]:
-        """Return messages from the threads."""
+    def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerThread, WorkerEvent]]:
+        """Return events of the threads."""
         try:
-            said = [self._said.get(timeout=timeout_s)]
-            while not self._said.empty():  # this thread is the only reader
-                said.append(self._said.get())
+            events = [self._events.get(timeout=timeout_s)]
+            while not self._events.empty():  # this thread is the only reader
+                events.append(self._events.get())
         except Empty:
             return []
-        return said
+        return events
 
-    def kill(self, carrier: WorkerThread, why: str) -> None:
+    def kill(self, worker: WorkerThread, why: str) -> None:
         """Raise: a thread cannot be killed. This is never called, because `Threads` has no time limit."""
         msg = f"a thread was to be ended from outside ({why})"
         raise LevadaInternalError(msg)
@@ -140,11 +136,11 @@ class WorkerThread:
         self,
         plan: Plan,
         shards: Sequence[tuple[Shard, Arrays | None]],
-        weights: Mapping[str, _Versions],
-        said: SimpleQueue[tuple[WorkerThread, Said]],
+        weights: Mapping[str, Versions],
+        events: SimpleQueue[tuple[WorkerThread, WorkerEvent]],
     ) -> None:
         self.shards = tuple(shard for shard, _ in shards)
-        self._said = said
+        self._events = events
         self._given: SimpleQueue[tuple[Ticket, bool] | None] = SimpleQueue()
         self._tickets: list[tuple[Ticket, bool]] = []
         self._host = ShardHost(
@@ -159,7 +155,7 @@ class WorkerThread:
         """Id of this process, which contains the thread."""
         return os.getpid()
 
-    def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
+    def submit(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
         """Add tickets for the next `flush`."""
         self._tickets += [(ticket, first) for ticket in tickets]
 
@@ -187,14 +183,14 @@ class WorkerThread:
     def _work(self) -> None:
         try:
             with closing(self._host):
-                for said in self._host.open():
-                    self._said.put((self, said))
+                for event in self._host.open():
+                    self._events.put((self, event))
                 while self._listen():
                     if not self._host.is_idle:
-                        for done in self._host.step():
-                            self._said.put((self, done))
+                        for event in self._host.step():
+                            self._events.put((self, event))
         except BaseException as error:  # otherwise this thread would end silently
-            self._said.put((self, CarrierEnded(f"with {type(error).__name__}: {error}")))
+            self._events.put((self, WorkerEnded(f"with {type(error).__name__}: {error}")))
             raise
 
     def _listen(self) -> bool:
@@ -203,25 +199,5 @@ class WorkerThread:
             given = self._given.get()
             if given is None:
                 return False
-            self._host.give(given[0], first=given[1])
+            self._host.submit(given[0], first=given[1])
         return True
-
-
-class _Versions:
-    """Versions of one register's weights."""
-
-    def __init__(self, keep: int, weights: Mapping[int, Any]) -> None:
-        self._keep = keep
-        self._weights = dict(weights)
-        self._newest = list(weights.items())[-1]
-
-    def publish(self, version: int, weights: Any) -> None:
-        """Add a version; the oldest is removed."""
-        self._weights[version] = weights
-        self._newest = (version, weights)
-        while len(self._weights) > self._keep:
-            del self._weights[next(iter(self._weights))]
-
-    def read(self, version: int | None) -> tuple[int, Any]:
-        """Return a version, or the newest."""
-        return self._newest if version is None else (version, self._weights[version])

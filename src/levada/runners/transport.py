@@ -1,16 +1,19 @@
-"""The interface between a run and the carriers of its shards: tickets and weights go out, items come back.
+"""The seam between a run and its workers: tickets and weights go out, items come back.
 
-A run drives the hub and the learners, and knows nothing of processes. A transport is anything that can start carriers, pass
-them tickets and bring back their items: threads of this process (`runners.threads`), processes and shared memory
-(`runners.processes`), or the actors of a cluster.
+A run drives the hub and the learners, and knows nothing of processes. A transport is anything that can start workers, pass
+them tickets and bring back their items: the calling thread (`runners.inline`), threads (`runners.threads`), processes and
+shared memory (`runners.processes`), or the actors of a cluster.
 
     transport.open(plan, registers)
-    carrier = transport.start([(shard, state), ...])
+    worker = transport.start([(shard, state), ...])
     transport.publish("weights", 1, weights)
-    carrier.give([ticket])
+    worker.submit([ticket])
     transport.flush()
-    for carrier, said in transport.wait(timeout_s=None):     # CarrierBegan, ShardOpened, TicketDone, ShardFailed, CarrierEnded
+    for worker, event in transport.wait(timeout_s=None):     # WorkerBegan, ShardOpened, TicketDone, ShardFailed, WorkerEnded
         ...
+
+Inside a worker, a `ShardHost` (`runners.shard_host`) turns tickets into `ShardOpened`, `TicketDone` and `ShardFailed`; the
+transport adds what only it can know: that a worker began, is busy, or has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from levada.schedule.shards import Stores
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The part of the flow that a carrier needs; it can be pickled."""
+    """The part of the flow that a worker needs; it can be pickled."""
 
     flow: str
     nodes: Mapping[str, Node]
@@ -59,24 +62,24 @@ class Spent(Struct, frozen=True):
     cpu_s: float
 
 
-class CarrierBegan(Struct, frozen=True):
-    """The carrier is about to open its shards. If it ends before this, the cause is unrelated to their states."""
+class WorkerBegan(Struct, frozen=True, tag=True):
+    """The worker is about to open its shards. If it ends before this, the cause is unrelated to their states."""
 
 
-class CarrierBusy(Struct, frozen=True):
-    """The carrier starts something slow that is not a hang; an empty text means that it has finished."""
+class WorkerBusy(Struct, frozen=True, tag=True):
+    """The worker starts something slow that is not a hang; an empty text means that it has finished."""
 
     what: str
 
 
-class ShardOpened(Struct, frozen=True):
+class ShardOpened(Struct, frozen=True, tag=True):
     """A shard is ready to work."""
 
     source: str
     shard: int
     why_not_saved: str
     """Why it has no state that can be saved; empty if it has."""
-    why_anew: str = ""
+    why_from_scratch: str = ""
     """Why the saved state could not be restored; empty if it was, or there was none."""
 
 
@@ -89,7 +92,7 @@ class TicketDone(Struct, frozen=True):
     """Occasionally, the state of the shard's work after this ticket; nothing modifies these arrays."""
 
 
-class ShardFailed(Struct, frozen=True):
+class ShardFailed(Struct, frozen=True, tag=True):
     """The work of a shard raised an error. Its work in progress is lost; it continues with newly opened work."""
 
     source: str
@@ -99,8 +102,8 @@ class ShardFailed(Struct, frozen=True):
     error: BaseException
 
 
-class CarrierEnded(Struct, frozen=True):
-    """The carrier is gone, with all work in progress."""
+class WorkerEnded(Struct, frozen=True):
+    """The worker is gone, with all work in progress."""
 
     how: str
     """In words, such as `by SIGKILL`."""
@@ -108,15 +111,16 @@ class CarrierEnded(Struct, frozen=True):
     """Whether Python exited with an uncaught error."""
 
 
-Said: TypeAlias = CarrierBegan | CarrierBusy | ShardOpened | TicketDone | ShardFailed | CarrierEnded
+HostEvent: TypeAlias = ShardOpened | TicketDone | ShardFailed
+WorkerEvent: TypeAlias = HostEvent | WorkerBegan | WorkerBusy | WorkerEnded
 
 
-class Carrier(Protocol):
-    """A thread or process that carries some shards."""
+class Worker(Protocol):
+    """A thread, process or actor that executes some shards."""
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """The shards that it carries."""
+        """Its shards."""
         ...
 
     @property
@@ -124,7 +128,7 @@ class Carrier(Protocol):
         """Id of its process. None: it could not be started."""
         ...
 
-    def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
+    def submit(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
         """Add tickets for the next `flush`. `first`: before those that wait at the shard."""
         ...
 
@@ -134,14 +138,14 @@ class Carrier(Protocol):
 
 
 class Transport(Protocol):
-    """Starts carriers, and moves tickets, weights and items."""
+    """Starts workers, and moves tickets, weights and items."""
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
         """Start. `registers`: number of versions each register keeps, and the existing weights, oldest first."""
         ...
 
-    def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> Carrier:
-        """Start a carrier; it opens its shards, each from its state, if any."""
+    def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> Worker:
+        """Start a worker; it opens its shards, each from its state, if any."""
         ...
 
     def publish(self, register: str, version: int, weights: Any) -> None:
@@ -152,14 +156,14 @@ class Transport(Protocol):
         """Send everything pending; tickets are sent after the versions that they name are published."""
         ...
 
-    def wait(self, timeout_s: float | None) -> Sequence[tuple[Carrier, Said]]:
-        """Return messages from carriers. Sleeps until one arrives, or until the timeout; empty then."""
+    def wait(self, timeout_s: float | None) -> Sequence[tuple[Worker, WorkerEvent]]:
+        """Return events of workers. Sleeps until one arrives, or until the timeout; empty then."""
         ...
 
-    def kill(self, carrier: Any, why: str) -> None:
-        """Kill a hanging carrier at once, and what it hangs on. Its `CarrierEnded` reports the reason."""
+    def kill(self, worker: Any, why: str) -> None:
+        """Kill a hanging worker at once, and what it hangs on. Its `WorkerEnded` reports the reason."""
         ...
 
     def close(self) -> None:
-        """Stop all carriers, and wait until they have ended."""
+        """Stop all workers, and wait until they have ended."""
         ...

@@ -1,8 +1,8 @@
 """Events in, instructions out: the interface between a runner and the schedule.
 
-firing = Firing(...)                                     # inside a Start instruction
-for instruction in schedule.handle(Finished(firing, outputs)):
-    ...                                                  # Start, Publish, Forget, Tell
+firing = Firing(...)                                 # inside a Start instruction
+for instruction in hub.handle(Finished(firing, outputs)):
+...                                              # Start, Issue, Publish, Forget, Tell
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class Finished(Struct, frozen=True):
     """Policy -> version that the firing of a source actually used."""
 
 
-class Lost(Struct, frozen=True):
-    """A firing of a source will never finish because its worker failed. Its ticket is issued again."""
+class ShardsLost(Struct, frozen=True):
+    """These shards, given by source and number, lost the ticket that they were working on. It is issued again."""
 
-    firing: Firing
+    shards: tuple[tuple[str, int], ...]
 
 
 class TableLost(Struct, frozen=True):
@@ -109,7 +109,7 @@ class Closed(Struct, frozen=True):
     """Header of the source's last firing, for tickets that yielded no items."""
 
 
-Event: TypeAlias = Begin | Finished | Lost | TableLost
+Event: TypeAlias = Begin | Finished | ShardsLost | TableLost | Closed
 
 
 # ---- instructions to the runner
@@ -121,12 +121,12 @@ class Start(Struct, frozen=True):
     firing: Firing
 
 
-class Deal(Struct, frozen=True):
+class Issue(Struct, frozen=True):
     """Give a ticket to a shard."""
 
     ticket: Ticket
     first: bool = False
-    """Whether it was dealt before and lost: it goes before the tickets that wait at the shard."""
+    """Whether it was issued before and lost: it goes before the tickets that wait at the shard."""
 
 
 class Publish(Struct, frozen=True):
@@ -166,5 +166,5 @@ class Tell(Struct, frozen=True):
 
 
 Instruction: TypeAlias = Start | Publish | Forget | Insert | Reprioritize | Tell
-HubInstruction: TypeAlias = Deal | Instruction
-"""Instructions of a hub, including dealt tickets. With hub and shards in one place, those do not reach the runner."""
+HubInstruction: TypeAlias = Issue | Instruction
+"""Instructions of a hub: what a runner does itself, and the tickets that it passes to shards."""

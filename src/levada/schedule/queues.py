@@ -21,90 +21,42 @@ True
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
-
-from msgspec import Struct
 
 from levada.flow.channels import Queue
 from levada.flow.events import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger
 from levada.flow.items import Header, Item
 from levada.flow.nodes import Input
 from levada.flow.topology import Channel
-from levada.schedule.cut import QueueAccount
+from levada.schedule.snapshot import QueueAccount
+from levada.schedule.tickets import TicketBook
 
 
-class Grant(Struct, frozen=True):
-    """The right to put one item into a queue."""
-
-    number: int
-    version: int | None
-    """The version to use. None: the newest."""
-
-
-class QueueMachine:
-    """Queue of one channel. Pure state: no clocks, no threads; the caller supplies items and versions."""
+class QueueMachine(TicketBook):
+    """Queue of one channel."""
 
     def __init__(self, channel: Channel) -> None:
-        self.name = channel.name
-        self.policy = channel.policy
-        self.is_ordered = channel.queue.consumption == "admission"
-        tickets = channel.tickets
-        assert tickets is not None, f"{channel.name} has no capacity: check() was not called"
+        assert channel.tickets is not None, f"{channel.name} has no capacity: check() was not called"
+        super().__init__(channel.name, channel.policy, channel.sources, channel.tickets, channel.queue.consumption)
         self.channel = channel
-        self.tickets = tickets
         self._blocks = channel.queue.blocks
         self._drops_when_full = channel.queue.drops_when_full
         self._window = channel.window if self._blocks else inf
-        self._names_versions = self._blocks and channel.queue.consumption == "admission"
+        self.names_versions = self._blocks and self.is_ordered
+        self.is_exact = self.names_versions and len(channel.sources) == 1
+        self.per_update = channel.per_update
         self._debt = dict.fromkeys(channel.sources, 0.0)
-        self._next = 0
         self._returned = 0  # tickets that came back
-        self._lost_numbers: dict[str, list[int]] = {source: [] for source in channel.sources}
-        self._making: dict[int, str] = {}
-        self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
-        self._oldest = 0  # smallest number that is not consumed, dropped or empty
-        self._gone: set[int] = set()  # numbers above `_oldest` that are consumed, dropped or empty
         self._unpublished = 0  # tickets of consumed items; they come back with the next version
         self.num_waiting = 0
         """Number of items that are finished but not consumed."""
-        self._produced = self._consumed = self._lost = 0
-        self._dropped: Counter[str] = Counter()
+        self._consumed = 0
         self._lag_max = self._lag_sum = self._lag_count = 0  # of the items that were learned from
         self._measured: list[tuple[Header, int]] = []  # lag of items consumed but not yet learned from
-        self.told: list[Consumed | Dropped] = []
+        self.events: list[Consumed | Dropped] = []
         """Events since the caller last emptied the list."""
-
-    # ---- tickets
-
-    def may_issue(self, source: str) -> bool:
-        """Whether a ticket can be issued to this source now."""
-        if self._lost_numbers[source]:
-            return True
-        if not self._drops_when_full and self.outstanding >= self.tickets:
-            return False
-        return self._next_source() in (None, source)
-
-    def issue(self, source: str) -> Grant:
-        """Issue a ticket. Tickets lost by this source are issued first, under their old numbers."""
-        assert self.may_issue(source), f"{self.channel.name}: no ticket for {source}"
-        if self._lost_numbers[source]:
-            number = heapq.heappop(self._lost_numbers[source])
-        else:
-            number = self._next
-            self._next += 1
-            self._pay(source)
-        self._making[number] = source
-        self._produced += 1
-        return Grant(number, self._version_of(number))
-
-    def lost(self, number: int) -> None:
-        """Handle the loss of a ticket's item: the ticket can be issued again, to the same source."""
-        source = self._making.pop(number)
-        self._lost += 1
-        heapq.heappush(self._lost_numbers[source], number)
 
     # ---- items
 
@@ -114,7 +66,7 @@ class QueueMachine:
         if not items:
             self._dropped["filtered"] += 1
             if header is not None:
-                self.told.append(Dropped(self.channel.name, header, "filtered"))
+                self.events.append(Dropped(self.channel.name, header, "filtered"))
             self._settle(number)
             self._returned += 1
             return
@@ -175,13 +127,12 @@ class QueueMachine:
 
     # ---- saving
 
-    @property
-    def names_versions(self) -> bool:
-        """Whether each ticket names the version to make its item with."""
-        return self._names_versions
+    def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
+        """Whether exactly the tickets before `number` were used for that many updates."""
+        return number == (self.per_update or 0) * versions[self.policy or ""]
 
     def account(self, taken: Sequence[Header], *, are_made_again: bool) -> QueueAccount:
-        """Account for the items before a cut.
+        """Account for the items before a snapshot.
 
         Args:
             taken: headers of items that were consumed but not yet learned from.
@@ -197,21 +148,17 @@ class QueueMachine:
         return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, self._lag_sum, self._lag_count)
 
     def restore(self, account: QueueAccount, version: int | None) -> None:
-        """Resume from a cut, with nothing in progress. `version`: version of the channel's policy."""
+        """Resume from a snapshot, with nothing in progress. `version`: version of the channel's policy."""
         self._consumed, self._dropped, self._lost = account.consumed, Counter(account.dropped), account.lost
         self._produced = account.consumed + sum(account.dropped.values()) + account.lost
         self._lag_max, self._lag_sum, self._lag_count = account.lag_max, account.lag_sum, account.lag_count
         per_update, every = self.channel.per_update, self.channel.publish_every
-        if self._names_versions and version is not None and per_update is not None and every is not None:
+        if self.names_versions and version is not None and per_update is not None and every is not None:
             self._next = self._oldest = version * per_update
             self._unpublished = version % every * per_update
             self._returned = self._next - self._unpublished
 
     # ---- inspection
-
-    def waiting(self) -> list[Item]:
-        """Return the items that are finished but not consumed, in the order in which they were finished."""
-        return [item for items in self._waiting.values() for item in items]
 
     @property
     def outstanding(self) -> int:
@@ -229,24 +176,29 @@ class QueueMachine:
 
     # ---- internals
 
+    def _may_issue_new(self, source: str) -> bool:
+        if not self._drops_when_full and self.outstanding >= self.tickets:
+            return False
+        return self._next_source() in (None, source)
+
+    def _issue_new(self, number: int, source: str) -> None:
+        """Charge a source for its turn, by the proportions of a union."""
+        if self.channel.proportions is not None:
+            self._debt = self._owed()
+            self._debt[source] -= 1.0
+
     def _eligible(self) -> int | None:
         limit = self._oldest + self._window
         if self._window == 1:
             return self._oldest if self._oldest in self._waiting else None
         return next((number for number in self._waiting if number < limit), None)
 
-    def _settle(self, number: int) -> None:
-        self._gone.add(number)
-        while self._oldest in self._gone:
-            self._gone.remove(self._oldest)
-            self._oldest += 1
-
     def _drop(self, number: int, reason: str) -> None:
         items = self._waiting[number]
         item = items.popleft()
         self.num_waiting -= 1
         self._dropped[reason] += 1
-        self.told += [Dropped(self.channel.name, header, reason) for header in item.headers]
+        self.events += [Dropped(self.channel.name, header, reason) for header in item.headers]
         if not items:
             del self._waiting[number]
             self._settle(number)
@@ -259,7 +211,7 @@ class QueueMachine:
             measured = self._lag(header, version)
             lag[self.channel.policy] = measured
             self._measured.append((header, measured))
-        self.told.append(Consumed(self.channel.name, header, lag))
+        self.events.append(Consumed(self.channel.name, header, lag))
 
     def _is_measured(self, header: Header) -> bool:
         return self.channel.policy is not None and self.channel.policy in header.versions
@@ -271,7 +223,7 @@ class QueueMachine:
 
     def _version_of(self, number: int) -> int | None:
         """Return the first published version with which the ticket can be outstanding; `derive` has the argument."""
-        if not self._names_versions:
+        if not self.names_versions:
             return None
         assert self.channel.per_update is not None and self.channel.publish_every is not None
         every = self.channel.publish_every
@@ -290,11 +242,6 @@ class QueueMachine:
         whole = sum(self.channel.proportions)
         shares = zip(self._debt, self.channel.proportions, strict=True)
         return {source: self._debt[source] + share / whole for source, share in shares}
-
-    def _pay(self, source: str) -> None:
-        if self.channel.proportions is not None:
-            self._debt = self._owed()
-            self._debt[source] -= 1.0
 
 
 def _example() -> Channel:

@@ -11,6 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from levada.flow.topology import Topology
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
 
 
 class RegisterMachine:
@@ -50,3 +56,17 @@ class RegisterMachine:
         """Return the version for a reader: the one its ticket names, or the newest."""
         assert version is None or version in self._versions, f"{self.name}: version {version} is gone or not yet there"
         return self.newest if version is None else version
+
+
+def versions_to_keep(flow: Flow, topology: Topology) -> dict[str, int]:
+    """Number of versions that each register keeps: one more than the largest lag at which a ticket can name a version.
+
+    With tickets for a replay it is at least one more than their number, so that draws need not wait for items made with older
+    versions if a version is published per item.
+    """
+    keep = {}
+    for name, register in flow.registers.items():
+        queues = [c.queue for c in topology.channels if c.policy == register.policy and c.queue.blocks]
+        tickets = [storage.tickets for storage in topology.storages if storage.policy == register.policy]
+        keep[name] = max([0, *(queue.max_lag or 0 for queue in queues), *tickets]) + 1
+    return keep

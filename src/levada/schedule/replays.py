@@ -22,31 +22,30 @@ ticket a - B was settled, where B is the number of tickets in existence. It is i
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from levada.flow.channels import Replay
 from levada.flow.events import Dropped, Emptied, Ledger, ReplayStatistics, Stored
 from levada.flow.items import Draw, Header, Item
 from levada.flow.topology import Storage
-from levada.schedule.cut import ReplayAccount, Uncounted
 from levada.schedule.events import Insert
 from levada.schedule.limiter import ReplayLimiter
-from levada.schedule.queues import Grant
+from levada.schedule.snapshot import ReplayAccount, Uncounted
+from levada.schedule.tickets import TicketBook
 
 
-class ReplayMachine:
-    """Pure state: no clocks, threads or tables. The caller supplies items and versions, and stores what was inserted."""
+class ReplayMachine(TicketBook):
+    """Replay. The caller stores what was inserted, and draws from it."""
+
+    counts_inserts = True
 
     def __init__(self, storage: Storage, *, keep: int) -> None:
         """`keep`: number of published versions that can be read at a time."""
-        self.storage = storage
-        self.replay: Replay[object] = storage.replay
-        self.name = storage.replay.name
-        self.policy = storage.policy
-        self.tickets = storage.tickets
-        self.is_ordered = storage.replay.order == "admission"
+        replay: Replay[object] = storage.replay
+        super().__init__(replay.name, storage.policy, storage.sources, storage.tickets, replay.order)
+        self.storage, self.replay = storage, replay
+        self.names_versions = self.is_exact = storage.is_exact
         self._keep = keep
         self._limiter = ReplayLimiter(
             min_size=self.replay.min_size,
@@ -55,17 +54,10 @@ class ReplayMachine:
         )
         # otherwise an insert between a draw and its priorities could come before or after them
         self._waits_for_priorities = self.replay.is_exact and storage.is_reprioritized
-        self._next = 0
-        self._room: deque[int] = deque(
-            [0] * storage.tickets
-        )  # for each ticket that is back: number of draws at that time
+        # for each ticket that is back: number of draws at that time
+        self._room: deque[int] = deque([0] * storage.tickets)
         self._draws_of: dict[int, int] = {}  # the same for each outstanding ticket
-        self._lost_numbers: dict[str, list[int]] = {source: [] for source in storage.sources}
-        self._making: dict[int, str] = {}
-        self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
         self._filtered: dict[int, Header | None] = {}  # those of `_waiting` that yielded nothing
-        self._oldest = 0  # smallest unsettled number; only used with inserts in order
-        self._settled: set[int] = set()  # settled numbers above it
         self._published = 0
         self._num_inserts = 0
         self._entries = [0] * storage.replay.tables  # entries inserted into each table since it was empty
@@ -75,43 +67,16 @@ class ReplayMachine:
         self._num_draws = 0
         self._next_draw = 0  # exceeds `_num_draws` if draws were withdrawn
         self._open: set[int] = set()  # draws before which nothing may be inserted
-        self._produced = self._lost = 0
-        self._dropped: Counter[str] = Counter()
         self._uncounted: deque[tuple[int, Stored | Dropped]] = deque()  # each with the first draw that can see it
         self._at_draw: dict[int, tuple[int, int, int]] = {}  # entries inserted, sampled and held, for each open draw
         self._seen: tuple[int, int, int] | None = None  # the same for the last draw that was learned from
-        self.told: list[Stored] = []
+        self.events: list[Stored] = []
         """Events since the caller last emptied the list."""
         self.counted: list[Stored | Dropped] = []
         """Items counted since the caller last emptied the list: everything visible to the draws that were learned from, and
         nothing inserted later, so that counts do not depend on timing. During filling, everything counts at once."""
 
     # ---- tickets
-
-    def may_issue(self, source: str) -> bool:
-        """Whether a ticket can be issued to this source now."""
-        if self._lost_numbers[source]:
-            return True
-        return bool(self._room) and (self.policy is None or self._version_at(self._room[0]) <= self._published)
-
-    def issue(self, source: str) -> Grant:
-        """Issue a ticket. Tickets lost by this source are issued first, under their old numbers."""
-        assert self.may_issue(source), f"{self.name}: no ticket for {source}"
-        if self._lost_numbers[source]:
-            number = heapq.heappop(self._lost_numbers[source])
-        else:
-            number = self._next
-            self._next += 1
-            self._draws_of[number] = self._room.popleft()
-        self._making[number] = source
-        self._produced += 1
-        return Grant(number, None if self.policy is None else self._version_at(self._draws_of[number]))
-
-    def lost(self, number: int) -> None:
-        """Handle the loss of a ticket's items: it can be issued again, to the same source."""
-        source = self._making.pop(number)
-        self._lost += 1
-        heapq.heappush(self._lost_numbers[source], number)
 
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
         """Take the items made with a ticket. An empty result also waits for its turn, when its ticket comes back."""
@@ -205,10 +170,9 @@ class ReplayMachine:
 
     # ---- saving
 
-    @property
-    def next_insert(self) -> int:
-        """The first ticket, in admission order, whose items are not inserted."""
-        return self._oldest
+    def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
+        """Whether exactly the tickets before `number` are inserted."""
+        return number == self._oldest
 
     def filtered(self) -> list[Header]:
         """Headers of the tickets that yielded nothing and wait for their turn."""
@@ -219,7 +183,7 @@ class ReplayMachine:
         return self._open <= {draw.number for draw in undone} and not self._settled
 
     def account(self, undone: Sequence[Draw], *, are_made_again: bool) -> ReplayAccount:
-        """Account for the items before a cut; items in progress are made again or lost.
+        """Account for the items before a snapshot; items in progress are made again or lost.
 
         Args:
             undone: draws that were not carried out.
@@ -228,7 +192,7 @@ class ReplayMachine:
         """
         again = [self._draws_of[number] for number in sorted(self._draws_of)]
         lost = 0 if are_made_again else self._num_in_flight
-        uncounted = tuple(Uncounted(told.header, getattr(told, "reason", None)) for _, told in self._uncounted)
+        uncounted = tuple(Uncounted(event.header, getattr(event, "reason", None)) for _, event in self._uncounted)
         return ReplayAccount(
             self._limiter.inserted, self._limiter.sampled - sum(draw.size for draw in undone), self._num_inserts,
             self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
@@ -237,7 +201,7 @@ class ReplayMachine:
         )  # fmt: skip
 
     def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
-        """Resume from a cut, with nothing in progress.
+        """Resume from a snapshot, with nothing in progress.
 
         Args:
             account: account of the replay.
@@ -289,11 +253,16 @@ class ReplayMachine:
             ledger, self._lost_entries,
         )  # fmt: skip
 
-    def waiting(self) -> list[Item]:
-        """Return the items that are finished but not inserted."""
-        return [item for items in self._waiting.values() for item in items]
-
     # ---- internals
+
+    def _may_issue_new(self, source: str) -> bool:
+        return bool(self._room) and (self.policy is None or self._version_at(self._room[0]) <= self._published)
+
+    def _issue_new(self, number: int, source: str) -> None:
+        self._draws_of[number] = self._room.popleft()
+
+    def _version_of(self, number: int) -> int | None:
+        return None if self.policy is None else self._version_at(self._draws_of[number])
 
     @property
     def _num_in_flight(self) -> int:
@@ -302,7 +271,7 @@ class ReplayMachine:
     def _insert(self, item: Item, is_filling: bool) -> Insert:
         for header in item.headers:
             stored = Stored(self.name, header)
-            self.told.append(stored)
+            self.events.append(stored)
             self._count(stored, is_filling)
         table = self._given.index(min(self._given))  # items may differ in size, tables should not
         self._num_inserts += 1
@@ -333,10 +302,7 @@ class ReplayMachine:
     def _settle(self, number: int) -> None:
         del self._draws_of[number]
         self._room.append(self._num_draws)
-        self._settled.add(number)
-        while self._oldest in self._settled:
-            self._settled.remove(self._oldest)
-            self._oldest += 1
+        super()._settle(number)
 
     def _version_at(self, num_draws: int) -> int:
         """Return the published version after this many draws: each leads to one update."""

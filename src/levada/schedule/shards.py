@@ -4,7 +4,7 @@ It knows nothing of queues and versions: it receives tickets and reports the res
 the shard does, for example in another process, with no communication between one node and the next.
 
     shard = ShardMachine(flow.nodes, readers(flow.nodes), stage, index)
-    starts = shard.deal(ticket)                          # firings to execute
+    starts = shard.accept(ticket)                        # firings to execute
     more = shard.finished(Finished(firing, outputs))     # further firings, or the result of the ticket
 """
 
@@ -73,10 +73,10 @@ class ShardMachine:
         self._stage = StageMachine([nodes[name] for name in stage.nodes], shard=shard)
         self._open: deque[_Open] = deque()
         self._misses = False
-        """Whether a lost ticket is still to be dealt again; it goes first, so nothing starts before it."""
+        """Whether a lost ticket is still to be issued again; it goes first, so nothing starts before it."""
 
-    def deal(self, ticket: Ticket, *, first: bool = False) -> list[Start | Closed]:
-        """Take a ticket. `first`: put it before the waiting tickets, because it was dealt before and lost."""
+    def accept(self, ticket: Ticket, *, first: bool = False) -> list[Start | Closed]:
+        """Take a ticket. `first`: put it before the waiting tickets, because it was issued before and lost."""
         opened = _Open(ticket, self._firings_per_ticket)
         if first:
             self._misses = False
@@ -149,6 +149,11 @@ class ShardMachine:
             reads = tuple([Read(key, register, ticket.versions.get(register)) for key, register in self._reads])
             done.append(self._stage.start(self._stage.machines[self.source], reads, ticket.number))
         return done
+
+
+def headers(items: Iterable[Item]) -> list[Header]:
+    """Return the headers of some items."""
+    return [header for item in items for header in item.headers]
 
 
 def headers_of(firing: Firing) -> tuple[Header, ...]:

@@ -1,22 +1,26 @@
 """The state machine of one source: which shard gets which ticket, and what becomes of it.
 
-Every channel that receives the source's items issues a ticket; together they are dealt to one shard as one ticket.
+Every channel that receives the source's items issues a ticket; together they go to one shard as one ticket.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from levada.flow.topology import ShardStage
-from levada.schedule.events import Closed, Deal, Ticket
-from levada.schedule.queues import QueueMachine
-from levada.schedule.replays import ReplayMachine
+from levada.flow.errors import LevadaInternalError
+from levada.flow.topology import Channel, ShardStage
+from levada.schedule.events import Closed, Issue, Ticket
+from levada.schedule.tickets import TicketBook
+
+if TYPE_CHECKING:
+    from levada.flow.graph import Flow
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealt:
+class _Held:
     """A ticket that a shard holds."""
 
     ticket: Ticket
@@ -29,24 +33,25 @@ AT_HAND = 2
 
 
 class SourceMachine:
-    """Deals the tickets of one source to its shards: round-robin in admission order, otherwise to the longest waiting."""
+    """Issues the tickets of one source to its shards: round-robin in admission order, otherwise to the longest waiting."""
 
-    def __init__(
-        self, stage: ShardStage, channels: Sequence[QueueMachine | ReplayMachine], registers: Sequence[tuple[str, str]]
-    ) -> None:
+    def __init__(self, stage: ShardStage, channels: Sequence[TicketBook], registers: Sequence[tuple[str, str]]) -> None:
         """`registers`: the registers that the source reads, each with its policy."""
         self.stage = stage
         self.channels = channels
         self.round_robin = any(channel.is_ordered for channel in channels)
-        self.tickets: list[list[_Dealt]] = [[] for _ in range(stage.shards)]
+        self.tickets: list[list[_Held]] = [[] for _ in range(stage.shards)]
         """Tickets per shard; the first is being worked on."""
+        in_replays = bool(channels) and all(channel.counts_inserts for channel in channels)
+        self.counted_at = channels[0].name if in_replays else None
+        """Replay at which env steps and episodes are counted. None: they are counted when learned from."""
         self._registers = registers
         self.num_idle = stage.shards
         """Number of shards without a ticket."""
         self.issued = 0
         """Number of tickets issued, not counting those issued again."""
         self._lost: list[tuple[int, int]] = []  # each with the shard that lost it and gets it again
-        self._dealt_last = [-1] * stage.shards
+        self._issued_last = [-1] * stage.shards
 
     @property
     def issued_per_shard(self) -> float:
@@ -60,7 +65,7 @@ class SourceMachine:
                 return machine.name
         return None
 
-    def deal(self) -> Deal | None:
+    def issue(self) -> Issue | None:
         """Issue a ticket, if one may be issued now."""
         shard = self._shard() if self.blocked_by() is None else None
         if shard is None:
@@ -69,7 +74,7 @@ class SourceMachine:
         again = bool(self._lost)
         number = self._lost.pop(0)[0] if again else self.issued
         self.issued += not again
-        self._dealt_last[shard] = number
+        self._issued_last[shard] = number
         versions: dict[str, int] = {}
         for machine, grant in grants.items():
             policy = machine.policy
@@ -77,42 +82,43 @@ class SourceMachine:
                 versions[policy] = max(grant.version, versions.get(policy, 0))
         named = {register: versions[policy] for register, policy in self._registers if policy in versions}
         ticket = Ticket(self.stage.source, shard, number, named)
-        dealt = _Dealt(ticket, {machine.name: grant.number for machine, grant in grants.items()})
+        held = _Held(ticket, {machine.name: grant.number for machine, grant in grants.items()})
         self.num_idle -= not self.tickets[shard]
-        self.tickets[shard].insert(0 if again else len(self.tickets[shard]), dealt)
-        return Deal(ticket, again)
+        self.tickets[shard].insert(0 if again else len(self.tickets[shard]), held)
+        return Issue(ticket, again)
 
     def left(self) -> set[int]:
         """Return the tickets that are outstanding or lost."""
-        return {dealt.ticket.number for tickets in self.tickets for dealt in tickets} | {
+        return {held.ticket.number for tickets in self.tickets for held in tickets} | {
             number for number, _ in self._lost
         }
 
-    def at(self, number: int, versions: Mapping[str, int]) -> bool:
+    def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
         """Whether exactly the tickets before `number` were used for that many updates."""
         [channel] = self.channels
-        if isinstance(channel, ReplayMachine):
-            return number == channel.next_insert
-        return number == (channel.channel.per_update or 0) * versions[channel.policy or ""]
+        return channel.is_used_up_to(number, versions)
 
     def closed(self, closed: Closed) -> None:
         """Hand the result of a ticket to its channels."""
-        dealt = self._take_back(closed.ticket.shard)
-        assert dealt.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {dealt.ticket}"
+        held = self._take_back(closed.ticket.shard)
+        assert held.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {held.ticket}"
         for machine in self.channels:
-            machine.finished(dealt.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
+            machine.finished(held.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
 
     def lost(self, shard: int) -> None:
         """Mark the ticket that a shard was working on to be issued again."""
-        dealt = self._take_back(shard)
+        held = self._take_back(shard)
         for machine in self.channels:
-            machine.lost(dealt.numbers[machine.name])
-        insort(self._lost, (dealt.ticket.number, shard))
+            machine.lost(held.numbers[machine.name])
+        insort(self._lost, (held.ticket.number, shard))
 
-    def _take_back(self, shard: int) -> _Dealt:
-        dealt = self.tickets[shard].pop(0)
+    def _take_back(self, shard: int) -> _Held:
+        if not self.tickets[shard]:
+            msg = f"shard {shard} of {self.stage.source!r} has lost or closed a ticket that it does not hold"
+            raise LevadaInternalError(msg)
+        held = self.tickets[shard].pop(0)
         self.num_idle += not self.tickets[shard]
-        return dealt
+        return held
 
     def _shard(self) -> int | None:
         if self._lost:
@@ -121,4 +127,32 @@ class SourceMachine:
             return self.issued % self.stage.shards
         least = min(map(len, self.tickets))
         waiting = (shard for shard, tickets in enumerate(self.tickets) if len(tickets) == least)
-        return min(waiting, key=self._dealt_last.__getitem__) if least < AT_HAND else None
+        return min(waiting, key=self._issued_last.__getitem__) if least < AT_HAND else None
+
+
+def issue_all(sources: Collection[SourceMachine]) -> Iterator[Issue]:
+    """Issue every ticket that may be issued now; sources that share a queue take turns, those with the fewest tickets first."""
+    is_done = False
+    while not is_done:
+        is_done = True
+        for source in sources if len(sources) == 1 else sorted(sources, key=lambda source: source.issued_per_shard):
+            issue = source.issue()
+            if issue is not None:
+                is_done = False
+                yield issue
+
+
+def with_turns(channels: Sequence[Channel], flow: Flow) -> Iterator[Channel]:
+    """Let sources that share a queue in admission order take turns, in proportion to their shards, independent of timing.
+
+    Skipped where another queue already gives turns to two of them: two rules could wait for each other.
+    """
+    ruled = [set(channel.sources) for channel in channels if channel.proportions is not None]
+    for channel in channels:
+        sources = set(channel.sources)
+        admits = channel.queue.consumption == "admission" and channel.proportions is None and len(sources) > 1
+        if admits and all(len(sources & others) < 2 for others in ruled):
+            ruled.append(sources)
+            yield replace(channel, proportions=tuple(float(flow.nodes[name].shards) for name in channel.sources))
+        else:
+            yield channel

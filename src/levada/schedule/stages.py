@@ -2,7 +2,7 @@
 
 The node furthest downstream fires first, so that few items wait between nodes. A node fires when each of its inputs holds the
 items it needs: `size` items for a batch, otherwise one. A union needs one item in any input, or in the input whose turn it
-is. At a shard a union has no turns, because the items of its other inputs are at other shards: tickets are dealt by weight.
+is. At a shard a union has no turns, because the items of its other inputs are at other shards: tickets are issued by weight.
 
 A stage requests an item only if it can pass it on to a learner without waiting for another item that may not come. No items
 grow old or pile up between a queue and the update.
@@ -57,6 +57,14 @@ class NodeMachine:
     def order_of(self, index: int) -> int:
         """Rank of an input when several could supply an item: the one after the last is first, in turn."""
         return (index - self._last - 1) % len(self.buffers)
+
+    def waiting(self) -> str:
+        """Describe in words what the node waits for."""
+        counts = ", ".join(
+            f"{len(buffer)} of {self.need} from {edge.label}"
+            for buffer, edge in zip(self.buffers, self.node.inputs, strict=True)
+        )
+        return f"{self.node.name} has {counts}"
 
     def take(self) -> tuple[Item, ...]:
         """Take the items of one firing."""

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from levada.flow.channels import Prioritized, Replay
-from levada.flow.rng import rng_array, set_rng
+from levada.flow.state import rng_array, set_rng
 from levada.tables.sum_tree import SumTree
 
 Array = npt.NDArray[Any]

@@ -52,6 +52,36 @@ class Described(Plain):
         return NumpyLayers(dense_layers("policy", self.policy))
 
 
+class Normalized(nn.Module):
+    """Layer normalization before, between and after linear layers, in one shared stack."""
+
+    def __init__(self, observation_space: Space[Any], num_params: int) -> None:
+        super().__init__()
+        self.shared = nn.Sequential(
+            nn.LayerNorm(4),
+            nn.Linear(4, 16),
+            nn.LayerNorm(16),
+            nn.GELU("tanh"),
+            nn.Linear(16, 8),
+            nn.ELU(),
+            nn.LayerNorm(8),
+        )
+        self.policy = nn.Sequential(
+            nn.Linear(8, num_params), nn.LayerNorm(num_params, elementwise_affine=False), nn.SiLU()
+        )
+        self.value = nn.Sequential(nn.Linear(8, 1))
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.shared(obs)
+        return self.policy(features), self.value(features).squeeze(-1)
+
+    def numpy_layers(self) -> NumpyLayers:
+        shared = dense_layers("shared", self.shared)
+        return NumpyLayers(
+            (*shared, *dense_layers("policy", self.policy)), (*shared, *dense_layers("value", self.value))
+        )
+
+
 class Undescribed(Plain):
     def numpy_layers(self) -> None:
         return None
@@ -75,6 +105,9 @@ class Misnamed(Plain):
 POLICIES: dict[str, dict[str, Any]] = {
     "discrete": {},
     "relu": {"activation": "relu", "hidden_sizes": (32, 16, 8)},
+    "elu": {"activation": "elu"},
+    "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
     "linear": {"hidden_sizes": ()},
     "box": {"action_space": BOX, "log_std_init": -0.3},
     "box, normalized": {"action_space": BOX, "normalize_obs": True, "normalize_reward": True},
@@ -98,6 +131,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "masked dict": {"observation_space": masked(spaces.Tuple([VECTOR, spaces.Discrete(3)]), 2)},
     "own network": {"network": Plain},
     "own network, described": {"network": Described, "action_space": BOX, "normalize_obs": True},
+    "own network, normalized layers": {"network": Normalized, "action_space": BOX, "log_std_init": -0.3},
     "own network, not described": {"network": Undescribed},
 }
 IN_NUMPY = set(POLICIES) - {"image", "dict", "masked dict", "own network", "own network, not described"}
@@ -351,9 +385,9 @@ def test_a_network_that_describes_itself_wrongly_is_refused(network: Any, messag
     with pytest.raises(ModelError, match=message):
         Actor(policy)
     with pytest.raises(ModelError, match=message):
-        Sampler(task=CARTPOLE, policy=policy, num_envs=1, num_steps=1)
+        Sampler(task=CARTPOLE, policy=policy, num_envs=1, num_steps=1).verify()
     with pytest.raises(ModelError, match=message):
-        StepSampler(task=CARTPOLE, policy=policy, num_envs=1, num_steps=1, explore=PolicySampling())
+        StepSampler(task=CARTPOLE, policy=policy, num_envs=1, num_steps=1, explore=PolicySampling()).verify()
 
 
 def test_a_subclass_that_does_something_else_is_refused() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from pixel_envs import make_pixels
+from support.envs.pixels import make_pixels
 from torch import nn
 
 import levada as lv

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pixel_envs import make_pixels
+from support.envs.pixels import make_pixels
 
 import levada as lv
 from levada.algorithms.checks import ConfigError

@@ -70,7 +70,8 @@ def test_the_ladder_of_two_actors_has_both_its_ends():
 
 
 @pytest.mark.parametrize(("options", "match"), [
-    ({"start": 1.5}, "start=1.5.*probability"), ({"end": -0.1}, "end"), ({"base": 2.0}, "base"), ({"alpha": -1.0}, "alpha=-1.0"),
+    ({"start": 1.5}, "start=1.5.*a number from 0 to 1"), ({"end": -0.1}, "end"), ({"base": 2.0}, "base"),
+        ({"alpha": -1.0}, "alpha=-1.0"),
     ({"num_steps": 0}, "num_steps=0"),
 ])  # fmt: skip
 def test_numbers_that_cannot_be(options, match):

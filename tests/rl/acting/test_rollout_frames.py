@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from pixel_envs import Pixels, make_pixels, make_stacked_pixels
+from support.envs.pixels import Pixels, make_pixels, make_stacked_pixels
 
 import levada as lv
 from levada.algorithms.impala import IMPALA

@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from rl.exact_mdp import SMALL, ExactEnv, ExactMDP, make_exact_env
 from scipy import stats
+from support.envs.exact_mdp import SMALL, ExactEnv, ExactMDP, make_exact_env
 from torch import Tensor, nn
 
 from levada.algorithms.gae import GAE

@@ -5,8 +5,8 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-import small_envs
 from gymnasium import spaces
+from support.envs import small as small_envs
 
 from levada.flow import Shard
 from levada.rl.acting.actor import Actor
@@ -124,7 +124,7 @@ def td_error(row_tm1, action, reward, discount, row_t, mask_t):
 def test_first_priorities_are_the_errors_of_the_network_that_acted(num_steps, n_step):
     look = NStep(discount=0.5, num_steps=n_step, priority=td_error)
     live, weights = sampler(
-        num_steps=num_steps, n_step=n_step, num_overlap_steps=look.num_overlap_steps, keeps_head_params=True
+        num_steps=num_steps, n_step=n_step, num_overlap_steps=look.num_overlap_steps, keeps_network_outputs=True
     )
     actor = Actor(live.recipe.policy)
     actor.load(weights)
@@ -162,7 +162,7 @@ def test_first_priorities_are_given_the_masks_of_the_observations_after_the_wind
         n_step=n_step,
         env=small_envs.Masked,
         num_overlap_steps=look.num_overlap_steps,
-        keeps_head_params=True,
+        keeps_network_outputs=True,
     )
     all_columns = [look(live(weights)).columns for _ in range(20)]
     live.close()

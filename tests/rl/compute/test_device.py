@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from pixel_envs import make_pixels
+from support.envs.pixels import make_pixels
 from torch import Tensor, nn
 
 import levada as lv
@@ -24,12 +24,12 @@ from levada.algorithms.ppo import PPO
 from levada.algorithms.r2d2 import R2D2
 from levada.algorithms.rainbow import Rainbow
 from levada.algorithms.recurrent_sac import RecurrentSAC
-from levada.algorithms.replayed import Replayed
-from levada.algorithms.rollouts import FromRollouts
+from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
 from levada.rl.compute import device
-from levada.rl.compute.tensors import flatten, rebuild
+from levada.rl.data.nest import flatten, rebuild
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.step import GradientStep
 from levada.rl.policies.policy import Policy
@@ -58,6 +58,17 @@ class Normed(nn.Module):
         return self.policy(hidden_sizes), self.value(hidden_sizes).squeeze(-1)
 
 
+class Features(nn.Module):
+    """A feature extractor of the user's."""
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__()
+        self.layer = nn.Linear(space.shape[0], 8)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.layer(obs).tanh()
+
+
 CASES = [
     (PPO(**SMALL, num_epochs=2, minibatch_size=16, normalize_obs=True, normalize_reward=True), CARTPOLE),
     (PPO(**SMALL, num_epochs=2, minibatch_size=16), PENDULUM),
@@ -77,6 +88,11 @@ CASES = [
     (SAC(**REPLAYED), PENDULUM),
     (SAC(**REPLAYED), CARTPOLE),
     (TD3(**REPLAYED), PENDULUM),
+    (SAC(**REPLAYED), lv.Task("support.envs.small:SmallDictBoxAction-v0")),
+    (SAC(**REPLAYED, features_extractor=Features), PENDULUM),
+    (SAC(**REPLAYED, features_extractor=Features, normalize_obs=True, normalize_reward=True), PENDULUM),
+    (RecurrentSAC(**SEQUENCES, normalize_obs=True, normalize_reward=True), CARTPOLE),
+    (TD3(**REPLAYED), lv.Task("support.envs.small:SmallImageBoxAction-v0")),
     (R2D2(**SEQUENCES), CARTPOLE),
     (RecurrentSAC(**SEQUENCES), CARTPOLE),
 ]
@@ -85,7 +101,7 @@ each_case = pytest.mark.parametrize(
 )
 
 
-def weights(hp: FromRollouts | Replayed, task: lv.Task, updates: int = 6) -> dict[str, Any]:
+def weights(hp: RolloutAlgorithm | ReplayAlgorithm, task: lv.Task, updates: int = 6) -> dict[str, Any]:
     with lv.Inline().open(replace(hp, compile=False).flow(task), seed=1) as run:
         for report in run:
             if report.firing == updates:
@@ -94,7 +110,9 @@ def weights(hp: FromRollouts | Replayed, task: lv.Task, updates: int = 6) -> dic
 
 
 @each_case
-def test_graphs_make_the_same_bits(hp: FromRollouts | Replayed, task: lv.Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_make_the_same_bits(
+    hp: RolloutAlgorithm | ReplayAlgorithm, task: lv.Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = weights(hp, task)
     monkeypatch.setattr(Learner, "first_mode", lambda self, device: "graph")
     assert params_sha256(weights(hp, task)) == params_sha256(expected)
@@ -102,7 +120,7 @@ def test_graphs_make_the_same_bits(hp: FromRollouts | Replayed, task: lv.Task, m
 
 @each_case
 def test_losses_and_networks_stay_on_one_device(
-    hp: FromRollouts | Replayed, task: lv.Task, monkeypatch: pytest.MonkeyPatch
+    hp: RolloutAlgorithm | ReplayAlgorithm, task: lv.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensors of torch's device `meta` have no numbers, and none of them goes together with one that lies elsewhere."""
     on, seen = GradientStep.on, []
@@ -177,7 +195,7 @@ def test_auto_takes_a_gpu_for_large_images(
     monkeypatch: pytest.MonkeyPatch, has_gpu: bool, space: spaces.Space[Any], chosen: str
 ) -> None:
     monkeypatch.setattr(device, "has_gpu", lambda: has_gpu)
-    assert device.choose_device(space) == chosen
+    assert device.choose_device(space)[0] == chosen
 
 
 def test_the_device_is_no_part_of_the_flow_and_stands_in_the_summary(tmp_path: Any) -> None:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pixel_envs import Pixels, make_pixels, make_stacked_pixels
+from support.envs.pixels import Pixels, make_pixels, make_stacked_pixels
 
 import levada as lv
 from levada.flow import Flow, Prioritized, Shard
@@ -300,11 +300,13 @@ def test_the_spaces_of_a_task_are_those_of_stacks() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, True, 2.0, "4", 1025])
 def test_stacks_that_cannot_be(k: Any) -> None:
-    with pytest.raises(TaskError, match=r"frame_stack is .*, expected an integer from 1 to 1,024, or None"):
+    with pytest.raises(TaskError, match=r"frame_stack=.*: expected an integer from 1 to 1024, or None"):
         Task("CartPole-v1", frame_stack=k)
 
 
-@pytest.mark.parametrize("env", ["FrozenLake-v1", "small_envs:SmallMasked-v0", "small_envs:SmallDictObs-v0"])
+@pytest.mark.parametrize(
+    "env", ["FrozenLake-v1", "support.envs.small:SmallMasked-v0", "support.envs.small:SmallDictObs-v0"]
+)
 def test_only_boxes_are_stacked(env: str) -> None:
     with pytest.raises(SpaceError, match=r"frame_stack=4: observations are .*, expected a Box"):
         _ = Task(env, frame_stack=4).observation_space

@@ -119,9 +119,9 @@ def test_evaluations_play_whole_games() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"reward_clip": 0.0}, "reward_clip is 0.0, expected a number above 0, or None"),
-        ({"reward_clip": True}, "reward_clip is True"),
-        ({"life_loss": 1}, "life_loss is 1, expected True or False"),
+        ({"reward_clip": 0.0}, "reward_clip=0.0.: expected a number > 0, or None"),
+        ({"reward_clip": True}, "reward_clip=True"),
+        ({"life_loss": 1}, "life_loss=1.: expected True or False"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
-from broken_envs import Sound
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from rl.exact_mdp import SMALL, ExactMDP, make_exact_env
 from scipy import stats
+from support.envs.broken import Sound
+from support.envs.exact_mdp import SMALL, ExactMDP, make_exact_env
 
 from levada.flow.errors import LevadaError
 from levada.rl.data.spaces import SpaceError, leaves, map_nest

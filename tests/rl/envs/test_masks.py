@@ -10,8 +10,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from cli_harness import TINY, TINY_FIELDS, Shell
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from support.runs.cli import TINY, TINY_FIELDS, Shell
 
 import levada
 from levada.algorithms.checks import ConfigError
@@ -163,8 +163,8 @@ def test_a_run_without_masks_stays_without(capsys, by):
     [
         (Task(Elsewhere), "info"), (Task(by_method), "method"), (Task("CartPole-v1"), "auto"), (Task("Pendulum-v1"), "auto"),
         (Task(Elsewhere, action_mask="info"), "info"), (Task(Elsewhere, action_mask=None), None),
-        (Task("small_envs:SmallMasked-v0"), "auto"), (Task(many, action_mask=None), None),
-        (Task("broken_envs:BrokenRaisesInReset-v0"), "auto"), (Task("Taxi-v4", vectorization="async"), "info"),
+        (Task("support.envs.small:SmallMasked-v0"), "auto"), (Task(many, action_mask=None), None),
+        (Task("support.envs.broken:BrokenRaisesInReset-v0"), "auto"), (Task("Taxi-v4", vectorization="async"), "info"),
     ],
 )  # fmt: skip
 def test_which_masks_are_found(task, source):
@@ -211,14 +211,18 @@ def test_masks_that_cannot_be_used_are_refused(task, message):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: Task(Elsewhere, action_mask="obs"), TaskError, "is 'obs', expected 'auto', 'info', 'method' or None"),
+        (lambda: Task(Elsewhere, action_mask="obs"), TaskError, "='obs'.: expected 'auto', 'info', 'method' or None"),
         (lambda: Task(many, action_mask="info"), TaskError, "reads the masks of single environments"),
         (
             lambda: Task("CartPole-v1", vectorization="vector_entry_point", action_mask="info"), TaskError,
             "reads the masks of single environments",
         ),
         (lambda: Task("Pendulum-v1", action_mask="info").make(1), SpaceError, "only Discrete and MultiDiscrete actions can be"),
-        (lambda: Task("small_envs:SmallMasked-v0", action_mask="info").make(1), SpaceError, "have an 'action_mask' already"),
+        (
+            lambda: Task("support.envs.small:SmallMasked-v0", action_mask="info").make(1),
+            SpaceError,
+            "have an 'action_mask' already",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_masked_is_refused(make, error, message):

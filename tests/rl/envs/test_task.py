@@ -17,7 +17,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from rl.exact_mdp import ExactEnv, make_exact_env
+from support.envs.exact_mdp import ExactEnv, make_exact_env
 
 from levada.flow.errors import LevadaError
 from levada.rl.data.spaces import SpaceError
@@ -135,7 +135,7 @@ def test_an_id_may_name_the_module_that_registers_it(
 ) -> None:
     (tmp_path / "levada_test_zoo.py").write_text(
         "import gymnasium\n"
-        "from rl.exact_mdp import ExactEnv\n"
+        "from support.envs.exact_mdp import ExactEnv\n"
         "gymnasium.register('Zoo/Exact-v3', entry_point=ExactEnv, max_episode_steps=5)\n"
     )
     (tmp_path / "levada_test_broken.py").write_text("import a_package_that_is_not_there\n")
@@ -495,11 +495,11 @@ RECIPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"env": _shared}, "an environment that exists already; a task makes its own, as many as it needs"),
     (
         {"env": "CartPole-v1", "vectorization": "asink"},
-        r"vectorization is 'asink', expected one of .*; did you mean 'async'\?",
+        r"vectorization='asink'.: expected 'auto', 'sync', 'async'",
     ),
     (
         {"env": "CartPole-v1", "vectorization": 3},
-        "vectorization is 3, expected one of 'auto', 'sync', 'async', 'vector_entry_point', 'envpool'$",
+        "vectorization=3.: expected 'auto', 'sync', 'async', 'vector_entry_point' or 'envpool'$",
     ),
     ({"env": "CartPole-v1", "env_kwargs": {"num_envs": 3}}, "env_kwargs has 'num_envs', which the algorithm decides"),
     (

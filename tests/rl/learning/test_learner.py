@@ -206,7 +206,7 @@ def test_nan_is_refused_and_nothing_changes(network: Any) -> None:
 
 
 def test_a_remainder_is_refused() -> None:
-    with pytest.raises(ValueError, match="30 transitions does not divide into minibatches of 8; 6 would be left"):
+    with pytest.raises(ValueError, match="30 rows does not divide into minibatches of 8; 6 would be left"):
         make().update(batch(30))
 
 
@@ -374,7 +374,7 @@ def test_batches_of_different_columns_do_not_mix() -> None:
     [
         ({"num_epochs": 0}, r"Learner\(num_epochs=0\): expected an integer >= 1"),
         ({"minibatch_size": 0}, r"Learner\(minibatch_size=0\)"),
-        ({"compile": "always"}, r"Learner\(compile='always'\): expected True, False or 'auto'"),
+        ({"compile": "always"}, r"Learner\(compile='always'\): expected 'auto', True or False"),
         ({"coefficients": lambda n: {"clip": 0.1}}, r"gave \['clip'\]; expected 'learning_rate' among them"),
     ],
 )

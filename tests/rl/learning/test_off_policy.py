@@ -24,7 +24,7 @@ PLAIN = DQN()
 def learner(seed=0, *, hp=PLAIN, **options):
     policy = Policy(
         observation_space=OBS, action_space=spaces.Discrete(4), output="q_values", network=partial(ValueMLP, hidden_sizes=(16,)),
-        values=hp.values, dueling=hp.dueling, weight_noise=hp.noisy_std if hp.noisy else 0.0,
+        values=hp.value_kind, dueling=hp.dueling, weight_noise=hp.noisy_std if hp.noisy else 0.0,
     )  # fmt: skip
     fields = {
         "policy": policy, "loss": DQNLoss(hp), "coefficients": lambda num_steps: {"learning_rate": 1e-2},
@@ -184,7 +184,7 @@ def test_what_cannot_be_is_refused(options, match):
 
 
 def test_a_batch_that_does_not_divide():
-    with pytest.raises(ValueError, match="20 transitions does not divide into minibatches of 8; 4 would be left"):
+    with pytest.raises(ValueError, match="20 rows does not divide into minibatches of 8; 4 would be left"):
         learner().update(batch(20))
 
 
@@ -197,3 +197,23 @@ def test_auto_stays_with_a_recording_that_is_quicker_than_what_can_be_compiled(m
         assert live._mode(8) == mode
     live = learner(compile=True)
     assert live._mode(8) == "compiled"
+
+
+@pytest.mark.parametrize("compile_", [False, "auto"])
+def test_microbatches_give_the_gradient_of_the_whole_batch(compile_):
+    hp = DQN(prioritized=True)
+    whole, parts = (learner(hp=hp, microbatch_size=size, compile=compile_) for size in (None, 2))
+    importance = np.random.default_rng(5).random(24).astype(np.float32)
+    for seed in range(3):
+        a, b = (live.update(batch(24, seed, importance=importance)) for live in (whole, parts))
+        np.testing.assert_allclose(b.priorities, a.priorities, rtol=1e-4)
+        for name, array in a.weights.items():
+            np.testing.assert_allclose(b.weights[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert whole.num_minibatches == parts.num_minibatches == 9
+
+
+def test_what_does_not_divide_into_microbatches_is_refused():
+    with pytest.raises(
+        ValueError, match="a minibatch of 8 rows does not divide into microbatches of 3; 2 would be left"
+    ):
+        learner(microbatch_size=3).update(batch(8))

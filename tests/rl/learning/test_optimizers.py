@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cli_harness import TINY, TINY_FIELDS, Shell
+from support.runs.cli import TINY, TINY_FIELDS, Shell
 
 import levada
 from levada.algorithms.checks import ConfigError

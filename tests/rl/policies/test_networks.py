@@ -17,6 +17,7 @@ from levada.rl.policies.networks import (
     HasNumpyLayers,
     MultiInput,
     NatureCNN,
+    Norm,
     Vector,
     default_network,
     dense_layers,
@@ -154,14 +155,31 @@ def test_dense_layers_describe_a_stack() -> None:
         Dense("net.3.weight", "net.3.bias", "tanh"),
     )
     assert isinstance(MLP(spaces.Discrete(2), 2), HasNumpyLayers)
+    stack = nn.Sequential(
+        nn.LayerNorm(3), nn.Linear(3, 2), nn.Identity(), nn.LayerNorm(2, 1e-3, bias=False), nn.GELU("tanh")
+    )
+    assert dense_layers("net", stack) == (
+        Norm("net.0.weight", "net.0.bias", None, 1e-5),
+        Dense("net.1.weight", "net.1.bias", None),
+        Norm("net.3.weight", None, "gelu_tanh", 1e-3),
+    )
 
 
 @pytest.mark.parametrize(
     "stack",
-    [nn.Sequential(nn.Tanh()), nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.ReLU()), nn.Sequential(nn.LayerNorm(2))],
+    [
+        nn.Sequential(nn.Tanh()),
+        nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.ReLU()),
+        nn.Sequential(nn.Linear(1, 1), nn.ELU(alpha=2.0)),
+        nn.Sequential(nn.LayerNorm((2, 2))),
+        nn.Sequential(nn.BatchNorm1d(2)),
+        nn.Sequential(nn.Linear(1, 1), nn.Softmax(-1)),
+    ],
 )
 def test_dense_layers_refuse_other_stacks(stack: nn.Sequential) -> None:
-    with pytest.raises(ValueError, match="expected Linear, each followed by at most one Tanh or ReLU"):
+    with pytest.raises(
+        ValueError, match="expected Linear and LayerNorm, each followed by at most one of Tanh, ReLU, ELU"
+    ):
         dense_layers("net", stack)
 
 

@@ -272,7 +272,7 @@ def test_the_gradient_can_be_traced_and_compiled_whole(name: str) -> None:
 )
 def test_a_network_with_the_wrong_output_is_refused_when_it_is_built(network: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message) as caught:
-        make(network=network)
+        _ = make(network=network).state_size
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, LevadaError)
 
 
@@ -280,7 +280,7 @@ def test_a_network_that_raises_is_named_with_the_line_and_what_it_was_given() ->
     with pytest.raises(
         ModelError, match=r"network Misfit of policy 'policy' cannot take observations \{'obs': \(2, 4\)\}"
     ) as caught:
-        make(network=Misfit)
+        _ = make(network=Misfit).state_size
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert "mat1 and mat2 shapes cannot be multiplied" in str(caught.value)
     assert "in forward: return self.policy(obs[:, :2])" in str(caught.value)
@@ -289,11 +289,11 @@ def test_a_network_that_raises_is_named_with_the_line_and_what_it_was_given() ->
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": ""}, "name is empty"),
-        ({"hidden_sizes": (64, 0)}, r"hidden_sizes is \(64, 0\), expected widths"),
-        ({"hidden_sizes": (64.0,)}, "expected widths"),
-        ({"activation": "gelu"}, "activation is 'gelu', expected 'tanh' or 'relu'"),
-        ({"log_std_init": float("nan")}, "log_std_init is nan"),
+        ({"name": ""}, r"Policy\(name=''\): expected a name"),
+        ({"hidden_sizes": (64, 0)}, r"hidden_sizes=\(64, 0\)\): expected a sequence of integers >= 1"),
+        ({"hidden_sizes": (64.0,)}, "expected a sequence of integers >= 1"),
+        ({"activation": "softsign"}, "activation='softsign'.: expected"),
+        ({"log_std_init": float("nan")}, "log_std_init=nan"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
 from functools import partial
-from types import BuiltinFunctionType, FrameType
+from types import BuiltinFunctionType
 from typing import Any
 
 import gymnasium
@@ -14,13 +13,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
+from levada.algorithms.impala import IMPALA
 from levada.algorithms.ppo import PPO
+from levada.cli import main
 from levada.rl.acting.actor import Actor
 from levada.rl.data.spaces import allocate, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies import precision
-from levada.rl.policies.policy import Policy
+from levada.rl.policies.policy import ModelError, Policy
 from levada.rl.policies.recurrent import RecurrentNet
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -84,7 +86,7 @@ def test_auto_follows_from_the_processor_and_from_sizes(
 ) -> None:
     monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
     hp, task = PPO(device="cpu", **fields), Task(partial(Still, space))
-    assert hp.policy(task).precision == chosen
+    assert hp.policy(task).precision == fields.get("precision", "float32")
     resolved, reasons = hp.resolved(task)
     assert resolved.policy(task).precision == chosen
     assert resolved.precision == ("auto" if not reasons and not fields.get("precision") else chosen)
@@ -106,31 +108,46 @@ class Still(gymnasium.Env[Any, Any]):
         return map_nest(np.zeros_like, self.observation_space.sample()), 0.0, True, False, {}
 
 
-def test_no_clock_is_read_while_a_flow_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is timed can come out otherwise the next time, and the flow's hash with it."""
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
-    clocks = {getattr(time, name) for name in dir(time) if isinstance(getattr(time, name), BuiltinFunctionType)}
-    read: list[str] = []
+def refusing(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("called while a flow is built")
 
-    def look(frame: FrameType, event: str, called: Any) -> None:
-        if event == "c_call" and called in clocks and frame.f_globals["__name__"].startswith("levada."):
-            read.append(f"{called.__name__} in {frame.f_code.co_qualname}")
 
+CLOCKS = [name for name in dir(time) if isinstance(getattr(time, name), BuiltinFunctionType) and name != "sleep"]
+
+
+def test_showing_a_flow_reads_no_clock_and_builds_no_network(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is timed can come out otherwise the next time; what is built takes time and memory."""
+    main(["show", "ppo", "--env", "ALE/Pong-v5"])  # imports
+    expected = capsys.readouterr().out
+    for name in CLOCKS:
+        monkeypatch.setattr(time, name, refusing)
+    monkeypatch.setattr(nn.Module, "__init__", refusing)
+    assert main(["show", "ppo", "--env", "ALE/Pong-v5"]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_a_custom_network_is_not_built_with_the_flow() -> None:
+    flow = PPO(network=refusing).flow(Task("CartPole-v1"))
+    with pytest.raises(ModelError, match="called while a flow is built"):
+        flow.check()
+
+
+def test_equal_flows_have_equal_hashes_whatever_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     task, hashes = Task(partial(Still, IMAGES)).resolved(), set()
-    for _ in range(2):
-        sys.setprofile(look)
-        try:
-            resolved, _ = PPO(device="cpu").resolved(task)
-            flow = resolved.flow(task)
-        finally:
-            sys.setprofile(None)
-        hashes.add(flow.hash())
-    assert read == []
-    assert len(hashes) == 1
+    for has_bfloat16 in (True, False):
+        monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu", found=has_bfloat16: found)
+        for kind in (PPO, IMPALA):
+            resolved, reasons = kind(device="cpu").resolved(task)
+            assert resolved.precision == ("bfloat16" if has_bfloat16 else "float32")
+            assert reasons.keys() == {"precision"}
+            hashes.add(resolved.flow(task).hash())
+    assert len(hashes) == 2  # one for each algorithm
 
 
 def test_other_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="precision is 'float16', expected 'float32' or 'bfloat16'"):
+    with pytest.raises(ValueError, match=r"precision='float16'.: expected 'float32' or 'bfloat16'"):
         policy(precision="float16")
     with pytest.raises(ValueError, match="precision"):
         PPO(precision="half")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from levada.algorithms.dqn import DQN, DQNLoss
+from levada.algorithms.dqn import DQN, DQNLoss, td_loss_of
 from levada.rl.acting.actor import Actor
 from levada.rl.data.spaces import allocate, map_nest
 from levada.rl.learning.loss import Networks
@@ -47,14 +47,14 @@ def test_the_head_is_that_of_an_independent_count(kind, dueling):
         expected[n] = [by_hand(head.kind, some) for some in atoms]
     found = head.distribution(torch.from_numpy(params))
     np.testing.assert_allclose(found.values.numpy(), expected, rtol=1e-4, atol=1e-5)
-    assert found.best().tolist() == head.mode(params).tolist() == expected.argmax(1).tolist()
+    assert found.greedy().tolist() == head.mode(params).tolist() == expected.argmax(1).tolist()
     action = torch.tensor([0, 1, 2, 3, 0, 1])
     np.testing.assert_allclose(found.of(action).numpy(), expected[np.arange(6), action], rtol=1e-4, atol=1e-5)
     mask = np.ones((6, 4), np.int8)
     mask[np.arange(6), expected.argmax(1)] = 0
     second = np.where(mask, expected, -np.inf).argmax(1).tolist()
     assert head.mode(params, mask).tolist() == second
-    assert head.distribution(torch.from_numpy(params), torch.from_numpy(mask) != 0).best().tolist() == second
+    assert head.distribution(torch.from_numpy(params), torch.from_numpy(mask) != 0).greedy().tolist() == second
 
 
 OBSERVATIONS = {
@@ -89,7 +89,7 @@ def test_acting_is_what_the_module_says_is_best(space, kind, dueling):
     best, second = top.topk(2).values.T
     clear = (best - second > 1e-4).numpy()
     assert clear.sum() > 20
-    np.testing.assert_array_equal(actor.mode(obs)[clear], found.best().numpy()[clear])
+    np.testing.assert_array_equal(actor.mode(obs)[clear], found.greedy().numpy()[clear])
 
 
 def rows(num=8, seed=0):
@@ -123,12 +123,12 @@ def test_the_categorical_loss_by_an_independent_count(double):
     """Algorithm 1 of arXiv 1707.06887, and the divergence as in arXiv 1710.02298."""
     hp = DQN(distribution="categorical", num_atoms=6, v_min=-1.0, v_max=1.5, double=double, prioritized=True)
     batch, distance = rows(), 0.5
-    nets, targets, now, then, slow = networks(hp.values, np.random.default_rng(4), batch)
+    nets, targets, now, then, slow = networks(hp.value_kind, np.random.default_rng(4), batch)
     outcome = DQNLoss(hp)(Networks(nets, targets), batch, {})
     divergences, expectation = [], []
     for n in range(8):
         chooser = then if double else slow
-        best = max(range(3), key=lambda a, n=n, c=chooser: by_hand(hp.values, c[n, a]))
+        best = max(range(3), key=lambda a, n=n, c=chooser: by_hand(hp.value_kind, c[n, a]))
         p = np.exp(slow[n, best]) / np.exp(slow[n, best]).sum()
         target = [0.0] * 6
         for j in range(6):
@@ -143,7 +143,7 @@ def test_the_categorical_loss_by_an_independent_count(double):
         logits = now[n, int(batch["action"][n])].astype(np.float64)
         q = np.exp(logits) / np.exp(logits).sum()
         divergences.append(sum(t * np.log(t / some) for t, some in zip(target, q, strict=True) if t > 0.0))
-        expectation.append(by_hand(hp.values, logits))
+        expectation.append(by_hand(hp.value_kind, logits))
     np.testing.assert_allclose(outcome.priorities.numpy(), divergences, rtol=1e-3, atol=1e-5)
     assert float(outcome.loss) == pytest.approx(np.mean(batch["importance"].numpy() * divergences), rel=1e-3)
     assert float(outcome.stats["q_values"]) == pytest.approx(np.mean(expectation), rel=1e-3)
@@ -154,7 +154,7 @@ def test_the_quantile_loss_by_an_independent_count(huber):
     """Algorithm 1 of arXiv 1710.10044."""
     hp = DQN(distribution="quantile", num_atoms=4, huber_delta=huber, prioritized=True)
     batch = rows()
-    nets, targets, now, then, slow = networks(hp.values, np.random.default_rng(5), batch)
+    nets, targets, now, then, slow = networks(hp.value_kind, np.random.default_rng(5), batch)
     outcome = DQNLoss(hp)(Networks(nets, targets), batch, {})
     losses = []
     for n in range(8):
@@ -176,7 +176,7 @@ def test_the_quantile_loss_by_an_independent_count(huber):
 def test_what_is_learned_already_is_no_surprise():
     kind = CategoricalValues(num_atoms=11, v_min=0.0, v_max=1.0)
     atoms = torch.randn(64, 11, generator=torch.Generator().manual_seed(0))
-    loss, td_error = kind.td_loss(atoms, atoms, torch.zeros(64), torch.ones(64), None)
+    loss, td_error = td_loss_of(kind, atoms, atoms, torch.zeros(64), torch.ones(64), huber_delta=None)
     assert bool((td_error >= 0.0).all())
     torch.testing.assert_close(loss, torch.zeros(64), rtol=0.0, atol=1e-5)
 
@@ -184,7 +184,7 @@ def test_what_is_learned_already_is_no_surprise():
 @pytest.mark.parametrize(("make", "match"), [
     (lambda: CategoricalValues(num_atoms=1), r"CategoricalValues\(num_atoms=1\): expected an integer >= 2"),
     (lambda: CategoricalValues(v_min=1.0, v_max=1.0), r"CategoricalValues\(v_min=1.0, v_max=1.0\): expected v_min < v_max"),
-    (lambda: CategoricalValues(v_max=float("inf")), "expected v_min < v_max, both finite"),
+    (lambda: CategoricalValues(v_max=float("inf")), "expected a finite number"),
     (lambda: QuantileValues(num_atoms=0), r"QuantileValues\(num_atoms=0\): expected an integer >= 1"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(make, match):

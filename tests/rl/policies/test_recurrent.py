@@ -114,7 +114,7 @@ def test_samplers_act_as_the_learner_sees(fields):
         row, v_t, state = actor.step(map_nest(lambda leaf, t=t: leaf[t].numpy(), obs), state)
         np.testing.assert_allclose(v_t, value[t].detach(), rtol=1e-5, atol=1e-6)
         mask = actor.mask(map_nest(lambda leaf, t=t: leaf[t].numpy(), obs))
-        best = distribution.best() if policy.output == "q_values" else distribution.mode()
+        best = distribution.greedy() if policy.output == "q_values" else distribution.mode()
         np.testing.assert_allclose(actor.head.mode(row, mask), best[t].detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state, last.detach(), rtol=1e-5, atol=1e-6)
 
@@ -221,4 +221,4 @@ class Forgets(Sum):
 def test_networks_that_cannot_be_used_are_refused(network, message):
     assert policy_of(network=Sum).state_size == 2
     with pytest.raises(ModelError, match=message):
-        policy_of(network=network)
+        _ = policy_of(network=network).state_size

@@ -263,8 +263,8 @@ def test_updates_in_one_call_are_those_one_by_one():
 
 
 @pytest.mark.parametrize(("options", "match"), [
-    ({"weight_noise": -1.0}, r"Policy: weight_noise is -1.0, expected a number >= 0"),
-    ({"weight_noise": math.nan}, "weight_noise is nan"),
+    ({"weight_noise": -1.0}, r"weight_noise=-1.0.: expected a number >= 0"),
+    ({"weight_noise": math.nan}, "weight_noise=nan"),
     ({"weight_noise": 0.5, "network": None, "output": "distribution"}, "expected 0 with output='distribution', which explores"),
 ])  # fmt: skip
 def test_policies_that_cannot_be(options, match):
@@ -302,7 +302,7 @@ def test_a_network_with_deviations_of_its_own_gets_no_others():
     with pytest.raises(
         ValueError, match="PolicySampling has a parameter 'weight_sigma' of its own; is it noisy already"
     ):
-        Policy(**fields, weight_noise=0.5)
+        Policy(**fields, weight_noise=0.5).module(seed=0)
     policy = Policy(**fields)
     network, weights = PolicyNetwork(policy), policy.weights(policy.module(seed=0))
     network.load(weights)

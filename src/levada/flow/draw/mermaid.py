@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from levada.flow.draw.text import describe_node
-
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
+from levada.flow.nodes import Graph
 
 _RESERVED = re.compile(r'["#`\n\r]|<(?=[A-Za-z/!?])')
 """Text that would end a label, start an entity or open a tag."""

@@ -10,18 +10,14 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 from levada.flow.bounds import bound_of
 from levada.flow.draw.layout import Box, Drawing, End, Link, Loop, Point, arrange, closes_cycle
 from levada.flow.draw.text import describe_kind, describe_node, to_text
-from levada.flow.draw.words import plural
-from levada.flow.nodes import Edge, Node
+from levada.flow.mistakes import plural
+from levada.flow.nodes import Edge, Graph, Node
 from levada.flow.topology import Channel, Topology, derive, upstream_sources
-
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
 
 _BOLD, _PLAIN = 13, 11
 _ADVANCE = 0.605

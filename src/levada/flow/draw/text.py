@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from levada.flow.bounds import find_bounds
-from levada.flow.draw.words import plural
-from levada.flow.nodes import Node
-
-if TYPE_CHECKING:
-    from levada.flow.model import Graph
+from levada.flow.mistakes import plural
+from levada.flow.nodes import Graph, Node
 
 
 def describe_kind(node: Node) -> str:

@@ -30,11 +30,12 @@ from levada.rl.envs.actions import make_encoder
 from levada.rl.envs.masks import as_mask
 from levada.rl.envs.observations import Violation, make_reader
 from levada.rl.envs.rewards_and_dones import MaskCheck
-from levada.rl.policies.module import VARIANCE_FLOOR
+from levada.rl.policies.module import reward_scale
 from levada.rl.policies.policy import Weights
 from levada.rl.policies.weight_noise import WeightNoise
 
 if TYPE_CHECKING:
+    from levada.rl.policies.heads.base import ActionHead
     from levada.rl.policies.policy import Policy
 
 __all__ = ["Actor", "WeightsError"]
@@ -58,9 +59,9 @@ class Actor:
         self, policy: Policy, serve: Serve = serve_here, num_threads: int | None = None, owner: str = ""
     ) -> None:
         self.policy = policy
-        self.head = policy.head
+        self.head: ActionHead = policy.head
         """Action head: draws noise (``head.draw``) and makes actions from parameters."""
-        self.reward_scale = 1.0
+        self.reward_scale: float = 1.0
         """Factor of rewards: 1 / std of the discounted return, or 1 if the policy does not normalize rewards."""
         self._has_mask = has_action_mask(policy.observation_space)
         self._reader = make_reader(policy.env_observation_space, num_rows=1)
@@ -71,7 +72,7 @@ class Actor:
         self._noise: Array | None = None
         # Served networks with equal recipes are shared. Networks with their own noise must not be.
         own = (owner,) if policy.weight_noise else ()
-        self.network = serve(partial(PolicyNetwork, policy, num_threads, *own))
+        self.network: PolicyNetwork = serve(partial(PolicyNetwork, policy, num_threads, *own))
         """The network, which may run elsewhere."""
 
     def load(self, weights: Weights) -> None:
@@ -83,7 +84,7 @@ class Actor:
         """
         self.network.load(weights)
         if self.policy.normalize_reward:
-            self.reward_scale = float(1.0 / np.sqrt(weights["returns.var"] + VARIANCE_FLOOR))
+            self.reward_scale = reward_scale(weights["returns.var"])
         if self.policy.weight_noise and self._weight_noise is None:
             self._weight_noise = WeightNoise.of({name: array.shape for name, array in weights.items()})
         self._loaded, self._noise = True, None

@@ -51,6 +51,10 @@ class DoubleBufferedSampler:
             )
             raise ValueError(msg)
 
+    def verify(self) -> None:
+        """Refuse a network that cannot act."""
+        self.sampler.verify()
+
     def __call__(self, shard: Shard) -> LiveRing:
         """Make the environments of a shard.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from levada.flow import Episode, Shard
 from levada.flow.items import never
-from levada.flow.rng import rng_array, set_rng
+from levada.flow.state import rng_array, set_rng
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter
 from levada.rl.data.spaces import Array, Nest, allocate, map_nest, named_leaves, write
@@ -52,15 +52,22 @@ class StepBuffer:
     final_obs: Finals
     memory: RecurrentState | None = None
     """Recurrent states; None if the policy is not recurrent."""
+    discounted_return: Array | None = None
+    """float32 ``[T, B]``: discounted sum of the rewards of the episode so far; None if the policy does not normalize rewards."""
     lasts: list[tuple[int, Array, Nest, Array]] = field(default_factory=list)
     """For a recurrent policy: steps in which episodes ended, the environments, their final observations, and the recurrent
     states ``[M, state_size]`` before those."""
 
     @classmethod
-    def allocate(cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0) -> StepBuffer:
-        """Allocate a buffer; `state_size`: size of the recurrent state, if states are to be stored."""
+    def allocate(
+        cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0, *, has_returns: bool = False
+    ) -> StepBuffer:
+        """Allocate a buffer; `state_size`: size of the recurrent state, if states are to be stored; `has_returns`: whether
+        discounted returns are.
+        """
         obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
-        return cls(obs=obs, final_obs=[], **step_columns(task, num_steps, num_envs, empty, state_size))
+        columns = step_columns(task, num_steps, num_envs, empty, state_size, has_returns=has_returns)
+        return cls(obs=obs, final_obs=[], **columns)
 
     def begin(self, obs: Nest) -> None:
         """Store the observations ``[B, ...]`` before the first step, for walks that do not start with a reset."""
@@ -101,12 +108,15 @@ class StepBuffer:
         return ended
 
 
-def step_columns(task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int) -> dict[str, Any]:
+def step_columns(
+    task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int, *, has_returns: bool
+) -> dict[str, Any]:
     """Allocate the columns ``[T, B, ...]`` of a walk."""
     shape = (num_steps, num_envs)
     columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
     columns["action"] = allocate(task.action_space, *shape, make=empty)
     columns["memory"] = RecurrentState.allocate(shape, state_size, empty) if state_size else None
+    columns["discounted_return"] = empty(shape, np.float32) if has_returns else None
     return columns | {"reward": empty(shape, np.float32)}
 
 

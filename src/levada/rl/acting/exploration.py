@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from levada.flow import Shard
 from levada.rl.data.spaces import Array, SpaceError
 from levada.rl.policies.heads.make import ActionHead
 from levada.rl.policies.heads.q_values import ValueHead
+from levada.validation import NonNegativeFloat, NonNegativeInt, PositiveInt, UnitFloat, check_fields
 
 Explore = Callable[[int, Array, "Array | None", Array], Array]
 """(step, rows of parameters ``[B, row_size]``, action mask, output array) -> actions ``[B, ...]``."""
@@ -29,7 +29,12 @@ class Exploration(Protocol):
     """Recipe of an exploration; plain data."""
 
     def check(self, head: ActionHead) -> None:
-        """Raise SpaceError if it does not support these actions."""
+        """Check that the head supports this exploration.
+
+        Raises:
+            SpaceError: it does not support these actions.
+
+        """
         ...
 
     def plan(
@@ -67,29 +72,19 @@ class EpsilonGreedy:
 
     """
 
-    start: float = 1.0
+    start: UnitFloat = 1.0
     """Initial epsilon."""
-    end: float = 0.05
+    end: UnitFloat = 0.05
     """Final epsilon, reached after `num_steps`."""
-    num_steps: int = 10_000
+    num_steps: PositiveInt = 10_000
     """Number of env steps, of all shards together, over which epsilon is annealed."""
-    base: float | None = None
+    base: UnitFloat | None = None
     """Epsilon of the first environment, such as 0.4. None: epsilon is annealed."""
-    alpha: float = 7.0
+    alpha: NonNegativeFloat = 7.0
     """Spread of epsilon over the environments; the last one has `base ** (1 + alpha)`."""
 
     def __post_init__(self) -> None:
-        for name in ("start", "end", "base"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value <= 1.0:
-                msg = f"EpsilonGreedy({name}={value!r}): expected a probability"
-                raise ValueError(msg)
-        if not (isinstance(self.alpha, int | float) and 0.0 <= self.alpha < math.inf):
-            msg = f"EpsilonGreedy(alpha={self.alpha!r}): expected a number >= 0"
-            raise ValueError(msg)
-        if self.num_steps < 1:
-            msg = f"EpsilonGreedy(num_steps={self.num_steps!r}): expected an integer >= 1"
-            raise ValueError(msg)
+        check_fields(self, ValueError)
 
     def epsilon(self, num_env_steps: int | Array) -> Array:
         """Return epsilon after this number of env steps, if `base` is None."""
@@ -97,7 +92,12 @@ class EpsilonGreedy:
         return np.asarray(self.start + (self.end - self.start) * share)
 
     def check(self, head: ActionHead) -> None:
-        """Raise SpaceError unless the action space is Discrete."""
+        """Check that the head supports this exploration.
+
+        Raises:
+            SpaceError: the action space is not Discrete.
+
+        """
         if not isinstance(head.space, spaces.Discrete):
             msg = f"EpsilonGreedy needs a Discrete action space, got {head.space}"
             raise SpaceError(msg)
@@ -147,11 +147,16 @@ def _any_allowed(which: Array, head: ActionHead, mask: Array | None) -> Array:
 class _UniformFirst(ABC):
     """Uniform random actions at first, then actions chosen by `_choose`."""
 
-    num_random_steps: int = 0
+    num_random_steps: NonNegativeInt = 0
     """Number of env steps, of all shards together, with actions uniform over the bounds or the allowed discrete actions."""
 
     def check(self, head: ActionHead) -> None:
-        """Raise SpaceError unless the action space is a bounded Box."""
+        """Check that the head supports this exploration.
+
+        Raises:
+            SpaceError: the action space is not a bounded Box.
+
+        """
         if not isinstance(head.space, spaces.Box) or not head.space.is_bounded():
             msg = f"{type(self).__name__} needs a Box action space with finite bounds, got {head.space}"
             raise SpaceError(msg)
@@ -197,7 +202,12 @@ class PolicySampling(_UniformFirst):
     """Actions sampled from the policy, after some random steps; for stochastic policies such as SAC's."""
 
     def check(self, head: ActionHead) -> None:
-        """Raise SpaceError unless the space is a bounded Box, or Discrete with a distribution."""
+        """Check that the head supports this exploration.
+
+        Raises:
+            SpaceError: the space is neither a bounded Box, nor Discrete with a distribution.
+
+        """
         if isinstance(head, ValueHead):
             msg = (
                 "PolicySampling needs a policy with output='distribution', got 'q_values'; did you mean EpsilonGreedy?"
@@ -220,13 +230,11 @@ class GaussianNoise(_UniformFirst):
 
     """
 
-    std: float = 0.1
+    std: NonNegativeFloat = 0.1
     """Standard deviation of the noise, as a fraction of half the range of an action."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.std < np.inf:
-            msg = f"GaussianNoise(std={self.std!r}): expected a number >= 0"
-            raise ValueError(msg)
+        check_fields(self, ValueError)
 
     def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
         space = cast("spaces.Box", head.space)

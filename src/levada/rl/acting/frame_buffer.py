@@ -28,7 +28,14 @@ class FrameStepBuffer(StepBuffer):
 
     @classmethod
     def allocate(
-        cls, task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0
+        cls,
+        task: Task,
+        num_steps: int,
+        num_envs: int,
+        empty: Allocate,
+        state_size: int = 0,
+        *,
+        has_returns: bool = False,
     ) -> FrameStepBuffer:
         """Allocate a walk that starts with a reset."""
         space = canonical_observation_space(task.observation_space)
@@ -36,7 +43,7 @@ class FrameStepBuffer(StepBuffer):
         num_frames, *shape = space.shape
         frames = empty((num_steps + num_frames, num_envs, *shape), space.dtype)
         frames[: num_frames - 1] = 0  # before the first frame; no stack refers to these
-        columns = step_columns(task, num_steps, num_envs, empty, state_size)
+        columns = step_columns(task, num_steps, num_envs, empty, state_size, has_returns=has_returns)
         return cls(obs=frames, final_obs=[], age=np.zeros(num_envs, np.int64), **columns)
 
     @property
@@ -108,7 +115,9 @@ def _newest(stacks: Nest) -> Array:
     return newest
 
 
-def step_buffer_for(task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0) -> StepBuffer:
+def step_buffer_for(
+    task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0, *, has_returns: bool = False
+) -> StepBuffer:
     """Allocate a walk in the environments of a task."""
     kind = FrameStepBuffer if task.frame_stack else StepBuffer
-    return kind.allocate(task, num_steps, num_envs, empty, state_size)
+    return kind.allocate(task, num_steps, num_envs, empty, state_size, has_returns=has_returns)

@@ -9,6 +9,7 @@ A deployment may move this part elsewhere (`Shard.serve`): its inputs and output
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,8 +22,9 @@ from levada.rl.acting.numpy_network import Stack
 from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.threads import use_threads
 from levada.rl.data.spaces import Array, Nest, leaves, map_nest
-from levada.rl.policies.layers import Dense, HasNumpyLayers, NumpyLayers, Vector
-from levada.rl.policies.module import NORMALIZED_LIMIT, VARIANCE_FLOOR, ModelError, PolicyModule, state_size_of
+from levada.rl.policies.custom import ModelError
+from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
+from levada.rl.policies.module import NORMALIZED_LIMIT, VARIANCE_FLOOR, PolicyModule, state_size_of
 from levada.rl.policies.policy import Weights
 from levada.rl.policies.weight_noise import WeightNoise
 
@@ -40,7 +42,7 @@ class WeightsError(LevadaError, ValueError):
 
 
 def check_network(policy: Policy) -> None:
-    """Build a custom network once, so that one that cannot act is refused before anything starts.
+    """Build a custom network once, to refuse one that cannot act.
 
     Raises:
         ModelError: it describes its layers, but computes something else.
@@ -225,7 +227,8 @@ class _TorchNetwork:
 def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> _NumpyNetwork | None:
     """Return the NumPy twin of a network that describes its layers, after checking that both agree."""
     network, policy = module.network, module.policy
-    layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) else None
+    # the NumPy twin computes in float32
+    layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) and policy.precision == "float32" else None
     if layers is None:
         return None
     where = f"numpy_layers of network {type(network).__name__} of policy {policy.name!r}"
@@ -249,9 +252,13 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
     return twin
 
 
-def _in_module(layers: Sequence[Dense]) -> list[Dense]:
-    bias_of = {layer.weight: None if layer.bias is None else _PREFIX + layer.bias for layer in layers}
-    return [Dense(_PREFIX + layer.weight, bias_of[layer.weight], layer.activation) for layer in layers]
+def _in_module(layers: Sequence[Dense | Norm]) -> list[Dense | Norm]:
+    return [
+        replace(
+            layer, **{key: _PREFIX + name for key in ("weight", "bias") if (name := getattr(layer, key)) is not None}
+        )
+        for layer in layers
+    ]
 
 
 def _examples(space: Space[Any], num_rows: int) -> Array:

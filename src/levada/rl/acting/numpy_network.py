@@ -15,53 +15,55 @@ activation function in place. Memory is allocated only at the first use of a bat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from levada.rl.data.spaces import Array
-from levada.rl.policies.layers import Dense
+from levada.rl.policies.layers import Dense, Norm
 
 _MAX_BATCH_SIZES = 8
 
 
 class Stack:
-    """Linear layers and their activation functions, from a vector to a row.
+    """Linear layers, layer normalizations and activation functions, from a vector to a row.
 
     Args:
-        layers: the layers, by the names of their parameters.
+        layers: the layers, by the names of their parameters; at least one is linear.
         shapes: shapes of the parameters by name.
-        tail: name and length of a parameter appended to the last layer's output in each row, such as log_std.
+        tail: name and length of a parameter appended to the last linear layer's output in each row, such as log_std.
 
     """
 
     def __init__(
-        self, layers: Sequence[Dense], shapes: Mapping[str, tuple[int, ...]], tail: tuple[str, int] | None = None
+        self, layers: Sequence[Dense | Norm], shapes: Mapping[str, tuple[int, ...]], tail: tuple[str, int] | None = None
     ) -> None:
         self._layers = tuple(layers)
-        self._shapes = shapes
+        self._dense = [layer for layer in layers if isinstance(layer, Dense)]
         self._tail = tail
-        *inner, last = ([*shapes[layer.weight]] for layer in layers)
-        self._inner = [np.zeros((out, size + 1), np.float32) for out, size in inner]
+        *inner, last = (shapes[layer.weight] for layer in self._dense)
         # The last matrix is [width + 1, out], which makes the result a contiguous [B, out].
-        self._num_outputs, size = last
-        self._last = np.zeros((size + 1, self._num_outputs + (tail[1] if tail else 0)), np.float32)
+        num_outputs, width = last
+        self._last = np.zeros((width + 1, num_outputs + (tail[1] if tail else 0)), np.float32)
+        self._matrices = [np.zeros((out, size + 1), np.float32) for out, size in inner] + [
+            self._last[:, :num_outputs].T
+        ]
+        names = {name for layer in layers if isinstance(layer, Norm) for name in (layer.weight, layer.bias) if name}
+        self._columns = {name: np.zeros((*shapes[name], 1), np.float32) for name in names}
         self._buffers: dict[int, _Buffers] = {}
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Copy weights, which must have the declared shapes, into the layout of this network."""
-        *inner, last = self._layers
-        for layer, matrix in zip(inner, self._inner, strict=True):
+        for layer, matrix in zip(self._dense, self._matrices, strict=True):
             matrix[:, :-1] = weights[layer.weight]
             if layer.bias is not None:
                 matrix[:, -1] = weights[layer.bias]
-        out = self._num_outputs
-        self._last[:-1, :out] = weights[last.weight].T
-        if last.bias is not None:
-            self._last[-1, :out] = weights[last.bias]
+        for name, column in self._columns.items():
+            column[:, 0] = weights[name]
         if self._tail is not None:
-            self._last[-1, out:] = weights[self._tail[0]]
+            self._last[-1, len(self._matrices[-1]) :] = weights[self._tail[0]]
 
     def input(self, num_rows: int) -> Array:
         """Return the memory ``[num_rows, size]`` to write the input vectors to; not contiguous."""
@@ -70,15 +72,9 @@ class Stack:
     def run(self, num_rows: int) -> Array:
         """Compute the rows ``[num_rows, out]`` of the content of `input`; the next call overwrites them."""
         buffers = self._of(num_rows)
-        for matrix, x, h, activate in buffers.steps:
-            np.dot(matrix, x, out=h)
-            if activate is not None:
-                activate(h, out=h)
-        row = np.dot(buffers.last_input, self._last, out=buffers.row)
-        if self._layers[-1].activation is not None:
-            outputs = row[:, : self._num_outputs]
-            _FUNCTIONS[self._layers[-1].activation](outputs, out=outputs)
-        return row
+        for step in buffers.steps:
+            step()
+        return buffers.row
 
     def _of(self, num_rows: int) -> _Buffers:
         buffers = self._buffers.get(num_rows)
@@ -90,24 +86,131 @@ class Stack:
 
 
 class _Buffers:
-    """Memory for one batch size, and the layers with views of it."""
+    """Memory for one batch size, and the steps that compute in it."""
 
     def __init__(self, stack: Stack, num_rows: int) -> None:
-        widths = [matrix.shape[1] for matrix in stack._inner] + [len(stack._last)]
+        widths = [matrix.shape[1] for matrix in stack._matrices]
         columns = [np.ones((width, num_rows), np.float32) for width in widths]
-        functions = [_FUNCTIONS.get(layer.activation or "") for layer in stack._layers]
-        self.vector = columns[0][:-1].T
-        self.steps = [
-            (matrix, x, h[:-1], activate)
-            for matrix, x, h, activate in zip(stack._inner, columns, columns[1:], functions, strict=False)
-        ]
-        self.last_input = columns[-1].T
         self.row = np.empty((num_rows, stack._last.shape[1]), np.float32)
+        self.steps: list[Callable[[], object]] = []
+        self.vector = columns[0][:-1].T
+        x, num_dense = columns[0][:-1], 0
+        for layer in stack._layers:
+            if isinstance(layer, Norm):
+                weight, bias = (stack._columns.get(name or "") for name in (layer.weight, layer.bias))
+                self.steps.append(normalization(x, weight, bias, layer.eps))
+            elif num_dense < len(columns) - 1:
+                before, x = columns[num_dense], columns[num_dense + 1][:-1]
+                self.steps.append(partial(np.dot, stack._matrices[num_dense], before, out=x))
+                num_dense += 1
+            else:
+                x = self.row[:, : len(stack._matrices[-1])].T
+                self.steps.append(partial(np.dot, columns[-1].T, stack._last, out=self.row))
+            if layer.activation is not None:
+                self.steps.append(in_place(layer.activation, x))
 
 
-def _relu(x: Array, out: Array) -> Array:
-    result: Array = np.maximum(x, 0.0, out=out)
-    return result
+def in_place(name: str, x: Array) -> Callable[[], object]:
+    """Return a function that applies the activation function of this name to `x`, float32, with an error of at most 1e-6."""
+    function, num_scratch = _FUNCTIONS[name]
+    return partial(function, x, *(np.empty_like(x) for _ in range(num_scratch)))
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"tanh": np.tanh, "relu": _relu}
+def normalization(x: Array, weight: Array | None, bias: Array | None, eps: float) -> Callable[[], object]:
+    """Return a function that normalizes the columns of `x`, ``[size, B]``; weight and bias are ``[size, 1]``."""
+    mean, std = np.empty((2, x.shape[1]), np.float32)
+    return partial(_normalize, x, weight, bias, np.float32(eps), np.full(len(x), 1.0 / len(x), np.float32), mean, std,
+                   np.empty_like(x))  # fmt: skip
+
+
+def _normalize(
+    x: Array, weight: Array | None, bias: Array | None, eps: np.float32, average: Array, mean: Array, std: Array,
+    square: Array,
+) -> None:  # fmt: skip
+    np.dot(average, x, out=mean)
+    np.subtract(x, mean, out=x)
+    np.multiply(x, x, out=square)
+    np.dot(average, square, out=std)
+    np.add(std, eps, out=std)
+    np.sqrt(std, out=std)
+    np.divide(x, std, out=x)
+    if weight is not None:
+        np.multiply(x, weight, out=x)
+    if bias is not None:
+        np.add(x, bias, out=x)
+
+
+def _tanh(x: Array) -> None:
+    np.tanh(x, out=x)
+
+
+def _relu(x: Array) -> None:
+    np.maximum(x, _ZERO, out=x)
+
+
+def _elu(x: Array, y: Array) -> None:
+    """max(x, 0) + exp(min(x, 0)) - 1."""
+    np.minimum(x, _ZERO, out=y)
+    np.exp(y, out=y)
+    np.subtract(y, _ONE, out=y)
+    np.maximum(x, _ZERO, out=x)
+    np.add(x, y, out=x)
+
+
+def _silu(x: Array, y: Array) -> None:
+    """X / 2 (1 + tanh(x / 2)), which does not overflow."""
+    np.multiply(x, _HALF, out=x)
+    np.tanh(x, out=y)
+    np.multiply(x, y, out=y)
+    np.add(x, y, out=x)
+
+
+def _gelu_tanh(x: Array, y: Array, cube: Array) -> None:
+    """X / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    np.minimum(x, _FAR, out=y)  # so that nothing overflows
+    np.maximum(y, -_FAR, out=y)
+    np.multiply(y, y, out=cube)
+    np.multiply(cube, _CUBIC, out=cube)
+    np.add(cube, _LINEAR, out=cube)
+    np.multiply(y, cube, out=y)
+    np.tanh(y, out=y)
+    np.multiply(x, _HALF, out=x)
+    np.multiply(y, x, out=y)
+    np.add(x, y, out=x)
+
+
+def _gelu(x: Array, y: Array, t: Array, tail: Array) -> None:
+    """max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2.
+
+    Source: Abramowitz and Stegun 1964, formula 7.1.26, for erfc, with an error of at most 1.5e-7.
+    """
+    np.abs(x, out=y)
+    np.minimum(y, _FAR, out=y)  # so that nothing overflows
+    np.multiply(y, _P, out=t)
+    np.add(t, _ONE, out=t)
+    np.reciprocal(t, out=t)
+    np.multiply(t, _POLYNOMIAL[0], out=tail)
+    for coefficient in _POLYNOMIAL[1:]:
+        np.add(tail, coefficient, out=tail)
+        np.multiply(tail, t, out=tail)
+    np.multiply(tail, y, out=tail)
+    np.multiply(y, y, out=y)
+    np.multiply(y, _MINUS_HALF, out=y)
+    np.exp(y, out=y)
+    np.multiply(tail, y, out=tail)
+    np.maximum(x, _ZERO, out=x)
+    np.subtract(x, tail, out=x)
+
+
+_ZERO, _ONE, _HALF, _MINUS_HALF = (np.float32(x) for x in (0.0, 1.0, 0.5, -0.5))
+_FAR = np.float32(10.0)
+_LINEAR = np.float32(math.sqrt(2.0 / math.pi))
+_CUBIC = np.float32(0.044715 * math.sqrt(2.0 / math.pi))
+_P = np.float32(0.3275911 / math.sqrt(2.0))
+_POLYNOMIAL = [np.float32(a / 2.0) for a in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)]
+
+_FUNCTIONS: Mapping[str, tuple[Callable[..., None], int]] = {
+    "tanh": (_tanh, 0), "relu": (_relu, 0), "elu": (_elu, 1), "silu": (_silu, 1),
+    "gelu": (_gelu, 3), "gelu_tanh": (_gelu_tanh, 2),
+}  # fmt: skip
+"""Name -> a function that works in place, and the number of arrays it needs besides."""

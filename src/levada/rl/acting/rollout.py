@@ -57,9 +57,15 @@ class Rollout:
         """Number of transitions in the rollout."""
         return int(self.mask.sum())
 
-    def transitions(self, **more: Array) -> Transitions:
-        """Return the rows as columns ``[T * B, ...]``, with additional columns `more` ``[T, B]``; views where possible. For a
-        recurrent policy, return `sequences`.
+    @property
+    def next_obs(self) -> Nest:
+        """``[T, B, ...]``: the rows of `obs` after each step; where an episode ended, it may be the next episode's first."""
+        next_obs: Nest = map_nest(lambda leaf: leaf[1:], self.obs)
+        return next_obs
+
+    def transitions(self, **more: Nest) -> Transitions:
+        """Return the rows as columns ``[T * B, ...]``, with additional columns `more` ``[T, B, ...]``; views where possible.
+        For a recurrent policy, return `sequences`.
         """
         if self.state is not None:
             return self.sequences(value=self.value, **more)
@@ -71,10 +77,10 @@ class Rollout:
             "value": _rows(self.value),
             MASK: _rows(self.mask),
         }
-        return Transitions(columns | {name: _rows(column) for name, column in more.items()}, self.moments)
+        return Transitions(columns | {name: map_nest(_rows, column) for name, column in more.items()}, self.moments)
 
-    def sequences(self, **more: Array) -> Transitions:
-        """Return one row per environment: columns ``[B, T, ...]``, and `more` ``[T, B]``; views. `last_obs` ``[B, ...]`` is
+    def sequences(self, **more: Nest) -> Transitions:
+        """Return one row per environment: columns ``[B, T, ...]``, and `more` ``[T, B, ...]``; views. `last_obs` ``[B, ...]`` is
         the observation after the last step; `is_first` is ``[B, T + 1]``.
         """
         columns: dict[str, Nest] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from levada.rl.data.normalize import DiscountedReturn, Moments, observation_mome
 from levada.rl.data.spaces import Array, Nest, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
+from levada.validation import PositiveInt, check_fields
 
 OnNewWeights: TypeAlias = Literal["continue", "cut"]
 
@@ -41,9 +42,9 @@ class Sampler:
     """Task to act in."""
     policy: Policy
     """Policy to act with; each firing passes its weights."""
-    num_envs: int
+    num_envs: PositiveInt
     """B: number of environments per shard. Their observations go through the network together."""
-    num_steps: int
+    num_steps: PositiveInt
     """T: number of steps per rollout."""
     on_new_weights: OnNewWeights = "continue"
     """Handling of a rollout when newer weights arrive: continue it with the old ones, or cut it, send it as it is and mask its
@@ -52,13 +53,15 @@ class Sampler:
     """Discount factor, used only to scale rewards if the policy normalizes them."""
 
     def __post_init__(self) -> None:
-        if self.on_new_weights not in get_args(OnNewWeights):
-            msg = f"Sampler(on_new_weights={self.on_new_weights!r}): expected 'continue' or 'cut'"
-            raise ValueError(msg)
-        for name, value in (("num_envs", self.num_envs), ("num_steps", self.num_steps)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                msg = f"Sampler({name}={value!r}): expected an integer >= 1"
-                raise ValueError(msg)
+        check_fields(self, ValueError)
+
+    def verify(self) -> None:
+        """Refuse a network that cannot act.
+
+        Raises:
+            ModelError: it has the wrong inputs or outputs.
+
+        """
         check_network(self.policy)
 
     def __call__(self, shard: Shard) -> LiveSampler:

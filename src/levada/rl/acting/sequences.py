@@ -20,7 +20,8 @@ from levada.rl.acting.step_sampler import Steps, look_ahead
 from levada.rl.compute.functional import Net
 from levada.rl.data.frames import as_array
 from levada.rl.data.spaces import Array, Nest, map_nest
-from levada.rl.replay.transitions import Transitions
+from levada.rl.replay.transitions import IMPORTANCE, RETURN, Transitions
+from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 _NEVER = 2**40
 """Row in which an unfinished episode ends."""
@@ -48,6 +49,7 @@ class Sequences:
     - `ahead` ``[N, length]``, int64: number of steps to the bootstrap value: `discount` of step i applies to the value of slot
       ``burn_in + i + ahead``.
     - `is_step` ``[N, length]``, bool: False after the end of the episode.
+    - `discounted_return` ``[N, length]``, if the policy normalizes rewards: as in `NStep`.
 
     Sequences that extend beyond the item wait for the next one, which starts with the steps they need: use
     `StepSampler(num_overlap_steps=sequences.num_overlap_steps)`.
@@ -59,21 +61,17 @@ class Sequences:
 
     discount: float
     """Discount factor per step."""
-    length: int
+    length: PositiveInt
     """Number of training steps. Longer sequences capture longer dependencies and are fewer."""
-    burn_in: int = 0
+    burn_in: NonNegativeInt = 0
     """Number of steps before the training steps. A longer burn-in corrects states of older weights better and takes longer."""
-    overlap: int = 0
+    overlap: NonNegativeInt = 0
     """Number of steps that consecutive sequences share, besides the burn-in. A larger overlap repeats each step more often."""
-    num_steps: int = 1
+    num_steps: PositiveInt = 1
     """n of the n-step returns."""
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 1), ("burn_in", 0), ("overlap", 0), ("num_steps", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                msg = f"Sequences({name}={value!r}): expected an integer >= {least}"
-                raise ValueError(msg)
+        check_fields(self, ValueError)
         if self.overlap >= self.length:
             msg = f"Sequences(overlap={self.overlap}, length={self.length}): expected an overlap below the length"
             raise ValueError(msg)
@@ -131,10 +129,13 @@ class Sequences:
             "ahead": _zero(last - step + 1, is_step),
             "is_step": is_step,
         }
+        if walk.discounted_return is not None:
+            columns[RETURN] = _zero(walk.discounted_return[step, env], is_step)
         return Transitions(columns)
 
 
-_BY_STEP = ("obs", "is_first", "action", "reward", "discount", "ahead", "is_step")
+_BY_ROW = ("state", IMPORTANCE)
+"""Columns of a batch of sequences that have no steps."""
 
 
 def time_major(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,8 +144,10 @@ def time_major(batch: Mapping[str, Any]) -> dict[str, Any]:
 
     For losses, like `unroll`.
     """
-    steps = {name: map_nest(lambda leaf: leaf.transpose(0, 1), batch[name]) for name in _BY_STEP}
-    return steps | {"state": batch["state"]}
+    return {
+        name: nest if name in _BY_ROW else map_nest(lambda leaf: leaf.transpose(0, 1), nest)
+        for name, nest in batch.items()
+    }
 
 
 def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | None) -> tuple[Any, ...]:

@@ -21,10 +21,12 @@ from levada.rl.acting.env_loop import EnvLoop, Finals, StepBuffer
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for
 from levada.rl.acting.network import check_network
+from levada.rl.data.normalize import DiscountedReturn
 from levada.rl.data.spaces import ACTION_MASK, Array, Nest, map_nest, named_leaves
 from levada.rl.envs.task import Task
-from levada.rl.policies.policy import Policy
-from levada.rl.replay.transitions import PRIORITY, Transitions
+from levada.rl.policies.policy import ModelError, Policy
+from levada.rl.replay.transitions import PRIORITY, RETURN, Transitions
+from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 FirstPriority: TypeAlias = Callable[[Array, Array, Array, Array, Array, Array | None], Array]
 """(parameters ``[T, B, row_size]``, actions ``[T, B, ...]``, rewards and discounts of the windows ``[T, B]``, parameters at
@@ -45,6 +47,8 @@ class Steps:
     """Name of the stream of steps: all steps of one shard."""
     first_step: int = 0
     """Index of the first step in the stream."""
+    reward_scale: float = 1.0
+    """Factor of rewards under the weights that acted."""
 
     @property
     def num_env_steps(self) -> int:
@@ -73,23 +77,35 @@ class StepSampler:
     """Policy to act with; each firing passes its weights."""
     explore: Exploration
     """Exploration: how actions deviate from the policy's."""
-    num_envs: int
+    num_envs: PositiveInt
     """B: number of environments per shard. Their observations go through the network together."""
-    num_steps: int
+    num_steps: PositiveInt
     """T: number of new steps per item."""
-    num_overlap_steps: int = 0
+    num_overlap_steps: NonNegativeInt = 0
     """Number of steps of the previous item that an item starts with."""
-    keeps_head_params: bool = False
+    is_recurrent: bool = False
+    """Whether the policy must be recurrent: sequences start from its states, and transitions have none."""
+    keeps_network_outputs: bool = False
     """Whether items contain the parameters that the actions were chosen by; initial priorities need them."""
+    discount: float = 0.99
+    """Discount factor of the returns that items contain if the policy normalizes rewards."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_envs", 1), ("num_steps", 1), ("num_overlap_steps", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                msg = f"StepSampler({name}={value!r}): expected an integer >= {least}"
-                raise ValueError(msg)
+        check_fields(self, ValueError)
         self.explore.check(self.policy.head)
+
+    def verify(self) -> None:
+        """Refuse a network that cannot act.
+
+        Raises:
+            ModelError: it has the wrong inputs or outputs, or is recurrent although `is_recurrent` is False, or vice versa.
+
+        """
         check_network(self.policy)
+        if bool(self.policy.state_size) is not self.is_recurrent:
+            kind = "a recurrent one (levada.rl.Recurrent)" if self.is_recurrent else "a network that is not recurrent"
+            msg = f"policy {self.policy.name!r}: network={self.policy.network!r}, expected {kind}"
+            raise ModelError(msg)
 
     def __call__(self, shard: Shard) -> LiveStepSampler:
         """Make the environments of a shard."""
@@ -104,6 +120,7 @@ class LiveStepSampler:
         self._shard = shard
         self._loop = EnvLoop(recipe.task, recipe.policy, recipe.num_envs, shard)
         self._num_items = shard.num_items
+        self._returns = DiscountedReturn(recipe.num_envs, recipe.discount)
         self._old: StepBuffer | None = None
         self._old_rows = np.empty((0, recipe.num_envs, self._loop.actor.head.row_size), np.float32)
 
@@ -124,9 +141,13 @@ class LiveStepSampler:
         first_step = self._num_items * recipe.num_steps - num_overlap_steps
         self._num_items += 1
         episodes = loop.episodes(walk, num_overlap_steps)
+        if walk.discounted_return is not None:
+            new = (column[num_overlap_steps:] for column in (walk.reward, walk.ended, walk.mask))
+            walk.discounted_return[num_overlap_steps:] = self._returns.sums(*new)
         if recipe.num_overlap_steps or recipe.task.frame_stack:
             self._keep(walk, rows)
-        return Steps(walk, num_overlap_steps, episodes, rows, f"{shard.node}/{shard.index}", first_step)
+        stream = f"{shard.node}/{shard.index}"
+        return Steps(walk, num_overlap_steps, episodes, rows, stream, first_step, actor.reward_scale)
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next item except the weights.
@@ -136,7 +157,8 @@ class LiveStepSampler:
 
         """
         return self._loop.state_dict() | {
-            "num_items": np.array(self._num_items), "old_rows": self._old_rows, **_arrays(self._old),
+            "num_items": np.array(self._num_items), "old_rows": self._old_rows, "returns": self._returns.returns.copy(),
+            **_arrays(self._old),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -149,6 +171,7 @@ class LiveStepSampler:
         self._loop.load_state_dict(state)
         self._num_items = int(state["num_items"])
         self._old_rows = state["old_rows"].copy()
+        self._returns.returns[...] = state["returns"]
         self._old = None
         if "old/reward" in state:
             self._old = self._allocate(len(state["old/reward"]), np.empty)
@@ -160,7 +183,7 @@ class LiveStepSampler:
 
     def _rows(self, num_overlap_steps: int) -> Array | None:
         """Allocate the rows of parameters and copy the old ones into them."""
-        if not self.recipe.keeps_head_params:
+        if not self.recipe.keeps_network_outputs:
             return None
         rows = np.empty((num_overlap_steps + self.recipe.num_steps, *self._old_rows.shape[1:]), np.float32)
         rows[:num_overlap_steps] = self._old_rows
@@ -177,7 +200,10 @@ class LiveStepSampler:
 
     def _allocate(self, num_steps: int, empty: Allocate) -> StepBuffer:
         recipe = self.recipe
-        return step_buffer_for(recipe.task, num_steps, recipe.num_envs, empty, recipe.policy.state_size)
+        policy = recipe.policy
+        return step_buffer_for(
+            recipe.task, num_steps, recipe.num_envs, empty, policy.state_size, has_returns=policy.normalize_reward
+        )
 
 
 def _copy(source: StepBuffer, into: StepBuffer, first: int) -> None:
@@ -196,8 +222,10 @@ def _copy(source: StepBuffer, into: StepBuffer, first: int) -> None:
 
 def _columns(walk: StepBuffer) -> dict[str, Array]:
     """Return the columns that have one row per step."""
-    memory = {} if walk.memory is None else {"state": walk.memory.state, "age": walk.memory.age}
-    return {name: getattr(walk, name) for name in ("action", "reward", "terminated", "truncated", "mask")} | memory
+    more = {} if walk.memory is None else {"state": walk.memory.state, "age": walk.memory.age}
+    if walk.discounted_return is not None:
+        more |= {RETURN: walk.discounted_return}
+    return {name: getattr(walk, name) for name in ("action", "reward", "terminated", "truncated", "mask")} | more
 
 
 def _saved(walk: StepBuffer) -> dict[str, Array]:
@@ -274,13 +302,14 @@ class NStep:
     - `reward`: r_t + discount r_{t+1} + ... + discount^(k-1) r_{t+k-1}.
     - `next_obs`: the true observation after these k steps, also if the episode was truncated.
     - `discount`: discount^k, or 0 if the episode terminated: the factor of the value of `next_obs`.
+    - `discounted_return`, if the policy normalizes rewards: the discounted sum of the rewards of the episode up to step t.
 
     Source: Sutton and Barto 2018, equation 7.1; as in Rainbow (arXiv 1710.02298). Windows that extend beyond the item wait for
     the next one, which starts with the steps they need: use `StepSampler(num_overlap_steps=n_step.num_overlap_steps)`.
 
     With a `priority` there is a priority column, for prioritized replay. It is computed from the parameters that the actions
     were chosen by, including those after the window, so it needs one more step: use
-    `StepSampler(num_overlap_steps=num_steps, keeps_head_params=True)`.
+    `StepSampler(num_overlap_steps=num_steps, keeps_network_outputs=True)`.
 
     """
 
@@ -316,12 +345,15 @@ class NStep:
             "obs": map_nest(lambda leaf: leaf[:num], obs), "action": walk.action[:num], "reward": reward,
             "discount": discount, **after, "mask": walk.mask[:num],
         }  # fmt: skip
+        if walk.discounted_return is not None:
+            columns_[RETURN] = walk.discounted_return[:num]
         if self.priority is not None:
-            assert steps.rows is not None, "priorities need StepSampler(keeps_head_params=True)"
+            assert steps.rows is not None, "priorities need StepSampler(keeps_network_outputs=True)"
             after_t = np.where(walk.ended[last, env], last, last + 1)  # no action is chosen after an episode
             mask_t = obs[ACTION_MASK][after_t, env] if isinstance(obs, dict) and ACTION_MASK in obs else None
+            scaled = reward * np.float32(steps.reward_scale)
             columns_[PRIORITY] = self.priority(
-                steps.rows[start, env], walk.action[:num], reward, discount, steps.rows[after_t, env], mask_t
+                steps.rows[start, env], walk.action[:num], scaled, discount, steps.rows[after_t, env], mask_t
             )
         return Transitions({name: map_nest(_rows, nest) for name, nest in columns_.items()})
 

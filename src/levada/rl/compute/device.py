@@ -16,8 +16,8 @@ from gymnasium import Space
 from torch import Tensor
 
 from levada.flow.errors import LevadaError
-from levada.rl.compute.tensors import flatten, rebuild
 from levada.rl.data.images import has_large_images
+from levada.rl.data.nest import flatten, rebuild
 
 log = logging.getLogger(__name__)
 _capturing = threading.Lock()
@@ -73,11 +73,11 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def choose_device(observation_space: Space[Any]) -> str:
-    """Return the device that `auto` selects: a GPU for large images, if available. Depends on sizes alone; nothing is
-    timed.
-    """
-    return "cuda" if has_gpu() and has_large_images(observation_space) else "cpu"
+def choose_device(observation_space: Space[Any]) -> tuple[str, str]:
+    """Return the device that `auto` selects, and the reason as text. Depends on sizes alone; nothing is timed."""
+    if not has_large_images(observation_space):
+        return "cpu", "it sees no large images"
+    return ("cuda", "it sees large images") if has_gpu() else ("cpu", "torch finds no GPU")
 
 
 class Sender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,10 +18,15 @@ class Net:
         self._tensors = dict(tensors)
         self.learns = learns
         """Whether this step trains it; otherwise its loss may be omitted."""
+        self._last: tuple[tuple[Any, ...], Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Return the outputs of the network's module."""
-        return functional_call(self._module, self._tensors, args)
+        """Return the outputs of the network's module. Calling it again with the same tensors, as a loss does that builds on
+        another one, computes nothing.
+        """
+        if self._last is None or len(args) != len(self._last[0]) or not all(map(is_, args, self._last[0])):
+            self._last = args, functional_call(self._module, self._tensors, args)
+        return self._last[1]
 
     @property
     def frozen(self) -> Net:

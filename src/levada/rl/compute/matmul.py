@@ -5,10 +5,6 @@ register: 256 x 256 x 256 takes 320 us there, and 155 us with oneDNN, which PyTo
 EPYC of family 26). Where MKL is limited below AVX-512 for bitwise equal results (see `levada.portable`), oneDNN computes only
 the largest products, which would lose most; their bits then depend on the kind of processor. The choice depends on the
 processor and on the shapes, never on a measurement.
-
->>> a, b = torch.ones(2, 3), torch.ones(3, 4)
->>> torch.equal(_by_onednn().mm(a, b), a @ b) if torch.backends.mkldnn.is_available() else True
-True
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ import torch
 from torch import Tensor
 
 from levada.portable import has_avx512, is_amd, limits_onednn
+from levada.rl.compute.torch_private import LINEAR, has, onednn_products
 
 LARGE = 1 << 22
 """Number of multiplications in one product from which oneDNN is faster; for smaller products its call overhead exceeds the
@@ -29,23 +26,6 @@ gain."""
 LARGEST = 1 << 24
 """The threshold if bitwise equality across processors matters more. 256 rows through a 256-256 network, SAC's default, reach
 it."""
-
-_SOURCE = """
-def mm(a: Tensor, b: Tensor):
-    no_scalars: List[Optional[number]] = []
-    return torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", no_scalars, "")
-
-def addmm(bias: Tensor, a: Tensor, b: Tensor):
-    no_scalars: List[Optional[number]] = []
-    return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", no_scalars, "")
-
-def bmm(a: Tensor, b: Tensor):
-    return torch.stack([mm(a[i], b[i]) for i in range(a.size(0))])
-
-def baddbmm(bias: Tensor, a: Tensor, b: Tensor):
-    return torch.stack([addmm(bias[i, 0], a[i], b[i]) for i in range(a.size(0))])
-"""
-"""TorchScript source, because torch.jit.trace does not support a list of optional numbers."""
 
 
 def faster_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Tensor] | None:
@@ -57,7 +37,7 @@ def faster_product(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if a.dtype != torch.float32 or a.shape[-2] * a.shape[-1] * b.shape[-1] < _least():
         return None
     is_row = [x.shape[-1] == b.shape[-1] and x.shape[:-1] in ((), (len(a), 1)) for x in bias]
-    return getattr(_by_onednn(), name) if all(is_row) else None
+    return getattr(onednn_products(), name) if all(is_row) else None
 
 
 def has_faster_products(shapes: Iterable[torch.Size], num_rows: int) -> bool:
@@ -74,14 +54,9 @@ _NAMES = {
 
 
 @cache
-def _by_onednn() -> Any:
-    return torch.jit.CompilationUnit(_SOURCE)
-
-
-@cache
 def _least() -> float:
     """Return the number of multiplications of the smallest product for oneDNN; infinite where MKL uses the full processor."""
-    if not (torch.backends.mkldnn.is_available() and has_avx512()) or limits_onednn():
+    if not (torch.backends.mkldnn.is_available() and has_avx512()) or limits_onednn() or not has(LINEAR):
         return math.inf
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return LARGEST

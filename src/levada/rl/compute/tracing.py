@@ -14,18 +14,16 @@ Branches are not recorded, so a function that reads a value from a tensor is rej
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from levada.flow import LevadaError
 from levada.rl.compute.matmul import faster_product
+from levada.rl.compute.torch_private import DispatchMode, script, trace, tree_leaves, tree_map
 
 Tensors = tuple[Tensor, ...]
 
@@ -62,16 +60,15 @@ def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Ten
     with _Recorder(args) as recorder:
         results = function(*args)
     replay = recorder.replay(results)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, whose interpreter is the fastest one
-        script: Callable[..., Tensors] = torch.jit.trace(replay, args, check_trace=False)
-        # TorchScript profiles the first run and afterwards sums matrix products in a different order. Recurrent networks have
-        # such sums, and a resumed run records again, so this first run is discarded.
-        script(*(arg.clone() for arg in args))
+    traced: Callable[..., Tensors] = trace(replay, args)
 
     def run(*args: Tensor) -> Tensors:
         with torch.no_grad():
-            return script(*args)
+            return traced(*args)
+
+    # TorchScript profiles the first run and afterwards sums matrix products in a different order. Recurrent networks have
+    # such sums, and a resumed run records again, so this first run is discarded.
+    run(*(arg.clone() for arg in args))
 
     return run
 
@@ -79,12 +76,12 @@ def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Ten
 def _traceable(operation: _Operation) -> _Operation:
     """Convert an operation to one that TorchScript accepts.
 
-    torch.jit.trace rejects arguments of type bool[], such as the output_mask of backward operations. These operations become a
+    TorchScript rejects arguments of type bool[], such as the output_mask of backward operations. These operations become a
     TorchScript function whose arguments are the tensors; other arguments, and the selected outputs, are literals in its
     source.
 
     >>> args = (_Slot(4), _Slot(7), [2], 1e-05, None, [True, False])
-    >>> print(_source("aten::norm_backward", args, {}, [0]), end="")
+    >>> print(_source("aten.norm_backward", args, {}, [0]), end="")
     def call(t4: Tensor, t7: Tensor):
         made = torch.ops.aten.norm_backward(t4, t7, [2], 1e-05, None, [True, False])
         return (made[0],)
@@ -92,18 +89,17 @@ def _traceable(operation: _Operation) -> _Operation:
     if not any(_is_flags(arg) for arg in (*operation.args, *operation.kwargs.values())):
         return operation
     wanted = [index for index, number in enumerate(operation.outputs) if number is not None]
-    source = _source(operation.call._schema.name, operation.args, operation.kwargs, wanted)
+    source = _source(str(operation.call.overloadpacket), operation.args, operation.kwargs, wanted)
     slots = tuple(_slots(operation.args, operation.kwargs).values())
     outputs = tuple(operation.outputs[index] for index in wanted)
-    return _Operation(torch.jit.CompilationUnit(source).call, slots, {}, outputs)
+    return _Operation(script(source).call, slots, {}, outputs)
 
 
 def _source(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], wanted: Sequence[int]) -> str:
     parameters = ", ".join(f"{name}: Tensor" for name in _slots(args, kwargs))
     given = ", ".join([*map(_literal, args), *(f"{key}={_literal(value)}" for key, value in kwargs.items())])
     results = "".join(f"made[{index}]," for index in wanted)
-    operator = name.replace("::", ".")
-    return f"def call({parameters}):\n    made = torch.ops.{operator}({given})\n    return ({results})\n"
+    return f"def call({parameters}):\n    made = torch.ops.{name}({given})\n    return ({results})\n"
 
 
 def _literal(x: Any) -> str:
@@ -130,15 +126,11 @@ _FASTER = {torch.ops.aten.tanh.default: _tanh}
 """Operations that the replay implements differently."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(DispatchMode):
     """Observes each operation and records which tensors it takes and returns."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # the default would import the compiler
-
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        TorchDispatchMode.__init__(self)
+        DispatchMode.__init__(self)
         self._operations: list[_Operation] = []
         self._tensors: list[Tensor] = []  # kept alive, so that no id is reused
         self._slots: dict[int, int] = {}
@@ -147,13 +139,13 @@ class _Recorder(TorchDispatchMode):
             self._add(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, bool | int | float | complex):
             msg = (
                 "a loss that reads numbers out of tensors (if, bool(), float(), .item()) cannot be recorded; use torch.where and "
                 "the like, or compile=False, which runs it as ordinary Python"
             )
             raise RecordError(msg)
-        made = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.detach.default:
             self._add(made, self._slot_of(args[0]).number)
             return made

@@ -133,8 +133,8 @@ class Frames:
     __slots__ = ("index", "pool")
 
     def __init__(self, pool: FramePool, index: Array) -> None:
-        self.pool = pool
-        self.index = index
+        self.pool: FramePool = pool
+        self.index: Array = index
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Nests of arrays: an array, a dict of nests or a tuple of nests, such as a batch of observations.
+"""Nests of arrays or tensors: a leaf, a dict of nests or a tuple of nests, such as a batch of observations.
 
 >>> double = map_nest(lambda leaf: 2 * leaf, {"a": np.ones(2), "b": (np.zeros(1),)})
 >>> list(named_leaves(double))
@@ -7,16 +7,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
 Nest: TypeAlias = "Array | dict[str, Nest] | tuple[Nest, ...]"
+
+
+class Stacks(NamedTuple):
+    """Stacks of frames by reference, assembled only for the rows of a minibatch."""
+
+    frames: Tensor
+    """``[P, ...]``."""
+    places: Tensor
+    """``[N, ..., k]``, int64: positions of the k frames of each stack."""
 
 
 def join_path(path: str, key: str) -> str:
@@ -31,7 +42,7 @@ def join_path(path: str, key: str) -> str:
 def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
     """Apply `fn` to each leaf, with the corresponding leaves of `rest`; the result is nested like `nest`.
 
-    Everything but a dict or tuple is a leaf, so nests of tensors work as well.
+    Everything but a dict or tuple is a leaf, so nests of tensors work as well. Named tuples keep their type.
 
     >>> map_nest(lambda x, y: x + y, {"a": 1, "b": (2, 3)}, {"a": 10, "b": (20, 30)})
     {'a': 11, 'b': (22, 33)}
@@ -47,7 +58,8 @@ def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
             if not isinstance(other, tuple) or len(other) != len(nest):
                 msg = f"map_nest: got {_outline(other)} where the first nest has a tuple of {len(nest)}"
                 raise ValueError(msg)
-        return tuple(map_nest(fn, *children) for children in zip(nest, *rest, strict=True))
+        made = [map_nest(fn, *children) for children in zip(nest, *rest, strict=True)]
+        return type(nest)(*made) if hasattr(nest, "_fields") else tuple(made)
     for other in rest:
         if isinstance(other, dict | tuple):
             msg = f"map_nest: got {_outline(other)} where the first nest has a leaf"
@@ -106,6 +118,44 @@ def write(nest: Nest, index: Any, value: Any) -> None:
     else:
         for child, item in zip(nest, value, strict=True):
             write(child, index, item)
+
+
+def flatten(nest: Any, into: list[Tensor]) -> Any:
+    """Append the leaves to a list, and return the structure with their positions in it: the format of recorded, compiled and
+    captured functions.
+
+    >>> import torch
+    >>> leaves = []
+    >>> structure = flatten({"speed": torch.ones(4, 2), "gear": torch.zeros(4)}, leaves)
+    >>> structure, len(leaves)
+    ({'speed': 0, 'gear': 1}, 2)
+    >>> rows_of(structure, leaves, torch.tensor([0, 2]))["speed"].shape
+    torch.Size([2, 2])
+    """
+
+    def position(leaf: Tensor) -> int:
+        into.append(leaf)
+        return len(into) - 1
+
+    return map_nest(position, nest)
+
+
+def rebuild(structure: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return the nest with this structure and these tensors."""
+    return map_nest(tensors.__getitem__, structure)
+
+
+def rows_of(structure: Any, tensors: Sequence[Tensor], index: Tensor) -> Any:
+    """Select rows of a nest; stacks of frames are assembled."""
+    if isinstance(structure, dict):
+        return {key: rows_of(value, tensors, index) for key, value in structure.items()}
+    if isinstance(structure, Stacks):
+        frames, places = rebuild(structure, tensors)
+        some = places.index_select(0, index)
+        return frames.index_select(0, some.flatten()).view(*some.shape, *frames.shape[1:])
+    if isinstance(structure, tuple):
+        return tuple(rows_of(value, tensors, index) for value in structure)
+    return tensors[structure].index_select(0, index)
 
 
 def _outline(nest: Any) -> str:

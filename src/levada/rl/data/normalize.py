@@ -193,7 +193,11 @@ class DiscountedReturn:
         """Sum so far of each environment, discounted to its next step, float64 ``[B]``; the state to save."""
 
     def update(self, reward: Array, ended: Array, mask: Array | None = None) -> Moments:
-        """Add the raw rewards of a rollout and return the moments of the discounted sums after each step.
+        """Add the raw rewards of a rollout and return the moments of the discounted sums after each step. See `sums`."""
+        return moments(self.sums(reward, ended, mask), mask)
+
+    def sums(self, reward: Array, ended: Array, mask: Array | None = None) -> Array:
+        """Add the raw rewards of a rollout and return the discounted sums after each step, float64 ``[T, B]``.
 
         Args:
             reward: ``[T, B]``.
@@ -207,14 +211,14 @@ class DiscountedReturn:
         expected = (len(reward), len(self.returns))
         for name, array in (("reward", reward), ("ended", ended), ("mask", mask)):
             if array is not None and array.shape != expected:
-                msg = f"DiscountedReturn.update: {name} has shape {array.shape}, expected {expected} as [T, B]"
+                msg = f"DiscountedReturn.sums: {name} has shape {array.shape}, expected {expected} as [T, B]"
                 raise ValueError(msg)
         sums = np.where(True if mask is None else mask, reward, 0.0).astype(np.float64)
         keep = np.where(ended, 0.0, self.discount)
         for row, kept in zip(sums, keep, strict=True):
             row += self.returns
             np.multiply(row, kept, out=self.returns)
-        return moments(sums, mask)
+        return sums
 
 
 def _inner(space: Space[Any]) -> Space[Any]:

@@ -1,4 +1,5 @@
-"""Sequential stepping of single environments: a vector environment that costs less than `SyncVectorEnv`.
+"""Sequential stepping of single environments: a vector environment that costs less than `SyncVectorEnv`; see
+`benchmarks/vector_env.py`.
 
 It resets an ended environment in the same step (`AutoresetMode.SAME_STEP`), writes each observation directly into its row, and
 knows which environment failed. `EnvBatch` checks and copies its results like those of any vector environment.

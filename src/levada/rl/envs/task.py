@@ -20,9 +20,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, cast
 
 import gymnasium
+from annotated_types import Interval
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from levada.flow.mistakes import syntax_text
@@ -41,6 +42,7 @@ from levada.rl.envs.registry import (
 )
 from levada.rl.envs.serial import KeepFinalObs
 from levada.rl.envs.user_files import find_file, loaded, split
+from levada.validation import PositiveFloat, check_fields
 
 __all__ = ["EnvFactory", "MaskOption", "Task", "TaskError", "Vectorization"]
 
@@ -93,6 +95,10 @@ class Task(_Named):
     ...     return gymnasium.make("FrozenLake-v1", map_name=f"{size}x{size}")
     >>> Task(make_env, env_kwargs={"size": 8}).observation_space
     Discrete(64)
+
+    Raises:
+        TaskError: a setting is invalid, or the environment cannot be found.
+
     """
 
     env: str | EnvFactory
@@ -107,11 +113,11 @@ class Task(_Named):
     speed depends on its implementation, and it may differ from the single environment (Atari's has its preprocessing built
     in). "envpool": EnvPool's environment with this id, stepped by threads. "auto": the registered vector environment if there
     is one and it is faster for this number of environments, otherwise "sync"."""
-    frame_stack: int | None = None
+    frame_stack: Annotated[int, Interval(ge=1, le=MAX_FRAME_STACK)] | None = None
     """Number of frames k per observation: observations are stacks ``[k, ...]`` of the last k frames, newest last, padded with
     copies of an episode's first frame (as in Gymnasium's `FrameStackObservation`). Larger stacks show more of the past. A
     replay stores each frame once, so turn off any stacking inside the environment. None: no stacking; 4 for Atari."""
-    reward_clip: float | None = None
+    reward_clip: PositiveFloat | None = None
     """Bound of rewards: the rewards used in training are clipped to plus and minus this value. Reported returns are not
     clipped. None: no clipping; 1 for Atari, unless `env_kwargs` has `reward_clipping=False`."""
     life_loss: bool = False
@@ -135,27 +141,7 @@ class Task(_Named):
                 "a callable that makes an environment"
             )
             raise TaskError(msg)
-        known = get_args(Vectorization)
-        if self.vectorization not in known:
-            near = difflib.get_close_matches(str(self.vectorization), known, n=1)
-            raise TaskError(
-                f"vectorization is {self.vectorization!r}, expected one of {', '.join(map(repr, known))}"
-                + (f"; did you mean {near[0]!r}?" if near else "")
-            )
-        if self.frame_stack is not None and (
-            type(self.frame_stack) is not int or not 1 <= self.frame_stack <= MAX_FRAME_STACK
-        ):
-            msg = f"frame_stack is {self.frame_stack!r}, expected an integer from 1 to {MAX_FRAME_STACK:,}, or None"
-            raise TaskError(msg)
-        if self.reward_clip is not None and not (_is_number(self.reward_clip) and self.reward_clip > 0.0):
-            msg = f"reward_clip is {self.reward_clip!r}, expected a number above 0, or None"
-            raise TaskError(msg)
-        if not isinstance(self.life_loss, bool):
-            msg = f"life_loss is {self.life_loss!r}, expected True or False"
-            raise TaskError(msg)
-        if self.action_mask not in (None, *get_args(MaskOption)):
-            msg = f"action_mask is {self.action_mask!r}, expected 'auto', 'info', 'method' or None"
-            raise TaskError(msg)
+        check_fields(self, TaskError)
         if self.action_mask not in (None, "auto") and self._is_vector:
             msg = (
                 f"task {self.name!r}: action_mask={self.action_mask!r} reads the masks of single environments, and this one is "
@@ -260,7 +246,12 @@ class Task(_Named):
         return _takes_num_envs(self.env, self.env_kwargs)
 
     def make(self, num_envs: int, num_threads: int | None = None) -> EnvBatch:
-        """Make the environments; the caller closes them. `num_threads`: of environments that have their own."""
+        """Make the environments; the caller closes them. `num_threads`: of environments that have their own.
+
+        Raises:
+            TaskError: the callable returned something else than environments.
+
+        """
         if num_envs < 1:
             msg = f"task {self.name!r}: num_envs is {num_envs}, expected at least 1"
             raise TaskError(msg)
@@ -510,10 +501,6 @@ def _call_for_one(factory: EnvFactory, kwargs: Mapping[str, Any], name: str) -> 
         + ("; this is one of the old gym package: convert it (the package shimmy does)" if is_old else "")
         + ("; did you forget `return`?" if env is None else "")
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _kind(value: Any) -> str:

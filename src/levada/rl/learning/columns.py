@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levada.rl.compute.tensors import Stacks
 from levada.rl.data.frames import Frames, as_array
+from levada.rl.data.nest import Stacks
 from levada.rl.data.spaces import Array, map_nest
 from levada.rl.learning.unroll import STATE
 from levada.rl.replay.transitions import MASK, Transitions

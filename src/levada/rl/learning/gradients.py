@@ -59,6 +59,10 @@ class GradientSampler:
     learner: GradientLearner
     """Learner whose loss is differentiated. With `compile="auto"` the gradient is recorded and never compiled."""
 
+    def verify(self) -> None:
+        """Refuse a network that cannot act."""
+        self.sampler.verify()
+
     def __call__(self, shard: Shard) -> LiveGradientSampler:
         """Make the environments of a shard."""
         return LiveGradientSampler(self, shard)

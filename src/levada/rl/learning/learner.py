@@ -15,7 +15,7 @@ Off-policy, with a target network, in the order of the samples, which are miniba
 
     learner = Learner(
         policy=policy, loss=loss, minibatch_size=64, shuffle=False, targets=("policy",), target_update_interval=500,
-        coefficients=lambda num_transitions: {"learning_rate": 1e-3}, corrects_staleness=True,
+        coefficients=lambda num_transitions: {"learning_rate": 1e-3}, tolerates_staleness=True,
     )
     update = flow.learn("learn", learner, flow.sample("sample", replay, size=8 * 64, minibatch_size=64))
 """
@@ -23,6 +23,7 @@ Off-policy, with a target network, in the order of the samples, which are miniba
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -32,8 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from levada.flow import LevadaError, Update
-from levada.flow.rng import rng_array, set_rng
-from levada.flow.state import PrefixView
+from levada.flow.state import PrefixView, rng_array, set_rng
 from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.matmul import has_faster_products
 from levada.rl.compute.seeding import seeded
@@ -41,13 +41,15 @@ from levada.rl.compute.threads import use_threads
 from levada.rl.data.normalize import Moments, StatisticsError, merge_all
 from levada.rl.data.spaces import Array
 from levada.rl.learning.columns import to_tensors
-from levada.rl.learning.loss import POLICY, Loss
+from levada.rl.learning.loss import POLICY, HasBatchStats, Loss
 from levada.rl.learning.optimizers import Adam, Optimizer, OptimizerState, Part, copied, packed, unpacked
 from levada.rl.learning.starting import check_fits, weights_in
 from levada.rl.learning.step import GradientOf, GradientStep, Mode, below, has_compiler, num_weights
+from levada.rl.policies.module import reward_scale, state_size_of
 from levada.rl.policies.policy import Policy, Weights
 from levada.rl.policies.weight_noise import WeightNoise
-from levada.rl.replay.transitions import MASK, Transitions, concatenate
+from levada.rl.replay.transitions import IS_STEP, MASK, REWARD, Transitions, concatenate
+from levada.validation import PositiveInt, PositiveUnitFloat, check_fields
 
 Compile = Literal["auto"] | bool
 
@@ -58,6 +60,7 @@ step. It is counted in minibatches and not in seconds, so that a run always swit
 _VECTORS = ("params", "target")
 _OPTIMIZER = "step/optimizer/"
 _MOMENTS = "moments/"
+_RETURN = "return"
 _FIELDS = ("count", "mean", "var")
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,10 @@ log = logging.getLogger(__name__)
 
 class NonFiniteError(LevadaError, ArithmeticError):
     """An update produced NaN or infinity and was rejected. The weights from before remain."""
+
+
+class MinibatchError(LevadaError, ValueError):
+    """A minibatch size does not suit the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +93,11 @@ class Learner:
     """Other networks by name, such as critics: functions that make them, called with PyTorch's generator seeded."""
     targets: tuple[str, ...] = ()
     """Names of the networks that have a target network."""
-    target_update_interval: int = 1
+    target_update_interval: PositiveInt = 1
     """Number of gradient steps or updates between updates of the target networks."""
     target_update_unit: Literal["gradient_steps", "updates"] = "gradient_steps"
     """What that interval counts."""
-    tau: float = 1.0
+    tau: PositiveUnitFloat = 1.0
     """Polyak factor of these updates: target += tau * (network - target)."""
     update_every: Mapping[str, int] = field(default_factory=dict)
     """Networks that are trained only in every n-th gradient step; all others are trained in every step."""
@@ -98,47 +105,56 @@ class Learner:
     """Columns of standard normal noise added to the batch, as the shape of a row; for losses that sample actions."""
     optimizer: Optimizer = field(default_factory=Adam)
     """Optimizer: `Adam`, or a `TorchOptimizer`."""
-    num_epochs: int = 1
+    num_epochs: PositiveInt = 1
     """Number of passes over each batch. More passes learn more from a sample and move further from the policy that took it."""
-    minibatch_size: int | None = None
+    minibatch_size: PositiveInt | None = None
     """Number of transitions per gradient step; None: the whole batch. Smaller minibatches make more and noisier steps."""
+    sequence_length: PositiveInt = 1
+    """Number of transitions in a row of the batch if the policy is recurrent; otherwise a row is one transition."""
     shuffle: bool = True
     """Shuffle the batch in each pass. False: minibatches are consecutive rows, as samples of a replay are drawn."""
-    accumulate: bool = False
-    """Gradient accumulation: one gradient step per pass over the batch, from the gradients of all its minibatches. Only one
-    minibatch at a time needs to be in memory."""
+    microbatch_size: PositiveInt | None = None
+    """Gradient accumulation: number of transitions whose gradient is computed at a time; those of a minibatch are averaged. Only
+    the activations of a microbatch need to be in memory. None: the whole minibatch."""
     stop_above: tuple[str, float] | None = None
     """Early stopping: a statistic and its limit. The remaining minibatches of an update are skipped once it exceeds the
     limit."""
     compile: Compile = "auto"
     """False: eager PyTorch, slow; breakpoints in the loss work. True: compile at once. `auto`: record and replay the step, and
     compile it if the run is long enough to be worth it; recurrent networks stay recorded."""
-    corrects_staleness: bool = False
+    sampled_moments: Callable[[Transitions], Mapping[str, Moments]] | None = None
+    """Function from a batch to its moments, which are merged into the running statistics before the update; rewards are scaled
+    here. None: moments come with the batch and are merged after the update, since its samples were taken without them."""
+    tolerates_staleness: bool = False
     """Whether the loss corrects for the off-policyness of samples, or does not depend on which policy acted."""
 
     def __post_init__(self) -> None:
-        for name in ("num_epochs", "minibatch_size", "target_update_interval"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                msg = f"Learner({name}={value}): expected an integer >= 1"
-                raise ValueError(msg)
-        if not 0.0 < self.tau <= 1.0:
-            msg = f"Learner(tau={self.tau}): expected a number above 0, and at most 1"
-            raise ValueError(msg)
-        if self.target_update_unit not in ("gradient_steps", "updates"):
-            msg = f"Learner(target_update_unit={self.target_update_unit!r}): expected 'gradient_steps' or 'updates'"
-            raise ValueError(msg)
+        check_fields(self, ValueError)
         unknown = [name for name in (*self.targets, *self.update_every) if name not in (POLICY, *self.networks)]
         if unknown or POLICY in self.networks:
             networks, every = [POLICY, *self.networks], dict(self.update_every)
             msg = f"Learner: networks are {networks}, targets {list(self.targets)}, update_every {every}"
             raise ValueError(msg)
-        if not (isinstance(self.compile, bool) or self.compile == "auto"):
-            msg = f"Learner(compile={self.compile!r}): expected True, False or 'auto'"
-            raise ValueError(msg)
         if "learning_rate" not in self.coefficients(0):
             msg = f"Learner: coefficients(0) gave {sorted(self.coefficients(0))}; expected 'learning_rate' among them"
             raise ValueError(msg)
+
+    def verify(self) -> None:
+        """Refuse a network, or a minibatch, that cannot be trained on.
+
+        Raises:
+            ModelError: the network has the wrong inputs or outputs.
+            MinibatchError: the policy is recurrent, and minibatches are no whole sequences.
+
+        """
+        length = self.sequence_length if self.policy.state_size else 1
+        for name in ("minibatch_size", "microbatch_size"):
+            if (getattr(self, name) or 0) % length:
+                msg = (
+                    f"{name}={getattr(self, name)}: a recurrent policy learns from whole rollouts, so it must be a multiple of "
+                    f"num_steps={length}"
+                )
+                raise MinibatchError(msg)
 
     @property
     def policy_name(self) -> str:
@@ -186,6 +202,7 @@ class LiveLearner:
     def __init__(self, recipe: Learner, seed: int) -> None:
         self.recipe = recipe
         modules = recipe.modules(seed)
+        self._is_recurrent = state_size_of(modules[POLICY].get_submodule("network")) > 0
         noisy = {name: parameter.shape for name, parameter in modules[POLICY].named_parameters()}
         self._weight_noise = WeightNoise.of(noisy if recipe.policy.weight_noise else {})
         self._step = GradientStep(
@@ -214,27 +231,36 @@ class LiveLearner:
         """Train on one batch.
 
         Raises:
-            ValueError: the batch size is not a multiple of the minibatch size.
+            ValueError: the batch size is not a multiple of the minibatch size, or that is not of the microbatch size.
             NonFiniteError: the update was rejected.
         """
         use_threads(self._num_threads)
         data = concatenate(batch)
-        size = self._minibatch_size(data.num_rows)
+        sizes = self._sizes(data.num_rows)
         columns = to_tensors(data, stacks=self.recipe.shuffle)
         num_transitions = int(columns[MASK].sum()) if MASK in columns else data.num_rows
         values = self.recipe.coefficients(self.num_transitions)
+        # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
+        buffers, moments = {name: buffer.clone() for name, buffer in self._buffers.items()}, data.moments
+        if self.recipe.sampled_moments is not None:
+            moments = self.recipe.sampled_moments(data)
+            running = merge_all([self._moments, moments])
+            buffers |= self._normalizing(running)
+            if _RETURN in running:
+                columns[REWARD] = columns[REWARD] * reward_scale(running[_RETURN].var)
         before = self._rng.bit_generator.state
         for name, shape in self.recipe.noise.items():
             columns[name] = torch.from_numpy(self._rng.standard_normal((data.num_rows, *shape), np.float32))
         columns = self._sender.send_all(columns)
-        # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
-        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        state, stats, priorities, num = self._minibatches(columns, buffers, data.num_rows, size, values)
+        state, stats, priorities, num = self._minibatches(columns, buffers, data.num_rows, sizes, values)
         try:
-            weights, reported = self._finish(state, buffers, stats, values, num, num_transitions, data.moments)
+            weights, reported = self._finish(state, buffers, stats, values, num, num_transitions, moments)
         except NonFiniteError:
             self._rng.bit_generator.state = before
             raise
+        if isinstance(self.recipe.loss, HasBatchStats):
+            found = {name: float(value) for name, value in self.recipe.loss.batch_stats(columns).items()}
+            reported |= {f"losses/{name}": value for name, value in found.items() if math.isfinite(value)}
         return Update(weights, reported, priorities)
 
     def weights(self) -> Weights:
@@ -336,20 +362,21 @@ class LiveLearner:
                 "environment gave a value far outside of its usual range; clip or scale it in the environment"
             )
             raise NonFiniteError(msg) from error
-        return {f"{POLICY}.{name}": self._put(torch.from_numpy(array)) for name, array in arrays.items()}
+        named = {f"{network}.{name}": array for network in self._spans for name, array in arrays.items()}
+        return {name: self._put(torch.from_numpy(array)) for name, array in named.items() if name in self._buffers}
 
     def _minibatches(
-        self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int, size: int,
-        values: Mapping[str, float],
+        self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int,
+        sizes: tuple[int, int], values: Mapping[str, float],
     ) -> tuple[_State, dict[str, float], Array | None, int]:  # fmt: skip
         """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
         recipe = self.recipe
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()
-        gradient_of = self._step.on(self._mode(size), values, buffers, columns)
-        if recipe.accumulate and size < num_rows:
-            gradient_of = self._accumulated(gradient_of, columns.get(MASK), size, num_rows)
-            size = num_rows
+        size, micro = sizes
+        gradient_of = self._step.on(self._mode(micro), values, buffers, columns)
+        if micro < size:
+            gradient_of = self._accumulated(gradient_of, columns.get(MASK, columns.get(IS_STEP)), micro)
         noises: Iterator[Tensor | None] = self._noises(recipe.num_epochs * num_rows // size)
         for rows in self._rows(num_rows, size):
             num = self.num_minibatches + len(collected) + 1
@@ -389,18 +416,19 @@ class LiveLearner:
         return iter(torch.from_numpy(self._weight_noise.draw(self._rng, num, 2)).to(self._device))
 
     @staticmethod
-    def _accumulated(gradient_of: GradientOf, mask: Tensor | None, size: int, num_rows: int) -> GradientOf:
+    def _accumulated(gradient_of: GradientOf, mask: Tensor | None, size: int) -> GradientOf:
         """Return a function that computes the mean gradient over many rows, `size` rows at a time."""
 
         def gradient(params: Tensor, target: Tensor, rows: Tensor | slice, *more: Any) -> tuple[Tensor, Tensor, Tensor]:
-            every = rows if isinstance(rows, Tensor) else torch.arange(num_rows, device=params.device)
-            pieces = torch.split(every, size)
+            if isinstance(rows, Tensor):
+                pieces: Sequence[Tensor | slice] = torch.split(rows, size)
+            else:
+                pieces = [slice(start, start + size) for start in range(rows.start, rows.stop, size)]
             total: list[Tensor] = []
             priorities = []
             num_steps = [1.0 if mask is None else float(mask[piece].sum()) for piece in pieces]
-            for number, (piece, num) in enumerate(zip(pieces, num_steps, strict=True)):
-                some = piece if isinstance(rows, Tensor) else slice(number * size, (number + 1) * size)
-                *terms, told = gradient_of(params, target, some, *more)
+            for piece, num in zip(pieces, num_steps, strict=True):
+                *terms, told = gradient_of(params, target, piece, *more)
                 terms = [num / max(sum(num_steps), 1.0) * term for term in terms]
                 total = [a + b for a, b in zip(total, terms, strict=True)] if total else terms
                 priorities.append(told.clone())
@@ -423,7 +451,7 @@ class LiveLearner:
             return self.recipe.first_mode(self._device)
         earned = self.recipe.compile is True or (
             self.num_minibatches >= MINIBATCHES_THAT_EARN_COMPILING
-            and not self.recipe.policy.state_size  # unrolling over its steps takes minutes to compile
+            and not self._is_recurrent  # unrolling over its steps takes minutes to compile
             and not has_faster_products(self._step.layout.shapes, size)
         )
         if not earned:
@@ -435,12 +463,19 @@ class LiveLearner:
             log.warning("no C++ compiler was found (c++, g++, clang++, or $CXX): updates go on uncompiled")
         return "recorded"
 
-    def _minibatch_size(self, num_rows: int) -> int:
-        size = self.recipe.minibatch_size or num_rows
-        if num_rows % size:
-            msg = f"a batch of {num_rows} transitions does not divide into minibatches of {size}; {num_rows % size} would be left"
-            raise ValueError(msg)
-        return size
+    def _sizes(self, num_rows: int) -> tuple[int, int]:
+        """Number of rows of a minibatch and of a microbatch; a row of a recurrent policy is a whole sequence."""
+        length = self.recipe.sequence_length if self._is_recurrent else 1
+        size, micro = self.recipe.minibatch_size, self.recipe.microbatch_size
+        size = num_rows if size is None else size // length
+        micro = size if micro is None else micro // length
+        for whole, part, kinds in ((num_rows, size, "batch minibatches"), (size, micro, "minibatch microbatches")):
+            if whole % part:
+                outer, inner = kinds.split()
+                left = f"{whole % part} would be left"
+                msg = f"a {outer} of {whole} rows does not divide into {inner} of {part}; {left}"
+                raise MinibatchError(msg)
+        return size, micro
 
     def _refuse_non_finite(self, state: _State, buffers: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
         moments = {

@@ -9,7 +9,7 @@ return LossOutput((batch["weight"] * error).sum(), {"value_loss": error.mean()})
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
@@ -63,6 +63,15 @@ class Networks:
 
 Loss: TypeAlias = Callable[[Networks, Mapping[str, Any], Mapping[str, Tensor]], LossOutput]
 """(networks, batch of tensors ``[N, ...]``, coefficients) -> `LossOutput`, differentiated with respect to all networks."""
+
+
+@runtime_checkable
+class HasBatchStats(Protocol):
+    """A loss that also has statistics of whole batches, such as how well the values of the old policy fit their targets."""
+
+    def batch_stats(self, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Return scalars to report, by name, from the columns of an update's batch; those that are not finite are left out."""
+        ...
 
 
 def apply_importance_weights(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from levada.flow.errors import LevadaError
+from levada.rl.compute.torch_private import fused_adam
 
 _IS_NEW = "is_new"
 OptimizerState = dict[str, dict[str, Any]]
@@ -88,6 +89,7 @@ class LiveAdam:
 
     def __init__(self, recipe: Adam, params: Mapping[str, Tensor]) -> None:
         self._recipe = recipe
+        self._update = fused_adam()
         self.template: OptimizerState = {
             name: {
                 "exp_avg": torch.zeros_like(vector), "exp_avg_sq": torch.zeros_like(vector),
@@ -105,10 +107,7 @@ class LiveAdam:
         norm, grads = clipped([part.grad for part in parts.values()], self._recipe.max_grad_norm)
         states = [part.state for part in parts.values()]
         means, squares, counts = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-        for count in counts:
-            count.add_(1.0)
-        # torch.optim.Adam(fused=True) calls this
-        torch._fused_adam_(
+        self._update(
             [part.params for part in parts.values()], grads, means, squares, [], counts, lr=learning_rate,
             beta1=self._recipe.beta1, beta2=self._recipe.beta2, weight_decay=0.0, eps=self._recipe.eps, amsgrad=False,
             maximize=False,

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from levada.flow.patience import taking_long
 from levada.rl.compute.device import as_graph
 from levada.rl.compute.functional import Net
-from levada.rl.compute.tensors import flatten, rebuild, rows_of
+from levada.rl.compute.torch_private import RECORDING, has
 from levada.rl.compute.tracing import RecordError, record
+from levada.rl.data.nest import flatten, rebuild, rows_of
 from levada.rl.learning.loss import POLICY, Loss, Networks
 from levada.rl.policies.weight_noise import WeightNoise
 from levada.rl.replay.transitions import MASK, WEIGHT
@@ -219,7 +220,7 @@ def in_mode(
 ) -> Callable[..., Any]:
     """Return a function of tensors that runs in this mode; `function_of(is_compiled)` makes the original."""
     function = function_of(mode == "compiled")
-    if mode == "eager":
+    if mode == "eager" or (mode == "recorded" and not has(*RECORDING)):
         return function
     return _recorded_if_possible(function, args) if mode == "recorded" else compile_whole(function)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from levada.rl.data.spaces import map_nest
+from levada.rl.data.spaces import leaves, map_nest
 
 STATE, IS_FIRST = "state", "is_first"
 
@@ -41,23 +41,24 @@ class Unrolled(NamedTuple):
         if STATE in batch:
             obs = map_nest(lambda leaf: leaf.transpose(0, 1), batch["obs"])
             is_first = batch[IS_FIRST].t()
-            distribution, value, state = apply(obs, batch[STATE], is_first[:-1])
-            _, last, _ = apply(map_nest(lambda leaf: leaf[None], batch["last_obs"]), state, is_first[-1:])
+            distribution, value, *_, state = apply(obs, batch[STATE], is_first[:-1])
+            _, last, *_ = apply(map_nest(lambda leaf: leaf[None], batch["last_obs"]), state, is_first[-1:])
             log_prob = distribution.log_prob(batch["action"].transpose(0, 1))
             return cls(log_prob, distribution.entropy(), value, last[0])
         shape = batch["reward"].shape
-        distribution, value = apply(map_nest(lambda leaf: leaf.flatten(0, 1), batch["obs"]))
-        _, last = apply(batch["last_obs"])
+        distribution, value, *_ = apply(map_nest(lambda leaf: leaf.flatten(0, 1), batch["obs"]))
+        _, last, *_ = apply(batch["last_obs"])
         log_prob = distribution.log_prob(batch["action"].flatten(0, 1)).view(shape).t()
         return cls(log_prob, distribution.entropy().view(shape).t(), value.view(shape).t(), last)
 
 
-def evaluated(apply: Callable[..., Any], batch: Mapping[str, Any]) -> tuple[Evaluated, Mapping[str, Any]]:
+def evaluate_actions(apply: Callable[..., Any], batch: Mapping[str, Any]) -> tuple[Evaluated, Mapping[str, Any]]:
     """Evaluate transitions, or the steps of rollouts; return ``[M]`` each, with the matching columns ``[M]``."""
     if STATE not in batch:
-        distribution, value = apply(batch["obs"])
+        distribution, value, *_ = apply(batch["obs"])
         return Evaluated(distribution.log_prob(batch["action"]), distribution.entropy(), value), batch
     steps = Unrolled.of(apply, batch)
     shape = batch["reward"].shape
-    columns = {name: x.t().flatten() for name, x in batch.items() if isinstance(x, Tensor) and x.shape == shape}
+    by_step = {name: nest for name, nest in batch.items() if name != STATE and leaves(nest)[0].shape[:2] == shape}
+    columns = {name: map_nest(lambda leaf: leaf.transpose(0, 1).flatten(0, 1), nest) for name, nest in by_step.items()}
     return Evaluated(steps.log_prob.flatten(), steps.entropy.flatten(), steps.value.flatten()), columns

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -24,7 +24,12 @@ from torch import Tensor, nn
 from levada.rl.data.images import image_scale
 from levada.rl.data.spaces import Array, SpaceError
 
-Activation: TypeAlias = Literal["tanh", "relu"]
+Activation: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "silu"]
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU,
+}  # fmt: skip
+"""Activation functions of the default networks."""
+_Function: TypeAlias = Activation | Literal["gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +40,35 @@ class Dense:
     """Name of the weight ``[out, in]``, such as ``"policy.0.weight"``."""
     bias: str | None
     """Name of the bias ``[out]``, or None."""
-    activation: Activation | None
+    activation: _Function | None
+    """Activation function after the layer; "gelu_tanh" is the approximation of GELU with a tanh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """One layer normalization over the whole vector, and the activation function after it."""
+
+    weight: str | None
+    """Name of the weight ``[size]``, or None."""
+    bias: str | None
+    """Name of the bias ``[size]``, or None."""
+    activation: _Function | None
     """Activation function after the layer."""
+    eps: float = 1e-5
+    """Term added to the variance."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumpyLayers:
-    """A network's description of itself as stacks of linear layers, so that samplers can compute it without PyTorch.
+    """A network's description of itself as stacks of plain layers, so that samplers can compute it without PyTorch.
 
     The input of each stack is the observation as converted by `Vector`: flattened, images scaled to [0, 1], discrete values
     one-hot. A policy compares both computations when it is built.
     """
 
-    policy: tuple[Dense, ...]
+    policy: tuple[Dense | Norm, ...]
     """Layers from the observation to the parameters."""
-    value: tuple[Dense, ...] | None = None
+    value: tuple[Dense | Norm, ...] | None = None
     """Layers from the observation to the value, if it has a separate stack."""
 
 
@@ -66,12 +85,12 @@ class HasNumpyLayers(Protocol):
         ...
 
 
-def dense_layers(name: str, stack: nn.Sequential) -> tuple[Dense, ...]:
-    """Describe a stack of Linear, Tanh and ReLU for `NumpyLayers`.
+def dense_layers(name: str, stack: nn.Sequential) -> tuple[Dense | Norm, ...]:
+    """Describe a stack of Linear, LayerNorm, Tanh, ReLU, ELU, GELU, SiLU and Identity for `NumpyLayers`.
 
     Args:
         name: attribute name of the stack in its network, such as ``"policy"`` for ``self.policy``.
-        stack: the layers; each Tanh or ReLU follows a Linear.
+        stack: the layers; each activation function follows a Linear or a LayerNorm.
 
     Raises:
         ValueError: the stack has other layers.
@@ -80,21 +99,31 @@ def dense_layers(name: str, stack: nn.Sequential) -> tuple[Dense, ...]:
     (Dense(weight='head.0.weight', bias='head.0.bias', activation='tanh'),)
 
     """
-    described: list[Dense] = []
-    names: dict[type[nn.Module], Activation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+    described: list[Dense | Norm] = []
     for index, layer in enumerate(stack):
+        names = {key: f"{name}.{index}.{key}" for key, _ in layer.named_parameters(recurse=False)}
         if type(layer) is nn.Linear:
-            bias = f"{name}.{index}.bias" if layer.bias is not None else None
-            described.append(Dense(f"{name}.{index}.weight", bias, None))
-        elif type(layer) in names and described and described[-1].activation is None:
-            described[-1] = Dense(described[-1].weight, described[-1].bias, names[type(layer)])
-        else:
+            described.append(Dense(names["weight"], names.get("bias"), None))
+        elif type(layer) is nn.LayerNorm and len(layer.normalized_shape) == 1:
+            described.append(Norm(names.get("weight"), names.get("bias"), None, layer.eps))
+        elif (function := _function(layer)) and described and described[-1].activation is None:
+            described[-1] = replace(described[-1], activation=function)
+        elif type(layer) is not nn.Identity:
             msg = (
-                f"dense_layers: layer {index} of {name!r} is {type(layer).__name__}, expected Linear, each "
-                f"followed by at most one Tanh or ReLU; other networks have no numpy_layers"
+                f"dense_layers: layer {index} of {name!r} is {layer}, expected Linear and LayerNorm, each followed by at most "
+                f"one of Tanh, ReLU, ELU, GELU, SiLU; other networks have no numpy_layers"
             )
             raise ValueError(msg)
     return tuple(described)
+
+
+def _function(layer: nn.Module) -> _Function | None:
+    """Return the name of an activation function; None if NumPy has none like it."""
+    if type(layer) is nn.ELU and layer.alpha != 1.0:
+        return None
+    if type(layer) is nn.GELU and layer.approximate == "tanh":
+        return "gelu_tanh"
+    return next((name for name, kind in ACTIVATIONS.items() if type(layer) is kind), None)
 
 
 class Vector(nn.Module):

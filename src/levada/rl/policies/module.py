@@ -1,4 +1,4 @@
-"""The module that a `Policy` makes, and the checks of its network.
+"""The module that a `Policy` makes, and the checks of its network; and what it shares with critics: how observations come in.
 
 A learner calls it on raw observations, optionally with other parameters:
 
@@ -7,23 +7,23 @@ A learner calls it on raw observations, optionally with other parameters:
 A recurrent network is called on steps ``[T, N, ...]`` with the state before them:
 
     distribution, value, state = torch.func.functional_call(module, tensors, (obs, state, is_first))
+
+Auxiliary outputs of a network follow the value, as a dict.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
-from gymnasium import Space
 from torch import Tensor, nn
 
-from levada.flow.errors import LevadaError
 from levada.flow.mistakes import raised_text
-from levada.math import Distribution
 from levada.rl.data.normalize import moments_key, normalized_leaves
-from levada.rl.data.spaces import ACTION_MASK, OBS, allocate, has_action_mask, map_nest, named_leaves
+from levada.rl.data.spaces import ACTION_MASK, OBS, Array, allocate, has_action_mask, map_nest, named_leaves
+from levada.rl.policies.custom import ModelError
 from levada.rl.policies.networks import Images, TensorNest
 from levada.rl.policies.recurrent import Recurrent
 
@@ -36,114 +36,39 @@ VARIANCE_FLOOR = 1e-8
 """Term added to every variance, to avoid division by zero."""
 
 
-class ModelError(LevadaError, ValueError):
-    """A network violates the interface that `levada.rl.policies.networks` describes."""
+def reward_scale(variance: Array) -> float:
+    """Return the factor of rewards, given the variance of the discounted return."""
+    return float(1.0 / np.sqrt(variance + VARIANCE_FLOOR))
 
 
-def make_network(make: Any, space: Space[Any], num_params: int) -> nn.Module:
-    """Make a custom network.
+class ObservationModule(nn.Module):
+    """A module that takes raw observations: base of policies and critics.
 
-    Raises:
-        ModelError: it cannot be called with these arguments, or does not return a module.
-    """
-    expected = (
-        "expected a class or function that makes an nn.Module when it is called with the observation space and the number "
-        "of action parameters"
-    )
-    if isinstance(make, nn.Module):
-        msg = f"network={_named(make)} is a module already, {expected}; did you mean its class?"
-        raise ModelError(msg)
-    if not callable(make):
-        msg = f"network={make!r} ({type(make).__name__}) cannot be called, {expected}"
-        raise ModelError(msg)
-    try:
-        inspect.signature(make).bind(space, num_params)
-    except TypeError as error:
-        msg = f"network={_named(make)} does not take two arguments ({error}), {expected}; is it another function?"
-        raise ModelError(msg) from None
-    except ValueError:  # some built-in callables have no signature; the call below reports errors
-        pass
-    try:
-        network = make(space, num_params)
-    except LevadaError:
-        raise
-    except Exception as error:
-        msg = f"network={_named(make)} cannot be made for {space} and {num_params} action parameters: {raised_text(error)}"
-        raise ModelError(msg) from error
-    if not isinstance(network, nn.Module):
-        hint = "did you forget `return`?" if network is None else "does it derive from nn.Module?"
-        msg = f"network={_named(make)} made {_a(network)}, {expected}; {hint}"
-        raise ModelError(msg)
-    return network
-
-
-def _named(make: Any) -> str:
-    return getattr(make, "__qualname__", None) or type(make).__qualname__
-
-
-def _a(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
-class PolicyModule(nn.Module):
-    """A network with everything between it and the environment: dtypes, normalization, mask, actions.
-
-    `Policy.module` makes it. It supports `torch.func.functional_call`, tracing and compiling.
+    It removes the action mask, converts floats to float32 and normalizes them, and computes in the policy's precision.
     """
 
-    def __init__(self, policy: Policy, network: nn.Module) -> None:
+    def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy = policy
-        self.head = policy.head
-        self.network = network
-        images = [part for part in network.modules() if isinstance(part, Images)]
-        for part in images:
-            part.in_bfloat16 = policy.precision == "bfloat16"
-        self._autocasts = policy.precision == "bfloat16" and not images
         self._has_mask = has_action_mask(policy.observation_space)
         leaves = normalized_leaves(policy.observation_space) if policy.normalize_obs else {}
         self.normalizers = nn.ModuleList(Normalizer(shape) for shape in leaves.values())
         self._normalizer_of = {key: index for index, key in enumerate(leaves)}
-        self.returns = Normalizer(()) if policy.normalize_reward else None
-        num_stds = self.head.row_size - self.head.num_params
-        self.log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
+        self._autocasts = False
 
-    def forward(
-        self, obs: TensorNest, state: Tensor | None = None, is_first: Tensor | None = None
-    ) -> tuple[Distribution, Tensor] | tuple[Distribution, Tensor, Tensor]:
-        """Return the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``.
+    def set_precision(self) -> None:
+        """Have the networks compute in the policy's precision. Convolutions handle it themselves."""
+        images = [part for part in self.modules() if isinstance(part, Images)]
+        for part in images:
+            part.in_bfloat16 = self.policy.precision == "bfloat16"
+        self._autocasts = self.policy.precision == "bfloat16" and not images
 
-        A recurrent network takes observations ``[T, N, ...]`` and a state ``[N, state_size]``, which is reset where `is_first`
-        ``[T, N]``, and also returns the state after them.
-        """
-        mask: Tensor | None = None
-        if self._has_mask:
-            assert isinstance(obs, dict)
-            mask = cast("Tensor", obs[ACTION_MASK]) != 0
-            obs = obs[OBS]
-        if state is None:
-            row, value = self.row(obs)
-            return self.head.distribution(row, mask), value
-        unroll = cast("Recurrent", self.network).unroll
-        params, value, state = self._compute(unroll, self.prepared(obs, ""), state, is_first)
-        return self.head.distribution(self._whole(params), mask), value, state
-
-    def row(self, obs: TensorNest, *state: Tensor) -> tuple[Tensor, ...]:
-        """Return the head's parameters ``[N, head.row_size]`` and the values of observations without mask; for a recurrent
-        network also the state after one step.
-        """
-        params, *rest = self._compute(self.network, self.prepared(obs, ""), *state)
-        return self._whole(params), *rest
-
-    def _compute(self, call: Callable[..., tuple[Tensor, ...]], obs: TensorNest, *more: Any) -> tuple[Tensor, ...]:
-        """Call the network in the policy's precision and return float32. Default networks handle the precision themselves."""
-        if not self._autocasts:
-            return call(obs, *more)
-        with torch.autocast(torch.device(self.policy.device).type, torch.bfloat16):
-            return tuple(output.float() for output in call(obs, *more))
-
-    def _whole(self, params: Tensor) -> Tensor:
-        return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], dim=-1)
+    def split(self, obs: TensorNest) -> tuple[TensorNest, Tensor | None]:
+        """Return observations without the action mask, as the network sees them, and the mask as bools, if there is one."""
+        if not self._has_mask:
+            return self.prepared(obs, ""), None
+        assert isinstance(obs, dict)
+        return self.prepared(obs[OBS], ""), cast("Tensor", obs[ACTION_MASK]) != 0
 
     def prepared(self, obs: TensorNest, path: str) -> TensorNest:
         """Return the observations at `path` as the network sees them: floats are float32, normalized."""
@@ -157,6 +82,53 @@ class PolicyModule(nn.Module):
         obs = obs.to(torch.float32)
         index = self._normalizer_of.get(moments_key(path))
         return obs if index is None else cast("Tensor", self.normalizers[index](obs))
+
+    def computed(self, call: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Tensor, ...]:
+        """Call a network in the policy's precision and return float32."""
+        if not self._autocasts:
+            return call(*args)
+        with torch.autocast(torch.device(self.policy.device).type, torch.bfloat16):
+            return tuple(map_nest(Tensor.float, output) for output in call(*args))
+
+
+class PolicyModule(ObservationModule):
+    """A network with everything between it and the environment: dtypes, normalization, mask, actions.
+
+    `Policy.module` makes it. It supports `torch.func.functional_call`, tracing and compiling.
+    """
+
+    def __init__(self, policy: Policy, network: nn.Module) -> None:
+        super().__init__(policy)
+        self.head = policy.head
+        self.network = network
+        self.returns = Normalizer(()) if policy.normalize_reward else None
+        num_stds = self.head.row_size - self.head.num_params
+        self.log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
+        self.set_precision()
+
+    def forward(self, obs: TensorNest, state: Tensor | None = None, is_first: Tensor | None = None) -> tuple[Any, ...]:
+        """Return the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``, and the auxiliary outputs
+        of the network, if it has any.
+
+        A recurrent network takes observations ``[T, N, ...]`` and a state ``[N, state_size]``, which is reset where `is_first`
+        ``[T, N]``, and also returns, last, the state after them.
+        """
+        inner, mask = self.split(obs)
+        if state is None:
+            params, *rest = self.computed(self.network, inner)
+        else:
+            params, *rest = self.computed(cast("Recurrent", self.network).unroll, inner, state, is_first)
+        return self.head.distribution(self._whole(params), mask), *rest
+
+    def row(self, obs: TensorNest, *state: Tensor) -> tuple[Tensor, ...]:
+        """Return the head's parameters ``[N, head.row_size]`` and the values of observations without mask; for a recurrent
+        network also the state after one step.
+        """
+        params, value, *rest = self.computed(self.network, self.prepared(obs, ""), *state)
+        return self._whole(params), value, *rest[len(rest) - len(state) :]
+
+    def _whole(self, params: Tensor) -> Tensor:
+        return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], dim=-1)
 
 
 def state_size_of(network: nn.Module) -> int:
@@ -217,6 +189,9 @@ def dry_run(module: PolicyModule) -> None:
         msg = f"{where} cannot take observations {shapes}: {raised_text(error)}; {expected}; does its first layer take so many?"
         raise ModelError(msg) from error
     network.train(was_training)
+    if isinstance(output, tuple) and len(output) == 3 + len(state) and isinstance(output[2], dict):
+        _check_auxiliary(output[2], where, num_rows)
+        output = (*output[:2], *output[3:])
     if not isinstance(output, tuple) or len(output) != 2 + len(state) or not all(isinstance(x, Tensor) for x in output):
         got = f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"
         msg = f"{where} gives {got}, {expected}; does forward return {'all three' if state else 'both, params and value'}?"
@@ -236,3 +211,11 @@ def dry_run(module: PolicyModule) -> None:
             hint = "did you forget value.squeeze(-1)?"
         msg = f"{where} gives params {tuple(params.shape)} and value {tuple(value.shape)}, {expected}; {hint}"
         raise ModelError(msg)
+
+
+def _check_auxiliary(outputs: Mapping[str, Any], where: str, num_rows: int) -> None:
+    for name, output in outputs.items():
+        if not isinstance(output, Tensor) or output.shape[:1] != (num_rows,):
+            got = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            msg = f"{where} gives {got} as auxiliary output {name!r}, expected a tensor [{num_rows}, ...]"
+            raise ModelError(msg)

@@ -18,14 +18,15 @@ as uint8; discrete values as int64. `num_params` depends on the action space: th
     >>> params.shape, value.shape
     (torch.Size([8, 2]), torch.Size([8]))
 
-Pass it as ``Policy(network=Tiny, ...)``. A network of plain layers may define a method ``numpy_layers``, see `NumpyLayers`;
-samplers then act several times faster.
+Pass it as ``Policy(network=Tiny, ...)``. It may return a third output, a dict of auxiliary outputs ``[N, ...]`` for the loss.
+A network of plain layers may define a method ``numpy_layers``, see `NumpyLayers`; samplers then act several times faster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -35,17 +36,31 @@ from torch import Tensor, nn
 
 from levada.rl.data.images import image_scale, image_sides, is_image, is_large_image
 from levada.rl.data.spaces import Array, SpaceError, leaf_spaces, named_leaves
-from levada.rl.policies.layers import Activation, Dense, HasNumpyLayers, NumpyLayers, Vector, dense_layers
+from levada.rl.policies.custom import make_features
+from levada.rl.policies.layers import (
+    ACTIVATIONS,
+    Activation,
+    Dense,
+    HasNumpyLayers,
+    Norm,
+    NumpyLayers,
+    Vector,
+    dense_layers,
+)
 from levada.rl.policies.size import check_layer
 
 __all__ = [
+    "ACTIVATIONS",
     "MLP",
     "Activation",
     "ActorMLP",
     "Dense",
+    "Encoders",
+    "FeaturesExtractor",
     "HasNumpyLayers",
     "MultiInput",
     "NatureCNN",
+    "Norm",
     "NumpyLayers",
     "TensorNest",
     "ValueMLP",
@@ -53,12 +68,15 @@ __all__ = [
     "actor_network",
     "default_network",
     "dense_layers",
+    "is_default",
+    "make_encoder",
     "value_network",
 ]
 
 TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]"
+FeaturesExtractor: TypeAlias = Callable[[Space[Any]], nn.Module]
+"""Called with an observation space; makes a module from observations ``[N, ...]`` to features ``[N, F]``."""
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 def default_network(
@@ -66,17 +84,18 @@ def default_network(
     num_params: int,
     hidden_sizes: Sequence[int] = (64, 64),
     activation: Activation = "tanh",
+    features_extractor: FeaturesExtractor | None = None,
 ) -> nn.Module:
     """Make the default network for an observation space.
 
-    It is an `MLP`; `NatureCNN` for images, `MultiInput` for Dict and Tuple.
+    It is an `MLP`; `NatureCNN` for images, `MultiInput` for Dict and Tuple and on the features of a custom extractor.
 
     >>> import numpy as np
     >>> type(default_network(spaces.Box(0, 255, (84, 84, 4), np.uint8), 6)).__name__
     'NatureCNN'
     """
-    if isinstance(observation_space, spaces.Dict | spaces.Tuple):
-        return MultiInput(observation_space, num_params, hidden_sizes, activation)
+    if features_extractor is not None or isinstance(observation_space, spaces.Dict | spaces.Tuple):
+        return MultiInput(observation_space, num_params, hidden_sizes, activation, features_extractor)
     if is_image(observation_space):
         return NatureCNN(observation_space, num_params)
     return MLP(observation_space, num_params, hidden_sizes, activation)
@@ -87,9 +106,14 @@ def value_network(
     num_params: int,
     hidden_sizes: Sequence[int] = (256, 256),
     activation: Activation = "relu",
+    features_extractor: FeaturesExtractor | None = None,
 ) -> nn.Module:
-    """Make the default network for action values: `ValueMLP` for vectors, otherwise as `default_network`."""
-    return _suited(ValueMLP, observation_space, num_params, hidden_sizes, activation)
+    """Make the default network for action values: `ValueMLP` for vectors and on the features of a custom extractor, otherwise
+    as `default_network`.
+    """
+    if features_extractor is None and not _is_vector(observation_space):
+        return default_network(observation_space, num_params, hidden_sizes, activation)
+    return ValueMLP(observation_space, num_params, hidden_sizes, activation, features_extractor)
 
 
 def actor_network(
@@ -97,9 +121,22 @@ def actor_network(
     num_params: int,
     hidden_sizes: Sequence[int] = (256, 256),
     activation: Activation = "relu",
+    features_extractor: FeaturesExtractor | None = None,
 ) -> nn.Module:
-    """Make the default network for actions of a Box: `ActorMLP` for vectors, otherwise as `default_network`."""
-    return _suited(ActorMLP, observation_space, num_params, hidden_sizes, activation)
+    """Make the default network for actions of a Box: `ActorMLP`."""
+    return ActorMLP(observation_space, num_params, hidden_sizes, activation, features_extractor)
+
+
+def is_default(network: Callable[..., Any] | None) -> bool:
+    """Whether a network is one of these defaults, with an encoder of levada's.
+
+    >>> is_default(None), is_default(partial(actor_network, hidden_sizes=(8,))), is_default(MLP)
+    (True, True, False)
+    """
+    if not isinstance(network, partial):
+        return network is None
+    defaults = (default_network, value_network, actor_network)
+    return network.func in defaults and "features_extractor" not in network.keywords
 
 
 class MLP(nn.Module):
@@ -112,7 +149,7 @@ class MLP(nn.Module):
         observation_space: Box, Discrete, MultiDiscrete or MultiBinary.
         num_params: number of parameters of an action.
         hidden_sizes: widths of the hidden layers; may be empty.
-        activation: "tanh" or "relu".
+        activation: "tanh", "relu", "elu", "gelu" or "silu".
 
     >>> params, value = MLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
     >>> params.shape, value.shape
@@ -128,9 +165,9 @@ class MLP(nn.Module):
         activation: Activation = "tanh",
     ) -> None:
         super().__init__()
-        self.vector = Vector(observation_space)
-        self.policy = _stack(self.vector.size, hidden_sizes, activation, num_params, gain=0.01)
-        self.value = _stack(self.vector.size, hidden_sizes, activation, 1, gain=1.0)
+        self.vector: Vector = Vector(observation_space)
+        self.policy: nn.Sequential = _stack(self.vector.size, hidden_sizes, activation, num_params, gain=0.01)
+        self.value: nn.Sequential = _stack(self.vector.size, hidden_sizes, activation, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return parameters ``[N, num_params]`` and values ``[N]``."""
@@ -143,9 +180,10 @@ class MLP(nn.Module):
 
 
 class ValueMLP(nn.Module):
-    """Linear layers on the flattened observation that return action values.
+    """Linear layers on the features of an observation that return action values.
 
-    The returned value is the first of the parameters and is not used.
+    The features of a vector are the vector itself; see `make_encoder`. The returned value is the first of the parameters and is
+    not used.
 
     >>> params, value = ValueMLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
     >>> params.shape, value.shape
@@ -159,22 +197,26 @@ class ValueMLP(nn.Module):
         num_params: int,
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "relu",
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__()
-        self.vector = Vector(observation_space)
-        self.shared = nn.Sequential()
+        self.encoder: nn.Module
+        self.encoder, size = make_encoder(observation_space, features_extractor)
+        self.shared: nn.Sequential = nn.Sequential()
         if hidden_sizes:
-            self.shared = _stack(self.vector.size, hidden_sizes[:-1], activation, hidden_sizes[-1], gain=math.sqrt(2.0))
-            self.shared.append(_ACTIVATIONS[activation]())
-        self.policy = linear([self.vector.size, *hidden_sizes][-1], num_params, gain=1.0)
+            self.shared = _stack(size, hidden_sizes[:-1], activation, hidden_sizes[-1], gain=math.sqrt(2.0))
+            self.shared.append(ACTIVATIONS[activation]())
+        self.policy: nn.Linear = linear([size, *hidden_sizes][-1], num_params, gain=1.0)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
         """Return parameters ``[N, num_params]`` and values ``[N]``."""
-        params = self.policy(self.shared(self.vector(obs)))
+        params = self.policy(self.shared(self.encoder(obs)))
         return params, params[:, 0]
 
-    def numpy_layers(self) -> NumpyLayers:
-        """Describe the layers."""
+    def numpy_layers(self) -> NumpyLayers | None:
+        """Describe the layers, if they see vectors."""
+        if not isinstance(self.encoder, Vector):
+            return None
         layers = (*dense_layers("shared", self.shared), Dense("policy.weight", "policy.bias", None))
         return NumpyLayers(layers, layers)
 
@@ -196,9 +238,10 @@ class ActorMLP(ValueMLP):
         num_params: int,
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "relu",
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
-        super().__init__(observation_space, num_params, hidden_sizes, activation)
-        for layer in self.modules():
+        super().__init__(observation_space, num_params, hidden_sizes, activation, features_extractor)
+        for layer in (*self.shared, self.policy):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
 
@@ -221,9 +264,9 @@ class NatureCNN(nn.Module):
 
     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
         super().__init__()
-        self.image = Images(observation_space, 512)
-        self.policy = linear(512, num_params, gain=0.01)
-        self.value = linear(512, 1, gain=1.0)
+        self.image: Images = Images(observation_space, 512)
+        self.policy: nn.Linear = linear(512, num_params, gain=0.01)
+        self.value: nn.Linear = linear(512, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return parameters ``[N, num_params]`` and values ``[N]``."""
@@ -235,7 +278,8 @@ class MultiInput(nn.Module):
     """One shared encoder per leaf of a Dict or Tuple, followed by separate stacks for policy and value.
 
     Images go through the convolutions of `NatureCNN`, discrete values become one-hot, and vectors go through a layer as wide
-    as the first of `hidden_sizes`. The concatenation goes through the remaining layers of `hidden_sizes`.
+    as the first of `hidden_sizes`. The concatenation goes through the remaining layers of `hidden_sizes`. A custom
+    `features_extractor` replaces the encoders, and its features go through all layers of `hidden_sizes`.
 
     >>> space = spaces.Dict({"speed": spaces.Box(-1.0, 1.0, (2,)), "gear": spaces.Discrete(5)})
     >>> obs = {"speed": torch.zeros(7, 2), "gear": torch.zeros(7, dtype=torch.int64)}
@@ -250,49 +294,89 @@ class MultiInput(nn.Module):
         num_params: int,
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__()
-        self._paths, self.encoders, size = encoders_of(observation_space, hidden_sizes[:1], activation)
-        self.policy = _stack(size, hidden_sizes[1:], activation, num_params, gain=0.01)
-        self.value = _stack(size, hidden_sizes[1:], activation, 1, gain=1.0)
+        first = () if features_extractor is not None else hidden_sizes[:1]
+        self.encoders: nn.Module
+        self.encoders, size = make_encoder(observation_space, features_extractor, first, activation)
+        self.policy: nn.Sequential = _stack(size, hidden_sizes[len(first) :], activation, num_params, gain=0.01)
+        self.value: nn.Sequential = _stack(size, hidden_sizes[len(first) :], activation, 1, gain=1.0)
 
     def forward(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
         """Return parameters ``[N, num_params]`` and values ``[N]``."""
-        # named_leaves treats everything but a dict or tuple as a leaf.
-        leaves = cast("dict[str, Tensor]", named_leaves(cast("Array", obs)))
-        pairs = zip(self.encoders, self._paths, strict=True)
-        features = torch.cat([encode(leaves[path]) for encode, path in pairs], dim=-1)
+        features = self.encoders(obs)
         return self.policy(features), self.value(features).squeeze(-1)
 
 
-def encoders_of(
-    observation_space: Space[Any], hidden_sizes: Sequence[int], activation: Activation
-) -> tuple[tuple[str, ...], nn.ModuleList, int]:
-    """Make an encoder per leaf of an observation space. Return the leaves' paths, the encoders, and their total output size.
+class Encoders(nn.ModuleList):
+    """One encoder per leaf of an observation; the features are their concatenation.
 
-    >>> encoders_of(spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,)))), (8,), "tanh")[::2]
-    (('0', '1'), 13)
+    Images go through the convolutions of `NatureCNN`, discrete values become one-hot, and vectors go through the layers of
+    `hidden_sizes`.
+
+    >>> encoders = Encoders(spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,)))), (8,))
+    >>> encoders.size, encoders((torch.tensor([3]), torch.zeros(1, 2))).shape
+    (13, torch.Size([1, 13]))
 
     """
-    encoders: list[nn.Module] = []
-    size = 0
-    named = leaf_spaces(observation_space)
-    for leaf in named.values():
-        if is_image(leaf):
-            encoders.append(Images(leaf, 512))
-            size += 512
-            continue
-        vector = Vector(leaf)
-        if vector.is_one_hot or not hidden_sizes:
-            encoders.append(vector)
-            size += vector.size
-            continue
-        layers: list[nn.Module] = [vector]
-        for width_before, width in pairwise([vector.size, *hidden_sizes]):
-            layers += [linear(width_before, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
-        encoders.append(nn.Sequential(*layers))
-        size += hidden_sizes[-1]
-    return tuple(named), nn.ModuleList(encoders), size
+
+    size: int
+    """Number of features."""
+
+    def __init__(
+        self, observation_space: Space[Any], hidden_sizes: Sequence[int] = (), activation: Activation = "relu"
+    ) -> None:
+        super().__init__()
+        named = leaf_spaces(observation_space)
+        self._paths = tuple(named)
+        self.size = 0
+        for leaf in named.values():
+            if is_image(leaf):
+                self.append(Images(leaf, 512))
+                self.size += 512
+                continue
+            vector = Vector(leaf)
+            if vector.is_one_hot or not hidden_sizes:
+                self.append(vector)
+                self.size += vector.size
+                continue
+            layers: list[nn.Module] = [vector]
+            for width_before, width in pairwise([vector.size, *hidden_sizes]):
+                layers += [linear(width_before, width, gain=math.sqrt(2.0)), ACTIVATIONS[activation]()]
+            self.append(nn.Sequential(*layers))
+            self.size += hidden_sizes[-1]
+
+    def forward(self, obs: TensorNest) -> Tensor:
+        """Return features ``[N, size]``."""
+        # named_leaves treats everything but a dict or tuple as a leaf.
+        leaves = cast("dict[str, Tensor]", named_leaves(cast("Array", obs)))
+        return torch.cat([encode(leaves[path]) for encode, path in zip(self, self._paths, strict=True)], dim=-1)
+
+
+def make_encoder(
+    observation_space: Space[Any],
+    features_extractor: FeaturesExtractor | None = None,
+    hidden_sizes: Sequence[int] = (),
+    activation: Activation = "relu",
+) -> tuple[nn.Module, int]:
+    """Make the module from observations to features ``[N, size]``, and return that size with it: the custom
+    `features_extractor`, a `Vector`, or `Encoders`.
+
+    >>> type(make_encoder(spaces.Discrete(5))[0]).__name__, type(make_encoder(spaces.Discrete(5), None, (8,))[0]).__name__
+    ('Vector', 'Encoders')
+    """
+    if features_extractor is not None:
+        return make_features(features_extractor, observation_space)
+    if _is_vector(observation_space) and not hidden_sizes:
+        vector = Vector(observation_space)
+        return vector, vector.size
+    encoders = Encoders(observation_space, hidden_sizes, activation)
+    return encoders, encoders.size
+
+
+def _is_vector(space: Space[Any]) -> bool:
+    return not (isinstance(space, spaces.Dict | spaces.Tuple) or is_image(space))
 
 
 class Images(nn.Module):
@@ -341,23 +425,10 @@ class Images(nn.Module):
         return features.float()
 
 
-def _suited(
-    vector_network: type[ValueMLP],
-    space: Space[Any],
-    num_params: int,
-    hidden_sizes: Sequence[int],
-    activation: Activation,
-) -> nn.Module:
-    """Make `vector_network` for vectors, and the default network for other spaces."""
-    if isinstance(space, spaces.Dict | spaces.Tuple) or is_image(space):
-        return default_network(space, num_params, hidden_sizes, activation)
-    return vector_network(space, num_params, hidden_sizes, activation)
-
-
 def _stack(size: int, hidden_sizes: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width in hidden_sizes:
-        layers += [linear(size, width, gain=math.sqrt(2.0)), _ACTIVATIONS[activation]()]
+        layers += [linear(size, width, gain=math.sqrt(2.0)), ACTIVATIONS[activation]()]
         size = width
     return nn.Sequential(*layers, linear(size, out, gain))
 

@@ -4,13 +4,13 @@
     CategoricalValues    probabilities of fixed atoms (C51)               Bellemare et al. 2017, arXiv 1707.06887
     QuantileValues       quantiles at fixed probabilities (QR-DQN)        Dabney et al. 2017, arXiv 1710.10044
 
-Each computes the value of an action, in PyTorch and in NumPy, and its loss against a target. K is the number of atoms.
+Each computes the value of an action, in PyTorch and in NumPy. K is the number of atoms.
 
 >>> kind = CategoricalValues(num_atoms=3, v_min=0.0, v_max=2.0)
 >>> kind.expectation(torch.tensor([0.25, 0.25, 0.5]).log())
 tensor(1.2500)
 >>> found = ActionValues(kind, torch.zeros(5, 4, 3), None)
->>> found.values.shape, found.best().shape, found.of(torch.zeros(5, dtype=torch.int64)).shape
+>>> found.values.shape, found.greedy().shape, found.of(torch.zeros(5, dtype=torch.int64)).shape
 (torch.Size([5, 4]), torch.Size([5]), torch.Size([5]))
 """
 
@@ -19,15 +19,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
-from torch.nn import functional
 
-from levada.math import categorical_projection, quantile_huber_loss
 from levada.rl.data.spaces import Array
+from levada.validation import FiniteFloat, PositiveInt, check_fields
 
 
 class ValueKind(Protocol):
@@ -53,24 +53,6 @@ class ValueKind(Protocol):
         """Return the same in NumPy, for samplers."""
         ...
 
-    def td_loss(
-        self, atoms_tm1: Tensor, atoms_t: Tensor, reward: Tensor, discount: Tensor, huber: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the TD loss of atoms ``[N, K]`` against the target from the next step's atoms ``[N, K]``.
-
-        Args:
-            atoms_tm1: atoms of the actions taken.
-            atoms_t: atoms of the next actions.
-            reward: ``[N]``.
-            discount: ``[N]``, 0 after a termination.
-            huber: error from which the loss is linear; None: squared error, or plain quantile regression.
-
-        Returns:
-            Losses ``[N]`` and priorities ``[N]``, nonnegative.
-
-        """
-        ...
-
 
 @dataclass(frozen=True)
 class MeanValues:
@@ -88,16 +70,6 @@ class MeanValues:
         expectation: Array = atoms[..., 0]
         return expectation
 
-    def td_loss(
-        self, atoms_tm1: Tensor, atoms_t: Tensor, reward: Tensor, discount: Tensor, huber: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return half the squared TD error, or the Huber loss; the priority is the absolute TD error."""
-        value, target = atoms_tm1[:, 0], reward + discount * atoms_t[:, 0]
-        error = target - value
-        if huber is None:
-            return 0.5 * error.square(), error.abs()
-        return functional.huber_loss(value, target, reduction="none", delta=huber), error.abs()
-
 
 @dataclass(frozen=True, kw_only=True)
 class CategoricalValues:
@@ -108,18 +80,16 @@ class CategoricalValues:
 
     """
 
-    num_atoms: int = 51
+    num_atoms: Annotated[int, Ge(2)] = 51
     """Number of atoms. More atoms are finer and slower."""
-    v_min: float = -10.0
+    v_min: FiniteFloat = -10.0
     """Smallest atom; smaller returns are projected onto it."""
-    v_max: float = 10.0
+    v_max: FiniteFloat = 10.0
     """Largest atom; larger returns are projected onto it."""
     is_linear: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.num_atoms < 2:
-            msg = f"CategoricalValues(num_atoms={self.num_atoms!r}): expected an integer >= 2"
-            raise ValueError(msg)
+        check_fields(self, ValueError)
         if not (math.isfinite(self.v_max - self.v_min) and self.v_min < self.v_max):
             msg = f"CategoricalValues(v_min={self.v_min!r}, v_max={self.v_max!r}): expected v_min < v_max, both finite"
             raise ValueError(msg)
@@ -141,14 +111,6 @@ class CategoricalValues:
         support = np.linspace(self.v_min, self.v_max, self.num_atoms, dtype=np.float32)
         return np.stack([support, np.ones_like(support)], axis=1)
 
-    def td_loss(
-        self, atoms_tm1: Tensor, atoms_t: Tensor, reward: Tensor, discount: Tensor, huber: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the Kullback-Leibler divergence from the target, which is also the priority (arXiv 1710.02298)."""
-        target = categorical_projection(atoms_t.softmax(-1), reward, discount, v_min=self.v_min, v_max=self.v_max)
-        loss = (torch.special.xlogy(target, target) - target * atoms_tm1.log_softmax(dim=-1)).sum(dim=-1)
-        return loss, loss.clamp(min=0.0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class QuantileValues:
@@ -159,14 +121,12 @@ class QuantileValues:
 
     """
 
-    num_atoms: int = 51
+    num_atoms: PositiveInt = 51
     """Number of quantiles. More quantiles are finer and slower."""
     is_linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_atoms < 1:
-            msg = f"QuantileValues(num_atoms={self.num_atoms!r}): expected an integer >= 1"
-            raise ValueError(msg)
+        check_fields(self, ValueError)
 
     def expectation(self, atoms: Tensor) -> Tensor:
         """Return the mean of the quantiles."""
@@ -176,14 +136,6 @@ class QuantileValues:
         """Return the mean of the quantiles."""
         expectation: Array = np.add.reduce(atoms, axis=-1) / np.float32(self.num_atoms)
         return expectation
-
-    def td_loss(
-        self, atoms_tm1: Tensor, atoms_t: Tensor, reward: Tensor, discount: Tensor, huber: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the quantile regression loss, with the Huber loss; it is also the priority."""
-        targets = reward[:, None] + discount[:, None] * atoms_t
-        loss = quantile_huber_loss(atoms_tm1, targets, kappa=0.0 if huber is None else huber)
-        return loss, loss
 
 
 class ActionValues(NamedTuple):
@@ -201,7 +153,7 @@ class ActionValues(NamedTuple):
         """Values of all actions, ``[N, A]``."""
         return self.kind.expectation(self.atoms)
 
-    def best(self) -> Tensor:
+    def greedy(self) -> Tensor:
         """Return the best allowed action, int64 ``[N]``."""
         values = self.values.detach()
         if self.mask is not None:
@@ -210,9 +162,9 @@ class ActionValues(NamedTuple):
 
     def of(self, action: Tensor) -> Tensor:
         """Return the value ``[N]`` of an action ``[N]``."""
-        return self.kind.expectation(self.atoms_of(action))
+        return self.kind.expectation(self.outputs_of(action))
 
-    def atoms_of(self, action: Tensor) -> Tensor:
+    def outputs_of(self, action: Tensor) -> Tensor:
         """Return the atoms ``[N, K]`` of an action ``[N]``."""
         index = action[..., None, None].expand(*action.shape, 1, self.atoms.shape[-1])
         return self.atoms.gather(-2, index)[..., 0, :]

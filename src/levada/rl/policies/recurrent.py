@@ -22,8 +22,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from levada.rl.data.spaces import leaves, map_nest, named_leaves
-from levada.rl.policies.networks import Activation, TensorNest, encoders_of, linear
+from levada.rl.data.spaces import leaves, map_nest
+from levada.rl.policies.networks import Activation, FeaturesExtractor, TensorNest, linear, make_encoder
 from levada.rl.policies.size import check_memory_cell
 
 __all__ = ["GRU", "LSTM", "Recurrent", "RecurrentNet", "spaces"]
@@ -63,16 +63,18 @@ class Recurrent(nn.Module, ABC):
         """Return outputs ``[N, H]`` and the state ``[N, state_size]`` after one step."""
 
     @abstractmethod
-    def decode(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return parameters ``[N, num_params]`` and values ``[N]``."""
+    def decode(self, outputs: Tensor) -> tuple[Any, ...]:
+        """Return parameters ``[N, num_params]`` and values ``[N]``, and a dict of auxiliary outputs ``[N, ...]`` if there are
+        any.
+        """
 
-    def forward(self, obs: TensorNest, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute one step: parameters ``[N, num_params]``, values ``[N]``, and the state after it."""
+    def forward(self, obs: TensorNest, state: Tensor) -> tuple[Any, ...]:
+        """Compute one step: parameters ``[N, num_params]``, values ``[N]``, auxiliary outputs, and the state after it."""
         outputs, state = self.recur(self.encode(obs), state)
         return *self.decode(outputs), state
 
-    def unroll(self, obs: TensorNest, state: Tensor, is_first: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute T steps: parameters ``[T, N, num_params]``, values ``[T, N]``, and the state after the last.
+    def unroll(self, obs: TensorNest, state: Tensor, is_first: Tensor | None = None) -> tuple[Any, ...]:
+        """Compute T steps: parameters ``[T, N, num_params]``, values ``[T, N]``, auxiliary outputs, and the state after the last.
 
         Args:
             obs: ``[T, N, ...]``.
@@ -88,8 +90,8 @@ class Recurrent(nn.Module, ABC):
                 state = state.masked_fill(is_first[t][:, None], 0.0)
             output, state = self.recur(features_t, state)
             outputs.append(output)
-        params, value = self.decode(torch.stack(outputs).flatten(0, 1))
-        return params.unflatten(0, shape), value.unflatten(0, shape), state
+        decoded = self.decode(torch.stack(outputs).flatten(0, 1))
+        return *(map_nest(lambda leaf: leaf.unflatten(0, shape), output) for output in decoded), state
 
 
 class LSTM(nn.Module):
@@ -166,6 +168,7 @@ class RecurrentNet(Recurrent):
         rnn_type: "lstm" or "gru".
         activation: activation function after each layer of `hidden_sizes`.
         policy_gain: initial scale of the parameters: small for distributions, 1 for action values.
+        features_extractor: custom encoder, in place of the layers before the cell.
 
     >>> network = RecurrentNet(spaces.Dict({"speed": spaces.Box(-1.0, 1.0, (2,)), "gear": spaces.Discrete(5)}), 3)
     >>> obs = {"speed": torch.zeros(7, 2), "gear": torch.zeros(7, dtype=torch.int64)}
@@ -184,19 +187,19 @@ class RecurrentNet(Recurrent):
         rnn_type: CellName = "lstm",
         activation: Activation = "tanh",
         policy_gain: float = 0.01,
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__()
-        self._paths, self.encoders, size = encoders_of(observation_space, hidden_sizes, activation)
-        self.cell = _CELLS[rnn_type](size, rnn_size)
-        self.state_size = self.cell.state_size
-        self.policy = linear(rnn_size, num_params, gain=policy_gain)
-        self.value = linear(rnn_size, 1, gain=1.0)
+        self.encoders: nn.Module
+        self.encoders, size = make_encoder(observation_space, features_extractor, hidden_sizes, activation)
+        self.cell: GRU | LSTM = _CELLS[rnn_type](size, rnn_size)
+        self.state_size: int = self.cell.state_size
+        self.policy: nn.Linear = linear(rnn_size, num_params, gain=policy_gain)
+        self.value: nn.Linear = linear(rnn_size, 1, gain=1.0)
 
     def encode(self, obs: TensorNest) -> Tensor:
         """Compute the part of the cell's gates that depends on the observation."""
-        seen = cast("dict[str, Tensor]", named_leaves(cast("Any", obs)))
-        pairs = zip(self.encoders, self._paths, strict=True)
-        features: Tensor = self.cell.inputs(torch.cat([encode(seen[path]) for encode, path in pairs], dim=-1))
+        features: Tensor = self.cell.inputs(self.encoders(obs))
         return features
 
     def recur(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,13 @@ PRIORITY = "priority"
 IMPORTANCE = "importance"
 """The column of importance-sampling weights, float32, with a maximum of 1 per draw."""
 
+IS_STEP = "is_step"
+"""The column of sequences ``[N, length]`` that is False where a step is padding."""
+REWARD = "reward"
+"""The column of rewards; a learner scales it if its policy normalizes rewards and the batch comes from a replay."""
+RETURN = "discounted_return"
+"""The column of the discounted sum of an episode's rewards so far, by whose standard deviation rewards are scaled."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transitions:

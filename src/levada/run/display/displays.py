@@ -24,8 +24,8 @@ from typing import Literal, Protocol, TextIO
 
 import msgspec
 
-from levada.flow.draw.words import plural
 from levada.flow.events import Statistics
+from levada.flow.mistakes import plural
 from levada.run.display.beat import DRAWING, Beat
 from levada.run.display.closed_pipes import CLOSED, FULL
 from levada.run.display.printable import printable

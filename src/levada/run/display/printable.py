@@ -1,6 +1,8 @@
-"""Escaping of text from a file or an environment for display on a terminal."""
+"""Text from files, environments and libraries as a terminal may show it."""
 
 from __future__ import annotations
+
+import re
 
 
 def printable(text: str) -> str:
@@ -12,3 +14,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def plain_warning(message: Warning | str) -> str:
+    """Text of a warning, without Gymnasium's colors and prefix."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from levada.flow.draw.words import plural
+from levada.flow.mistakes import plural
 from levada.run.summary import Summary
 
 
@@ -28,9 +28,9 @@ def summary_text(summary: Summary) -> str:
         parts.append(f"{summary.steps_per_s:,.0f} steps/s")
     if summary.efficiency is not None:
         parts.append(f"efficiency {summary.efficiency:.2f}")
-    if summary.num_begun_anew:
+    if summary.num_started_from_scratch:
         parts.append(
-            f"{summary.num_begun_anew:,} x a shard or a table began anew: not the result of an undisturbed run"
+            f"{summary.num_started_from_scratch:,} x a shard or a table began anew: not the result of an undisturbed run"
         )
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
     parts += [f"reuse {name} {reuse_text(replay.reuse, replay.asked)}" for name, replay in summary.replays.items()]

@@ -30,7 +30,7 @@ def resume(
     fresh: bool = False,
     check: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Checkpoint | None:
-    """Load the newest valid checkpoint of a run; its `meta` is what `arrays_of` returned to `execute`.
+    """Load the newest valid checkpoint of a run; its `meta` is what `arrays_of` returned to `Loop.execute`.
 
     Returns None if there is none: the run ended before the first was due, and starts anew. Nothing in the directory is
     changed.

@@ -22,7 +22,7 @@ from levada.run.storage.checkpoint import MAX_COUNT, REPLAYS
 from levada.run.storage.strict_json import JSON
 from levada.runners.saving import restore_hub
 from levada.runners.tables import Tables
-from levada.schedule import Cut, Schedule
+from levada.schedule import Begin, Hub, Snapshot
 
 Flat: TypeAlias = dict[str, np.ndarray]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
@@ -31,7 +31,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 class _Meta(msgspec.Struct, frozen=True):
     """Output of `pack` beside the arrays."""
 
-    schedule: Cut
+    schedule: Snapshot
     shards: list[tuple[str, _Count]]
     generations: list[tuple[str, _Count, _Count]]
     registers: dict[str, list[_Count]]
@@ -114,13 +114,13 @@ def check_fits(flow: Flow, state: RunState, seed: int, *, tables: bool) -> None:
         ValueError: it does not fit.
 
     """
-    hub = Schedule(flow).hub
-    cut = restore_hub(hub, state)
-    hub.begin()
-    if empty := [name for name, versions in cut.registers.items() if not versions]:
+    hub = Hub(flow)
+    snapshot = restore_hub(hub, state)
+    hub.handle(Begin())
+    if empty := [name for name, versions in snapshot.registers.items() if not versions]:
         msg = f"register {empty[0]!r} has no version"
         raise ValueError(msg)
-    for name, account in cut.replays.items():
+    for name, account in snapshot.replays.items():
         if not account.refilled <= account.lost_entries <= account.inserted:
             msg = f"replay {name!r} has lost more than it ever held"
             raise ValueError(msg)
@@ -132,8 +132,8 @@ def check_fits(flow: Flow, state: RunState, seed: int, *, tables: bool) -> None:
         live: Any = recipe.open(seed)
         _check_arrays(f"learner {name!r}", live.state_dict(), state.learners[name])
         live.load_state_dict(state.learners[name])
-        if live.num_updates != cut.versions[recipe.policy_name]:
-            msg = f"learner {name!r} has had another number of updates than its policy, {cut.versions[recipe.policy_name]}"
+        if live.num_updates != snapshot.versions[recipe.policy_name]:
+            msg = f"learner {name!r} has had another number of updates than its policy, {snapshot.versions[recipe.policy_name]}"
             raise ValueError(msg)
         for register, named in flow.registers.items():
             if named.policy == recipe.policy_name:
@@ -168,7 +168,7 @@ def _check_names(flow: Flow, meta: _Meta) -> None:
     """Reject names that the flow does not have, and an exact state that lacks one of the flow's learners."""
     sources = {node.name: node.shards for node in flow.nodes.values() if node.kind == "source"}
     shards = {(source, index) for source, num_shards in sources.items() for index in range(num_shards)}
-    learners, cut = set(flow.learners()), meta.schedule
+    learners, snapshot = set(flow.learners()), meta.schedule
     policies = {recipe.policy_name for recipe in flow.learners().values()}
     tables = {name: replay.tables for name, replay in flow.replays.items()}
     for what, found, known in (
@@ -185,10 +185,10 @@ def _check_names(flow: Flow, meta: _Meta) -> None:
             raise ValueError(msg)
     for what, found, known in (
         ("learners", set(meta.learners) if meta.is_exact else learners, learners),
-        ("policies", set(cut.versions), policies),
-        ("registers", set(cut.registers), set(flow.registers)),
-        ("sources", set(cut.tickets), set(sources)),
-        ("replays", set(cut.replays), set(tables)),
+        ("policies", set(snapshot.versions), policies),
+        ("registers", set(snapshot.registers), set(flow.registers)),
+        ("sources", set(snapshot.tickets), set(sources)),
+        ("replays", set(snapshot.replays), set(tables)),
         ("replays", set(meta.replays) | set(meta.unsaved_replays), set(tables)),
     ):
         if found != known:

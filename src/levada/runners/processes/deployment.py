@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, Unpack, get_args
 
+from levada.flow.deployment import OpenOptions
 from levada.flow.errors import DeploymentError
-from levada.flow.events import Instrument
 from levada.flow.graph import Flow
-from levada.flow.state import RunState
 from levada.runners.deployments import (
     check_counts,
     check_seconds,
@@ -19,7 +17,7 @@ from levada.runners.deployments import (
     place_text,
     useful_workers,
 )
-from levada.runners.hub_run import HubRun
+from levada.runners.flow_run import FlowRun
 from levada.runners.processes.guard import check_start
 from levada.runners.processes.inference.handle import Inference
 from levada.runners.processes.ipc.forkserver import preload
@@ -33,7 +31,12 @@ Replays: TypeAlias = Literal["learner", "worker"]
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Runs shards in worker processes, and everything behind the queues in this process or a separate one."""
+    """Runs shards in worker processes, and everything behind the queues in this process or a separate one.
+
+    Raises:
+        DeploymentError: a setting is invalid.
+
+    """
 
     workers: int | None = None
     """Number of workers; each runs whole shards. None: one per core, but at most one per shard."""
@@ -68,31 +71,26 @@ class Processes:
         check_threads("Processes: ", self.threads)
         check_worker_processes("Processes", self.workers)
 
-    def open(
-        self,
-        flow: Flow,
-        *,
-        seed: int = 0,
-        instruments: Sequence[Instrument] = (),
-        state: RunState | None = None,
-        save_every: int | None = None,
-    ) -> HubRun | RemoteRun:
+    def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> FlowRun | RemoteRun:
         """Check the flow, start the workers, open sources and learners, and return a run that has done nothing yet."""
         check_start(flow)
         preload(type(node.work).__module__ for node in flow.nodes.values() if node.kind == "source")
         if self.learner == "worker":
             return RemoteRun(
-                flow, replace(self, learner="main"), seed=seed, instruments=instruments, state=state, save_every=save_every,
-                max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
-            )  # fmt: skip
+                flow,
+                replace(self, learner="main"),
+                max_restarts=self.max_restarts,
+                hang_timeout_s=self.hang_timeout_s,
+                **options,
+            )
         forwards = self.replays == "worker"
         tables = (
             TableProcesses(max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s) if forwards else None
         )
-        return HubRun(
+        return FlowRun(
             flow, SharedMemoryTransport(self.threads, self.inference, forwards=forwards),
-            num_carriers=useful_workers(flow, self.workers), seed=seed, instruments=instruments, state=state,
-            save_every=save_every, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s, tables=tables,
+            num_workers=useful_workers(flow, self.workers), max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
+            crosses_processes=True, tables=tables, **options,
         )  # fmt: skip
 
     @classmethod

@@ -16,13 +16,13 @@ from levada.runners.processes.ipc.child import PATIENCE_S
 from levada.runners.processes.ipc.forkserver import prepare
 from levada.runners.processes.ipc.weights_ring import Ring
 from levada.runners.processes.worker.handle import WorkerProcess
-from levada.runners.transport import CarrierEnded, Plan, Said
+from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
 
 log = logging.getLogger(__name__)
 
 
 class SharedMemoryTransport:
-    """Carries shards in worker processes."""
+    """Executes shards in worker processes."""
 
     def __init__(self, num_threads: int, inference: Inference = "sampler", *, forwards: bool = False) -> None:
         """Prepare.
@@ -75,35 +75,35 @@ class SharedMemoryTransport:
                 worker.flush()
                 self._push(worker)
 
-    def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerProcess, Said]]:
-        """Return messages from workers."""
-        said: list[tuple[WorkerProcess, Said]] = []
-        for key, events in self._selector.select(timeout_s):
+    def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerProcess, WorkerEvent]]:
+        """Return events of workers."""
+        events: list[tuple[WorkerProcess, WorkerEvent]] = []
+        for key, ready in self._selector.select(timeout_s):
             worker: WorkerProcess | None = key.data
             if worker is None:
                 self._restart_inference()
             elif worker in self._workers:  # otherwise its wire and its sentinel both reported that it is gone
                 is_over = key.fileobj is not worker.wire
                 try:
-                    if events & selectors.EVENT_WRITE:
+                    if ready & selectors.EVENT_WRITE:
                         self._push(worker)
-                    if events & selectors.EVENT_READ and not is_over:
-                        said += [(worker, what) for what in worker.receive()]
+                    if ready & selectors.EVENT_READ and not is_over:
+                        events += [(worker, what) for what in worker.receive()]
                     while is_over and worker.wire.is_ready:
-                        said += [(worker, what) for what in worker.receive()]
+                        events += [(worker, what) for what in worker.receive()]
                 except (EOFError, ConnectionError):
                     is_over = True
                 if is_over:
                     self._forget(worker)
                     worker.join()
-                    said.append((worker, CarrierEnded(worker.how_it_ended, worker.exitcode == 1)))
-        return said
+                    events.append((worker, WorkerEnded(worker.how_it_ended, worker.exitcode == 1)))
+        return events
 
-    def kill(self, carrier: WorkerProcess, why: str) -> None:
+    def kill(self, worker: WorkerProcess, why: str) -> None:
         """Kill a hanging worker, and the inference server if that is what hangs."""
         if self._inference is not None:
             self._inference.check()
-        carrier.kill(why)
+        worker.kill(why)
 
     @property
     def inference_pid(self) -> int | None:

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from levada.flow.errors import LevadaInternalError
 from levada.runners.processes.inference.messages import Call, Exchange, FromServer, Missing, Model, Refused
-from levada.runners.processes.ipc.errors import unpack_error
 from levada.runners.processes.ipc.wire import Wire
 
 GONE = 4
@@ -44,7 +43,7 @@ class InferenceClient:
         if isinstance(answer, Missing):
             answer, found = self._ask(model, method, register, version, (args, weights))
         if isinstance(answer, Refused):
-            raise unpack_error(answer.error)
+            raise answer.error
         return found
 
     def _ask(self, model: int, method: str, register: str, version: int, value: Any) -> tuple[FromServer, Any]:

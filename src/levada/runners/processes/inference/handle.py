@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
-from threadpoolctl import threadpool_limits
-
 from levada.runners.processes.inference.messages import Connect, End, Ping, Pong, Rings
 from levada.runners.processes.inference.server import InferenceServer
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
@@ -37,7 +35,9 @@ class InferencePlace:
         self._place: Any
         if where == "worker":
             with there:  # a daemon: it forks nothing
-                self._place = Child(serve, (there,), (is_batched, num_threads), name="inference", daemon=True)
+                self._place = Child(
+                    serve, (there,), (is_batched,), name="inference", num_threads=num_threads, daemon=True
+                )
         else:
             server = InferenceServer(there, is_batched=is_batched)
             self._place = threading.Thread(target=server.run, name="levada inference", daemon=True)
@@ -89,7 +89,6 @@ class InferencePlace:
         self.control.close()
 
 
-def serve(control: socket.socket, is_batched: bool, num_threads: int) -> None:
+def serve(control: socket.socket, is_batched: bool) -> None:
     """Main function of an inference process."""
-    with threadpool_limits(num_threads):
-        InferenceServer(control, is_batched=is_batched).run()
+    InferenceServer(control, is_batched=is_batched).run()

@@ -84,9 +84,9 @@ class Missing(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The error that a call raised, pickled with its traceback. The parcel is empty."""
+    """The error that a call raised, with its traceback. The parcel is empty."""
 
-    error: bytes
+    error: BaseException
     parcel: Parcel
 
 

@@ -30,7 +30,6 @@ from levada.runners.processes.inference.messages import (
     ToControl,
     ToServer,
 )
-from levada.runners.processes.ipc.errors import pack_error
 from levada.runners.processes.ipc.weights_ring import RingReader
 from levada.runners.processes.ipc.wire import Wire
 
@@ -153,9 +152,8 @@ class InferenceServer:
             ends = list(accumulate(_num_rows(one.args) for one in group))
             answers = [_rows(found, start, end) for start, end in pairwise([0, *ends])]
         except Exception as error:
-            packed = pack_error(error)
             for one in group:
-                _send(one.connection, partial(Refused, packed), None)
+                _send(one.connection, partial(Refused, error), None)
             return
         for one, answer in zip(group, answers, strict=True):
             _send(one.connection, Answer, answer)

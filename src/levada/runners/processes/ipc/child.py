@@ -18,6 +18,9 @@ from multiprocessing import reduction
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
+from levada.runners.malloc import keep_freed_memory
 from levada.runners.processes.ipc.forkserver import CONTEXT, OURS, await_end, prepare, replace_stopped
 from levada.runners.processes.ipc.shared_memory import Segment
 from levada.runners.processes.ipc.signals import end_with, how_it_ended, leave_signals_to_main
@@ -30,7 +33,14 @@ class Child:
     """One child process."""
 
     def __init__(
-        self, target: Callable[..., None], ends: Sequence[Any], args: Sequence[Any], *, name: str, daemon: bool = False
+        self,
+        target: Callable[..., None],
+        ends: Sequence[Any],
+        args: Sequence[Any],
+        *,
+        name: str,
+        num_threads: int | None,
+        daemon: bool = False,
     ) -> None:
         """Start it.
 
@@ -39,6 +49,7 @@ class Child:
             ends: sockets and connections; the first is hung up when this process ends. None for one that does not exist.
             args: other arguments, of any size.
             name: name of the process.
+            num_threads: threads for linear algebra. None: as many as the libraries choose.
             daemon: whether it starts no processes of its own.
 
         Raises:
@@ -51,7 +62,7 @@ class Child:
         """Process id. None: it could not be started."""
         self._why = ""
         sealed = _Sealed(args)
-        start_args = (target, tuple(ends), sealed)
+        start_args = (target, tuple(ends), sealed, num_threads)
         try:
             self._process = _forked(start_args, OURS + name, daemon)
         except (EOFError, ConnectionError, FileNotFoundError) as error:  # it was killed at once, or the forkserver was
@@ -157,13 +168,15 @@ class _Received:
         return args
 
 
-def _live(target: Callable[..., None], ends: tuple[Any, ...], sealed: _Received) -> None:
-    """Main function of the process."""
+def _live(target: Callable[..., None], ends: tuple[Any, ...], sealed: _Received, num_threads: int | None) -> None:
+    """Main function of every child: what they have in common, around `target`."""
     leave_signals_to_main()
     threading.Thread(target=end_with, args=(ends[0].fileno(),), daemon=True).start()
+    keep_freed_memory()
     code = 0
     try:
-        target(*ends, *sealed.args())
+        with threadpool_limits(num_threads):
+            target(*ends, *sealed.args())
     except Exception:
         if not _leaves_threads():
             raise

@@ -31,6 +31,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from levada.runners.processes.ipc.errors import pack_error, unpack_error
+
 _HEAD = struct.Struct("<IB")
 """Bytes of the message, and number of descriptors attached to it."""
 _MAX_DESCRIPTORS = 253
@@ -39,14 +41,28 @@ _CHUNK = 1 << 16
 _ROOM_FOR_RIGHTS = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
+def _to_bytes(value: Any) -> bytes:
+    """Encode what msgspec does not know: errors, with their traceback."""
+    if isinstance(value, BaseException):
+        return pack_error(value)
+    msg = f"a message holds a {type(value).__name__}, which cannot be sent"
+    raise TypeError(msg)
+
+
+def _from_bytes(kind: type, packed: bytes) -> Any:
+    """Decode what `_to_bytes` has encoded."""
+    assert kind is BaseException, kind
+    return unpack_error(packed)
+
+
 class Wire:
     """One end of a connection between two processes."""
 
     def __init__(self, end: socket.socket, message: Any) -> None:
         """`message`: type of the received messages, possibly a union of tagged structs."""
         self._socket = end
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(message).decode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_to_bytes).encode
+        self._decode = msgspec.msgpack.Decoder(message, dec_hook=_from_bytes).decode
         self._bytes = bytearray()
         self._descriptors: deque[int] = deque()
         self._posted: deque[tuple[memoryview, Sequence[int]]] = deque()

@@ -27,11 +27,11 @@ from levada.flow.events import Emptied, Event, Failed, Instrument, Report, Stati
 from levada.flow.graph import Flow
 from levada.flow.patience import tell
 from levada.flow.state import RunState
-from levada.runners.hub_run import WorkerError
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
 from levada.runners.processes.ipc.errors import unpack_error
 from levada.runners.processes.learner.connection import GoneError, Line
 from levada.runners.processes.learner.server import INTERRUPT, LEAVE_HUNG, execute
+from levada.runners.workers import WorkerError
 
 if TYPE_CHECKING:
     from levada.flow.deployment import Deployment
@@ -52,10 +52,10 @@ class RemoteRun:
         flow: Flow,
         place: Deployment,
         *,
-        seed: int,
-        instruments: Sequence[Instrument],
-        state: RunState | None,
-        save_every: int | None,
+        seed: int = 0,
+        instruments: Sequence[Instrument] = (),
+        state: RunState | None = None,
+        save_every: int | None = None,
         max_restarts: int,
         hang_timeout_s: float | None,
     ) -> None:
@@ -174,7 +174,7 @@ class RemoteRun:
         self._at_exit = util.Finalize(self, self._line.close, exitpriority=1)
         args = (self._open, self._state, _num_threads(), self._hang_timeout_s)
         with there:  # not a daemon: daemons may not have children
-            self._child = Child(execute, (there,), args, name="learner")
+            self._child = Child(execute, (there,), args, name="learner", num_threads=None)
         if not self._child.has_started:
             raise GoneError
         try:
@@ -219,7 +219,7 @@ class RemoteRun:
             return
         self._is_told = True
         lost: list[Failed | Emptied] = [
-            Failed(source, index, why, begins_anew=True) for (source, index), why in self._state.unsaved.items()
+            Failed(source, index, why, starts_from_scratch=True) for (source, index), why in self._state.unsaved.items()
         ]
         for replay in self._state.unsaved_replays:
             held, most = self._state.schedule["replays"][replay]["held"], self.flow.replays[replay].capacity_per_table

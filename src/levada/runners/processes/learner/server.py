@@ -20,8 +20,7 @@ from levada.flow.events import Event
 from levada.flow.patience import listening
 from levada.flow.state import RunState
 from levada.flow.strays import Leaving
-from levada.runners.hub_run import HubRun
-from levada.runners.malloc import keep_freed_memory
+from levada.runners.flow_run import FlowRun
 from levada.runners.processes.ipc.errors import pack_error
 from levada.runners.processes.learner.connection import GoneError, Line
 
@@ -93,7 +92,7 @@ class _Interrupted(Leaving):
 class _Interruption:
     """Turns a signal into an exception, while that is enabled."""
 
-    def __init__(self, run: HubRun) -> None:
+    def __init__(self, run: FlowRun) -> None:
         self._run = run
         self._is_wanted = False
         for number in (INTERRUPT, LEAVE_HUNG):
@@ -135,7 +134,6 @@ def execute(
 
     """
     _set_num_threads(threads)
-    keep_freed_memory()
     line, collector = Line(connection), _Collector()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlowWarning)  # already shown by the main process
@@ -143,7 +141,7 @@ def execute(
             with _beating(line, hang_timeout_s):
                 run = open_run(instruments=[collector], state=state)
             with run:
-                assert isinstance(run, HubRun)
+                assert isinstance(run, FlowRun)
                 if hang_timeout_s is not None:
                     run.on_turn = _Pulse(line, hang_timeout_s / BEATS)
                 interruption = _Interruption(run)

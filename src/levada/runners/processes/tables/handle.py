@@ -15,10 +15,8 @@ import numpy as np
 
 from levada.flow.protocols import Table
 from levada.flow.state import Arrays
-from levada.runners.hub_run import WorkerError
 from levada.runners.processes.inference.messages import Exchange
 from levada.runners.processes.ipc.child import Child
-from levada.runners.processes.ipc.errors import unpack_error
 from levada.runners.processes.ipc.forkserver import prepare
 from levada.runners.processes.ipc.packet import NoRoomError, Packet, pack
 from levada.runners.processes.ipc.shared_memory import Arena, Segment
@@ -44,6 +42,7 @@ from levada.runners.processes.tables.messages import (
 )
 from levada.runners.processes.tables.server import keep
 from levada.runners.tables import TableLostError, TableRecipe
+from levada.runners.workers import WorkerError
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class RemoteTable:
         here, there = socket.socketpair()
         self._wire = Wire(here, FromTable)
         with there:
-            self._child = Child(keep, (there,), (self.recipe,), name="table", daemon=True)
+            self._child = Child(keep, (there,), (self.recipe,), name="table", num_threads=1, daemon=True)
         if not self._child.has_started:
             self._end()
 
@@ -233,7 +232,7 @@ class RemoteTable:
         for message, descriptors in messages:
             to = "item" if isinstance(message, Stored) else message.to if isinstance(message, Refused) else "question"
             if isinstance(message, Refused):
-                self._refused = self._refused or unpack_error(message.error)
+                self._refused = self._refused or message.error
             if to == "item":
                 self._unstored.popleft()
             elif to == "question":

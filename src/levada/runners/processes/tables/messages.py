@@ -96,10 +96,10 @@ class Held(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The error that a message raised, pickled with its traceback, and the kind of that message. There is no other answer."""
+    """The error that a message raised, with its traceback, and the kind of that message. There is no other answer."""
 
     to: Literal["item", "question", "other"]
-    error: bytes
+    error: BaseException
 
 
 ToTable: TypeAlias = Insert | Put | Draw | Reprioritize | Hold | Load | Forget

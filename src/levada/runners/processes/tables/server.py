@@ -6,13 +6,10 @@ import socket
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from levada.flow.errors import NotSavedError
 from levada.flow.protocols import Stateful
-from levada.runners.malloc import keep_freed_memory
 from levada.runners.processes.inference.messages import Exchange
-from levada.runners.processes.ipc.errors import pack_error
 from levada.runners.processes.ipc.packet import unpack
 from levada.runners.processes.ipc.shared_memory import Segment
 from levada.runners.processes.ipc.slots import Slots
@@ -38,16 +35,14 @@ from levada.runners.tables import TableRecipe
 
 def keep(end: socket.socket, recipe: TableRecipe) -> None:
     """Serve a table until the run is gone."""
-    keep_freed_memory()
-    with threadpool_limits(1):
-        wire = Wire(end, ToTable)
-        try:
-            server = _TableServer(wire, recipe)
-        except Exception as error:
-            error.add_note(f"while opening table {recipe.number} of the replay {recipe.replay.name!r}")
-            wire.send(Refused("other", pack_error(error)))
-            return
-        server.run()
+    wire = Wire(end, ToTable)
+    try:
+        server = _TableServer(wire, recipe)
+    except Exception as error:
+        error.add_note(f"while opening table {recipe.number} of the replay {recipe.replay.name!r}")
+        wire.send(Refused("other", error))
+        return
+    server.run()
 
 
 _Kind: TypeAlias = Literal["item", "question", "other"]
@@ -85,7 +80,7 @@ class _TableServer:
                 except Exception as error:
                     kind, doing = next((what for types, what in _DOING if isinstance(message, types)), _ELSE)
                     error.add_note(f"while {doing} the replay {self._name!r}")
-                    self._wire.send(Refused(kind, pack_error(error)))
+                    self._wire.send(Refused(kind, error))
 
     def _obey(self, message: ToTable, descriptors: list[int]) -> None:
         if isinstance(message, Insert):

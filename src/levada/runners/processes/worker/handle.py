@@ -16,26 +16,14 @@ import numpy as np
 from levada.flow.items import Item, Shard
 from levada.flow.state import Arrays
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
-from levada.runners.processes.ipc.errors import unpack_error
 from levada.runners.processes.ipc.packet import unpack
 from levada.runners.processes.ipc.slots import Slots, take_all
 from levada.runners.processes.ipc.weights_ring import Ring
 from levada.runners.processes.ipc.wire import Wire
 from levada.runners.processes.tables.forwarded import Forwarded, Origin
-from levada.runners.processes.worker.messages import (
-    Began,
-    Begin,
-    Busy,
-    Free,
-    FromWorker,
-    Give,
-    MadeItem,
-    Opened,
-    Raised,
-    Stop,
-)
+from levada.runners.processes.worker.messages import Begin, Free, FromWorker, Made, MadeItem, Stop, Submit
 from levada.runners.processes.worker.server import work
-from levada.runners.transport import CarrierBegan, CarrierBusy, Plan, Said, ShardFailed, ShardOpened, TicketDone
+from levada.runners.transport import Plan, TicketDone, WorkerEvent
 from levada.schedule import Closed, Ticket
 
 
@@ -75,14 +63,16 @@ class WorkerProcess:
             self, self.wire.close, exitpriority=1
         )  # otherwise this process would wait for the worker
         with there, inference or nullcontext():  # not a daemon: environments may start their own processes
-            self._child = Child(work, (there, inference), (plan, num_threads, shards), name="worker")
+            self._child = Child(
+                work, (there, inference), (plan, num_threads, shards), name="worker", num_threads=num_threads
+            )
         if not self._child.has_started:
             here.shutdown(socket.SHUT_RDWR)
         places = {register: ring.place for register, ring in rings.items()}
         with suppress(ConnectionError):  # it could not even start: its end will be noticed
             self.wire.post(Begin(places), [ring.share() for ring in rings.values()])
 
-    def give(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
+    def submit(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
         """Add tickets for the next `flush`."""
         self._tickets += [(ticket, first) for ticket in tickets]
 
@@ -101,33 +91,27 @@ class WorkerProcess:
             self.wire.post(Free(take_all(self._freed)))
         if self._tickets:
             tickets, self._tickets = tuple(self._tickets), []
-            self.wire.post(Give(tickets))
+            self.wire.post(Submit(tickets))
 
-    def receive(self) -> list[Said]:
+    def receive(self) -> list[WorkerEvent]:
         """Return the messages that have arrived; empty if only a part of one has.
 
         Raises:
             EOFError, ConnectionError: the process is gone, and there are no more messages.
 
         """
-        said = []
+        events: list[WorkerEvent] = []
+        message: FromWorker
         for message, descriptors in self.wire.take():
-            for descriptor in descriptors:
+            for descriptor in descriptors:  # of the segment that a `Made` names for the first time
+                assert isinstance(message, Made)
                 if self._forwarded:
                     self._origin.add(message.segment, descriptor, message.segment_size)
                 self._slots.add(message.segment, descriptor, message.segment_size)
-            said.append(self._understand(message))
-        return said
+            events.append(self._unpack(message) if isinstance(message, Made) else message)
+        return events
 
-    def _understand(self, message: FromWorker) -> Said:
-        if isinstance(message, Began):
-            return CarrierBegan()
-        if isinstance(message, Busy):
-            return CarrierBusy(message.what)
-        if isinstance(message, Opened):
-            return ShardOpened(message.source, message.shard, message.why_not_saved, message.why_anew)
-        if isinstance(message, Raised):
-            return ShardFailed(message.source, message.shard, message.is_final, unpack_error(message.error))
+    def _unpack(self, message: Made) -> TicketDone:
         anchor = self._slots.anchor(message.slot, message.segment)
         state: Arrays | None = None
         if message.state is not None:

@@ -1,7 +1,7 @@
 """Messages between the main process and a worker.
 
-main -> worker      Begin, Give, Free, Stop
-worker -> main      Began, Busy, Opened, Made, Raised
+main -> worker      Begin, Submit, Free, Stop
+worker -> main      Made, and the events WorkerBegan, WorkerBusy, ShardOpened, ShardFailed of every transport
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from levada.flow.items import Header
 from levada.runners.processes.ipc.packet import Packet
 from levada.runners.processes.ipc.weights_ring import RingPlace
-from levada.runners.transport import Spent
+from levada.runners.transport import ShardFailed, ShardOpened, Spent, WorkerBegan, WorkerBusy
 from levada.schedule.events import Ticket
 
 
@@ -24,11 +24,11 @@ class Begin(Struct, frozen=True, tag=True):
     rings: Mapping[str, RingPlace]
 
 
-class Give(Struct, frozen=True, tag=True):
+class Submit(Struct, frozen=True, tag=True):
     """Tickets for shards of this worker."""
 
     tickets: tuple[tuple[Ticket, bool], ...]
-    """True: the ticket was dealt before and lost; it goes before those that wait at the shard."""
+    """True: the ticket was issued before and lost; it goes before those that wait at the shard."""
 
 
 class Free(Struct, frozen=True, tag=True):
@@ -41,28 +41,7 @@ class Stop(Struct, frozen=True, tag=True):
     """Close everything and exit."""
 
 
-ToWorker: TypeAlias = Begin | Give | Free | Stop
-
-
-class Began(Struct, frozen=True, tag=True):
-    """The worker has everything it needs, and is about to open its shards."""
-
-
-class Busy(Struct, frozen=True, tag=True):
-    """The worker starts something slow that is not a hang; an empty text means that it has finished."""
-
-    what: str
-
-
-class Opened(Struct, frozen=True, tag=True):
-    """A shard is ready to work."""
-
-    source: str
-    shard: int
-    why_not_saved: str
-    """Why it has no state that can be saved; empty if it has."""
-    why_anew: str
-    """Why the saved state could not be restored; empty if it was, or there was none."""
+ToWorker: TypeAlias = Begin | Submit | Free | Stop
 
 
 class MadeItem(Struct, frozen=True):
@@ -75,7 +54,7 @@ class MadeItem(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True, tag=True):
-    """The result of a ticket. The descriptor of the segment is sent with it the first time."""
+    """`TicketDone` on the wire: the result of a ticket. The descriptor of the segment is sent with it the first time."""
 
     ticket: Ticket
     header: Header
@@ -89,15 +68,4 @@ class Made(Struct, frozen=True, tag=True):
     """Occasionally, the state of the shard's work after this ticket."""
 
 
-class Raised(Struct, frozen=True, tag=True):
-    """The work of a shard raised an error. Its work in progress is lost; it continues with newly opened work."""
-
-    source: str
-    shard: int
-    is_final: bool
-    """Whether it would fail again and again; the shard does not continue."""
-    error: bytes
-    """The error, pickled with its traceback."""
-
-
-FromWorker: TypeAlias = Began | Busy | Opened | Made | Raised
+FromWorker: TypeAlias = WorkerBegan | WorkerBusy | ShardOpened | Made | ShardFailed

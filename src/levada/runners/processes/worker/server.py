@@ -13,32 +13,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from threadpoolctl import threadpool_limits
-
 from levada.flow.items import Shard, serve_here
 from levada.flow.patience import listening, telling_of_hangs
 from levada.flow.state import Arrays
-from levada.runners.malloc import keep_freed_memory
 from levada.runners.processes.inference.client import InferenceClient
-from levada.runners.processes.ipc.errors import pack_error
 from levada.runners.processes.ipc.slots import Pool, Slot
 from levada.runners.processes.ipc.weights_ring import RingReader
 from levada.runners.processes.ipc.wire import Wire
-from levada.runners.processes.worker.messages import (
-    Began,
-    Begin,
-    Busy,
-    Free,
-    Give,
-    Made,
-    MadeItem,
-    Opened,
-    Raised,
-    Stop,
-    ToWorker,
-)
+from levada.runners.processes.worker.messages import Begin, Free, Made, MadeItem, Stop, Submit, ToWorker
 from levada.runners.shard_host import ShardHost
-from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone
+from levada.runners.transport import HostEvent, Plan, ShardFailed, TicketDone, WorkerBegan, WorkerBusy
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +40,11 @@ def work(
     num_threads: int,
     shards: Sequence[tuple[Shard, Arrays | None]],
 ) -> None:
-    """Run a worker. `inference`: socket to the inference server, if any; `num_threads`: threads for linear algebra."""
+    """Run a worker. `inference`: socket to the inference server, if any; `num_threads`: threads that the shards compute with."""
     os.nice(GIVE_WAY)
-    keep_freed_memory()
     _end_before_main()
     wire = Wire(end, ToWorker)
-    with (
-        threadpool_limits(num_threads),
-        listening(lambda what: wire.send(Busy(what))),
-        telling_of_hangs(log.warning),
-    ):
+    with listening(lambda what: wire.send(WorkerBusy(what))), telling_of_hangs(log.warning):
         _Worker(wire, inference, plan, num_threads, shards).run()
 
 
@@ -103,8 +82,8 @@ class _Worker:
         with closing(self._host):
             while self._listen():
                 while not self._host.is_idle:
-                    for said in self._host.step():
-                        self._say(said)
+                    for event in self._host.step():
+                        self._send(event)
                     if self._wire.is_ready and not self._listen():
                         return
 
@@ -115,46 +94,45 @@ class _Worker:
         except (EOFError, ConnectionError):  # the run is gone
             return False
         for message, descriptors in messages:
-            if isinstance(message, Give):
-                for ticket, first in message.tickets:
-                    self._host.give(ticket, first=first)
-            elif isinstance(message, Free):
-                for number in message.slots:
-                    self._pool.give_back(number)
-            elif isinstance(message, Begin):
-                for register, place in message.rings.items():
-                    self._rings[register] = RingReader(place, descriptors.pop(0))
-                self._wire.send(Began())
-                for said in self._host.open():
-                    self._say(said)
-            else:
-                assert isinstance(message, Stop)
-                return False
+            match message:
+                case Submit(tickets):
+                    for ticket, first in tickets:
+                        self._host.submit(ticket, first=first)
+                case Free(slots):
+                    for number in slots:
+                        self._pool.give_back(number)
+                case Begin(rings):
+                    for register, place in rings.items():
+                        self._rings[register] = RingReader(place, descriptors.pop(0))
+                    self._wire.send(WorkerBegan())
+                    for event in self._host.open():
+                        self._send(event)
+                case Stop():
+                    return False
         return True
 
-    def _say(self, said: TicketDone | ShardFailed | ShardOpened) -> None:
-        if isinstance(said, TicketDone):
-            ticket = said.closed.ticket
+    def _send(self, event: HostEvent) -> None:
+        if isinstance(event, TicketDone):
+            ticket = event.closed.ticket
             try:
-                made, descriptors = self._pack(said)
+                made, descriptors = self._pack(event)
             except Exception as error:  # pickling calls methods of every object, which may raise anything
                 error.add_note(
                     f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process"
                 )
-                self._wire.send(Raised(ticket.source, ticket.shard, True, pack_error(error)))
+                self._wire.send(ShardFailed(ticket.source, ticket.shard, True, error))
             else:
                 self._wire.send(made, descriptors)
-        elif isinstance(said, ShardOpened):
-            self._wire.send(Opened(said.source, said.shard, said.why_not_saved, said.why_anew))
-        else:
-            slot = cast("Slot | None", self._host.take_back_room((said.source, said.shard)))
+            return
+        if isinstance(event, ShardFailed):
+            slot = cast("Slot | None", self._host.take_back_arena((event.source, event.shard)))
             if slot is not None:
                 self._pool.give_back(slot.number)
-            self._wire.send(Raised(said.source, said.shard, said.is_final, pack_error(said.error)))
+        self._wire.send(event)
 
     def _pack(self, done: TicketDone) -> tuple[Made, list[int]]:
         closed = done.closed
-        slot = cast("Slot", self._host.take_back_room((closed.ticket.source, closed.ticket.shard)))
+        slot = cast("Slot", self._host.take_back_arena((closed.ticket.source, closed.ticket.shard)))
         values = [item.value for items in closed.made.values() for item in items]
         packets, slot = self._pool.pack([*values, done.state], slot)
         left = iter(packets)

@@ -1,0 +1,152 @@
+"""Base of the algorithms that train networks by gradient: their settings, and the policy and learner made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.custom import NetworkField, find_network
+from levada.algorithms.optimizer import SCHEDULES, Schedule, make_optimizer
+from levada.rl.compute.device import choose_device
+from levada.rl.data.images import has_large_images
+from levada.rl.envs.task import Task
+from levada.rl.learning.learner import Learner
+from levada.rl.policies.layers import Activation
+from levada.rl.policies.networks import is_default
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.precision import choose_precision
+from levada.validation import PositiveFloat, PositiveInt, Text, UnitFloat
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuralAlgorithm(Algorithm):
+    """Base configuration of the algorithms that train networks by gradient."""
+
+    shards: PositiveInt = 1
+    """Number of logical samplers, each with its own environments. More shards can use more cores."""
+    num_envs: PositiveInt = 8
+    """Number of environments per shard, stepped together. More environments cost less per step and make batches larger."""
+    learning_rate: PositiveFloat = 1e-3
+    """Learning rate of the optimizer."""
+    anneal_steps: PositiveInt | None = None
+    """Env steps over which the learning rate falls to zero. None: constant."""
+    learning_rate_schedule: Schedule = "linear"
+    """Schedule of the learning rate over `anneal_steps`."""
+    discount: UnitFloat = 0.99
+    """Discount factor gamma per step. Closer to 1 weighs distant rewards more."""
+    max_grad_norm: PositiveFloat | None = None
+    """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
+    adam_eps: PositiveFloat = 1e-8
+    """Epsilon of Adam."""
+    optimizer: Text = "adam"
+    """Optimizer: `adam`, `adamw`, `rmsprop`, `sgd`, `adagrad`, a class of torch.optim, or a custom one as `module:Class`."""
+    optimizer_kwargs: Mapping[str, float] = field(default_factory=dict)
+    """Arguments of an optimizer other than `adam`, besides the learning rate."""
+    normalize_obs: bool = False
+    """Normalize observations by their running mean and standard deviation."""
+    normalize_reward: bool = False
+    """Scale rewards by the running standard deviation of the discounted return."""
+    network: NetworkField = None
+    """Custom network of the policy as `module:Class`, called with the observation space and the number of outputs: logits,
+    action values, or means of a Box."""
+    features_extractor: NetworkField = None
+    """Custom feature extractor as `module:Class`, called with the observation space; the default networks are built on its
+    features. Actor and critics each have their own. None: a CNN for images, one-hot encoding of discrete values, and vectors as
+    they are."""
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of the hidden layers of the default networks."""
+    activation: Activation = "tanh"
+    """Activation function between the layers."""
+    device: Text = field(default="auto", compare=False)
+    """Device of the networks: `cpu`, `cuda`, or one of several GPUs, `cuda:1`. `auto`, decided when a run starts: a GPU for
+    images of at least 36 x 36, if there is one. A flow that is built by hand takes the CPU."""
+    precision: Literal["auto", "float32", "bfloat16"] = field(default="auto", compare=False)
+    """Floating-point format of the layers. `auto`: bfloat16 for images of at least 64 x 64 with the default network, where
+    the processor multiplies bfloat16 (AVX512-BF16, AMX); float32 otherwise."""
+    compile: Literal["auto"] | bool = "auto"
+    """Compilation of the update. True: at the first update. False: never. `auto`: once the run is long enough to make up for
+    it."""
+    MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = (("network", "features_extractor"),)
+    """Pairs of fields of which at most one may be set."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        make_optimizer(self)
+        for first, second in self.MUTUALLY_EXCLUSIVE:
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                msg = f"{type(self).__name__}({first}={getattr(self, first)!r}, {second}=...): expected at most one of them"
+                raise ConfigError(msg)
+
+    @property
+    def annealed_over(self) -> Mapping[str, int]:
+        """Env steps over which the learning rate is annealed, if it is."""
+        return {} if self.anneal_steps is None else {"learning_rate": self.anneal_steps}
+
+    def num_env_steps(self, num_transitions: int) -> float:
+        """Number of env steps after training on `num_transitions`."""
+        return num_transitions
+
+    def coefficients(self, num_transitions: int) -> dict[str, float]:
+        """Scalars of the next update, after training on `num_transitions`: the learning rate."""
+        return {"learning_rate": self.scheduled_learning_rate(self.num_env_steps(num_transitions))}
+
+    def scheduled_learning_rate(self, num_env_steps: float) -> float:
+        """Learning rate after `num_env_steps`."""
+        return self.learning_rate * SCHEDULES[self.learning_rate_schedule](self.remaining_fraction(num_env_steps))
+
+    def remaining_fraction(self, num_env_steps: float) -> float:
+        """Fraction of `anneal_steps` that remains."""
+        return 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_env_steps / self.anneal_steps)
+
+    def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
+        """Choose the device and the precision, if they depend on the machine: for large images."""
+        space = task.observation_space
+        reasons: dict[str, str] = {}
+        if not has_large_images(space):
+            return self, reasons
+        device, precision = self.device, self.precision
+        if device == "auto":
+            device, reasons["device"] = choose_device(space)
+        if precision == "auto":
+            is_known = is_default(self.make_network(task))
+            precision, reasons["precision"] = choose_precision(space, device, is_default_network=is_known)
+        return replace(self, device=device, precision=precision), reasons
+
+    @property
+    def policy_device(self) -> str:
+        """Device of the networks; the CPU unless it is set, or chosen by `resolved`."""
+        return "cpu" if self.device == "auto" else self.device
+
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the policy's network for a task; None: the default of `Policy`."""
+        return find_network(self.network)
+
+    def with_network_settings(self, default: Callable[..., Any]) -> Callable[..., Any]:
+        """Factory of one of levada's networks with the sizes and the feature extractor of these settings."""
+        features = find_network(self.features_extractor, "features_extractor")
+        more = {} if features is None else {"features_extractor": features}
+        return partial(default, hidden_sizes=self.hidden_sizes, activation=self.activation, **more)
+
+    def policy(self, task: Task, **fields: Any) -> Policy:
+        """Make the policy for the spaces of a task; `fields`: fields of `Policy`."""
+        fields = {"network": self.make_network(task), **fields}
+        return Policy(
+            observation_space=task.observation_space,
+            action_space=task.action_space,
+            device=self.policy_device,
+            precision="float32" if self.precision == "auto" else self.precision,
+            normalize_obs=self.normalize_obs,
+            normalize_reward=self.normalize_reward,
+            **fields,
+        )
+
+    def learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
+        """Make the learner; `more`: fields of `Learner`."""
+        return Learner(
+            policy=policy, loss=loss, coefficients=self.coefficients, compile=self.compile,
+            optimizer=make_optimizer(self), **more,
+        )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Errors and warnings that levada raises on purpose.
+
+A user's mistake is also a ValueError or a TypeError, and is found before anything starts. `LevadaInternalError` is a broken
+invariant of levada itself: please report it.
+
+    LevadaError
+    ├── AlgorithmError(ValueError)
+    ├── ChannelError(ValueError)
+    ├── CheckpointError(ValueError)
+    │   └── UnreadableError
+    ├── ClosedError(ValueError)
+    ├── ConfigError(ValueError)
+    ├── DeploymentError(ValueError)
+    ├── DeviceError(ValueError)
+    ├── EnvError(RuntimeError)
+    ├── ExitError(RuntimeError)
+    ├── FlowError(ValueError)
+    ├── IteratorEndedError(RuntimeError)
+    ├── LoadError(ValueError)
+    ├── MinibatchError(ValueError)
+    ├── ModelError(ValueError)
+    ├── NameInUseError(ValueError)
+    ├── NonFiniteError(ArithmeticError)
+    ├── NotSavedError(RuntimeError)
+    ├── OptimizerError(ValueError)
+    ├── OptionError(TypeError)
+    ├── RecordError(TypeError)
+    ├── RemoteError(RuntimeError)
+    ├── RunDirectoryError(ValueError)
+    ├── SizeError(ValueError)
+    ├── SpaceError(ValueError)
+    ├── StartError(ValueError)
+    ├── StatisticsError(ArithmeticError)
+    ├── StrayError(RuntimeError)
+    ├── StreamError(TypeError)
+    ├── StuckError(RuntimeError)
+    ├── TableLostError
+    ├── TaskError(ValueError)
+    ├── UntilError(ValueError)
+    ├── UntrustedError(ValueError)
+    ├── WeightsError(ValueError)
+    ├── WeightsGrownError(ValueError)
+    ├── WorkError(TypeError)
+    └── WorkerError(RuntimeError)
+    LevadaInternalError(AssertionError)
+    DtypeError(TypeError)
+    RangeError(ValueError)
+    ShapeError(ValueError)
+    FlowWarning(UserWarning)
+    CheckpointWarning(UserWarning)
+
+Names are imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from levada._lazy import lazy
+
+if TYPE_CHECKING:
+    from levada.algorithms.checks import ConfigError as ConfigError
+    from levada.algorithms.custom import AlgorithmError as AlgorithmError
+    from levada.api.load import LoadError as LoadError
+    from levada.api.options import OptionError as OptionError
+    from levada.flow import ChannelError as ChannelError
+    from levada.flow import DeploymentError as DeploymentError
+    from levada.flow import FlowError as FlowError
+    from levada.flow import FlowWarning as FlowWarning
+    from levada.flow import LevadaError as LevadaError
+    from levada.flow import LevadaInternalError as LevadaInternalError
+    from levada.flow import NameInUseError as NameInUseError
+    from levada.flow import NotSavedError as NotSavedError
+    from levada.flow import StreamError as StreamError
+    from levada.flow.strays import StrayError as StrayError
+    from levada.math import DtypeError as DtypeError
+    from levada.math import RangeError as RangeError
+    from levada.math import ShapeError as ShapeError
+    from levada.rl import EnvError as EnvError
+    from levada.rl import NonFiniteError as NonFiniteError
+    from levada.rl import SpaceError as SpaceError
+    from levada.rl.acting.network import WeightsError as WeightsError
+    from levada.rl.compute.device import DeviceError as DeviceError
+    from levada.rl.compute.tracing import RecordError as RecordError
+    from levada.rl.data.normalize import StatisticsError as StatisticsError
+    from levada.rl.envs.registry import TaskError as TaskError
+    from levada.rl.learning.learner import MinibatchError as MinibatchError
+    from levada.rl.learning.optimizers import OptimizerError as OptimizerError
+    from levada.rl.learning.starting import StartError as StartError
+    from levada.rl.policies.custom import ModelError as ModelError
+    from levada.rl.policies.size import SizeError as SizeError
+    from levada.run.storage.checkpoint import CheckpointError as CheckpointError
+    from levada.run.storage.checkpoint import CheckpointWarning as CheckpointWarning
+    from levada.run.storage.checkpoint import UnreadableError as UnreadableError
+    from levada.run.storage.directory import RunDirectoryError as RunDirectoryError
+    from levada.run.storage.trust import UntrustedError as UntrustedError
+    from levada.run.until import UntilError as UntilError
+    from levada.run.user_exit import ExitError as ExitError
+    from levada.runners import ClosedError as ClosedError
+    from levada.runners import IteratorEndedError as IteratorEndedError
+    from levada.runners import StuckError as StuckError
+    from levada.runners import WorkerError as WorkerError
+    from levada.runners import WorkError as WorkError
+    from levada.runners.processes.ipc.errors import RemoteError as RemoteError
+    from levada.runners.processes.ipc.weights_ring import WeightsGrownError as WeightsGrownError
+    from levada.runners.tables import TableLostError as TableLostError
+
+_HOME = {
+    "AlgorithmError": "levada.algorithms.custom",
+    "ChannelError": "levada.flow",
+    "CheckpointError": "levada.run.storage.checkpoint",
+    "CheckpointWarning": "levada.run.storage.checkpoint",
+    "ClosedError": "levada.runners",
+    "ConfigError": "levada.algorithms.checks",
+    "DeploymentError": "levada.flow",
+    "DeviceError": "levada.rl.compute.device",
+    "DtypeError": "levada.math",
+    "EnvError": "levada.rl",
+    "ExitError": "levada.run.user_exit",
+    "FlowError": "levada.flow",
+    "FlowWarning": "levada.flow",
+    "IteratorEndedError": "levada.runners",
+    "LevadaError": "levada.flow",
+    "LevadaInternalError": "levada.flow",
+    "LoadError": "levada.api.load",
+    "MinibatchError": "levada.rl.learning.learner",
+    "ModelError": "levada.rl.policies.custom",
+    "NameInUseError": "levada.flow",
+    "NonFiniteError": "levada.rl",
+    "NotSavedError": "levada.flow",
+    "OptimizerError": "levada.rl.learning.optimizers",
+    "OptionError": "levada.api.options",
+    "RangeError": "levada.math",
+    "RecordError": "levada.rl.compute.tracing",
+    "RemoteError": "levada.runners.processes.ipc.errors",
+    "RunDirectoryError": "levada.run.storage.directory",
+    "ShapeError": "levada.math",
+    "SizeError": "levada.rl.policies.size",
+    "SpaceError": "levada.rl",
+    "StartError": "levada.rl.learning.starting",
+    "StatisticsError": "levada.rl.data.normalize",
+    "StrayError": "levada.flow.strays",
+    "StreamError": "levada.flow",
+    "StuckError": "levada.runners",
+    "TableLostError": "levada.runners.tables",
+    "TaskError": "levada.rl.envs.registry",
+    "UnreadableError": "levada.run.storage.checkpoint",
+    "UntilError": "levada.run.until",
+    "UntrustedError": "levada.run.storage.trust",
+    "WeightsError": "levada.rl.acting.network",
+    "WeightsGrownError": "levada.runners.processes.ipc.weights_ring",
+    "WorkError": "levada.runners",
+    "WorkerError": "levada.runners",
+}
+
+__all__ = [*_HOME]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(__name__, _HOME)

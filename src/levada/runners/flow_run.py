@@ -1,0 +1,414 @@
+"""The run loop of every deployment: a thin shell around the hub. It learns, issues tickets, and follows its workers.
+
+Items reach this process through the transport; here they are only passed by reference to learners and tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from time import perf_counter, process_time
+from typing import Any, Self
+
+from levada.flow.errors import FlowWarning, LevadaError
+from levada.flow.events import Failed, Instrument, Report, Reported, Statistics
+from levada.flow.graph import Flow
+from levada.flow.items import derive_seed
+from levada.flow.nodes import Node
+from levada.flow.patience import tell
+from levada.flow.protocols import close
+from levada.flow.state import RunState
+from levada.flow.topology import Topology, derive
+from levada.runners.firing import explain, leave_if_forked, perform
+from levada.runners.saving import (
+    ShardKey,
+    collect,
+    first_history,
+    plan_shards,
+    restore_hub,
+    restore_learner,
+    restored_weights,
+    save_rule,
+)
+from levada.runners.shard_record import ShardRecord
+from levada.runners.statistics import ANEW, Accounts
+from levada.runners.tables import TableLostError, TablePlace, TableRecipe, Tables, TablesHere
+from levada.runners.transport import (
+    Plan,
+    ShardFailed,
+    ShardOpened,
+    TicketDone,
+    Transport,
+    WorkerBegan,
+    WorkerBusy,
+    WorkerEnded,
+    WorkerEvent,
+)
+from levada.runners.workers import WorkerError, Workers, WorkerState
+from levada.schedule import (
+    Begin,
+    Event,
+    Finished,
+    Firing,
+    Forget,
+    Hub,
+    Insert,
+    Issue,
+    Publish,
+    Reprioritize,
+    ShardsLost,
+    Snapshot,
+    Start,
+    TableLost,
+    Tell,
+    take_snapshot,
+)
+from levada.schedule.saving import names_all_versions
+from levada.schedule.shards import stores
+
+log = logging.getLogger(__name__)
+
+
+class ClosedError(LevadaError, ValueError):
+    """The run was closed."""
+
+
+class FlowRun:
+    """A flow that is executed over a transport. Created by `open` of a deployment, closed at the end of a `with` block."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        transport: Transport,
+        *,
+        seed: int = 0,
+        instruments: Sequence[Instrument] = (),
+        state: RunState | None = None,
+        save_every: int | None = None,
+        num_workers: int = 1,
+        max_restarts: int = 3,
+        hang_timeout_s: float | None = None,
+        crosses_processes: bool = False,
+        needs_reports: bool = True,
+        tables: TablePlace | None = None,
+    ) -> None:
+        """Start everything.
+
+        Args:
+            flow: the flow to execute.
+            transport: transport to the workers; closed with the run.
+            seed: seed from which all randomness derives.
+            instruments: observers of every event.
+            state: saved state to resume from.
+            save_every: number of updates between saves.
+            num_workers: number of workers that share the shards.
+            max_restarts: largest number of consecutive failures of a shard.
+            hang_timeout_s: time in seconds after which a silent worker with work left is killed.
+            crosses_processes: whether work is sent to other processes and must be picklable.
+            needs_reports: whether the run can only be followed by its reports, so that there must be some.
+            tables: place of the replay tables. None: this process.
+
+        Raises:
+            FlowError: the flow is not well formed.
+
+        """
+        for problem in flow.check(crosses_processes=crosses_processes, reports=needs_reports):
+            warnings.warn(str(problem), FlowWarning, stacklevel=3)
+        self.flow = flow
+        topology = derive(flow)
+        self._hub = Hub(flow, topology)
+        self._accounts = Accounts(flow, self._hub, instruments)
+        self._plan = Plan(
+            flow=flow.name, nodes=_worker_nodes(flow, topology), stages=topology.shard_stages,
+            stores=stores(flow.edges), policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
+            save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
+            is_timed=not names_all_versions(self._hub),
+        )  # fmt: skip
+        self._max_restarts = max_restarts
+        self._ready: deque[Firing] = deque()
+        """Central firings that can be executed: those of nodes that no worker executes."""
+        self._reports: deque[Report] = deque()
+        self._learners: dict[str, Any] = {}
+        self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
+        self._shards: dict[ShardKey, ShardRecord] = {}
+        self.transport = transport
+        """The transport to the workers, for observers."""
+        self.table_place: TablePlace | TablesHere = tables or TablesHere()
+        """The place of the replay tables, for observers."""
+        self.on_turn: Callable[[], None] = lambda: None
+        """Called before each action of a loop over reports, as a sign of life."""
+        self.workers: Workers = Workers(transport, self._hub, hang_timeout_s)
+        """The workers, for observers."""
+        self._process = os.getpid()
+        self._is_closed = False
+        try:
+            self._tables = Tables(flow, seed, state, self.table_place)
+            self._open(seed, num_workers, state)
+        except BaseException:
+            self.close()
+            raise
+        self._accounts.begin()
+        self._handle(Begin())
+
+    # ---- running
+
+    def __iter__(self) -> Iterator[Report]:
+        while True:
+            while self._reports:
+                yield self._reports.popleft()
+            self.on_turn()
+            self._turn()
+
+    def is_hung(self, seconds: float) -> bool:
+        """Whether it has waited this long for its workers without a message from any of them."""
+        return self.workers.is_waiting and self.workers.silence_s() >= seconds
+
+    def statistics(self) -> Statistics:
+        """Return statistics of the run at this moment, as plain data."""
+        self._accounts.note_blocked(perf_counter())
+        return self._accounts.statistics()
+
+    def node_state(self, node: str) -> Any:
+        """Return the live learner of a learn node; shards are elsewhere.
+
+        Raises:
+            ValueError: the node has no learner.
+
+        """
+        if node not in self._learners:
+            msg = f"the state of node {node!r} is not in this process; here are: {', '.join(self._learners)}"
+            raise ValueError(msg)
+        return self._learners[node]
+
+    def save(self, replays: bool = True) -> RunState:
+        """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
+
+        `replays`: include their contents. Otherwise they are filled again after resuming.
+        """
+        snapshot = take_snapshot(self._hub, self._ready)
+        self._complete_histories(snapshot)
+        return collect(
+            self.flow, snapshot, tables=self._tables.contents(replays), learners=self._learners, weights=self._weights,
+            histories={key: shard.history for key, shard in self._shards.items()},
+            generations={key: shard.shard.generation for key, shard in self._shards.items()},
+            why_not=lambda key: self._shards[key].why_not,
+        )  # fmt: skip
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers, for observers."""
+        return tuple(state.worker.pid for state in self.workers.states.values() if state.worker.pid is not None)
+
+    def close(self) -> None:
+        """Stop all workers, and close everything that was opened here, even if a part of it fails to close."""
+        self._is_closed = True
+        with ExitStack() as closing:
+            closing.callback(self.table_place.close)
+            closing.callback(self.transport.close)
+            for learner in self._learners.values():
+                closing.callback(close, learner)
+            self.workers.states, self._learners = {}, {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- opening
+
+    def _open(self, seed: int, num_workers: int, state: RunState | None) -> None:
+        snapshot = None if state is None else restore_hub(self._hub, state)
+        registers = {}
+        for name, recipe in self.flow.learners().items():
+            learner = self._learners[name] = recipe.open(derive_seed(seed, name))
+            restore_learner(learner, name, state)
+            for register in self.flow.registers.values():
+                if register.policy == recipe.policy_name:
+                    weights = restored_weights(snapshot, register.name, state, learner.weights())
+                    self._weights[register.name] = weights
+                    registers[register.name] = (self._hub.registers[register.name].keep, weights)
+        shards = plan_shards(self.flow, seed, state)
+        for shard, saved in shards:
+            self._shards[shard.node, shard.index] = ShardRecord(shard, first_history(self._hub, shard, snapshot, saved))
+        self.transport.open(self._plan, registers)
+        for number in range(num_workers):
+            self.workers.start(shards[number::num_workers])
+        while not self.workers.are_open:
+            self._listen()
+
+    # ---- the loop
+
+    def _turn(self) -> object:
+        """Execute a central firing, or listen to the workers."""
+        self._check_open()
+        for lost in self._tables.lost():
+            self._refill(lost)
+        self.transport.flush()
+        if self._ready:
+            self._execute(self._ready[0])
+        else:
+            self._listen()
+        return None
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            msg = f"the run of flow {self.flow.name!r} is closed; open it again to go on"
+            raise ClosedError(msg)
+
+    def _execute(self, firing: Firing) -> None:
+        """Execute a central firing."""
+        node = self.flow.nodes[firing.node]
+        start_s, start_cpu_s = perf_counter(), process_time()
+        try:
+            outputs = perform(node, self._work_of(node), firing)
+            leave_if_forked(self._process, None)
+        except TableLostError:
+            return  # the firing is still waiting, and is withdrawn next
+        except BaseException as error:
+            leave_if_forked(self._process, error)
+            explain(error, self.flow.name, firing, {})
+            raise  # the firing is still waiting: the next turn tries it again
+        self._ready.remove(firing)
+        cpu_s = process_time() - start_cpu_s
+        self._accounts.fired(firing.node, None, firing.number, start_s, perf_counter(), cpu_s)
+        self._handle(Finished(firing, outputs))
+
+    def _work_of(self, node: Node) -> Any:
+        """Return the live work of a central node."""
+        if node.kind == "learn":
+            return self._learners[node.name]
+        return node.work if node.replay is None else self._tables.of(node.replay)
+
+    def _refill(self, lost: TableRecipe) -> None:
+        """Handle the loss of a table, and withdraw the draws from it."""
+        name, number = lost.replay.name, lost.number
+        undone = tuple(f for f in self._ready if f.draw and (f.draw.replay, f.draw.table) == (name, number))
+        for firing in undone:
+            self._ready.remove(firing)
+        self._handle(TableLost(name, number, undone))
+
+    def _handle(self, event: Event) -> None:
+        """Let the hub handle an event, and follow its instructions."""
+        for instruction in self._hub.handle(event):
+            match instruction:
+                case Start(firing):
+                    self._ready.append(firing)
+                case Issue(ticket, first):
+                    self.workers.submit(ticket, first=first)
+                case Tell(seen):
+                    if isinstance(seen, Reported):
+                        self._reports.append(seen.report)
+                    self._accounts.show(seen)
+                case Publish(register, version, weights):
+                    self.transport.publish(register, version, weights)
+                    self._weights[register][version] = weights
+                case Forget(register, version):
+                    del self._weights[register][version]
+                case Insert():
+                    self._tables.insert(instruction)
+                case Reprioritize():
+                    self._tables.reprioritize(instruction)
+
+    # ---- workers
+
+    def _listen(self) -> None:
+        for state, event in self.workers.listen():
+            self._on_event(state, event)
+
+    def _on_event(self, state: WorkerState, event: WorkerEvent) -> None:
+        """Record an event of a worker."""
+        match event:
+            case TicketDone(closed, spent, saved):
+                key = (closed.ticket.source, closed.ticket.shard)
+                for fired in spent:
+                    self._accounts.fired(fired.node, key[1], fired.number, fired.start_s, fired.end_s, fired.cpu_s)
+                self._shards[key].did(closed.ticket.number, saved)
+                self._handle(closed)
+            case WorkerBegan():
+                state.has_begun = True
+            case WorkerBusy(what):
+                state.is_busy = bool(what)
+                tell(what)
+            case ShardOpened(source, number, why_not_saved, why_from_scratch):
+                state.unopened.discard((source, number))
+                shard = self._shards[source, number]
+                shard.why_not = why_not_saved
+                if why_from_scratch:
+                    shard.reset(self._plan.seed)  # as the worker did
+                    self._accounts.starts_from_scratch(source, number, why_from_scratch)
+            case ShardFailed():
+                self._on_shard_failed(event)
+            case WorkerEnded():
+                self._on_worker_ended(state, event)
+
+    def _on_shard_failed(self, failed: ShardFailed) -> None:
+        """Record that a shard restarted with newly opened work, and issue its ticket again."""
+        if failed.is_final:
+            raise failed.error
+        key = (failed.source, failed.shard)
+        shard = self._shards[key]
+        shard.reset(self._plan.seed)  # as the worker did
+        shard.num_failures += 1
+        is_out_of_restarts = shard.num_failures > self._max_restarts
+        if not is_out_of_restarts:
+            why = f"{type(failed.error).__name__}: {failed.error}"
+            self._report_failure([key], why, {key: "its environment failed"})
+        self._handle(ShardsLost((key,)))
+        if is_out_of_restarts:
+            raise failed.error
+
+    def _on_worker_ended(self, dead: WorkerState, ended: WorkerEnded) -> None:
+        """Replace an ended worker. The new one gets its shards and their tickets; work in progress is lost."""
+        del self.workers.states[dead.worker]
+        keys = [(shard.node, shard.index) for shard in dead.worker.shards]
+        if len(dead.unopened) == len(keys) and ended.by_error:
+            raise WorkerError.before_it_began("a worker", ended.how)
+        for key in keys:
+            self._shards[key].num_failures += 1
+            self._shards[key].num_blamed += dead.has_begun
+        if any(self._shards[key].num_failures > self._max_restarts for key in keys):
+            msg = f"the worker of the shards {_names(keys)} ended {self._max_restarts + 1} times in a row, now {ended.how}"
+            raise WorkerError(msg)
+        anew = {key: reason for key in keys if (reason := self._shards[key].why_from_scratch(self._max_restarts))}
+        self._report_failure(keys, f"the worker ended {ended.how}", anew)
+        for key in anew:
+            self._shards[key].reset(self._plan.seed)
+        fresh = self.workers.start([self._shards[key].resumed() for key in keys])
+        self._handle(ShardsLost(tuple(key for key in keys if self._hub.tickets(*key))))
+        fresh.worker.forget_tickets()
+        for key in keys:
+            fresh.worker.submit(self._hub.tickets(*key))
+
+    def _report_failure(self, keys: Sequence[ShardKey], why: str, anew: Mapping[ShardKey, str]) -> None:
+        """Report failures. `anew`: the reasons of the shards that cannot resume."""
+        for reason in dict.fromkeys(anew.get(key, "") for key in keys):
+            some = [key for key in keys if anew.get(key, "") == reason]
+            count = max(self._shards[key].num_failures for key in some)
+            what = f"{reason}: {ANEW}" if reason else "it is made again"
+            log.warning("%s: %s; %s (failure %d of %d in a row)", _names(some), why, what, count, self._max_restarts)
+        for source, index in keys:
+            self._accounts.show(Failed(source, index, why, (source, index) in anew))
+
+    def _complete_histories(self, snapshot: Snapshot) -> None:
+        """Take the states that a save needs and that did not come with a ticket: here none."""
+
+
+def _worker_nodes(flow: Flow, topology: Topology) -> dict[str, Node]:
+    """Return the nodes of the shards as they are, and their readers without the work, which stays here."""
+    at_shards = {name for stage in topology.shard_stages for name in stage.nodes}
+    readers = {n.name for n in flow.nodes.values() if any(edge.node in at_shards for edge in n.inputs)}
+    return {
+        name: node if name in at_shards else replace(node, work=None)
+        for name, node in flow.nodes.items()
+        if name in at_shards | readers
+    }
+
+
+def _names(keys: Sequence[ShardKey]) -> str:
+    return ", ".join(f"{source} {index}" for source, index in keys)

@@ -1,0 +1,133 @@
+"""The workers of a run, as seen by its main process: who holds work, who is silent, and who has to be killed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+from levada.flow.errors import LevadaError
+from levada.flow.items import Shard
+from levada.flow.patience import HANG_S
+from levada.flow.state import Arrays
+from levada.runners.saving import ShardKey
+from levada.runners.transport import Transport, Worker, WorkerEvent
+from levada.schedule import Hub, Ticket
+
+log = logging.getLogger(__name__)
+
+
+class WorkerError(LevadaError, RuntimeError):
+    """A worker ended more often than allowed."""
+
+    @classmethod
+    def before_it_began(cls, who: str, how: str) -> WorkerError:
+        """Create the error for a worker that could not even start, and never will."""
+        return cls(
+            f"{who} ended {how} before it had begun; what it wrote to stderr says why. If that speaks of bootstrapping, or of a "
+            'file that is not there: what starts a run stands in a file, below `if __name__ == "__main__":`'
+        )
+
+
+class WorkerState:
+    """The state of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.unopened = {(shard.node, shard.index) for shard in worker.shards}
+        """Shards that it has not opened yet."""
+        self.is_busy = False
+        """Whether it is doing something slow that is not a hang."""
+        self.has_begun = False
+        """Whether it got as far as opening its shards."""
+        self.heard_s = perf_counter()
+        """Time of its last event, or of the last work that it was given."""
+
+
+class Workers:
+    """All workers of a run."""
+
+    def __init__(self, transport: Transport, hub: Hub, hang_timeout_s: float | None) -> None:
+        """`hang_timeout_s`: time in seconds after which a silent worker with work left is killed."""
+        self._transport = transport
+        self._hub = hub
+        self._hang_timeout_s = hang_timeout_s
+        self.states: dict[Worker, WorkerState] = {}
+        self._state_of: dict[ShardKey, WorkerState] = {}
+        self._silent_since_s: float | None = None
+        self._has_reported = False
+
+    def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerState:
+        """Start a worker for some shards, each with the state to resume from, if any."""
+        state = WorkerState(self._transport.start(shards))
+        self.states[state.worker] = state
+        for shard in state.worker.shards:
+            self._state_of[shard.node, shard.index] = state
+        return state
+
+    def submit(self, ticket: Ticket, *, first: bool) -> None:
+        """Pass a ticket to the worker of its shard. `first`: before those that wait there."""
+        state = self._state_of[ticket.source, ticket.shard]
+        if self._hang_timeout_s is not None:
+            state.heard_s = perf_counter()
+        state.worker.submit((ticket,), first=first)
+
+    @property
+    def are_open(self) -> bool:
+        """Whether all shards are open."""
+        return not any(state.unopened for state in self.states.values())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run waits for its workers."""
+        return self._silent_since_s is not None
+
+    def silence_s(self) -> float:
+        """Return how long the run has been waiting without an event of any worker, in seconds."""
+        return 0.0 if self._silent_since_s is None else perf_counter() - self._silent_since_s
+
+    def listen(self) -> Iterator[tuple[WorkerState, WorkerEvent]]:
+        """Yield events. Sleeps until one arrives, or until a worker has been silent for too long; it is killed then."""
+        if self._silent_since_s is None:
+            self._silent_since_s, self._has_reported = perf_counter(), False
+        heard = self._transport.wait(self._patience_s())
+        if heard:
+            self._silent_since_s = None
+        elif not self._has_reported and self.silence_s() >= HANG_S:
+            self._has_reported = True
+            self._report_silence()
+        for worker, event in heard:
+            state = self.states.get(worker)
+            if state is not None:  # otherwise it was replaced
+                if self._hang_timeout_s is not None:
+                    state.heard_s = perf_counter()
+                yield state, event
+        if self._hang_timeout_s is not None:  # the events of this call are already recorded
+            self.kill_the_silent(perf_counter() - self._hang_timeout_s)
+
+    def kill_the_silent(self, limit_s: float) -> None:
+        """Kill the workers with work left that were last heard of before `limit_s`, by `time.perf_counter`."""
+        for state in self.states.values():
+            if self._has_work(state) and state.heard_s <= limit_s:
+                state.heard_s = perf_counter()  # its end will be reported
+                self._transport.kill(state.worker, f"after {self._hang_timeout_s:g} s without a sign of life")
+
+    def _patience_s(self) -> float | None:
+        """Return how long to wait for the longest-silent worker, or until the silence is reported."""
+        if self._hang_timeout_s is None:
+            return None if self._has_reported else HANG_S
+        pending = [state.heard_s for state in self.states.values() if self._has_work(state)]
+        longest_s = self._hang_timeout_s  # for observers of this run from outside
+        return max(0.0, min(pending) + longest_s - perf_counter()) if pending else longest_s
+
+    def _report_silence(self) -> None:
+        """Report which shards the run is waiting for. The worker itself reports the step, if its environment lets it."""
+        for state in self.states.values():
+            if self._has_work(state):
+                names = ", ".join(f"{shard.node} {shard.index}" for shard in state.worker.shards)
+                log.warning("nothing was heard of %s (process %s) for %g s", names, state.worker.pid, HANG_S)
+
+    def _has_work(self, state: WorkerState) -> bool:
+        if state.is_busy:
+            return False
+        return bool(state.unopened) or any(self._hub.tickets(shard.node, shard.index) for shard in state.worker.shards)

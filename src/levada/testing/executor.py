@@ -1,0 +1,178 @@
+"""An executor that drives the schedule of a flow in virtual time, in any order.
+
+The executor decides when a firing reads and when it ends, what is filtered and what is lost; an `Audit` keeps accounts of
+its own and compares them with what the schedule promises and says.
+
+    executor = Executor(flow, seed=3)
+    executor.run(updates=10)                 # AssertionError as soon as a promise is broken
+    executor.audit.lags["policy"]            # as counted when the learner started
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from levada.flow import Flow
+from levada.schedule import Begin, Finished, Firing, Forget, Instruction, Output, Publish, Start
+from levada.testing.audit import Audit, Token
+from levada.testing.schedule import Event, Lost, Schedule
+
+STRAGGLER = 200.0
+"""What a straggler takes; others take up to 10."""
+
+
+class Executor:
+    """Executes a flow's schedule in virtual time: the seed decides what takes how long, what is filtered, what is lost.
+
+    No work is called: items are tuples of `Token`, so that the audit can follow each of them through batches, splits and unions.
+    Flows with replays are refused.
+    """
+
+    def __init__(
+        self, flow: Flow, seed: int, *, losses: float = 0.0, stragglers: float = 0.02, check_every: int = 1
+    ) -> None:
+        """A flow that does not pass `flow.check()` is executed too: it gets stuck or breaks a promise.
+
+        Args:
+            flow: its graph, channels and rates count, its work does not.
+            seed: of all that is random.
+            losses: probability that a firing of a shard is lost, as with a worker that is killed.
+            stragglers: probability that a firing of a source takes 20 times as long as the longest of the others.
+            check_every: number of firings between two comparisons with the ledgers and bounds; larger is faster.
+
+        Raises:
+            ValueError: the flow has replays.
+
+        """
+        if flow.replays:
+            msg = f"Executor: flow {flow.name!r} has replays ({', '.join(flow.replays)}), expected queues only"
+            raise ValueError(msg)
+        self.flow = flow
+        self.schedule: Schedule = Schedule(flow)
+        self.audit: Audit = Audit(flow, self.schedule)
+        self.random: Random = Random(seed)
+        self.losses: float = losses
+        self.stragglers: float = stragglers
+        self.check_every: int = check_every
+        self.registers: dict[str, list[int]] = {name: [0] for name in flow.registers}
+        self.num_ended: int = 0
+        self._time = 0.0
+        self._serial = 0
+        self._pending: list[tuple[float, int, bool, Firing]] = []
+        self._read: dict[Firing, dict[str, int]] = {}
+        self._pace: defaultdict[Any, float] = defaultdict(lambda: 10.0 ** self.random.random())
+        self._hold_from: dict[str, int] = {}
+        self._handle(Begin())
+
+    def run(self, *, updates: int, firings: int = 0, within: int = 20_000) -> Executor:
+        """Go on for so many updates of every learner, and until so many firings have ended in all.
+
+        Raises:
+            AssertionError: a promise is broken, nothing can go on, or `within` firings do not suffice.
+
+        """
+        versions = self.audit.versions
+        targets = {policy: version + updates for policy, version in versions.items()}
+        limit = self.num_ended + within
+        while self.num_ended < firings or any(versions[policy] < target for policy, target in targets.items()):
+            assert self._pending, f"stuck: {self.schedule.hub.waiting()}"
+            assert self.num_ended < limit, f"{versions} of {targets} after {within} firings"
+            self._next()
+        self.audit.check()
+        return self
+
+    def drain(self) -> Executor:
+        """Finish every ticket that is dealt; those that are dealt from now on are not begun.
+
+        Raises:
+            AssertionError: a ticket did not come back, or an item is unaccounted for.
+
+        """
+        self._hold_from = self.audit.first_undealt()
+        while self._pending:
+            self._next()
+        self.audit.check()
+        self.audit.check_drained(self._hold_from)
+        return self
+
+    def _next(self) -> None:
+        self._time, _, reads, firing = heappop(self._pending)
+        if reads:
+            self._read[firing] = self._read_now(firing)
+            return
+        self.num_ended += 1
+        if firing.shard is not None and self.losses and self.random.random() < self.losses:
+            self._handle(Lost(firing))
+        else:
+            self._handle(Finished(firing, self._work(firing), self._read.pop(firing, {})))
+        if self.num_ended % self.check_every == 0:
+            self.audit.check()
+
+    def _handle(self, event: Event) -> None:
+        self.audit.before(event)
+        instructions = self.schedule.handle(event)
+        self.audit.after(event, instructions)
+        for instruction in instructions:
+            self._follow(instruction)
+
+    def _follow(self, instruction: Instruction) -> None:
+        match instruction:
+            case Start(firing):
+                held = firing.ticket is not None and firing.ticket >= self._hold_from.get(firing.node, 10**9)
+                if not held:
+                    self._start(firing)
+            case Publish(register, version):
+                assert version == self.audit.versions[self.flow.registers[register].policy]
+                self.registers[register].append(version)
+            case Forget(register, version):
+                self.registers[register].remove(version)
+
+    def _start(self, firing: Firing) -> None:
+        if self.random.random() < 0.02:
+            self._pace.clear()
+        reads_after, lasts = self._duration(firing)
+        if firing.ticket is not None:
+            self._push(self._time + reads_after, True, firing)
+        self._push(self._time + lasts, False, firing)
+
+    def _duration(self, firing: Firing) -> tuple[float, float]:
+        """After what time a firing reads its weights, and ends."""
+        lasts = self._pace[firing.node, firing.shard] * self.random.random()
+        if firing.ticket is not None and self.random.random() < self.stragglers:
+            lasts = STRAGGLER
+        return lasts * self.random.random(), lasts
+
+    def _push(self, time: float, reads: bool, firing: Firing) -> None:
+        self._serial += 1
+        heappush(self._pending, (time, self._serial, reads, firing))
+
+    def _read_now(self, firing: Firing) -> dict[str, int]:
+        versions = {}
+        for read in firing.reads:
+            there = self.registers[read.register]
+            assert read.version is None or read.version in there, f"{firing} wants {read}, there is {there}"
+            versions[self.flow.registers[read.register].policy] = there[-1] if read.version is None else read.version
+        return versions
+
+    def _work(self, firing: Firing) -> tuple[Output, ...]:
+        node = self.flow.nodes[firing.node]
+        value: tuple[Token, ...] = tuple(token for item in firing.inputs for token in item.value)
+        if node.kind == "source":
+            assert firing.shard is not None
+            assert firing.ticket is not None
+            self._serial += 1
+            token = Token(self._serial, 0, node.name, firing.shard, firing.ticket, self._read[firing])
+            return (Output((token,)),)
+        if node.kind == "split":
+            return tuple(Output(value, key) for key in node.keys)
+        if node.kind == "filter":
+            return (Output(value),) if self.random.random() < 0.7 else ()
+        if node.kind == "flat_map":
+            copies = range(1, 1 + self.random.randrange(4))
+            return tuple(Output(tuple(t._replace(copy=4 * t.copy + i) for t in value)) for i in copies)
+        if node.kind == "learn":
+            return (Output(value, "weights"), Output({}, "stats"), Output(None, "priorities"))
+        return () if node.kind == "report" else (Output(value),)

@@ -1,0 +1,91 @@
+"""The schedule of a whole flow in one place: the hub and all shards behind one `handle`, without latency between them.
+
+The machines are those that every runner drives, so what is tested here holds for all runners.
+
+    schedule = Schedule(flow)
+    instructions = schedule.handle(Begin())
+    while True:
+        firing = ...                                     # take a Start, execute it, anywhere, at any time
+        instructions += schedule.handle(Finished(firing, outputs))
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from levada.flow import Flow, Item
+from levada.flow.topology import derive
+from levada.schedule import (
+    Begin,
+    Closed,
+    Finished,
+    Firing,
+    Hub,
+    HubInstruction,
+    Instruction,
+    Issue,
+    ShardMachine,
+    ShardsLost,
+    Start,
+    TableLost,
+)
+from levada.schedule.shards import readers, stores
+
+
+class Lost(Struct, frozen=True):
+    """A firing of a shard will never finish because its worker failed."""
+
+    firing: Firing
+
+
+Event = Begin | Finished | TableLost | Lost
+
+
+class Schedule:
+    """All state of a running flow except the meaning of values: which node may fire, with which items, and their fate."""
+
+    def __init__(self, flow: Flow) -> None:
+        """`flow` must have passed its check."""
+        topology, found, stored = derive(flow), readers(flow.nodes), stores(flow.edges)
+        self.hub = Hub(flow, topology)
+        self._shards = {
+            (stage.source, shard): ShardMachine(flow.nodes, found, stored, stage, shard)
+            for stage in topology.shard_stages
+            for shard in range(stage.shards)
+        }
+        self._running: dict[Firing, ShardMachine] = {}
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Record an event; return what is to be done next."""
+        if isinstance(event, Begin | TableLost):
+            return self._follow(self.hub.handle(event))
+        machine = self._running.pop(event.firing, None)
+        if isinstance(event, Finished):
+            return self._follow(self.hub.handle(event) if machine is None else machine.finished(event), machine)
+        assert machine is not None, f"only the work of a shard can be lost, not {event.firing}"
+        machine.lost()
+        return self._follow(self.hub.handle(ShardsLost(((machine.source, machine.shard),))))
+
+    def peek(self, node: str) -> list[Item]:
+        """Return the items waiting for a node, including those in its queues."""
+        return [item for machine in self._shards.values() for item in machine.held(node)] + self.hub.peek(node)
+
+    def _follow(
+        self, instructions: Sequence[HubInstruction | Closed], machine: ShardMachine | None = None
+    ) -> list[Instruction]:
+        """Carry out the instructions between hub and shards; return the rest. `machine`: the shard whose firings start."""
+        left: list[Instruction] = []
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                if machine is not None:
+                    self._running[instruction.firing] = machine
+                left.append(instruction)
+            elif isinstance(instruction, Closed):
+                left += self._follow(self.hub.handle(instruction))
+            elif isinstance(instruction, Issue):
+                ticket = instruction.ticket
+                shard = self._shards[ticket.source, ticket.shard]
+                left += self._follow(shard.accept(ticket, first=instruction.first), shard)
+            else:
+                left.append(instruction)
+        return left

@@ -1,0 +1,240 @@
+"""Validation of the fields of a dataclass by their annotations, and the text of what each of them accepts.
+
+>>> @dataclasses.dataclass(frozen=True)
+... class Settings:
+...     num_envs: PositiveInt = 8
+...     order: Literal["admission", "arrival"] = "admission"
+...     seed: Annotated[int, Ge(0)] | None = None
+...
+...     def __post_init__(self) -> None:
+...         check_fields(self, ValueError)
+>>> Settings(num_envs=0)
+Traceback (most recent call last):
+    ...
+ValueError: Settings(num_envs=0): expected an integer >= 1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from math import isfinite
+from types import GenericAlias, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Interval, MinLen, Predicate
+
+PositiveInt: TypeAlias = Annotated[int, Ge(1)]
+"""An integer >= 1."""
+NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
+"""An integer >= 0."""
+UnitFloat: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
+"""A number from 0 to 1."""
+PositiveUnitFloat: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
+"""A number above 0, and at most 1."""
+PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
+"""A finite number > 0."""
+NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
+"""A finite number >= 0."""
+FiniteFloat: TypeAlias = Annotated[float, Predicate(isfinite)]
+"""A finite number."""
+Text: TypeAlias = Annotated[str, MinLen(1)]
+"""A string that is not empty."""
+
+
+class Accepted(NamedTuple):
+    """Values that a field accepts."""
+
+    check: Callable[[Any], bool]
+    """Whether a value is one of them."""
+    words: str
+    """Description for error messages: `an integer >= 1`."""
+    metavar: str
+    """Placeholder on the command line: `INT>=1`."""
+    choices: tuple[Any, ...] = ()
+    """All of them, if they can be listed."""
+
+
+def check_fields(config: Any, error: type[Exception], owner: str | None = None) -> None:
+    """Check the fields of a dataclass instance. Fields whose annotations say nothing that can be checked are skipped.
+
+    Args:
+        config: the instance.
+        error: exception to raise.
+        owner: name in the message; by default that of the class. Empty: the field's name alone.
+
+    Raises:
+        error: the first field, in the order of declaration, with a value that its annotation excludes.
+
+    """
+    for name, accepted in accepted_by(type(config)).items():
+        value = getattr(config, name)
+        if not accepted.check(value):
+            raise error(message(type(config).__name__ if owner is None else owner, name, value, accepted.words))
+
+
+def message(owner: str, name: str, value: Any, expected: str) -> str:
+    """Text of an error about a field.
+
+    >>> message("PPO", "num_envs", 0, "an integer >= 1")
+    'PPO(num_envs=0): expected an integer >= 1'
+    """
+    given = f"{name}={value!r}"
+    return f"{owner}({given}): expected {expected}" if owner else f"{given}: expected {expected}"
+
+
+def accepted_by(cls: type[Any]) -> Mapping[str, Accepted]:
+    """Accepted values of the fields of a dataclass, by name."""
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, hint in vars(base).get("__annotations__", {}).items():
+            found, inherited = _evaluated(hint, base), hints.get(name)
+            # a subclass with another default need not repeat the range
+            hints[name] = inherited if found == _without_ranges(inherited) else found
+    kinds = {field.name: accepted(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def _evaluated(hint: Any, owner: type[Any]) -> Any:
+    """The annotation as a type; Any where a name in it exists for type checkers alone, or is local to a function."""
+    if not isinstance(hint, str):
+        return hint
+    module = sys.modules.get(owner.__module__)
+    try:
+        return eval(hint, vars(module) if module else {}, dict(vars(owner)))
+    except (NameError, AttributeError, TypeError):
+        return Any
+
+
+def _without_ranges(hint: Any) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _without_ranges(args[0])
+    if origin in (Union, UnionType):
+        return functools.reduce(operator.or_, map(_without_ranges, args))
+    if origin is tuple:
+        return GenericAlias(tuple, tuple(map(_without_ranges, args)))
+    return hint
+
+
+def accepted(hint: Any) -> Accepted | None:
+    """Values that an annotation accepts; None if that cannot be checked.
+
+    >>> accepted(Annotated[int, Ge(2)] | None)[1:3]
+    ('an integer >= 2, or None', 'INT>=2|None')
+    >>> accepted(Literal["lstm", "gru"] | None)[1:3]
+    ("'lstm', 'gru' or None", '{lstm,gru,None}')
+    >>> accepted(UnitFloat)[1:3]
+    ('a number from 0 to 1', '0<=FLOAT<=1')
+    >>> accepted(tuple[PositiveInt, ...]).words
+    'a sequence of integers >= 1, such as (64, 64)'
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _bounded(args[0], args[1:])
+    if origin is Literal:
+        return _one_of(args)
+    if origin in (Union, UnionType):
+        kinds = [accepted(arg) for arg in args]
+        return None if None in kinds else _either([kind for kind in kinds if kind is not None])
+    if origin is tuple and len(args) == 2 and args[1] is ...:
+        return _sequence(accepted(args[0]))
+    if hint in (None, type(None)):
+        return _one_of((None,))
+    if hint is bool:
+        return _one_of((True, False))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return Accepted(lambda value: isinstance(value, hint), f"{hint.__name__}(...)", hint.__name__.upper())
+    return _bounded(hint, ())
+
+
+def _one_of(choices: tuple[Any, ...]) -> Accepted:
+    """True does not count as 1."""
+    *others, last = map(repr, choices)
+    words = f"{', '.join(others)} or {last}" if others else last
+    listed = f"{{{','.join(map(str, choices))}}}" if others else str(choices[0])
+    return Accepted(
+        lambda value: any(type(value) is type(choice) and value == choice for choice in choices), words, listed, choices
+    )
+
+
+def _either(kinds: list[Accepted]) -> Accepted:
+    if all(kind.choices for kind in kinds):
+        return _one_of(tuple(choice for kind in kinds for choice in kind.choices))
+    kinds = sorted(kinds, key=lambda kind: kind.choices == (None,))  # None comes last
+    words = ", or ".join(kind.words for kind in kinds)
+    return Accepted(
+        lambda value: any(kind.check(value) for kind in kinds), words, "|".join(kind.metavar for kind in kinds)
+    )
+
+
+def _sequence(item: Accepted | None) -> Accepted | None:
+    if item is None:
+        return None
+    plural = item.words.replace("an integer", "integers").replace("a number", "numbers")
+    return Accepted(
+        lambda value: isinstance(value, tuple | list) and all(map(item.check, value)),
+        f"a sequence of {plural}, such as (64, 64)",
+        f"[{item.metavar} ...]",
+    )
+
+
+class _Limit(NamedTuple):
+    sign: str
+    flipped: str
+    holds: Callable[[Any, Any], bool]
+
+
+_LIMITS = {
+    "ge": _Limit(">=", "<=", operator.ge),
+    "gt": _Limit(">", "<", operator.gt),
+    "le": _Limit("<=", ">=", operator.le),
+    "lt": _Limit("<", ">", operator.lt),
+}
+
+
+def _limits(bounds: tuple[Any, ...]) -> list[tuple[_Limit, Any]]:
+    """Limits of a number, the lower one first."""
+    given = [(name, getattr(bound, name, None)) for name in _LIMITS for bound in bounds]
+    return [(_LIMITS[name], value) for name, value in given if value is not None]
+
+
+def _bounded(kind: Any, bounds: tuple[Any, ...]) -> Accepted | None:
+    """A number or a text."""
+    if kind is str:
+        least = max((bound.min_length for bound in bounds if isinstance(bound, MinLen)), default=0)
+        words = "a name" if least else "text"
+        return Accepted(lambda value: isinstance(value, str) and len(value) >= least, words, "STR")
+    if kind not in (int, float):
+        return None
+    limits, short = _limits(bounds), kind.__name__.upper()
+    noun, of_kind = ("an integer", _is_integer) if kind is int else ("a number", _is_finite if bounds else _is_number)
+    texts = [f"{limit.sign} {value:g}" for limit, value in limits]
+    words = f"{noun} {' and '.join(texts)}" if limits else "a finite number" if of_kind is _is_finite else noun
+    metavar = short + "".join(texts).replace(" ", "")
+    if len(limits) == 2:
+        (lower, least), (upper, most) = limits
+        metavar = f"{least:g}{lower.flipped}{short}{upper.sign}{most:g}"
+        if (lower.sign, upper.sign) == (">=", "<="):
+            words = f"{noun} from {least:g} to {most:g}"
+    return Accepted(
+        lambda value: of_kind(value) and all(limit.holds(value, than) for limit, than in limits), words, metavar
+    )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return _is_number(value) and isfinite(value)
+    except OverflowError:  # an integer beyond the range of float
+        return False
