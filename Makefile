@@ -52,9 +52,10 @@ layers: $(VENV)/ready ## what may import what
 lint: style spelling layers ## style, spelling, layers
 
 .PHONY: types
+# pyright looks for the package beside the python that comes first in PATH; its report is shown if a public name lacks a type.
 types: $(VENV)/ready ## mypy --strict; the types of all public names are known to users' type checkers
 	$(BIN)/mypy
-	$(BIN)/python tests/public_types.py
+	@report=$$(PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright --verifytypes levada --ignoreexternal) || { echo "$$report"; exit 1; }
 
 .PHONY: docs
 docs: $(VENV)/ready ## the documentation as a site, in build/site; a link that leads nowhere is an error

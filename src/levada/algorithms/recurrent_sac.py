@@ -94,7 +94,7 @@ class RecurrentCritic(ObservationModule):
 
     def __init__(self, policy: Policy, make_network: Callable[..., RecurrentNet]) -> None:
         super().__init__(policy)
-        self.network = make_network(policy.inner_space, 2 * policy.head.num_params)
+        self.network: RecurrentNet = make_network(policy.inner_space, 2 * policy.head.num_params)
         self.set_precision()
 
     def forward(self, obs: TensorNest, state: Tensor | None, is_first: Tensor) -> tuple[Tensor, Tensor]:

@@ -99,7 +99,7 @@ class Temperature(nn.Module):
 
     def __init__(self, log_alpha: float) -> None:
         super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor([log_alpha]))
+        self.log_alpha: nn.Parameter = nn.Parameter(torch.tensor([log_alpha]))
 
     def forward(self) -> Tensor:
         """Log alpha, ``[1]``."""

@@ -16,7 +16,7 @@ from levada.run.display.printable import printable
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.trust import UntrustedError, why_no_key
 
-KNOWN = {
+KNOWN: dict[str, tuple[str, ...]] = {
     "algorithm_class": ("levada",),
     "env": ("gymnasium", "ale_py"),
     "network": ("levada",),  # and a feature extractor

@@ -25,6 +25,8 @@ from weakref import WeakSet
 
 HANG_S = 60.0
 """Time after which a step is reported, in seconds."""
+START_S = 60.0
+"""Time that a process may take to start and to import its code, in seconds, in addition to its time limit."""
 CLOSE_S = 4.0
 """Time an environment may take to close, in seconds; shorter than that of workers, which are killed."""
 

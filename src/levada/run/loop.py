@@ -45,7 +45,7 @@ from levada.run.summary import Summary, summarize
 from levada.run.until import Until
 from levada.validation import NonNegativeFloat, PositiveInt, check_fields
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -73,16 +73,16 @@ class Monitor:
             began_s: start time of the run by that clock, if it was earlier: start-up is part of the run.
 
         """
-        self.env_steps = 0
-        self.updates = 0
-        self.episodes = 0
-        self.num_started_from_scratch = 0
+        self.env_steps: int = 0
+        self.updates: int = 0
+        self.episodes: int = 0
+        self.num_started_from_scratch: int = 0
         """Number of restarts of a shard or a replay table. Above 0, the result is not that of an undisturbed run."""
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
         self.reported: dict[str, float] = {}
         """Last values reported by learners, by name; values that are not finite are ignored."""
-        self.returns = ReturnHistory()
+        self.returns: ReturnHistory = ReturnHistory()
         """Returns of all episodes."""
         self.notes: list[str] = []
         """Notes shown to the user, each text once."""

@@ -71,7 +71,7 @@ from levada.schedule import (
 from levada.schedule.saving import names_all_versions
 from levada.schedule.shards import stores
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class ClosedError(LevadaError, ValueError):
@@ -275,8 +275,9 @@ class FlowRun:
             explain(error, self.flow.name, firing, {})
             raise  # the firing is still waiting: the next turn tries it again
         self._ready.remove(firing)
-        cpu_s = process_time() - start_cpu_s
-        self._accounts.fired(firing.node, None, firing.number, start_s, perf_counter(), cpu_s)
+        end_s, cpu_s = perf_counter(), process_time() - start_cpu_s
+        self._accounts.fired(firing.node, None, firing.number, start_s, end_s, cpu_s)
+        self._accounts.note_blocked(end_s)
         self._handle(Finished(firing, outputs))
 
     def _work_of(self, node: Node) -> Any:
@@ -328,6 +329,7 @@ class FlowRun:
                 key = (closed.ticket.source, closed.ticket.shard)
                 for fired in spent:
                     self._accounts.fired(fired.node, key[1], fired.number, fired.start_s, fired.end_s, fired.cpu_s)
+                self._accounts.note_blocked(spent[-1].end_s)
                 self._shards[key].did(closed.ticket.number, saved)
                 self._handle(closed)
             case WorkerBegan():

@@ -22,7 +22,7 @@ class InlineWorker:
     def __init__(self, host: ShardHost, shards: tuple[Shard, ...]) -> None:
         self.host = host
         self.shards = shards
-        self.opening = host.open()
+        self.opening: Iterator[HostEvent] = host.open()
         """Opens one shard after the other."""
 
     @property
@@ -59,7 +59,7 @@ class InlineTransport:
         """What `wait` executes or delivers next. None: the most urgent ticket, with all nodes next to the source."""
         self.undelivered: list[Undelivered] = []
         """Events that are held back, in their order."""
-        self.has_failed = False
+        self.has_failed: bool = False
         """Whether the work of a shard raised an error in the last call of `wait`."""
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
@@ -74,7 +74,7 @@ class InlineTransport:
             lambda register: -1,  # no newer weights arrive during a firing
             num_threads=self._num_threads, saves_on_request=True,
         )  # fmt: skip
-        self.worker = InlineWorker(host, tuple(shard for shard, _ in shards))
+        self.worker: InlineWorker = InlineWorker(host, tuple(shard for shard, _ in shards))
         return self.worker
 
     def publish(self, register: str, version: int, weights: Any) -> None:

@@ -14,17 +14,17 @@ class ShardRecord:
     """What the main process knows of a shard, wherever that is."""
 
     def __init__(self, shard: Shard, history: History) -> None:
-        self.shard = shard
+        self.shard: Shard = shard
         self.history = history
         """States after its last tickets."""
         self.last_ticket = history.last_ticket if history.last_ticket >= 0 else None
         """Last ticket completed with its current environments."""
         self.why_not = ""
         """Why it has no state that can be saved; empty if it has."""
-        self.num_items = shard.num_items
-        self.num_failures = 0
+        self.num_items: int = shard.num_items
+        self.num_failures: int = 0
         """Number of consecutive failures."""
-        self.num_blamed = 0
+        self.num_blamed: int = 0
         """Number of those that its state may have caused."""
 
     def did(self, ticket: int, state: Arrays | None) -> None:

@@ -22,7 +22,7 @@ SHARE = 0.05
 LARGEST = 1 << 28
 """Largest size of a state, in bytes. Each is copied several times, mostly in the main process."""
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Snapshots:
@@ -30,7 +30,7 @@ class Snapshots:
 
     def __init__(self, work: Any) -> None:
         self._work = work
-        self.why_not = "" if isinstance(work, Stateful) else f"{type(work).__name__} has no state_dict"
+        self.why_not: str = "" if isinstance(work, Stateful) else f"{type(work).__name__} has no state_dict"
         """Why it cannot be saved; empty if it can."""
         self._num_bytes = 0  # size of the last state
         self._costs_s: deque[float] = deque(maxlen=8)

@@ -12,7 +12,7 @@ from levada.flow.events import Event, Failed, Fired, Instrument, NodeStatistics,
 from levada.flow.graph import Flow
 from levada.schedule import Hub
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 ANEW = "episodes begin anew, with other random numbers, and the result is not that of an undisturbed run"
 """Message for a shard that cannot resume."""
@@ -42,11 +42,10 @@ class Accounts:
         self._start_s = self._noted_s = perf_counter()
 
     def fired(self, node: str, shard: int | None, number: int, start_s: float, end_s: float, cpu_s: float) -> None:
-        """Record a firing; call this before the hub handles it."""
+        """Record a firing. The caller calls `note_blocked` before the hub handles what came of it."""
         self._busy_s[node] += end_s - start_s
         self._cpu_s[node] += cpu_s
         self._num_firings[node] += 1
-        self.note_blocked(end_s)
         self.show(Fired(node, shard, number, start_s, end_s))
 
     def starts_from_scratch(self, source: str, shard: int, why: str) -> None:

@@ -70,7 +70,7 @@ class Threads:
         return place_text("threads", self)
 
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
 """Time that threads have to end, in seconds."""
@@ -139,7 +139,7 @@ class WorkerThread:
         weights: Mapping[str, Versions],
         events: SimpleQueue[tuple[WorkerThread, WorkerEvent]],
     ) -> None:
-        self.shards = tuple(shard for shard, _ in shards)
+        self.shards: tuple[Shard, ...] = tuple(shard for shard, _ in shards)
         self._events = events
         self._given: SimpleQueue[tuple[Ticket, bool] | None] = SimpleQueue()
         self._tickets: list[tuple[Ticket, bool]] = []

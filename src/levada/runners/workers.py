@@ -8,13 +8,13 @@ from time import perf_counter
 
 from levada.flow.errors import LevadaError
 from levada.flow.items import Shard
-from levada.flow.patience import HANG_S
+from levada.flow.patience import HANG_S, START_S
 from levada.flow.state import Arrays
 from levada.runners.saving import ShardKey
 from levada.runners.transport import Transport, Worker, WorkerEvent
 from levada.schedule import Hub, Ticket
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class WorkerError(LevadaError, RuntimeError):
@@ -34,14 +34,19 @@ class WorkerState:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.unopened = {(shard.node, shard.index) for shard in worker.shards}
+        self.unopened: set[tuple[str, int]] = {(shard.node, shard.index) for shard in worker.shards}
         """Shards that it has not opened yet."""
         self.is_busy = False
         """Whether it is doing something slow that is not a hang."""
         self.has_begun = False
         """Whether it got as far as opening its shards."""
-        self.heard_s = perf_counter()
+        self.heard_s: float = perf_counter()
         """Time of its last event, or of the last work that it was given."""
+
+    @property
+    def start_s(self) -> float:
+        """Time that it is granted to start, in seconds: none once it has begun."""
+        return 0.0 if self.has_begun else START_S
 
 
 class Workers:
@@ -106,9 +111,11 @@ class Workers:
             self.kill_the_silent(perf_counter() - self._hang_timeout_s)
 
     def kill_the_silent(self, limit_s: float) -> None:
-        """Kill the workers with work left that were last heard of before `limit_s`, by `time.perf_counter`."""
+        """Kill the workers with work left that were last heard of before `limit_s`, by `time.perf_counter`; `START_S` before, if
+        they have not begun.
+        """
         for state in self.states.values():
-            if self._has_work(state) and state.heard_s <= limit_s:
+            if self._has_work(state) and state.heard_s + state.start_s <= limit_s:
                 state.heard_s = perf_counter()  # its end will be reported
                 self._transport.kill(state.worker, f"after {self._hang_timeout_s:g} s without a sign of life")
 
@@ -116,7 +123,7 @@ class Workers:
         """Return how long to wait for the longest-silent worker, or until the silence is reported."""
         if self._hang_timeout_s is None:
             return None if self._has_reported else HANG_S
-        pending = [state.heard_s for state in self.states.values() if self._has_work(state)]
+        pending = [state.heard_s + state.start_s for state in self.states.values() if self._has_work(state)]
         longest_s = self._hang_timeout_s  # for observers of this run from outside
         return max(0.0, min(pending) + longest_s - perf_counter()) if pending else longest_s
 

@@ -57,28 +57,34 @@ class Hub:
         self.flow = flow
         self._readers = readers(flow.nodes)
         self._stores = stores(flow.edges)
-        self.queues = {channel.name: QueueMachine(channel) for channel in with_turns(topology.channels, flow)}
+        channels = with_turns(topology.channels, flow)
+        self.queues: dict[str, QueueMachine] = {channel.name: QueueMachine(channel) for channel in channels}
         self._into: dict[str, list[QueueMachine]] = {}
         for queue in self.queues.values():
             self._into.setdefault(queue.channel.consumer, []).append(queue)
         keep = versions_to_keep(flow, topology)
-        self.replays = {
-            storage.replay.name: ReplayMachine(storage, keep=_kept(flow, storage, keep))
-            for storage in topology.storages
+        self.replays: dict[str, ReplayMachine] = {
+            each.replay.name: ReplayMachine(each, keep=_kept(flow, each, keep)) for each in topology.storages
         }
-        self.sources = {stage.source: self._source(stage) for stage in topology.shard_stages}
-        self.stages = [StageMachine([flow.nodes[name] for name in stage.nodes]) for stage in topology.consumer_stages]
+        self.sources: dict[str, SourceMachine] = {stage.source: self._source(stage) for stage in topology.shard_stages}
+        self.stages: list[StageMachine] = [
+            StageMachine([flow.nodes[name] for name in stage.nodes]) for stage in topology.consumer_stages
+        ]
         self._stage_of = {name: stage for stage in self.stages for name in stage.machines}
         self._feeds = {
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self.stages
         }
-        self.registers = {name: RegisterMachine(name, keep=number) for name, number in keep.items()}
+        self._samples = {
+            stage: [(m, self.replays[m.node.replay]) for m in stage.machines.values() if m.node.replay is not None]
+            for stage in self.stages
+        }
+        self.registers: dict[str, RegisterMachine] = {name: RegisterMachine(name, keep=n) for name, n in keep.items()}
         self._spared: dict[str, set[int]] = {name: set() for name in flow.registers}
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates."""
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
-        self.before_learners = {name for learner in learners for name in ancestors(flow, learner)}
+        self.before_learners: set[str] = {name for learner in learners for name in ancestors(flow, learner)}
 
     # ---- events
 
@@ -288,12 +294,10 @@ class Hub:
 
     def _draw(self, stage: StageMachine) -> Iterator[Start]:
         """Draw what an idle stage can use from a replay."""
-        for name, machine in stage.machines.items():
-            if machine.node.replay is not None and stage.wants_from(name):
-                replay = self.replays[machine.node.replay]
-                if replay.may_draw():
-                    yield stage.start(machine, draw=replay.draw(machine.node.size, machine.node.minibatch_size))
-                    return
+        for machine, replay in self._samples[stage]:
+            if replay.may_draw() and stage.wants_from(machine.node.name):
+                yield stage.start(machine, draw=replay.draw(machine.node.size, machine.node.minibatch_size))
+                return
 
     def _feed(self, stage: StageMachine) -> None:
         """Take what an idle stage can use from the queues. A busy stage takes nothing: an update would make items older."""
@@ -305,7 +309,7 @@ class Hub:
             for queue in full:
                 policy = queue.channel.policy
                 version = self.versions.get(policy) if policy else None
-                if version is not None:
+                if queue.drops_stale and version is not None:
                     queue.discard_stale(version)
                 if queue.num_waiting < queue.channel.at_once - len(machine.buffers[queue.channel.input_index]):
                     continue

@@ -23,14 +23,14 @@ class ReplayLimiter:
     """Counts inserts and samples of one replay, and decides which side has to wait."""
 
     def __init__(self, *, min_size: int, samples_per_insert: float | None, tolerance: float) -> None:
-        self.filling = min_size
+        self.filling: int = min_size
         """Inserts that require no samples."""
-        self.full_at = min_size
+        self.full_at: int = min_size
         """Number of inserts from which there is enough to sample from."""
         self.samples_per_insert = samples_per_insert
         self.tolerance = tolerance
-        self.inserted = 0
-        self.sampled = 0
+        self.inserted: int = 0
+        self.sampled: int = 0
 
     @property
     def error(self) -> float:

@@ -43,14 +43,16 @@ class QueueMachine(TicketBook):
         self.channel = channel
         self._blocks = channel.queue.blocks
         self._drops_when_full = channel.queue.drops_when_full
+        self.drops_stale: bool = channel.queue.on_stale == "drop" and channel.policy is not None
+        """Whether items that lag more than allowed are to be discarded before any are taken."""
         self._window = channel.window if self._blocks else inf
-        self.names_versions = self._blocks and self.is_ordered
-        self.is_exact = self.names_versions and len(channel.sources) == 1
-        self.per_update = channel.per_update
+        self.names_versions: bool = self._blocks and self.is_ordered
+        self.is_exact: bool = self.names_versions and len(channel.sources) == 1
+        self.per_update: int | None = channel.per_update
         self._debt = dict.fromkeys(channel.sources, 0.0)
         self._returned = 0  # tickets that came back
         self._unpublished = 0  # tickets of consumed items; they come back with the next version
-        self.num_waiting = 0
+        self.num_waiting: int = 0
         """Number of items that are finished but not consumed."""
         self._consumed = 0
         self._lag_max = self._lag_sum = self._lag_count = 0  # of the items that were learned from
@@ -111,9 +113,8 @@ class QueueMachine(TicketBook):
         self._measured = [(header, lag) for header, lag in self._measured if id(header) in left]
 
     def discard_stale(self, version: int) -> None:
-        """Drop items that lag more than allowed behind `version` (only with `on_stale="drop"`)."""
-        if self.channel.queue.on_stale != "drop" or self.channel.policy is None:
-            return
+        """Drop items that lag more than allowed behind `version`, if `drops_stale`."""
+        assert self.drops_stale
         limit = self.channel.queue.max_lag or 0
         for number, items in list(self._waiting.items()):
             if any(self._lag(header, version) > limit for item in items for header in item.headers):

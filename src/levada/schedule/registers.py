@@ -26,7 +26,7 @@ class RegisterMachine:
         """`keep`: number of versions that a ticket can still name, including the newest."""
         self.name = name
         self._versions = deque([0])
-        self.keep = keep
+        self.keep: int = keep
 
     @property
     def newest(self) -> int:

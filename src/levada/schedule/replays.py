@@ -44,8 +44,10 @@ class ReplayMachine(TicketBook):
         """`keep`: number of published versions that can be read at a time."""
         replay: Replay[object] = storage.replay
         super().__init__(replay.name, storage.policy, storage.sources, storage.tickets, replay.order)
-        self.storage, self.replay = storage, replay
-        self.names_versions = self.is_exact = storage.is_exact
+        self.storage = storage
+        self.replay = replay
+        self.names_versions: bool = storage.is_exact
+        self.is_exact: bool = storage.is_exact
         self._keep = keep
         self._limiter = ReplayLimiter(
             min_size=self.replay.min_size,

@@ -64,7 +64,7 @@ class ShardMachine:
         self, nodes: Mapping[str, Node], readers: Readers, stores: Stores, stage: ShardStage, shard: int
     ) -> None:
         """`nodes`, `readers` and `stores` belong to the whole flow."""
-        self.source = stage.source
+        self.source: str = stage.source
         self.shard = shard
         self._readers = readers
         self._stores = stores

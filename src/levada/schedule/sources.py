@@ -39,16 +39,16 @@ class SourceMachine:
         """`registers`: the registers that the source reads, each with its policy."""
         self.stage = stage
         self.channels = channels
-        self.round_robin = any(channel.is_ordered for channel in channels)
+        self.round_robin: bool = any(channel.is_ordered for channel in channels)
         self.tickets: list[list[_Held]] = [[] for _ in range(stage.shards)]
         """Tickets per shard; the first is being worked on."""
         in_replays = bool(channels) and all(channel.counts_inserts for channel in channels)
-        self.counted_at = channels[0].name if in_replays else None
+        self.counted_at: str | None = channels[0].name if in_replays else None
         """Replay at which env steps and episodes are counted. None: they are counted when learned from."""
         self._registers = registers
-        self.num_idle = stage.shards
+        self.num_idle: int = stage.shards
         """Number of shards without a ticket."""
-        self.issued = 0
+        self.issued: int = 0
         """Number of tickets issued, not counting those issued again."""
         self._lost: list[tuple[int, int]] = []  # each with the shard that lost it and gets it again
         self._issued_last = [-1] * stage.shards

@@ -102,7 +102,7 @@ class StageMachine:
         self.machines: Mapping[str, NodeMachine] = {node.name: NodeMachine(node, shard is not None) for node in nodes}
         self._ahead = {name: self._inputs_ahead(name) for name in self.machines}
         self._downstream_first = tuple(m for m in reversed(list(self.machines.values())) if m.buffers)
-        self.num_held = 0
+        self.num_held: int = 0
         """Number of items waiting between nodes."""
         self.busy: str | None = None
         """The node that is firing."""

@@ -42,7 +42,7 @@ class TicketBook(ABC):
         self.policy = policy
         self.tickets = num_tickets
         """Number of tickets in existence."""
-        self.is_ordered = order == "admission"
+        self.is_ordered: bool = order == "admission"
         self._next = 0
         self._lost_numbers: dict[str, list[int]] = {source: [] for source in sources}
         self._making: dict[int, str] = {}

@@ -48,7 +48,7 @@ class Index:
     def __init__(self, replay: Replay[Any], *, capacity: int, seed: int) -> None:
         """`capacity`: capacity of this table, which may be one of several."""
         self.capacity = capacity
-        self.num_inserted = 0
+        self.num_inserted: int = 0
         """Number of entries ever added."""
         self._num_tables = replay.tables
         self._removes_oldest = replay.removal == "fifo"

@@ -47,7 +47,7 @@ class Schedule:
     def __init__(self, flow: Flow) -> None:
         """`flow` must have passed its check."""
         topology, found, stored = derive(flow), readers(flow.nodes), stores(flow.edges)
-        self.hub = Hub(flow, topology)
+        self.hub: Hub = Hub(flow, topology)
         self._shards = {
             (stage.source, shard): ShardMachine(flow.nodes, found, stored, stage, shard)
             for stage in topology.shard_stages

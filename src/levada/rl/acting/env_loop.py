@@ -14,7 +14,7 @@ from levada.flow.state import rng_array, set_rng
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter
 from levada.rl.data.spaces import Array, Nest, allocate, map_nest, named_leaves, write
-from levada.rl.envs.batch import StepResult
+from levada.rl.envs.batch import EnvBatch, StepResult
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
 
@@ -124,15 +124,17 @@ class EnvLoop:
     """The environments of a shard, and the actor that acts in them."""
 
     def __init__(self, task: Task, policy: Policy, num_envs: int, shard: Shard) -> None:
-        self.rng = np.random.default_rng(shard.seed)
-        self.actor = Actor(policy, shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
-        self.envs = task.make(num_envs, shard.num_threads)
+        self.rng: np.random.Generator = np.random.default_rng(shard.seed)
+        self.actor: Actor = Actor(policy, shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
+        self.envs: EnvBatch = task.make(num_envs, shard.num_threads)
         self._reward_clip, self._has_lives = task.reward_clip, task.life_loss
         self._goes_on = list[tuple[int, Array]]()
         self._episodes = EpisodeCounter(num_envs)
         self.obs: Nest = self.envs.reset(shard.seed)
         """Observations that the next actions are chosen by."""
-        self.memory = RecurrentState.allocate((num_envs,), policy.state_size, np.zeros) if policy.state_size else None
+        self.memory: RecurrentState | None = (
+            RecurrentState.allocate((num_envs,), policy.state_size, np.zeros) if policy.state_size else None
+        )
         """Recurrent state; None if the policy is not recurrent."""
 
     def walk(

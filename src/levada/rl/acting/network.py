@@ -67,7 +67,7 @@ class PolicyNetwork:
         self._policy_name = policy.name
         self._num_threads = num_threads
         module = policy.module(seed=0).eval()
-        self.state_size = state_size_of(module.network)
+        self.state_size: int = state_size_of(module.network)
         """Size of the recurrent state per environment; 0 if it is not recurrent."""
         self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
         self._numpy = _numpy_twin(module, self._shapes)

@@ -19,7 +19,7 @@ from levada.flow.errors import LevadaError
 from levada.rl.data.images import has_large_images
 from levada.rl.data.nest import flatten, rebuild
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 _capturing = threading.Lock()
 
 Tensors: TypeAlias = tuple[Tensor, ...]

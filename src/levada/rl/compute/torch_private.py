@@ -28,7 +28,7 @@ __all__ = [
     "FUSED_ADAM", "LINEAR", "NAMES", "RECORDING", "VARIABLE", "DispatchMode", "fused_adam", "has", "onednn_products", "script",
     "trace", "tree_leaves", "tree_map",
 ]  # fmt: skip
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 VARIABLE = "LEVADA_TORCH_PRIVATE"
 """Environment variable of the switch: ``off``, or anything else."""

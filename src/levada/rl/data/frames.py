@@ -49,7 +49,7 @@ class FrameStack:
 
     def __init__(self, space: spaces.Box, num_envs: int) -> None:
         """`space`: space of the stacks, in canonical form."""
-        self.num_frames = space.shape[0]
+        self.num_frames: int = space.shape[0]
         self._stacks: Array = np.zeros((num_envs, *space.shape), space.dtype)
 
     def begin(self, frames: Array) -> Array:

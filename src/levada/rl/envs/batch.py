@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     import gymnasium
     import numpy.typing as npt
-    from gymnasium import spaces
+    from gymnasium import Space, spaces
 
     from levada.rl.data.spaces import Array, Nest
     from levada.rl.envs.observations import Reader
@@ -118,7 +118,7 @@ class EnvBatch:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, name: str | None = None) -> None:
         self._env = env
-        self.name = name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        self.name: str = name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
         self.num_envs: int = env.num_envs
         self._num_steps = 0
         self._seed: int | None = None
@@ -130,15 +130,16 @@ class EnvBatch:
             raw_space, raw_action_space = env.single_observation_space, env.single_action_space
             check_observation_space(raw_space, raw_action_space)
             check_action_space(raw_action_space)
-            self.autoreset_mode = self._declared_mode()
+            self.autoreset_mode: AutoresetMode = self._declared_mode()
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         if isinstance(env.unwrapped, SyncVectorEnv) and self.autoreset_mode is AutoresetMode.SAME_STEP:
             env.unwrapped.envs = [KeepFinalObs(single) for single in env.unwrapped.envs]
-        self.observation_space = canonical_observation_space(raw_space)
-        self.action_space = canonical_action_space(raw_action_space)
-        self.env_observation_space, self.env_action_space = raw_space, raw_action_space
+        self.observation_space: Space[Any] = canonical_observation_space(raw_space)
+        self.action_space: Space[Any] = canonical_action_space(raw_action_space)
+        self.env_observation_space: Space[Any] = raw_space
+        self.env_action_space: Space[Any] = raw_action_space
         self._read = make_reader(raw_space, self.num_envs).read
         self._row_readers: dict[int, Reader] = {}
         self._raw_space = raw_space

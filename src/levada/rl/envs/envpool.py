@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from levada.rl.data.spaces import Array
@@ -34,8 +35,8 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
         self._pool = self._make({})
         self.num_envs = num_envs
         with _bounds_may_be_rounded():
-            self.single_observation_space = self._pool.single_observation_space
-        self.single_action_space = self._pool.single_action_space
+            self.single_observation_space: Space[Any] = self._pool.single_observation_space
+        self.single_action_space: Space[Any] = self._pool.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; with a seed, always the same ones."""

@@ -40,7 +40,8 @@ class Violation(Exception):
 
     def __init__(self, what: str, env_index: int | None = None, *, hint: str = "") -> None:
         super().__init__(what + hint)
-        self.what, self.bare = what + hint, what
+        self.what: str = what + hint
+        self.bare = what
         self.env_index = env_index
 
 

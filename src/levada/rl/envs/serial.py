@@ -52,20 +52,20 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
     """Steps `envs` in order; `failed` is the index of the environment that raised last."""
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
-        self.envs = tuple(envs)
-        self.num_envs = len(self.envs)
+        self.envs: tuple[gymnasium.Env[Any, Any], ...] = tuple(envs)
+        self.num_envs: int = len(self.envs)
         self.failed: int | None = None
         self.at: int | None = None
         """Index of the environment that was stepped or reset last."""
         first = self.envs[0]
-        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode = first.render_mode
-        self.single_observation_space = first.observation_space
-        self.single_action_space = first.action_space
+        self.metadata: dict[str, Any] = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode: str | None = first.render_mode
+        self.single_observation_space: gymnasium.Space[Any] = first.observation_space
+        self.single_action_space: gymnasium.Space[Any] = first.action_space
         check_observation_space(first.observation_space, first.action_space)
         check_action_space(first.action_space)
-        self.observation_space = batch_space(first.observation_space, self.num_envs)
-        self.action_space = batch_space(first.action_space, self.num_envs)
+        self.observation_space: gymnasium.Space[Any] = batch_space(first.observation_space, self.num_envs)
+        self.action_space: gymnasium.Space[Any] = batch_space(first.action_space, self.num_envs)
         for index, env in enumerate(self.envs):
             for kind in ("observation_space", "action_space"):
                 got, expected = getattr(env, kind), getattr(first, kind)

@@ -63,7 +63,7 @@ _MOMENTS = "moments/"
 _RETURN = "return"
 _FIELDS = ("count", "mean", "var")
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class NonFiniteError(LevadaError, ArithmeticError):
@@ -221,9 +221,9 @@ class LiveLearner:
         arrays = {name: buffer.detach().numpy() for name, buffer in modules[POLICY].named_buffers()}
         self._moments = recipe.policy.moments_of(arrays)  # float64; the normalization buffers are float32 copies
         self._rng = np.random.default_rng(seed)
-        self.num_updates = 0
-        self.num_minibatches = 0
-        self.num_transitions = 0
+        self.num_updates: int = 0
+        self.num_minibatches: int = 0
+        self.num_transitions: int = 0
         self._warned = False
         self._num_threads = torch.get_num_threads()  # acting may use a different number
 

@@ -171,7 +171,7 @@ class LiveTorchOptimizer:
         self._params = {name: nn.Parameter(vector.clone()) for name, vector in params.items()}
         self._optimizer = recipe._make(list(self._params.values()))
         self._first = copied({name: self._optimizer.state[param] for name, param in self._params.items()})
-        self.template = self.init()
+        self.template: OptimizerState = self.init()
         zeros = {name: torch.zeros_like(vector) for name, vector in params.items()}
         self.step({name: Part(zeros[name].clone(), zeros[name], own) for name, own in self.template.items()}, 0.0)
         for own in self.template.values():

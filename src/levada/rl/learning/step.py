@@ -42,7 +42,7 @@ GradientOf = Callable[..., tuple[Tensor, Tensor, Tensor]]
 """(parameters ``[P]``, target parameters ``[Q]``, rows, active networks, weight noise) -> gradient ``[P]``, scalars to report
 ``[S]``, and priorities ``[M]``. Rows are an index ``[M]``, or a slice if stacks of frames are assembled already."""
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Layout(NamedTuple):
@@ -87,7 +87,7 @@ class GradientStep:
         self, modules: nn.ModuleDict, loss: Loss, coefficients: Sequence[str], *, targets: Sequence[str] = (),
         weight_noise: WeightNoise | None = None,
     ) -> None:  # fmt: skip
-        self.layout = Layout.of(modules)
+        self.layout: Layout = Layout.of(modules)
         self.stats: tuple[str, ...] = ()
         """Names of the reported scalars, known after the first step."""
         self._modules = modules

@@ -137,7 +137,7 @@ class Vector(nn.Module):
 
     def __init__(self, space: Space[Any]) -> None:
         super().__init__()
-        self.scale = 1.0
+        self.scale: float = 1.0
         self._sizes: tuple[int, ...] = ()
         if isinstance(space, spaces.Discrete):
             self._sizes = (int(space.n),)
@@ -149,7 +149,7 @@ class Vector(nn.Module):
             msg = f"{space} cannot be made a vector, expected Box, Discrete, MultiDiscrete or MultiBinary"
             raise SpaceError(msg)
         assert space.shape is not None
-        self.size = sum(self._sizes) if self._sizes else math.prod(space.shape)
+        self.size: int = sum(self._sizes) if self._sizes else math.prod(space.shape)
         """Length of the vector."""
         self._offsets = np.cumsum([0, *self._sizes[:-1]])
 

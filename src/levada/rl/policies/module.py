@@ -28,6 +28,7 @@ from levada.rl.policies.networks import Images, TensorNest
 from levada.rl.policies.recurrent import Recurrent
 
 if TYPE_CHECKING:
+    from levada.rl.policies.heads.base import ActionHead
     from levada.rl.policies.policy import Policy
 
 NORMALIZED_LIMIT = 10.0
@@ -52,7 +53,7 @@ class ObservationModule(nn.Module):
         self.policy = policy
         self._has_mask = has_action_mask(policy.observation_space)
         leaves = normalized_leaves(policy.observation_space) if policy.normalize_obs else {}
-        self.normalizers = nn.ModuleList(Normalizer(shape) for shape in leaves.values())
+        self.normalizers: nn.ModuleList = nn.ModuleList(Normalizer(shape) for shape in leaves.values())
         self._normalizer_of = {key: index for index, key in enumerate(leaves)}
         self._autocasts = False
 
@@ -99,11 +100,13 @@ class PolicyModule(ObservationModule):
 
     def __init__(self, policy: Policy, network: nn.Module) -> None:
         super().__init__(policy)
-        self.head = policy.head
+        self.head: ActionHead = policy.head
         self.network = network
-        self.returns = Normalizer(()) if policy.normalize_reward else None
+        self.returns: Normalizer | None = Normalizer(()) if policy.normalize_reward else None
         num_stds = self.head.row_size - self.head.num_params
-        self.log_std = nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
+        self.log_std: nn.Parameter | None = (
+            nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
+        )
         self.set_precision()
 
     def forward(self, obs: TensorNest, state: Tensor | None = None, is_first: Tensor | None = None) -> tuple[Any, ...]:
@@ -156,9 +159,9 @@ class Normalizer(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.mean = nn.Buffer(torch.zeros(shape))
-        self.var = nn.Buffer(torch.ones(shape))
-        self.count = nn.Buffer(torch.zeros(()))
+        self.mean: nn.Buffer = nn.Buffer(torch.zeros(shape))
+        self.var: nn.Buffer = nn.Buffer(torch.ones(shape))
+        self.count: nn.Buffer = nn.Buffer(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize, and clip at the limit."""

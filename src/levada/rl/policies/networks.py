@@ -390,7 +390,7 @@ class Images(nn.Module):
         if not isinstance(space, spaces.Box) or not is_image(space):
             msg = f"{space} is no image, expected a uint8 or bool Box of three or four dimensions; did you want MLP?"
             raise SpaceError(msg)
-        self.scale = image_scale(space)
+        self.scale: float = image_scale(space)
         *stack, first, _, last = space.shape
         self._channel_last = last <= first
         height, width = image_sides(space)
@@ -407,7 +407,7 @@ class Images(nn.Module):
             height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
             channels = out
         modules += [nn.Flatten(), linear(channels * height * width, size, gain=math.sqrt(2.0)), nn.ReLU()]
-        self.layers = nn.Sequential(*modules)
+        self.layers: nn.Sequential = nn.Sequential(*modules)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``[N, size]``."""

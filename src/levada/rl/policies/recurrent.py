@@ -107,9 +107,12 @@ class LSTM(nn.Module):
 
     """
 
+    inputs: nn.Linear
+    weight: nn.Parameter
+
     def __init__(self, size: int, rnn_size: int) -> None:
         super().__init__()
-        self.state_size = 2 * rnn_size
+        self.state_size: int = 2 * rnn_size
         self.inputs, self.weight = _gates(size, rnn_size, 4)
         with torch.no_grad():
             assert self.inputs.bias is not None
@@ -135,6 +138,9 @@ class GRU(nn.Module):
     (torch.Size([5, 8]), torch.Size([5, 8]))
 
     """
+
+    inputs: nn.Linear
+    weight: nn.Parameter
 
     def __init__(self, size: int, rnn_size: int) -> None:
         super().__init__()

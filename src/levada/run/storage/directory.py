@@ -54,7 +54,7 @@ from levada.run.storage.strict_json import plain
 from levada.run.storage.trust import is_ours, sign
 from levada.run.summary import Summary
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
@@ -108,7 +108,7 @@ class RunDirectory:
         self.config = config
         self.trust = trust
         """Whether the user trusts its whole content."""
-        self.is_ours = config.is_ours
+        self.is_ours: bool = config.is_ours
         """Whether its settings were written by this user on this machine."""
         self._is_locked = False
         self._written_error: BaseException | None = None

@@ -18,7 +18,7 @@ from levada.runners.processes.ipc.weights_ring import Ring
 from levada.runners.processes.worker.handle import WorkerProcess
 from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class SharedMemoryTransport:

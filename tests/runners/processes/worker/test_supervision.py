@@ -129,7 +129,7 @@ def test_one_that_hangs_is_missed_while_others_have_much_to_say(tmp_path, queue)
 def test_an_inference_that_does_not_answer_is_replaced(monkeypatch, caplog):
     monkeypatch.setattr(place, "ANSWER_S", 0.1)
     flow = samples.small_ppo(0)
-    with Processes(workers=2, inference="worker", hang_timeout_s=1.5, max_restarts=30).open(flow, seed=1) as run:
+    with Processes(workers=2, inference="worker", hang_timeout_s=4.0, max_restarts=30).open(flow, seed=1) as run:
         reach(run, 2)
         os.kill(run.transport.inference_pid, signal.SIGSTOP)
         reach(run, 5)

@@ -33,10 +33,11 @@ class BoxHead(ActionHead):
     """A diagonal Gaussian, whose samples are stored without clipping."""
 
     def __init__(self, space: spaces.Box) -> None:
-        self.space = space
+        self.space: spaces.Box = space
         self._shape = space.shape
-        self.num_params = self._size = math.prod(space.shape)
-        self.row_size = 2 * self._size
+        self._size = math.prod(space.shape)
+        self.num_params: int = self._size
+        self.row_size: int = 2 * self._size
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
         """Return the distribution of actions for `params`."""
@@ -99,7 +100,7 @@ class SquashedBoxHead(BoxHead):
         super().__init__(space)
         self._clips = state_dependent_std
         if state_dependent_std:
-            self.num_params = self.row_size
+            self.num_params: int = self.row_size
         if not space.is_bounded():
             msg = f"tanh_squash=True needs finite bounds, got {space}; did you mean tanh_squash=False?"
             raise SpaceError(msg)

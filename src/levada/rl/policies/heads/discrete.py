@@ -27,8 +27,9 @@ class DiscreteHead(ActionHead):
     """One of n actions, sampled with the Gumbel-max trick."""
 
     def __init__(self, space: spaces.Discrete) -> None:
-        self.space = space
-        self.num_params = self.row_size = int(space.n)
+        self.space: spaces.Discrete = space
+        self.num_params: int = int(space.n)
+        self.row_size: int = self.num_params
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
         """Return the distribution of actions for `params`."""
@@ -61,9 +62,10 @@ class MultiDiscreteHead(ActionHead):
     """One action per set. Sets are padded to the largest; the noise of the padding is -inf, so it is never chosen."""
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
-        self.space = space
+        self.space: spaces.MultiDiscrete = space
         self._sizes = tuple(int(size) for size in space.nvec)
-        self.num_params = self.row_size = sum(self._sizes)
+        self.num_params: int = sum(self._sizes)
+        self.row_size: int = self.num_params
         sizes = np.array(self._sizes)
         rank = np.arange(sizes.max())
         offsets = np.cumsum(sizes) - sizes
@@ -106,8 +108,9 @@ class MultiBinaryHead(ActionHead):
     """Independent binary actions, 1 where the logit exceeds logistic noise."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
-        self.space = space
-        self.num_params = self.row_size = math.prod(space.shape)
+        self.space: spaces.MultiBinary = space
+        self.num_params: int = math.prod(space.shape)
+        self.row_size: int = self.num_params
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
         """Return the distribution of actions for `params`."""

@@ -32,10 +32,11 @@ class ValueHead(ActionHead):
         if not isinstance(space, spaces.Discrete):
             msg = f"a policy that acts by values needs a Discrete action space, got {space}"
             raise SpaceError(msg)
-        self.space = space
-        self.kind = kind or MeanValues()
+        self.space: spaces.Discrete = space
+        self.kind: ValueKind = kind or MeanValues()
         self.dueling = dueling
-        self.num_params = self.row_size = (int(space.n) + dueling) * self.kind.num_atoms
+        self.num_params: int = (int(space.n) + dueling) * self.kind.num_atoms
+        self.row_size: int = self.num_params
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Any:
         """Return the action values; there is no distribution."""

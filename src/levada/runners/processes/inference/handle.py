@@ -21,7 +21,7 @@ Inference: TypeAlias = Literal["sampler", "learner", "worker"]
 ANSWER_S = 1.0
 """Seconds within which a server must answer when a process that called it hangs."""
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class InferencePlace:
@@ -31,7 +31,7 @@ class InferencePlace:
         self, where: Literal["learner", "worker"], rings: Mapping[str, Ring], *, num_threads: int, is_batched: bool
     ) -> None:
         here, there = socket.socketpair()
-        self.control = Wire(here, Pong)
+        self.control: Wire = Wire(here, Pong)
         self._place: Any
         if where == "worker":
             with there:  # a daemon: it forks nothing

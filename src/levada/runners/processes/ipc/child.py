@@ -69,7 +69,7 @@ class Child:
             self._why = f"while it was being started ({type(error).__name__})"
         finally:
             sealed.segment.seal()
-        self.sentinel = self._watch()
+        self.sentinel: int = self._watch()
         """Descriptor for selectors: readable once the process has ended, even if its children are still running."""
 
     @property

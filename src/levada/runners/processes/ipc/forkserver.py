@@ -180,6 +180,6 @@ if (
 ) is not None:  # this is the forkserver: it ends after all processes it serves
     os.dup2(2, 1)  # stdout belongs to the main process: output of user code in the children goes to stderr
     _shield = _Shield()
-    _parent, _, _folder = _known.partition(" ")  # the parent may already have been killed
+    _parent, _space, _folder = _known.partition(" ")  # the parent may already have been killed
     if _folder:
         atexit.register(_remove, _folder, int(_parent))

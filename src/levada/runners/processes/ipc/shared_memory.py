@@ -30,7 +30,7 @@ class Segment:
         """Use `create` or `open` instead. The segment closes the descriptor."""
         self.size = size
         self._descriptor = descriptor
-        self.memory = mmap.mmap(descriptor, size)
+        self.memory: mmap.mmap = mmap.mmap(descriptor, size)
 
     @classmethod
     def create(cls, size: int) -> Segment:
@@ -76,12 +76,12 @@ class Arena:
 
     def __init__(self, segment: Segment, start: int = 0, size: int | None = None) -> None:
         self.segment = segment
-        self.size = segment.size - start if size is None else size
+        self.size: int = segment.size - start if size is None else size
         """Size in bytes."""
         self._first = start
-        self.used = 0
+        self.used: int = 0
         """Bytes allocated."""
-        self.wanted = 0
+        self.wanted: int = 0
         """Bytes requested, including those for which there was no room."""
         self._bytes = np.frombuffer(segment.memory, np.uint8)
         self._view = memoryview(segment.memory)

@@ -33,7 +33,7 @@ class Slot:
         self.number = number
         self.segment_number = segment_number
         self.arena = arena
-        self.empty = arena.empty
+        self.empty: Callable[[int | tuple[int, ...], Any], np.ndarray] = arena.empty
         """Allocate an array in the slot."""
 
 

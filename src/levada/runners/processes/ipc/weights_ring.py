@@ -74,7 +74,7 @@ class Ring:
     def __init__(self, num_versions: int, weights: Any, version: int = 0) -> None:
         """Create a ring for `num_versions` versions of weights of this size, which are the first version."""
         size = _room_for(weights)
-        self.place = RingPlace(num_versions + 1, size)  # one more, for writing
+        self.place: RingPlace = RingPlace(num_versions + 1, size)  # one more, for writing
         self._segment = Segment.create(self.place.size)
         self._head = _Head(self._segment, self.place)
         self._head.newest[0] = _NONE

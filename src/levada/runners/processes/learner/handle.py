@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_info
 from levada.flow.errors import DeploymentError, FlowWarning
 from levada.flow.events import Emptied, Event, Failed, Instrument, Report, Statistics
 from levada.flow.graph import Flow
-from levada.flow.patience import tell
+from levada.flow.patience import START_S, tell
 from levada.flow.state import RunState
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
 from levada.runners.processes.ipc.errors import unpack_error
@@ -36,10 +36,8 @@ from levada.runners.workers import WorkerError
 if TYPE_CHECKING:
     from levada.flow.deployment import Deployment
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
-START_S = 60.0
-"""Seconds in which the process may load, with `hang_timeout_s`, before its first sign of life."""
 PATIENCE = 1.5
 """Multiple of `hang_timeout_s` that the process may be silent: it must first notice itself that one of its workers hangs."""
 

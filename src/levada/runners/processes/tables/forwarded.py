@@ -15,7 +15,7 @@ class Origin:
     """The segments of one worker, for other processes that map them."""
 
     def __init__(self) -> None:
-        self.number = next(_numbers)
+        self.number: int = next(_numbers)
         """Unique among the workers of this process."""
         self._segments: dict[int, tuple[int, int]] = {}
 

@@ -44,7 +44,7 @@ from levada.runners.processes.tables.server import keep
 from levada.runners.tables import TableLostError, TableRecipe
 from levada.runners.workers import WorkerError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class TableProcesses:
@@ -96,7 +96,7 @@ class RemoteTable:
 
     def __init__(self, recipe: TableRecipe, hang_timeout_s: float | None) -> None:
         self.recipe = recipe
-        self.num_failures = 0
+        self.num_failures: int = 0
         """Number of failures since the last draw."""
         self._hang_timeout_s = hang_timeout_s
         self._generation = 0
@@ -107,7 +107,7 @@ class RemoteTable:
     def start(self) -> None:
         """Start the process, with an empty table."""
         self._generation += 1
-        self.how_it_ended = ""
+        self.how_it_ended: str = ""
         """How the process ended, in words; empty while it runs."""
         self._exchange, self._shown = Exchange(), ShownMemory()
         self._known: set[tuple[int, int]] = set()

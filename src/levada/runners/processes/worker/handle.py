@@ -51,9 +51,9 @@ class WorkerProcess:
             forwarded: replays whose tables are in other processes.
 
         """
-        self.shards = tuple(shard for shard, _ in shards)
+        self.shards: tuple[Shard, ...] = tuple(shard for shard, _ in shards)
         here, there = socket.socketpair()
-        self.wire = Wire(here, FromWorker)
+        self.wire: Wire = Wire(here, FromWorker)
         self._slots = Slots(self._free)
         self._forwarded = forwarded
         self._origin = Origin()

@@ -24,7 +24,7 @@ from levada.runners.processes.worker.messages import Begin, Free, Made, MadeItem
 from levada.runners.shard_host import ShardHost
 from levada.runners.transport import HostEvent, Plan, ShardFailed, TicketDone, WorkerBegan, WorkerBusy
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 OOM_SCORE = 500
 """OOM score, of 1,000: how readily the kernel kills a worker when memory runs out."""
