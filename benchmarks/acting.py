@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.threads import set_threads
-from levada.rl.policies.networks import NumpyLayers, dense_layers
+from levada.rl.policies.layers import NumpyLayers, dense_layers
 
 NUM_TURNS = 100
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from levada.algorithms.ppo import PPO
 from levada.flow import Shard
-from levada.rl.compute.device import find_device, synchronize
+from levada.rl.compute.device import find_device
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import LiveLearner
@@ -72,6 +72,12 @@ def by_hand(hp: PPO, task: Task, batch: Transitions) -> Callable[[], None]:
             adam.step()
 
     return update
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def utilization(device: torch.device) -> float | None:

@@ -32,7 +32,7 @@ class Lock(gymnasium.Env[Any, Any]):
 
     def __init__(self, num_digits: int = 12, level_file: str | None = None) -> None:
         self.digits = np.random.default_rng(0).integers(4, size=num_digits)
-        # read anew at each reset; without a file, always the whole lock
+        # read again at each reset; without a file, always the whole lock
         self.level = np.array([num_digits]) if level_file is None else np.memmap(level_file, np.int64, "r", shape=1)
         self.observation_space = spaces.Discrete(num_digits + 1)
         self.action_space = spaces.Discrete(4)

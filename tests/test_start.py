@@ -121,7 +121,7 @@ def test_the_same_seed_from_the_same_weights_is_the_same_run_and_is_resumed_bit_
     shutil.rmtree("half/checkpoints")  # as if it had been killed before the first one
     (levada.load("whole").path / "checkpoints").rename("kept")
     (Path("half") / "checkpoints").mkdir()
-    with pytest.warns(UserWarning, match="begins anew"):
+    with pytest.warns(UserWarning, match="starts from scratch"):
         again = levada.resume("half", until="updates=4", display="quiet")
     assert again.summary.params_sha256 == whole.summary.params_sha256
 

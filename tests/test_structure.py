@@ -31,10 +31,12 @@ def file_of(module: str) -> Path:
 
 def at_import(module: str) -> set[str]:
     """Modules of levada that a module imports when it is imported itself."""
-    graph, lines = imports(), file_of(module).read_text("utf-8").splitlines()
+    graph, tree = imports(), ast.parse(file_of(module).read_text("utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    later = {line for node in functions for line in range(node.lineno, (node.end_lineno or 0) + 1)}
     found = graph.find_modules_directly_imported_by(module)
     details = {name: graph.get_import_details(importer=module, imported=name) for name in found}
-    return {name for name, some in details.items() if any(lines[one["line_number"] - 1][0] != " " for one in some)}
+    return {name for name, some in details.items() if any(one["line_number"] not in later for one in some)}
 
 
 def closure(module: str) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
-from annotated_types import Ge, Interval
+from annotated_types import Ge, Interval, MinLen, MultipleOf, Predicate
 
 import levada as lv
 from levada.algorithms.algorithm import Algorithm
@@ -147,3 +147,23 @@ def test_the_help_shows_the_ranges(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for words in ("--num-envs INT>=1", "--clip-range FLOAT>0", "--gae-lambda 0<=FLOAT<=1", "--target-kl FLOAT>0|None"):
         assert words in shown
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Annotated[int, MultipleOf(2)],
+        Annotated[float, Predicate(bool)],
+        Annotated[int | None, Ge(1)],
+        Annotated[int, MinLen(1)],
+    ],
+)
+def test_a_constraint_that_is_not_understood_is_refused(hint: Any) -> None:
+    with pytest.raises(TypeError, match="expected limits of an int or a float"):
+        accepted(hint)
+
+
+def test_an_integer_in_a_field_of_floats_becomes_a_float() -> None:
+    config = lv.PPO(learning_rate=1, max_grad_norm=1, discount=1)
+    assert [repr(x) for x in (config.learning_rate, config.max_grad_norm, config.discount)] == ["1.0"] * 3
+    assert type(config.num_envs) is int

@@ -54,7 +54,7 @@ _SAME_IN_ALL: Final[Mapping[str, object]] = {
 _IMPALA: Final[Mapping[str, object]] = {
     **_SAME_IN_ALL,
     "num_rollouts": 1,
-    "minibatch_size": 320,
+    "microbatch_size": 320,
     "anneal_steps": None,
     "on_new_weights": "continue",
     "clip_rho": 1.0,

@@ -121,7 +121,7 @@ def problems(found: Mapping[str, str]) -> list[str]:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Differences between machines that can change bits, in words. Models of processors of one maker do not count."""
+    """Differences between machines that can change bits, in words. Models of processors of one vendor do not count."""
     makers = {"maker": (then.get("processor", "").split(" ")[0], now["processor"].split(" ")[0])}
     levels = {name: (then.get(name, ""), level) for name, level in now.items() if name != "processor"}
     return [f"{name} {old}, now {new}" for name, (old, new) in (makers | levels).items() if old != new]

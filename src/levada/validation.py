@@ -25,24 +25,17 @@ from math import isfinite
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Interval, MinLen, Predicate
+from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Interval, MinLen, Predicate
 
 PositiveInt: TypeAlias = Annotated[int, Ge(1)]
-"""An integer >= 1."""
 NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
-"""An integer >= 0."""
+# a number with any of these limits is finite
 UnitFloat: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
-"""A number from 0 to 1."""
 PositiveUnitFloat: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
-"""A number above 0, and at most 1."""
 PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
-"""A finite number > 0."""
 NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
-"""A finite number >= 0."""
 FiniteFloat: TypeAlias = Annotated[float, Predicate(isfinite)]
-"""A finite number."""
 Text: TypeAlias = Annotated[str, MinLen(1)]
-"""A string that is not empty."""
 
 
 class Accepted(NamedTuple):
@@ -56,24 +49,22 @@ class Accepted(NamedTuple):
     """Placeholder on the command line: `INT>=1`."""
     choices: tuple[Any, ...] = ()
     """All of them, if they can be listed."""
+    is_float: bool = False
+    """Whether numbers among them are floats, so that an integer stands for one."""
 
 
 def check_fields(config: Any, error: type[Exception], owner: str | None = None) -> None:
-    """Check the fields of a dataclass instance. Fields whose annotations say nothing that can be checked are skipped.
-
-    Args:
-        config: the instance.
-        error: exception to raise.
-        owner: name in the message; by default that of the class. Empty: the field's name alone.
-
-    Raises:
-        error: the first field, in the order of declaration, with a value that its annotation excludes.
-
+    """Raise `error` for the first field of a dataclass instance with a value that its annotation excludes. Fields whose
+    annotations say nothing that can be checked are skipped. An integer in a field of floats becomes a float, so that a
+    configuration equals itself once it was saved and read. `owner`: name in the message; by default that of the class. Empty:
+    the field's name alone.
     """
     for name, accepted in accepted_by(type(config)).items():
         value = getattr(config, name)
         if not accepted.check(value):
             raise error(message(type(config).__name__ if owner is None else owner, name, value, accepted.words))
+        if accepted.is_float and type(value) is int:
+            object.__setattr__(config, name, float(value))  # the class may be frozen
 
 
 def message(owner: str, name: str, value: Any, expected: str) -> str:
@@ -167,8 +158,9 @@ def _either(kinds: list[Accepted]) -> Accepted:
     kinds = sorted(kinds, key=lambda kind: kind.choices == (None,))  # None comes last
     words = ", or ".join(kind.words for kind in kinds)
     return Accepted(
-        lambda value: any(kind.check(value) for kind in kinds), words, "|".join(kind.metavar for kind in kinds)
-    )
+        lambda value: any(kind.check(value) for kind in kinds), words, "|".join(kind.metavar for kind in kinds),
+        is_float=any(kind.is_float for kind in kinds),
+    )  # fmt: skip
 
 
 def _sequence(item: Accepted | None) -> Accepted | None:
@@ -196,21 +188,18 @@ _LIMITS = {
 }
 
 
-def _limits(bounds: tuple[Any, ...]) -> list[tuple[_Limit, Any]]:
-    """Limits of a number, the lower one first."""
-    given = [(name, getattr(bound, name, None)) for name in _LIMITS for bound in bounds]
-    return [(_LIMITS[name], value) for name, value in given if value is not None]
-
-
 def _bounded(kind: Any, bounds: tuple[Any, ...]) -> Accepted | None:
     """A number or a text."""
+    _require_known(kind, bounds)
     if kind is str:
         least = max((bound.min_length for bound in bounds if isinstance(bound, MinLen)), default=0)
         words = "a name" if least else "text"
         return Accepted(lambda value: isinstance(value, str) and len(value) >= least, words, "STR")
     if kind not in (int, float):
         return None
-    limits, short = _limits(bounds), kind.__name__.upper()
+    given = [(name, getattr(bound, name, None)) for name in _LIMITS for bound in bounds]
+    limits = [(_LIMITS[name], value) for name, value in given if value is not None]  # the lower one first
+    short = kind.__name__.upper()
     noun, of_kind = ("an integer", _is_integer) if kind is int else ("a number", _is_finite if bounds else _is_number)
     texts = [f"{limit.sign} {value:g}" for limit, value in limits]
     words = f"{noun} {' and '.join(texts)}" if limits else "a finite number" if of_kind is _is_finite else noun
@@ -221,8 +210,22 @@ def _bounded(kind: Any, bounds: tuple[Any, ...]) -> Accepted | None:
         if (lower.sign, upper.sign) == (">=", "<="):
             words = f"{noun} from {least:g} to {most:g}"
     return Accepted(
-        lambda value: of_kind(value) and all(limit.holds(value, than) for limit, than in limits), words, metavar
-    )
+        lambda value: of_kind(value) and all(limit.holds(value, than) for limit, than in limits), words, metavar,
+        is_float=kind is float,
+    )  # fmt: skip
+
+
+def _require_known(kind: Any, bounds: tuple[Any, ...]) -> None:
+    """Refuse constraints of annotated-types that are not checked here, rather than ignore them."""
+    for bound in bounds:
+        if isinstance(bound, BaseMetadata | GroupedMetadata):
+            is_limit = kind in (int, float) and any(getattr(bound, name, None) is not None for name in _LIMITS)
+            is_finite = kind is float and bound == Predicate(isfinite)
+            if not (is_limit or is_finite or (kind is str and isinstance(bound, MinLen))):
+                msg = (
+                    f"{bound} of {kind}: expected limits of an int or a float, Predicate(isfinite), or MinLen of a str"
+                )
+                raise TypeError(msg)
 
 
 def _is_integer(value: Any) -> bool:

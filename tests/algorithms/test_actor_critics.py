@@ -54,7 +54,7 @@ def test_they_learn_cartpole(hp: RolloutAlgorithm) -> None:
 def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
     """CartPole's episodes end in the middle, so parts count for different numbers of transitions."""
     whole, parts = (
-        run(A2C(**SMALL, shards=2, minibatch_size=size, compile=False), updates=5)[1] for size in (None, 16)
+        run(A2C(**SMALL, shards=2, microbatch_size=size, compile=False), updates=5)[1] for size in (None, 16)
     )
     for name, array in whole.items():
         np.testing.assert_allclose(parts[name], array, rtol=1e-4, atol=1e-6)
@@ -164,7 +164,7 @@ def test_a_truncated_episode_is_worth_its_last_observation_after_all_that_was_se
 
 @pytest.mark.parametrize("hp", [
     PPO(num_envs=4, num_steps=8, minibatch_size=16, rnn_type="gru", rnn_size=8, shards=2),
-    A2C(num_envs=4, num_steps=8, minibatch_size=16, rnn_type="lstm", rnn_size=8, shards=2),
+    A2C(num_envs=4, num_steps=8, microbatch_size=16, rnn_type="lstm", rnn_size=8, shards=2),
     IMPALA(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, max_lag=1, order="admission"),
     APPO(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, max_lag=1, order="admission"),
 ], ids=lambda hp: type(hp).__name__)  # fmt: skip

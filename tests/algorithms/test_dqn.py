@@ -173,7 +173,7 @@ def test_a_run_from_the_command_on(tmp_path: Path) -> None:
         if saves:
             resumed = lv.resume(first.path, until="updates=60", display="quiet")
         else:
-            with pytest.warns(CheckpointWarning, match="replay is filled anew"):
+            with pytest.warns(CheckpointWarning, match="replay is refilled"):
                 resumed = lv.resume(first.path, until="updates=60", display="quiet")
         assert (resumed.summary.params_sha256 == whole.summary.params_sha256) is saves
         assert resumed.summary.updates == 60

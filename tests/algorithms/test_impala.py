@@ -104,7 +104,7 @@ def expected(hp: IMPALA, now: Table, slow: Table | None, batch: Mapping[str, Ten
         value_loss += 0.5 * (weight * (vs - values[:-1]) ** 2).sum()
         entropy += (weight * -(np.exp(log_pi) * log_pi).sum(-1)[obs[:-1]]).sum()
         if isinstance(hp, APPO):
-            ratio = np.minimum(np.exp(log_mu - target), hp.clip_is) * np.exp(taken - log_mu)
+            ratio = np.minimum(np.exp(log_mu - target), hp.clip_importance) * np.exp(taken - log_mu)
             clipped = np.clip(ratio, 1 - hp.clip_range, 1 + hp.clip_range)
             policy_loss -= (weight * np.minimum(ratio * advantage, clipped * advantage)).sum()
         else:

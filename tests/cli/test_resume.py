@@ -96,7 +96,7 @@ def test_a_run_whose_environments_cannot_be_saved_says_so(shell):
     done = shell("resume run --until updates=5")
     assert done.code == 0
     assert (
-        "levada: warning: run goes on, but not bit for bit as it would have: episodes begin anew in rollout 0 (LunarLander is "
+        "levada: warning: run goes on, but not bit for bit as it would have: episodes start over in rollout 0 (LunarLander is "
         "pickled by its arguments (gymnasium's EzPickle), so its state would be lost)"
     ) in done.err
     assert levada.load("run").summary.updates == 5
@@ -110,7 +110,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(shell, ex
             file.unlink()
         path.rmdir()
     done = shell("resume run")
-    assert "warning: run has no checkpoint: it ended before the first one was due, and begins anew" in done.err
+    assert "warning: run has no checkpoint: it ended before the first one was due, and starts from scratch" in done.err
     assert levada.load("run").summary.params_sha256 == expected.params_sha256
 
 

@@ -82,7 +82,7 @@ def test_a_shard_that_began_anew_is_said():
     again.restore(monitor.state())
     found = summarize(IDENTITY, again, statistics(), params_sha256="cd" * 32, stopped_by="steps=80")
     assert found.num_started_from_scratch == 2
-    assert "| 2 x a shard or a table began anew: not the result of an undisturbed run |" in summary_text(found)
+    assert "| 2 x a shard or a table started over: not the result of an undisturbed run |" in summary_text(found)
 
 
 def test_the_moment_of_solving_is_said():

@@ -85,7 +85,6 @@ def test_what_runs_free_goes_on_too():
         assert channel.lag["policy"].max <= 2
 
 
-@pytest.mark.filterwarnings("ignore:shard 1 of 'rollout' begins anew")
 def test_a_shard_whose_state_cannot_be_restored_begins_anew():
     flow = samples.small_ppo(1)
     _, state = until(flow, Inline(), HALF)

@@ -14,12 +14,12 @@ from levada.schedule import (
     Firing,
     Forget,
     Insert,
+    Notify,
     Output,
     Publish,
     Reprioritize,
     Start,
     TableLost,
-    Tell,
 )
 from levada.testing import ToyLearner, toy_source
 from levada.testing.schedule import Lost, Schedule
@@ -183,7 +183,7 @@ class Execution:
                 self.story.append(("priorities", instruction.draw.number, instruction.draw.entries))
                 assert instruction.draw.entries == instruction.draw.number
 
-            elif isinstance(instruction, Tell):
+            elif isinstance(instruction, Notify):
                 self.tell(instruction.event)
 
     def tell(self, event: Event) -> None:

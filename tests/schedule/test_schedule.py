@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from levada.flow import Consumed, Dropped, Flow, FlowError, LevadaInternalError, Published, Queue
-from levada.schedule import Begin, Finished, Firing, Hub, Instruction, Output, Publish, ShardsLost, Start, Tell
+from levada.schedule import Begin, Finished, Firing, Hub, Instruction, Notify, Output, Publish, ShardsLost, Start
 from levada.testing import Executor, ToyLearner, toy_flow, toy_source
 from levada.testing.executor import STRAGGLER
 from levada.testing.schedule import Lost, Schedule
@@ -40,19 +40,19 @@ def test_synchronous_training_step_by_step():
     assert list(schedule.hub.blocked()) == [("rollout", "rollout->batch", 1)]
     answer = finish(schedule, first)
     assert started(answer) == ["batch, firing 1"]
-    assert [tell.event.header.ticket for tell in answer if isinstance(tell, Tell)] == [0, 1]
+    assert [tell.event.header.ticket for tell in answer if isinstance(tell, Notify)] == [0, 1]
     (learn,) = firings(finish(schedule, *firings(answer)))
     answer = finish(schedule, learn)
     assert [type(instruction).__name__ for instruction in answer] == [
-        "Tell",
+        "Notify",
         "Publish",
         "Forget",
-        "Tell",
+        "Notify",
         *["Start"] * 3,
     ]
     assert [(header.ticket, header.shard) for header in answer[0].event.headers] == [(0, 0), (1, 1)]
     assert answer[1] == Publish("weights", 1, "weights")
-    assert answer[3] == Tell(Published("weights", 1))
+    assert answer[3] == Notify(Published("weights", 1))
     report, *rollouts = firings(answer)
     assert report.node == "report"
     assert [(rollout.ticket, rollout.reads[0].version) for rollout in rollouts] == [(2, 1), (3, 1)]
@@ -172,7 +172,7 @@ def test_every_dropped_item_is_told():
 
     class Listening(Executor):
         def _follow(self, instruction: Instruction) -> None:
-            if isinstance(instruction, Tell):
+            if isinstance(instruction, Notify):
                 told.append(instruction.event)
             super()._follow(instruction)
 

@@ -87,7 +87,7 @@ def test_a_crafted_state_of_environments_is_never_opened(here, shell, monkeypatc
     levada.load("run")
     done = shell("resume run --until updates=6 --fresh-episodes")
     assert done.code == 0
-    assert "episodes begin anew in rollout 0 (fresh episodes were asked for)" in done.err
+    assert "episodes start over in rollout 0 (fresh episodes were asked for)" in done.err
     assert not (here / "executed").exists()
 
 

@@ -340,7 +340,7 @@ SETTINGS = [
     ({"on": "processes:1000000"}, "Processes: workers is 1000000, expected at most"),
     ({"on": "threads:1000000"}, "Threads: workers is 1000000, expected at most 1024"),
     ({"until": "updates=-1"}, "updates"),
-    ({"env_kwargs": ["steps=1"]}, "env_kwargs was saved as ['steps=1'], expected names with values"),
+    ({"env_kwargs": ["steps=1"]}, "env_kwargs was saved as ['steps=1'], expected a mapping"),
 ]
 
 
@@ -495,7 +495,7 @@ def test_reasons_from_a_checkpoint_are_shown_as_text(here, shell):
         flow.update(shards=[], unsaved=[["rollout", 0, STEERS]], is_exact=False)
 
     hostile_runs.edit_meta(here / "run", change)
-    with pytest.warns(checkpoint.CheckpointWarning, match="episodes begin anew in rollout 0") as caught:
+    with pytest.warns(checkpoint.CheckpointWarning, match="episodes start over in rollout 0") as caught:
         levada.resume("run", until="updates=5", display="quiet")
     assert all(harmless(str(warning.message)) for warning in caught)
 

@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium import Space
 from torch import Tensor, nn
 
-from levada.rl.policies.networks import Dense, NumpyLayers, Vector, dense_layers
+from levada.rl.policies.layers import Dense, NumpyLayers, Vector, dense_layers
 
 
 class SharedStack(nn.Module):

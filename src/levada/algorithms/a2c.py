@@ -4,8 +4,8 @@
         ^                                                      |
         +----------------------- [weights] <-------------------+
 
-Each batch gives one gradient step. `minibatch_size` computes its gradient in parts and sums them: the same gradient, in less
-memory.
+Each batch gives one gradient step. With `microbatch_size`, its gradient is accumulated over parts of the batch: the same
+gradient, in less memory.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from levada.validation import PositiveInt, UnitFloat
 class A2C(RolloutAlgorithm):
     """Configuration of A2C."""
 
-    minibatch_size: PositiveInt | None = None
-    """Number of transitions whose gradient is computed at a time; gradients are summed over the update. Must divide shards *
-    num_envs * num_steps. None: all."""
+    microbatch_size: PositiveInt | None = None
+    """Gradient accumulation: number of transitions whose gradient is computed at a time; must divide shards * num_envs *
+    num_steps. Smaller values need less memory for activations, and give the same gradient up to rounding. None: the whole
+    batch."""
     gae_lambda: UnitFloat = 1.0
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.minibatch_size is not None:
+        if self.microbatch_size is not None:
             product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
-            require_divides(self, "minibatch_size", self.shards * self.num_envs * self.num_steps, product)
+            require_divides(self, "microbatch_size", self.shards * self.num_envs * self.num_steps, product)
 
     def flow(self, task: Task) -> Flow:
         """Sample, estimate advantages, batch, learn, publish."""
@@ -48,7 +49,7 @@ class A2C(RolloutAlgorithm):
         learner = self.learner(
             policy,
             A2CLoss(self),
-            microbatch_size=self.minibatch_size,
+            microbatch_size=self.microbatch_size,
             sequence_length=self.num_steps,
         )
 

@@ -27,7 +27,7 @@ class A3C(RolloutAlgorithm):
     """Configuration of A3C."""
 
     shards: PositiveInt = 4
-    """Number of logical samplers, each with its own environments. More shards can use more cores and make gradients older."""
+    """Number of shards: samplers, each with its own environments. More shards can use more cores and make gradients older."""
     max_lag: NonNegativeInt = 8
     """Maximum number of updates between the weights a gradient was computed with and the weights it is applied to."""
     gae_lambda: UnitFloat = 1.0

@@ -43,7 +43,6 @@ class Algorithm(metaclass=ConfigType):
 
         Raises:
             ConfigError: a value is invalid.
-
         """
         check_fields(self, ConfigError)
 

@@ -1,4 +1,4 @@
-"""Ape-X DDPG: many samplers and one learner with a prioritized replay (Horgan et al. 2018, arXiv 1803.00933, section 4.2).
+"""Ape-X DDPG: many samplers and one learner with a prioritized replay (Horgan et al. 2018, arXiv 1803.00933, section 3.2).
 
 This is `levada.algorithms.ddpg` with asynchronous samplers, as in `levada.algorithms.apex_dqn`. The samplers have no critic,
 so a new transition enters the replay with the largest priority so far.

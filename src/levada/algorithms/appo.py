@@ -5,8 +5,8 @@
         ^                                                                 |
         +---------------------------- [weights] <-------------------------+
 
-The surrogate is clipped around the target policy, a periodically updated copy of the policy, and not around the many behavior
-policies. A batch can therefore be used for more than one epoch.
+The surrogate is clipped around the target policy, a periodically updated copy of the policy, and not around the behavior
+policies, which differ between rollouts. A batch can therefore be used for more than one epoch.
 """
 
 from __future__ import annotations
@@ -34,30 +34,27 @@ class APPO(IMPALA):
     """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
     it."""
     target_update_interval: PositiveInt = 1
-    """Number of updates between copies of the policy to the target policy. Larger values hold the policy back for longer."""
+    """Number of updates between copies of the policy to the target policy. With larger values the policy stays close to an
+    older one."""
     clip_range: PositiveFloat = 0.2
     """Clip range epsilon of the probability ratio to the target policy."""
-    clip_is: PositiveFloat = 2.0
+    clip_importance: PositiveFloat = 2.0
     """Upper limit of the importance ratio between the behavior policy and the target policy."""
 
     def make_learner(self, policy: Policy) -> Learner:
         """Make the learner."""
         return self.sequence_learner(
-            policy,
-            APPOLoss(self),
-            num_epochs=self.num_epochs,
-            targets=("policy",),
-            target_update_interval=self.target_update_interval,
-            target_update_unit="updates",
-        )
+            policy, APPOLoss(self), num_epochs=self.num_epochs, targets=("policy",),
+            target_update_interval=self.target_update_interval, target_update_unit="updates",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class APPOLoss:
-    """Clipped surrogate around the target policy, with V-trace (arXiv 1912.00167, section 3).
+    """Clipped surrogate around the target policy, with V-trace (arXiv 1912.00167, section 3.1).
 
-    With R = min(mu / pi', clip_is) * pi / mu for the policy pi, target policy pi' and behavior policy mu: the policy loss is
-    -mean(min(R A, clip(R, 1 - clip_range, 1 + clip_range) A)), where A and the value targets are V-trace's for pi' / mu.
+    With R = min(mu / pi', clip_importance) * pi / mu for the policy pi, target policy pi' and behavior policy mu: the policy
+    loss is -mean(min(R A, clip(R, 1 - clip_range, 1 + clip_range) A)), where A and the value targets are V-trace's for pi' / mu.
     """
 
     hp: APPO
@@ -69,7 +66,7 @@ class APPOLoss:
         new, target = Unrolled.of(networks.policy, batch), Unrolled.of(networks.target.policy, batch)
         rho = (target.log_prob - log_mu).exp()
         trace = vtrace_of(hp, batch, new, rho)
-        ratio = (log_mu - target.log_prob).exp().clamp(max=hp.clip_is) * (new.log_prob - log_mu).exp()
+        ratio = (log_mu - target.log_prob).exp().clamp(max=hp.clip_importance) * (new.log_prob - log_mu).exp()
         advantage = trace.pg_advantages
         surrogate = clipped_surrogate(ratio, advantage, hp.clip_range)
         return actor_critic_loss(hp, batch, new, trace, -(weight * surrogate).sum(), rho)

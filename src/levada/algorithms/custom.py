@@ -32,11 +32,7 @@ class AlgorithmError(LevadaError, ValueError):
 
 
 def find_network(network: Callable[..., Any] | str | None, field: str = "network") -> Callable[..., Any] | None:
-    """Resolve the field to a function that makes the network; None: the default network for the observations.
-
-    Raises:
-        AlgorithmError: the module or class does not exist.
-    """
+    """Resolve the field to a function that makes the network, or raise AlgorithmError; None: the default network."""
     if not isinstance(network, str):
         return network
     where, _, name = network.rpartition(":" if ":" in network else ".")  # config.json has the dotted name
@@ -51,11 +47,7 @@ def find_network(network: Callable[..., Any] | str | None, field: str = "network
 
 
 def load_module(where: str) -> ModuleType:
-    """Load a module by its dotted name or file.
-
-    Raises:
-        AlgorithmError: it does not exist, or is not valid Python.
-    """
+    """Load a module by its dotted name or file; raise AlgorithmError if there is none, or if it is not valid Python."""
     try:
         return _load_file(Path(where)) if where.endswith(".py") else _import(where)
     except SyntaxError as error:

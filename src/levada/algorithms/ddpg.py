@@ -16,6 +16,6 @@ class DDPG(TD3):
     """Configuration of DDPG."""
 
     num_critics: int = 1
-    """Number of critics; targets use the smallest. More than one is no longer DDPG, but overestimates less."""
+    """Number of critics; targets use the smallest value. More than one is no longer DDPG, but overestimates less."""
     policy_delay: int = 1
     target_policy_noise: float = 0.0

@@ -46,17 +46,17 @@ class DQN(ReplayAlgorithm):
 
     Raises:
         ConfigError: a field has an invalid value, or contradicts another one.
-
     """
 
     num_envs: PositiveInt = 8
     buffer_size: PositiveInt = 100_000
     samples_per_insert: PositiveFloat = 8.0
-    """Average number of times a transition is sampled. Larger values learn more from a step and take longer."""
+    """Average number of times a transition is sampled: `batch_size` times the gradient steps per env step. Larger values learn
+    more from a step and take longer."""
     batch_size: PositiveInt = 64
     target_update_interval: PositiveInt = 500
     tau: PositiveUnitFloat = 1.0
-    """Polyak factor of these updates. 1: copy the online network. Use a small value with target_update_interval=1."""
+    """Polyak factor of the target network. 1: copy the online network. Use a small value with target_update_interval=1."""
     double: bool = True
     """Double Q-learning: the online network chooses the next action, the target network evaluates it. Reduces
     overestimation."""
@@ -68,9 +68,10 @@ class DQN(ReplayAlgorithm):
     num_atoms: Annotated[int, Ge(2)] = 51
     """Number of atoms or quantiles of the return distribution."""
     v_min: FiniteFloat = -10.0
-    """Smallest atom of the categorical distribution; smaller returns are clipped to it."""
+    """Smallest atom of the categorical distribution; smaller returns are clipped to it. A wider range from `v_min` to `v_max`
+    spaces the atoms further apart."""
     v_max: FiniteFloat = 10.0
-    """Largest atom of the categorical distribution. A wider range spaces the atoms further apart."""
+    """Largest atom of the categorical distribution; larger returns are clipped to it."""
     noisy: bool = False
     """Noisy nets: explore by learned parameter noise in place of epsilon-greedy."""
     noisy_std: PositiveFloat = 0.5
@@ -82,15 +83,15 @@ class DQN(ReplayAlgorithm):
     epsilon_steps: PositiveInt = 10_000
     """Env steps over which epsilon is annealed."""
     epsilon_base: UnitFloat | None = None
-    """Ape-X: epsilon of the first environment, in place of the three above. Environment i of N keeps
-    epsilon_base ** (1 + epsilon_alpha * i / (N - 1)). None: epsilon is annealed."""
+    """Ape-X: constant epsilon of each environment, in place of `epsilon_start`, `epsilon_end` and `epsilon_steps`. Environment
+    i of N, counted from 0, has epsilon_base ** (1 + epsilon_alpha * i / (N - 1)). None: epsilon is annealed."""
     epsilon_alpha: NonNegativeFloat = 7.0
     """Ape-X: spread of epsilon over the environments. 0: the same epsilon for all."""
     initial_priorities: bool = False
-    """Let samplers compute initial priorities, from TD errors under the network that acted (Ape-X). False: the largest
-    priority so far."""
+    """Initial priorities of Ape-X: samplers compute them, from TD errors of the network that acted. False: a new transition
+    has the largest priority so far."""
     huber_delta: PositiveFloat | None = 1.0
-    """Huber threshold delta: the loss is quadratic below it and linear above. None: squared error, or plain quantile
+    """Threshold delta of the Huber loss: it is quadratic below and linear above. None: squared error, or plain quantile
     regression. Has no effect with `categorical`."""
     max_grad_norm: PositiveFloat | None = 10.0
 
@@ -182,7 +183,7 @@ def td_loss_of(
     *,
     huber_delta: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Losses and priorities ``[N]``: network outputs ``[N, K]`` of the actions taken against those of the next actions.
+    """Losses and priorities ``[N]``, from the network outputs ``[N, K]`` of the actions taken and of the next actions.
 
     `distribution="mean"`: half the squared TD error, or the Huber loss. `categorical`: the Kullback-Leibler divergence from the
     projected target (C51). `quantile`: the quantile Huber loss.

@@ -38,19 +38,18 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "exploration": (
         "epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_base", "epsilon_alpha", "noisy", "noisy_std",
-        "exploration_noise", "target_entropy",
-        "target_entropy_ratio", "log_alpha_init", "num_random_steps",
+        "exploration_noise", "target_entropy", "target_entropy_ratio", "log_alpha_init", "num_random_steps",
     ),
     "replay": (
         "buffer_size", "learning_starts", "samples_per_insert", "prioritized", "priority_exponent",
-        "importance_sampling_exponent", "max_priority_weight", "initial_priorities", "sequence_length",
-        "burn_in", "overlap", "tolerance", "tables",
+        "importance_sampling_exponent", "max_priority_weight", "initial_priorities", "sequence_length", "burn_in", "overlap",
+        "tolerance", "tables",
     ),
     "optimization": (
         "batch_size", "minibatch_size", "microbatch_size", "num_minibatches", "num_epochs", "num_gradient_steps", "anneal_steps",
         "learning_rate_schedule",
         "anneal_learning_rate", "anneal_clip_range", "gae_lambda", "n_step", "clip_range", "clip_range_vf", "clip_rho",
-        "clip_c", "clip_is",
+        "clip_c", "clip_importance",
         "entropy_coef", "value_coef", "baseline", "target_kl", "normalize_advantage", "double", "dueling", "distribution",
         "num_atoms", "v_min", "v_max", "value_rescaling", "huber_delta", "num_critics", "policy_delay",
         "target_update_interval", "tau", "target_policy_noise",
@@ -63,9 +62,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def grouped(names: Collection[str], options: Collection[str] = ()) -> dict[str, list[str]]:
-    """Names by the title of their group, in the order of `GROUPS`.
-
-    Names that are not in `GROUPS` come last in "output" if they are `options` of a command, and in the group `OWN` otherwise.
+    """Names by the title of their group, in the order of `GROUPS`. Others come last in "output" if they are `options` of a
+    command, and in the group `OWN` otherwise.
     """
     groups = {title: [name for name in group if name in names] for title, group in GROUPS.items()}
     named = {name for group in groups.values() for name in group}
@@ -76,10 +74,7 @@ def grouped(names: Collection[str], options: Collection[str] = ()) -> dict[str, 
 
 
 def meanings(cls: type[Any]) -> dict[str, str]:
-    """Docstrings of the fields of a dataclass, inherited ones included, each as one paragraph.
-
-    A class without readable source, such as one typed into an interpreter, contributes none.
-    """
+    """Docstrings of a dataclass's fields, inherited ones included, each as one paragraph; none of a class without source."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if "__dataclass_fields__" in vars(base):
@@ -130,10 +125,7 @@ def _listed(cls: type[Any]) -> str:
 
 
 def require_fields(cls: type[Any], names: Collection[str], positional: Sequence[Any] = ()) -> None:
-    """Reject fields that a configuration does not have, with a hint at the intended one.
-
-    Raises:
-        ConfigError: a name from another library, a misspelled name, or a positional value.
+    """Raise ConfigError, with a hint at the intended one, for a field that a configuration does not have.
 
     >>> from levada.algorithms.ppo import PPO
     >>> try:

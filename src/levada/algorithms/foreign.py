@@ -21,124 +21,109 @@ RUN = frozenset({
 })  # fmt: skip
 """Options of every run that a hint may refer to."""
 
-FOREIGN: Mapping[str, tuple[str, ...]] = {
+_NAMES = {
     # length, place and output of a run
-    **dict.fromkeys(
-        ("total_timesteps", "n_timesteps", "timesteps_total", "num_env_steps_sampled_lifetime", "total_steps", "timesteps",
-         "max_timesteps", "max_steps", "num_timesteps"),
-        ("until=steps=100_000",),
+    "until=steps=100_000": (
+        "total_timesteps n_timesteps timesteps_total num_env_steps_sampled_lifetime total_steps timesteps "
+        "max_timesteps max_steps num_timesteps"
     ),
-    **dict.fromkeys(("num_updates", "num_iterations", "training_iteration", "n_updates"), ("until=updates=100",)),
-    **dict.fromkeys(("n_episodes", "num_episodes", "max_episodes"), ("until=episodes=500",)),
-    **dict.fromkeys(("stop", "target_reward", "stop_reward", "episode_return_mean"), ("until=return=475",)),
-    **dict.fromkeys(
-        ("num_workers", "n_workers", "num_env_runners", "num_rollout_workers", "num_processes", "n_jobs", "num_cpus"),
-        ("on=processes:4 shards",),
-    ),
-    **dict.fromkeys(("cuda", "num_gpus", "use_gpu", "gpu", "num_gpus_per_learner"), ("device=cuda",)),
-    **dict.fromkeys(("env_id", "env_name", "environment", "task", "gym_id"), ("env=CartPole-v1",)),
-    **dict.fromkeys(("env_config", "env_args", "max_episode_steps"), ("env_kwargs=max_episode_steps=200",)),
-    **dict.fromkeys(("tensorboard_log", "log_dir", "logdir", "exp_name", "storage_path", "run_name", "save_path"), ("out=DIR",)),
-    **dict.fromkeys(("save_freq", "checkpoint_freq", "checkpoint_frequency", "save_interval"), ("checkpoint_every_updates=100",)),
-    **dict.fromkeys(("verbose", "verbosity", "log_level"), ("quiet", "display=quiet")),
-    **dict.fromkeys(("random_state", "random_seed", "manual_seed"), ("seed",)),
-    **dict.fromkeys(("torch_compile", "use_compile", "jit"), ("compile",)),
+    "until=updates=100": "num_updates num_iterations training_iteration n_updates",
+    "until=episodes=500": "n_episodes num_episodes max_episodes",
+    "until=return=475": "stop target_reward stop_reward episode_return_mean",
+    "on=processes:4 shards": "num_workers n_workers num_env_runners num_rollout_workers num_processes n_jobs num_cpus",
+    "device=cuda": "cuda num_gpus use_gpu gpu num_gpus_per_learner",
+    "env=CartPole-v1": "env_id env_name environment task gym_id",
+    "env_kwargs=max_episode_steps=200": "env_config env_args max_episode_steps",
+    "out=DIR": "tensorboard_log log_dir logdir exp_name storage_path run_name save_path",
+    "checkpoint_every_updates=100": "save_freq checkpoint_freq checkpoint_frequency save_interval",
+    "quiet | display=quiet": "verbose verbosity log_level",
+    "seed": "random_state random_seed manual_seed",
+    "compile": "torch_compile use_compile jit",
     # sampling
-    **dict.fromkeys(
-        ("n_envs", "n_env", "nenvs", "num_environments", "num_envs_per_worker", "num_envs_per_env_runner", "num_actors"),
-        ("num_envs",),
-    ),
-    **dict.fromkeys(
-        ("n_steps", "nsteps", "rollout_fragment_length", "unroll_length", "rollout_length", "rollout_steps", "horizon"),
-        ("num_steps",),
-    ),
-    **dict.fromkeys(("train_batch_size", "train_batch_size_per_learner"), ("batch_size", "shards num_envs num_steps")),
-    **dict.fromkeys(("train_freq", "train_frequency"), ("samples_per_insert num_steps",)),
-    **dict.fromkeys(("normalize", "norm_env", "vec_normalize"), ("normalize_obs normalize_reward",)),
-    **dict.fromkeys(("norm_obs", "normalise_obs", "normalize_observation", "observation_filter"), ("normalize_obs",)),
-    **dict.fromkeys(("norm_reward", "normalise_reward"), ("normalize_reward",)),
+    "num_envs": "n_envs n_env nenvs num_environments num_envs_per_worker num_envs_per_env_runner num_actors",
+    "num_steps": "n_steps nsteps rollout_fragment_length unroll_length rollout_length rollout_steps horizon",
+    "batch_size | shards num_envs num_steps": "train_batch_size train_batch_size_per_learner",
+    "samples_per_insert num_steps": "train_freq train_frequency",
+    "normalize_obs normalize_reward": "normalize norm_env vec_normalize",
+    "normalize_obs": "norm_obs normalise_obs normalize_observation observation_filter",
+    "normalize_reward": "norm_reward normalise_reward",
     # optimization
-    **dict.fromkeys(
-        ("lr", "step_size", "alpha_lr", "actor_lr", "critic_lr", "policy_lr", "q_lr", "pi_lr", "vf_lr", "optimizer_lr"),
-        ("learning_rate",),
-    ),
-    **dict.fromkeys(("anneal_lr", "use_linear_lr_decay"), ("anneal_steps",)),
-    **dict.fromkeys(("lr_schedule", "lr_scheduler"), ("anneal_steps learning_rate_schedule",)),
-    **dict.fromkeys(("gamma", "discount_factor"), ("discount",)),
-    **dict.fromkeys(("lambda", "lambda_", "lam", "gae_lam", "gae_tau"), ("gae_lambda",)),
-    **dict.fromkeys(("n_epochs", "num_sgd_iter", "update_epochs", "noptepochs", "ppo_epoch", "epochs"), ("num_epochs",)),
-    **dict.fromkeys(("batch_size", "sgd_minibatch_size", "mini_batch_size"), ("minibatch_size", "batch_size")),
-    **dict.fromkeys(
-        ("gradient_accumulation_steps", "accumulate_grad_batches", "micro_batch_size"), ("microbatch_size", "minibatch_size")
-    ),
-    **dict.fromkeys(("n_minibatches", "nminibatches", "num_mini_batch", "minibatches"), ("num_minibatches",)),
-    **dict.fromkeys(("clip", "clip_param", "clip_coef", "cliprange", "clip_ratio", "eps_clip", "clip_epsilon"), ("clip_range",)),
-    **dict.fromkeys(("clip_value", "vf_clip_param", "clip_vloss"), ("clip_range_vf",)),
-    **dict.fromkeys(("vf_coef", "vf_loss_coeff", "value_loss_coef", "critic_coef"), ("value_coef",)),
-    **dict.fromkeys(("ent_coef", "entropy_coeff", "entropy_weight", "entropy_beta"), ("entropy_coef", "log_alpha_init")),
-    **dict.fromkeys(("anneal_clip",), ("anneal_clip_range",)),
-    **dict.fromkeys(("entropy_per_action",), ("target_entropy",)),
-    **dict.fromkeys(("entropy_share", "target_entropy", "target_entropy_scale"), ("target_entropy_ratio",)),
-    **dict.fromkeys(("initial_alpha", "init_temperature"), ("log_alpha_init",)),
-    **dict.fromkeys(("grad_clip", "clip_grad_norm", "max_gradient_norm", "grad_norm_clip"), ("max_grad_norm",)),
-    **dict.fromkeys(("norm_adv", "normalise_advantage", "normalize_advantages"), ("normalize_advantage",)),
-    **dict.fromkeys(("kl_target", "kl_coeff", "max_kl"), ("target_kl",)),
-    **dict.fromkeys(("adam_epsilon", "opt_eps"), ("adam_eps",)),
-    **dict.fromkeys(("vtrace_clip_rho_threshold",), ("clip_rho",)),
-    **dict.fromkeys(("lag", "max_policy_lag", "max_staleness"), ("max_lag",)),
+    "learning_rate": "lr step_size alpha_lr actor_lr critic_lr policy_lr q_lr pi_lr vf_lr optimizer_lr",
+    "anneal_steps": "anneal_lr use_linear_lr_decay",
+    "anneal_steps learning_rate_schedule": "lr_schedule lr_scheduler",
+    "discount": "gamma discount_factor",
+    "gae_lambda": "lambda lambda_ lam gae_lam gae_tau",
+    "num_epochs": "n_epochs num_sgd_iter update_epochs noptepochs ppo_epoch epochs",
+    "minibatch_size | batch_size": "batch_size sgd_minibatch_size mini_batch_size",
+    "microbatch_size": "gradient_accumulation_steps accumulate_grad_batches micro_batch_size",
+    "batch_size | microbatch_size": "minibatch_size",
+    "clip_importance": "clip_is",
+    "num_minibatches": "n_minibatches nminibatches num_mini_batch minibatches",
+    "clip_range": "clip clip_param clip_coef cliprange clip_ratio eps_clip clip_epsilon",
+    "clip_range_vf": "clip_value vf_clip_param clip_vloss",
+    "value_coef": "vf_coef vf_loss_coeff value_loss_coef critic_coef",
+    "entropy_coef | log_alpha_init": "ent_coef entropy_coeff entropy_weight entropy_beta",
+    "anneal_clip_range": "anneal_clip",
+    "target_entropy": "entropy_per_action",
+    "target_entropy_ratio": "entropy_share target_entropy target_entropy_scale",
+    "log_alpha_init": "initial_alpha init_temperature",
+    "max_grad_norm": "grad_clip clip_grad_norm max_gradient_norm grad_norm_clip",
+    "normalize_advantage": "norm_adv normalise_advantage normalize_advantages",
+    "target_kl": "kl_target kl_coeff max_kl",
+    "adam_eps": "adam_epsilon opt_eps",
+    "clip_rho": "vtrace_clip_rho_threshold",
+    "max_lag": "lag max_policy_lag max_staleness",
     # replay
-    **dict.fromkeys(
-        ("capacity", "replay_size", "memory_size", "replay_buffer_capacity", "max_buffer_size", "replay_buffer_config"),
-        ("buffer_size", "replay_buffer_size"),
+    "buffer_size | replay_buffer_size": (
+        "capacity replay_size memory_size replay_buffer_capacity max_buffer_size replay_buffer_config"
     ),
-    **dict.fromkeys(
-        ("min_size", "learning_start", "warmup_steps", "start_steps", "min_replay_size", "initial_steps",
-         "num_steps_sampled_before_learning_starts"),
-        ("learning_starts",),
+    "learning_starts": (
+        "min_size learning_start warmup_steps start_steps min_replay_size initial_steps "
+        "num_steps_sampled_before_learning_starts"
     ),
-    **dict.fromkeys(("gradient_steps", "num_grad_updates"), ("num_gradient_steps",)),
-    **dict.fromkeys(("training_intensity", "replay_ratio", "utd", "utd_ratio", "updates_per_step"), ("samples_per_insert",)),
-    **dict.fromkeys(
-        ("target_every", "target_network_update_freq", "target_network_frequency", "target_update_freq",
-         "target_update_frequency", "target_update_period"),
-        ("target_update_interval",),
+    "num_gradient_steps": "gradient_steps num_grad_updates",
+    "samples_per_insert": "training_intensity replay_ratio utd utd_ratio updates_per_step",
+    "target_update_interval": (
+        "target_every target_network_update_freq target_network_frequency target_update_freq target_update_frequency "
+        "target_update_period"
     ),
-    **dict.fromkeys(("polyak", "polyak_tau", "soft_update"), ("tau",)),
-    **dict.fromkeys(("prioritised", "prioritized_replay", "per"), ("prioritized",)),
-    **dict.fromkeys(("alpha", "prioritized_replay_alpha", "per_alpha", "priority_alpha"), ("priority_exponent",)),
-    **dict.fromkeys(("beta", "prioritized_replay_beta", "per_beta", "priority_beta"), ("importance_sampling_exponent",)),
-    **dict.fromkeys(("lookahead", "multi_step", "n_step_returns"), ("n_step",)),
-    **dict.fromkeys(("eta",), ("max_priority_weight",)),
-    **dict.fromkeys(("first_priorities",), ("initial_priorities",)),
-    **dict.fromkeys(("replay_capacity",), ("replay_buffer_size",)),
-    **dict.fromkeys(("length",), ("sequence_length",)),
-    **dict.fromkeys(("rescale", "value_function_rescaling"), ("value_rescaling",)),
-    **dict.fromkeys(("huber", "huber_param"), ("huber_delta",)),
-    **dict.fromkeys(("double_q", "double_dqn"), ("double",)),
-    **dict.fromkeys(("n_quantiles", "n_atoms"), ("num_atoms",)),
-    **dict.fromkeys(("actor_every", "policy_frequency"), ("policy_delay",)),
+    "tau": "polyak polyak_tau soft_update",
+    "prioritized": "prioritised prioritized_replay per",
+    "priority_exponent": "alpha prioritized_replay_alpha per_alpha priority_alpha",
+    "importance_sampling_exponent": "beta prioritized_replay_beta per_beta priority_beta",
+    "n_step": "lookahead multi_step n_step_returns",
+    "max_priority_weight": "eta",
+    "initial_priorities": "first_priorities",
+    "replay_buffer_size": "replay_capacity",
+    "sequence_length": "length",
+    "value_rescaling": "rescale value_function_rescaling",
+    "huber_delta": "huber huber_param",
+    "double": "double_q double_dqn",
+    "num_atoms": "n_quantiles n_atoms",
+    "policy_delay": "actor_every policy_frequency",
     # exploration
-    **dict.fromkeys(("exploration_initial_eps", "start_e", "initial_epsilon", "eps_start"), ("epsilon_start",)),
-    **dict.fromkeys(("exploration_final_eps", "end_e", "final_epsilon", "eps_end"), ("epsilon_end",)),
-    **dict.fromkeys(
-        ("exploration_fraction", "epsilon_timesteps", "eps_decay", "epsilon_decay", "epsilon_decay_steps"), ("epsilon_steps",)
-    ),
-    **dict.fromkeys(("epsilon", "exploration_rate", "exploration_config"), ("epsilon_start epsilon_end epsilon_steps",)),
-    **dict.fromkeys(("noise", "action_noise"), ("exploration_noise",)),
-    **dict.fromkeys(("target_noise", "policy_noise"), ("target_policy_noise",)),
-    **dict.fromkeys(("noise_clip",), ("target_noise_clip",)),
-    **dict.fromkeys(("sigma0", "sigma_init"), ("noisy_std",)),
-    **dict.fromkeys(("ladder",), ("epsilon_base",)),
+    "epsilon_start": "exploration_initial_eps start_e initial_epsilon eps_start",
+    "epsilon_end": "exploration_final_eps end_e final_epsilon eps_end",
+    "epsilon_steps": "exploration_fraction epsilon_timesteps eps_decay epsilon_decay epsilon_decay_steps",
+    "epsilon_start epsilon_end epsilon_steps": "epsilon exploration_rate exploration_config",
+    "exploration_noise": "noise action_noise",
+    "target_policy_noise": "target_noise policy_noise",
+    "target_noise_clip": "noise_clip",
+    "noisy_std": "sigma0 sigma_init",
+    "epsilon_base": "ladder",
     # network
-    **dict.fromkeys(
-        ("hidden", "net_arch", "hidden_dim", "hidden_size", "fcnet_hiddens", "layers", "num_hidden"), ("hidden_sizes",)
-    ),
-    **dict.fromkeys(("activation_fn", "fcnet_activation"), ("activation",)),
-    **dict.fromkeys(("policy_kwargs", "policy", "model", "model_config", "rl_module_spec"), ("network hidden_sizes activation",)),
-    **dict.fromkeys(("features_extractor_class", "features_extractor_kwargs", "encoder"), ("features_extractor",)),
-    **dict.fromkeys(("use_lstm", "lstm", "recurrent", "cell"), ("rnn_type=lstm",)),
-    **dict.fromkeys(("num_units", "lstm_cell_size", "lstm_hidden_size"), ("rnn_size",)),
-}  # fmt: skip
+    "hidden_sizes": "hidden net_arch hidden_dim hidden_size fcnet_hiddens layers num_hidden",
+    "activation": "activation_fn fcnet_activation",
+    "network hidden_sizes activation": "policy_kwargs policy model model_config rl_module_spec",
+    "features_extractor": "features_extractor_class features_extractor_kwargs encoder",
+    "rnn_type=lstm": "use_lstm lstm recurrent cell",
+    "rnn_size": "num_units lstm_cell_size lstm_hidden_size",
+}
+"""Alternatives, separated by a bar -> names of other libraries. The last entry that has a name counts."""
+
+FOREIGN: Mapping[str, tuple[str, ...]] = {
+    name: tuple(targets.split(" | ")) for targets, names in _NAMES.items() for name in names.split()
+}
 
 ALGORITHMS: Mapping[str, tuple[str, str]] = {
     "apex": ("apex_dqn", ""),

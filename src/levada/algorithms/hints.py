@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from pkgutil import resolve_name
 
 from levada.algorithms.foreign import RUN, here, in_python
 from levada.algorithms.names import ALGORITHMS
@@ -23,23 +22,17 @@ def elsewhere(name: str, put: Callable[[Collection[str]], str]) -> str | None:
     >>> print(elsewhere("buffer_size", in_python))
     dqn, sac, td3 and others have it
     """
-    has = {own: {field.name for field in dataclasses.fields(_class_of(own))} for own in ALGORITHMS}
+    has = {own: {field.name for field in dataclasses.fields(resolve_name(home))} for own, home in ALGORITHMS.items()}
     every = set[str]().union(*has.values())
     targets = (name,) if name in every else here(name, every)
     wanted = {target.partition("=")[0] for target in targets}
-    owners = [own for own in (*_KNOWN_BEST, *ALGORITHMS) if wanted and wanted <= has[own]]
+    in_order = dict.fromkeys((*_KNOWN_BEST, *ALGORITHMS))
+    owners = [own for own in in_order if wanted and wanted <= has[own]]
     if not owners:
         return None
-    owners = list(dict.fromkeys(owners))
     listed = f"{', '.join(owners[:3])} and others" if len(owners) > 3 else " and ".join(owners)
     verb = "has" if len(owners) == 1 else "have"
     return f"{listed} {verb} it" if targets == (name,) else f"here it is {put(targets)}, which {listed} {verb}"
-
-
-def _class_of(algorithm: str) -> type[Any]:
-    module, _, name = ALGORITHMS[algorithm].partition(":")
-    cls: type[Any] = getattr(importlib.import_module(module), name)
-    return cls
 
 
 OF_TASKS = ("env_kwargs", "vectorization", "frame_stack", "reward_clip", "life_loss", "action_mask")

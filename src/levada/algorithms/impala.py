@@ -20,10 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from levada.algorithms.checks import (
-    ConfigError,
-    require_divides,
-)
+from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Queue, Stream
 from levada.math import VTrace, vtrace
@@ -47,31 +44,30 @@ class IMPALA(RolloutAlgorithm):
 
     Raises:
         ConfigError: a field has an invalid value, or contradicts another one.
-
     """
 
     num_rollouts: PositiveInt = 1
-    """Number of rollouts per update. More make updates less noisy and weights older."""
-    minibatch_size: PositiveInt | None = None
-    """Number of transitions whose gradient is computed at a time; gradients are summed over the update. Must be whole
-    rollouts of single environments and divide num_rollouts * num_envs * num_steps. Some hundred images fit into the cache and
-    are faster. None: the whole update."""
+    """Number of rollouts per update. More rollouts make updates less noisy, and fewer."""
+    microbatch_size: PositiveInt | None = None
+    """Gradient accumulation: number of transitions whose gradient is computed at a time; must be a multiple of num_steps and
+    divide num_rollouts * num_envs * num_steps. Smaller values give the same gradient up to rounding; for images a few hundred
+    are fastest, since they fit into the cache. None: the whole batch."""
     max_lag: NonNegativeInt | None = 4
     """Maximum number of updates between the policy that collected a sample and the policy that learns from it. None: no
-    limit. Smaller values let fewer shards work at a time: `levada show` prints how many are idle. With `replay_ratio`, only
-    updates by new rollouts count, and `levada show` prints the bound over all of them: (1 + replay_ratio) * (max_lag + 1),
-    rounded up, + 2. New rollouts that are older are dropped; replayed ones may be of any age."""
+    limit. With smaller values fewer shards work at a time: `levada show` prints how many are idle. With `replay_ratio`, only
+    updates on new rollouts count. The bound over all updates is then (1 + replay_ratio) * (max_lag + 1), rounded up, + 2; new
+    rollouts beyond it are dropped, and replayed ones may be of any age."""
     order: Literal["admission", "arrival"] = "arrival"
-    """Order in which samples are learned from. `admission`: a fixed order, so the result does not depend on timing.
-    `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the
-    result then depends on timing, except inline."""
+    """Order in which rollouts are used. `admission`: the order in which they were started, so the result does not depend on
+    timing. `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the result then
+    depends on timing, except inline."""
     on_new_weights: OnNewWeights = "continue"
-    """Treatment of a rollout in progress when new weights arrive. `continue`: finish it with the old weights. `cut`: send
-    what there is, which is less stale; needs order=arrival, since lengths then depend on timing."""
+    """Treatment of a rollout in progress when new weights arrive. `continue`: finish it with the old weights. `cut`: end it
+    early, which reduces lag; needs order=arrival, since lengths then depend on timing."""
     replay_ratio: NonNegativeFloat = 0.0
     """Number of replayed rollouts per new rollout. 0: no replay."""
     replay_buffer_size: PositiveInt = 64
-    """Number of rollouts kept for replay."""
+    """Replay buffer size, in rollouts. The oldest are overwritten."""
     clip_rho: PositiveFloat = 1.0
     """Upper limit rho-bar of the importance ratios of V-trace. Larger values are less biased towards the behavior policy,
     with higher variance."""
@@ -80,10 +76,10 @@ class IMPALA(RolloutAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.minibatch_size is not None:
-            self.num_sequences(self.minibatch_size)
+        if self.microbatch_size is not None:
+            self.num_sequences(self.microbatch_size)
             product = f"num_rollouts * num_envs * num_steps = {self.num_rollouts} * {self.num_envs} * {self.num_steps}"
-            require_divides(self, "minibatch_size", self.num_rollouts * self.num_envs * self.num_steps, product)
+            require_divides(self, "microbatch_size", self.num_rollouts * self.num_envs * self.num_steps, product)
         if self.replay_ratio and self.replay_buffer_size < self.num_rollouts:
             rollouts = f"num_rollouts={self.num_rollouts}"
             msg = f"{type(self).__name__}(replay_buffer_size={self.replay_buffer_size}): expected at least {rollouts}"
@@ -119,7 +115,7 @@ class IMPALA(RolloutAlgorithm):
 
     def sequence_learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
         """Make a learner from whole rollouts of single environments."""
-        size = None if self.minibatch_size is None else self.num_sequences(self.minibatch_size)
+        size = None if self.microbatch_size is None else self.num_sequences(self.microbatch_size)
         return self.learner(policy, loss, microbatch_size=size, tolerates_staleness=True, **more)
 
     def flow(self, task: Task) -> Flow:

@@ -27,7 +27,7 @@ class NeuralAlgorithm(Algorithm):
     """Base configuration of the algorithms that train networks by gradient."""
 
     shards: PositiveInt = 1
-    """Number of logical samplers, each with its own environments. More shards can use more cores."""
+    """Number of shards: samplers, each with its own environments. More shards can use more cores."""
     num_envs: PositiveInt = 8
     """Number of environments per shard, stepped together. More environments cost less per step and make batches larger."""
     learning_rate: PositiveFloat = 1e-3
@@ -44,15 +44,15 @@ class NeuralAlgorithm(Algorithm):
     """Epsilon of Adam."""
     optimizer: Text = "adam"
     """Optimizer: `adam`, `adamw`, `rmsprop`, `sgd`, `adagrad`, a class of torch.optim, or a custom one as `module:Class`."""
-    optimizer_kwargs: Mapping[str, float] = field(default_factory=dict)
-    """Arguments of an optimizer other than `adam`, besides the learning rate."""
+    optimizer_kwargs: Mapping[str, bool | int | float | tuple[float, float]] = field(default_factory=dict)
+    """Keyword arguments of an optimizer other than `adam`, such as alpha=0.99 for `rmsprop`; not the learning rate."""
     normalize_obs: bool = False
     """Normalize observations by their running mean and standard deviation."""
     normalize_reward: bool = False
     """Scale rewards by the running standard deviation of the discounted return."""
     network: NetworkField = None
     """Custom network of the policy as `module:Class`, called with the observation space and the number of outputs: logits,
-    action values, or means of a Box."""
+    action values, or means of Box actions."""
     features_extractor: NetworkField = None
     """Custom feature extractor as `module:Class`, called with the observation space; the default networks are built on its
     features. Actor and critics each have their own. None: a CNN for images, one-hot encoding of discrete values, and vectors as
@@ -63,13 +63,13 @@ class NeuralAlgorithm(Algorithm):
     """Activation function between the layers."""
     device: Text = field(default="auto", compare=False)
     """Device of the networks: `cpu`, `cuda`, or one of several GPUs, `cuda:1`. `auto`, decided when a run starts: a GPU for
-    images of at least 36 x 36, if there is one. A flow that is built by hand takes the CPU."""
+    images of at least 36 x 36, if there is one. A flow built by hand uses the CPU."""
     precision: Literal["auto", "float32", "bfloat16"] = field(default="auto", compare=False)
     """Floating-point format of the layers. `auto`: bfloat16 for images of at least 64 x 64 with the default network, where
     the processor multiplies bfloat16 (AVX512-BF16, AMX); float32 otherwise."""
     compile: Literal["auto"] | bool = "auto"
     """Compilation of the update. True: at the first update. False: never. `auto`: once the run is long enough to make up for
-    it."""
+    the time that compiling takes."""
     MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = (("network", "features_extractor"),)
     """Pairs of fields of which at most one may be set."""
 
@@ -116,11 +116,6 @@ class NeuralAlgorithm(Algorithm):
             precision, reasons["precision"] = choose_precision(space, device, is_default_network=is_known)
         return replace(self, device=device, precision=precision), reasons
 
-    @property
-    def policy_device(self) -> str:
-        """Device of the networks; the CPU unless it is set, or chosen by `resolved`."""
-        return "cpu" if self.device == "auto" else self.device
-
     def make_network(self, task: Task) -> Callable[..., Any] | None:
         """Factory of the policy's network for a task; None: the default of `Policy`."""
         return find_network(self.network)
@@ -137,7 +132,7 @@ class NeuralAlgorithm(Algorithm):
         return Policy(
             observation_space=task.observation_space,
             action_space=task.action_space,
-            device=self.policy_device,
+            device="cpu" if self.device == "auto" else self.device,
             precision="float32" if self.precision == "auto" else self.precision,
             normalize_obs=self.normalize_obs,
             normalize_reward=self.normalize_reward,

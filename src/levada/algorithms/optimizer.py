@@ -23,12 +23,7 @@ SCHEDULES: Mapping[str, Callable[[float], float]] = {
 
 
 def make_optimizer(config: Any) -> Optimizer:
-    """Return the optimizer of a configuration with `optimizer`, `optimizer_kwargs`, `adam_eps` and `max_grad_norm`.
-
-    Raises:
-        ConfigError: there is no such optimizer, or it does not take these arguments.
-
-    """
+    """Return the optimizer that the fields of a configuration describe, or raise ConfigError."""
     kind, kwargs = type(config).__name__, dict(config.optimizer_kwargs)
     if config.optimizer == "adam":
         if kwargs:

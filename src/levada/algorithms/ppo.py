@@ -19,10 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from levada.algorithms.checks import (
-    ConfigError,
-    require_divides,
-)
+from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.gae import GAE
 from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Queue
@@ -44,7 +41,6 @@ class PPO(RolloutAlgorithm):
 
     Raises:
         ConfigError: a field has an invalid value.
-
     """
 
     num_steps: PositiveInt = 128
@@ -52,9 +48,9 @@ class PPO(RolloutAlgorithm):
     """Maximum number of updates between the policy that collected a sample and the policy that learns from it. 0: on-policy.
     1: sampling and learning overlap."""
     order: Literal["admission", "arrival"] = "admission"
-    """Order in which samples are learned from. `admission`: a fixed order, so the result does not depend on timing.
-    `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the
-    result then depends on timing, except inline."""
+    """Order in which rollouts are used. `admission`: the order in which they were started, so the result does not depend on
+    timing. `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the result then
+    depends on timing, except inline."""
     num_epochs: PositiveInt = 4
     """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
     it."""
@@ -90,15 +86,13 @@ class PPO(RolloutAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
         if self.minibatch_size is not None and self.num_minibatches is not None:
             size, num = self.minibatch_size, self.num_minibatches
             msg = f"{type(self).__name__}(minibatch_size={size}, num_minibatches={num}): expected at most one of them"
             raise ConfigError(msg)
-        if self.num_minibatches is not None:
-            require_divides(self, "num_minibatches", self.transitions_per_update, product)
-        else:
-            require_divides(self, "minibatch_size", self.transitions_per_update, product, usual=USUAL_MINIBATCH)
+        product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
+        divisor = "minibatch_size" if self.num_minibatches is None else "num_minibatches"
+        require_divides(self, divisor, self.transitions_per_update, product, usual=USUAL_MINIBATCH)
         if self.microbatch_size is not None:
             require_divides(self, "microbatch_size", self.resolved_minibatch_size, "the minibatch")
 
@@ -127,13 +121,12 @@ class PPO(RolloutAlgorithm):
 
     def coefficients(self, num_transitions: int) -> dict[str, float]:
         """Learning rate and clip range of the next update, after training on `num_transitions`."""
-        left = self.remaining_fraction(num_transitions)
-        return {
-            "learning_rate": self.scheduled_learning_rate(num_transitions)
-            if self.anneal_learning_rate
-            else self.learning_rate,
-            "clip_range": self.clip_range * (left if self.anneal_clip_range else 1.0),
-        }
+        now = {"learning_rate": self.learning_rate, "clip_range": self.clip_range}
+        if self.anneal_learning_rate:
+            now["learning_rate"] = self.scheduled_learning_rate(num_transitions)
+        if self.anneal_clip_range:
+            now["clip_range"] *= self.remaining_fraction(num_transitions)
+        return now
 
     def prepare(self) -> Callable[[Rollout], Transitions]:
         """Map node from rollouts to the columns that the loss gets."""
@@ -179,10 +172,8 @@ class PPOLoss:
         """Loss of one minibatch ``[M, ...]``, and its statistics."""
         hp, clip = self.hp, coefficients["clip_range"]
         new, batch = evaluate_actions(networks.policy, batch)
-        weight, value = (
-            batch["weight"],
-            new.value,
-        )  # weights sum to 1 over the valid rows, so their dot product is a mean
+        # weights sum to 1 over the valid rows, so their dot product is a mean
+        weight, value = batch["weight"], new.value
         log_ratio = new.log_prob - batch["log_prob"]
         ratio = log_ratio.exp()
         advantage = batch["advantage"]

@@ -21,6 +21,14 @@ _ATARI: Mapping[str, Any] = {
     "max_lag": 1,
 }
 
+_TABULAR_DQN: Mapping[str, Any] = {
+    "hidden_sizes": (),
+    "learning_rate": 0.05,
+    "target_update_interval": 100,
+    "epsilon_end": 0.0,
+    "epsilon_steps": 20_000,
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "a2c": {
         "CartPole-v1": {
@@ -95,53 +103,34 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "epsilon_end": 0.01,
             "epsilon_steps": 40_000,
         },
-        "Taxi-v4": {
-            "hidden_sizes": (),
-            "learning_rate": 0.05,
-            "target_update_interval": 100,
-            "epsilon_end": 0.0,
-            "epsilon_steps": 20_000,
-        },
-        "CliffWalking-v1": {
-            "hidden_sizes": (),
-            "learning_rate": 0.05,
-            "target_update_interval": 100,
-            "epsilon_end": 0.0,
-            "epsilon_steps": 20_000,
-        },
+        "Taxi-v4": _TABULAR_DQN,
+        "CliffWalking-v1": _TABULAR_DQN,
         "CliffWalkingSlippery-v1": {
-            "hidden_sizes": (),
+            **_TABULAR_DQN,
             "learning_rate": 0.1,
             "batch_size": 256,
             "samples_per_insert": 16.0,
             "anneal_steps": 150_000,
-            "target_update_interval": 100,
-            "epsilon_end": 0.0,
-            "epsilon_steps": 20_000,
             "huber_delta": None,
             "max_grad_norm": None,
         },
         "FrozenLake-v1": {
-            "hidden_sizes": (),
+            **_TABULAR_DQN,
             "learning_rate": 2e-3,
             "batch_size": 256,
             "samples_per_insert": 32.0,
             "anneal_steps": 150_000,
-            "target_update_interval": 100,
-            "epsilon_end": 0.0,
             "epsilon_steps": 60_000,
         },
         "FrozenLake8x8-v1": {
+            **_TABULAR_DQN,
             "num_envs": 32,
-            "hidden_sizes": (),
             "learning_rate": 2e-3,
             "batch_size": 256,
             "buffer_size": 300_000,
             "samples_per_insert": 16.0,
             "anneal_steps": 300_000,
             "discount": 0.995,
-            "target_update_interval": 100,
-            "epsilon_end": 0.0,
             "epsilon_steps": 150_000,
         },
         "Blackjack-v1": {

@@ -39,7 +39,7 @@ class R2D2(SequenceReplayAlgorithm):
 
     target_update_interval: PositiveInt = 100
     tau: PositiveUnitFloat = 1.0
-    """Polyak factor of these updates. 1: copy the online network. Use a small value with target_update_interval=1."""
+    """Polyak factor of the target network. 1: copy the online network. Use a small value with target_update_interval=1."""
     double: bool = True
     """Double Q-learning: the online network chooses the next action, the target network evaluates it. Reduces
     overestimation."""
@@ -54,8 +54,9 @@ class R2D2(SequenceReplayAlgorithm):
     epsilon_steps: PositiveInt = 10_000
     """Env steps over which epsilon is annealed."""
     epsilon_base: UnitFloat | None = None
-    """Ape-X: epsilon of the first environment, in place of the three above; the paper has 0.4. Environment i of N keeps
-    epsilon_base ** (1 + epsilon_alpha * i / (N - 1)). None: epsilon is annealed."""
+    """Ape-X: constant epsilon of each environment, in place of `epsilon_start`, `epsilon_end` and `epsilon_steps`. Environment
+    i of N, counted from 0, has epsilon_base ** (1 + epsilon_alpha * i / (N - 1)); the paper of Ape-X has 0.4. None: epsilon is
+    annealed."""
     epsilon_alpha: NonNegativeFloat = 7.0
     """Ape-X: spread of epsilon over the environments. 0: the same epsilon for all."""
     network: NetworkField = None
@@ -95,10 +96,10 @@ class R2D2(SequenceReplayAlgorithm):
 
 @dataclass(frozen=True)
 class R2D2Loss:
-    """Mean squared TD error over the steps of a sequence (equation 1 of the paper).
+    """Half the mean squared TD error over the steps of a sequence (section 2.3 of the paper).
 
-    y = h(r + discount * h^-1(Q'(s', argmax_a Q(s', a)))), with the target network Q' and the value rescaling h. Without double
-    Q-learning, the argmax is that of Q'.
+    y = h(r + discount * h^-1(Q'(s', argmax_a Q(s', a)))), with the network Q (`networks.policy`), the target network Q' and the
+    value rescaling h. Without double Q-learning, the argmax is that of Q'.
     """
 
     hp: R2D2

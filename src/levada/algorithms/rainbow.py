@@ -1,7 +1,7 @@
 """Rainbow: DQN with its improvements combined (Hessel et al. 2017, arXiv 1710.02298).
 
 Double Q-learning, dueling networks, prioritized replay, n-step returns, categorical returns and noisy nets are each an option
-of `levada.algorithms.dqn`. Their parameters have the values of the paper's table 1. Settings that depend on the task
+of `levada.algorithms.dqn`. Their settings have the values of the paper's table 1. Settings that depend on the task
 (`v_min`, `v_max`, the learning rate, the target update interval, the replay) are those of DQN. For Atari the paper uses
 
     --learning-rate 6.25e-5 --batch-size 32 --samples-per-insert 8 --learning-starts 20_000 --buffer-size 1_000_000

@@ -23,11 +23,7 @@ from levada.rl.envs.user_files import file_of
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """Find the class of an algorithm.
-
-    Raises:
-        AlgorithmError: the name, module, file or class does not exist, or the class is not an algorithm.
-    """
+    """Find the class of an algorithm; raise AlgorithmError if there is none."""
     short = name.lower().replace("-", "_")
     if short in ALGORITHMS:
         name = ALGORITHMS[short]

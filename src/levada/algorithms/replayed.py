@@ -33,28 +33,28 @@ class ReplayAlgorithm(NeuralAlgorithm):
     """Base configuration of the algorithms that learn from a replay."""
 
     num_envs: PositiveInt = 1
-    """Number of environments per shard, stepped together. More environments cost less per step; samplers still fetch new weights
-    every `num_steps` steps of an environment."""
+    """Number of environments per shard, stepped together. More environments cost less per step; samplers still fetch new
+    weights every `num_steps` steps per environment."""
     num_steps: PositiveInt = 8
     """Number of steps per environment before a sampler fetches newer weights. Larger values are faster, but act with older
     weights."""
     buffer_size: PositiveInt = 1_000_000
     """Replay buffer size, in transitions. The oldest are overwritten."""
     learning_starts: PositiveInt = 1_000
-    """Number of transitions stored before the first gradient step. SAC, TD3 and DDPG act at random until then;
-    DQN explores by its epsilon."""
+    """Number of transitions stored before the first gradient step. Until then SAC, TD3 and DDPG take random actions; DQN is
+    epsilon-greedy from the start."""
     samples_per_insert: PositiveFloat = 256.0
-    """Average number of times a transition is sampled. `batch_size` here means one gradient step per env step. Larger values
-    learn more from a step and take longer."""
+    """Average number of times a transition is sampled: `batch_size` times the gradient steps per env step. Larger values learn
+    more from a step and take longer."""
     tolerance: NonNegativeFloat = 0.0
-    """Slack of the ratio `samples_per_insert`, in samples: how far sampling may run ahead of inserting, or behind it, before one
-    of them waits (Reverb's `error_buffer`). 0: the result does not depend on timing."""
+    """Slack of the ratio `samples_per_insert`, in samples: how far sampling may run ahead of inserting, or behind it, before
+    one of them waits (`error_buffer` in Reverb). 0: the result does not depend on timing."""
     order: Literal["admission", "arrival"] = "admission"
-    """Order in which transitions are stored. `admission`: a fixed order. `arrival`: the order in which they come, so no shard
-    waits for a slower one, and the result depends on timing."""
+    """Order in which transitions are stored. `admission`: the order in which their collection was started, which is fixed.
+    `arrival`: the order in which they arrive, so no shard waits for a slower one, and the result depends on timing."""
     tables: PositiveInt = 1
-    """Number of tables that the replay is split into, inserted into and sampled in turn. The deployment can place each in a
-    process of its own."""
+    """Number of tables that the replay is split into; they are filled and sampled in turn. The deployment can place each in
+    its own process (`replays=worker`)."""
     prioritized: bool = False
     """Prioritized replay: sample transitions with larger priorities more often. A priority is the absolute TD error, or
     the loss of a return distribution."""
@@ -69,7 +69,7 @@ class ReplayAlgorithm(NeuralAlgorithm):
     values need less memory for activations. None: the whole batch."""
     num_gradient_steps: PositiveInt = 8
     """Number of gradient steps per update; their minibatches are drawn from the replay at once. Larger values are faster, but
-    priorities and published weights are updated less often."""
+    priorities and the weights of samplers are updated less often."""
     n_step: PositiveInt = 1
     """n of n-step returns. Larger n propagates rewards faster and makes targets more off-policy."""
     tau: PositiveUnitFloat = 0.005
@@ -111,7 +111,6 @@ class ReplayAlgorithm(NeuralAlgorithm):
             loss: its loss.
             burn_in: number of first steps of a sequence, which normalization statistics leave out.
             more: fields of `Learner`.
-
         """
         moments = None
         if self.normalize_obs or self.normalize_reward:
@@ -127,11 +126,10 @@ class ReplayAlgorithm(NeuralAlgorithm):
 
         Raises:
             ConfigError: an item may hold more rows than a table of the replay.
-
         """
         is_recurrent = isinstance(stage, Sequences)
         # rows that are complete only when their episode ends
-        pending = -(-stage.num_overlap_steps // stage.stride) if is_recurrent else 0
+        pending = -(-stage.num_overlap_steps // stage.stride) if isinstance(stage, Sequences) else 0
         max_rows, table_capacity = self.num_envs * (self.num_steps + pending), -(-self.buffer_size // self.tables)
         if max_rows > table_capacity:
             msg = (

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from levada.algorithms.checks import (
-    ConfigError,
-    require_divides,
-)
+from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.neural import NeuralAlgorithm
 from levada.rl.acting.double_buffered import DoubleBufferedSampler
 from levada.rl.acting.sampler import Sampler
@@ -26,8 +23,9 @@ class RolloutAlgorithm(NeuralAlgorithm):
     """Base configuration of the algorithms that learn from rollouts."""
 
     num_groups: PositiveInt = 1
-    """Number of groups of a shard's environments; must divide `num_envs`. While one group steps, actions of the next are
-    computed. 2 pays off where environments release the GIL, as Atari's do, and cores are free."""
+    """Double-buffered sampling: number of groups of a shard's environments; must divide `num_envs`. While one group steps, the
+    actions of the next are computed. 2 is faster where environments release the GIL, as those of Atari do, and cores are
+    free. 1: no groups."""
     num_steps: PositiveInt = 32
     """Length of one rollout, in steps per environment. Longer rollouts give better return estimates and fewer updates."""
     entropy_coef: NonNegativeFloat = 0.0
@@ -61,22 +59,15 @@ class RolloutAlgorithm(NeuralAlgorithm):
         """Factory of the policy's network for a task; None: the default of `Policy`."""
         if self.rnn_type is not None:
             return partial(self.with_network_settings(RecurrentNet), rnn_type=self.rnn_type, rnn_size=self.rnn_size)
-        return (
-            self.with_network_settings(default_network)
-            if self.features_extractor is not None
-            else super().make_network(task)
-        )
+        if self.features_extractor is not None:
+            return self.with_network_settings(default_network)
+        return super().make_network(task)
 
     def num_sequences(self, num_transitions: int) -> int:
-        """Number of rows that hold this many transitions if each row is a whole rollout of one environment.
-
-        Raises:
-            ConfigError: the number is not whole.
-
-        """
+        """Number of rollouts of single environments with this many transitions, or ConfigError if it is not whole."""
         if num_transitions % self.num_steps:
             msg = (
-                f"{type(self).__name__}(minibatch_size={num_transitions}): it learns from whole rollouts, so it must be a "
+                f"{type(self).__name__}(microbatch_size={num_transitions}): it learns from whole rollouts, so it must be a "
                 f"multiple of num_steps={self.num_steps}"
             )
             raise ConfigError(msg)

@@ -33,7 +33,7 @@ from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.critic import Critic, DiscreteCritic
 from levada.rl.policies.heads.box import vector_of
-from levada.rl.policies.networks import actor_network, value_network
+from levada.rl.policies.networks import ActorMLP, value_network
 from levada.validation import FiniteFloat, PositiveInt, UnitFloat
 
 
@@ -42,14 +42,14 @@ class SAC(ReplayAlgorithm):
     """Configuration of SAC."""
 
     num_critics: PositiveInt = 2
-    """Number of critics; targets use the smallest. More critics are more pessimistic."""
+    """Number of critics; targets use the smallest value. More critics estimate lower values."""
     log_alpha_init: FiniteFloat = 0.0
     """Initial log temperature. Larger values explore more at first."""
     target_entropy: FiniteFloat | None = None
     """Box actions: target entropy in nats, of actions scaled to (-1, 1). None: minus the number of action dimensions."""
     target_entropy_ratio: UnitFloat = 0.6
     """Discrete actions: target entropy as a fraction of its maximum, log(number of allowed actions). The paper uses 0.98,
-    which stays close to a random policy; 0 becomes greedy."""
+    which keeps the policy almost random; with 0 it becomes greedy."""
     network: NetworkField = None
     """Custom network of the actor as `module:Class`, called with the observation space and the number of outputs: logits,
     or means and log standard deviations."""
@@ -57,7 +57,7 @@ class SAC(ReplayAlgorithm):
 
     def make_network(self, task: Task) -> Callable[..., Any] | None:
         """Factory of the actor's network."""
-        default = actor_network if isinstance(task.action_space, spaces.Box) else value_network
+        default = ActorMLP if isinstance(task.action_space, spaces.Box) else value_network
         return super().make_network(task) or self.with_network_settings(default)
 
     def flow(self, task: Task) -> Flow:

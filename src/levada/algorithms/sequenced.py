@@ -32,13 +32,13 @@ class SequenceReplayAlgorithm(ReplayAlgorithm):
 
     num_envs: PositiveInt = 8
     num_steps: PositiveInt = 20
-    """Number of steps per environment between two looks at newer weights. More steps copy the burn-in less often and act with
-    older weights."""
+    """Number of steps per environment before a sampler fetches newer weights. Larger values copy the burn-in less often, but
+    act with older weights."""
     sequence_length: PositiveInt = 20
-    """Number of steps per sequence that are learned from. Longer sequences learn longer dependencies."""
+    """Number of steps per sequence, without the burn-in. Longer sequences learn longer dependencies."""
     burn_in: NonNegativeInt = 10
-    """Number of steps before them that only warm up the recurrent state. More steps rely less on stale states and take
-    longer."""
+    """Number of steps before the sequence that only warm up the recurrent state. More steps rely less on stale states and
+    take longer."""
     overlap: NonNegativeInt = 0
     """Number of steps that consecutive sequences share, beside the burn-in."""
     buffer_size: PositiveInt = 10_000
@@ -54,8 +54,8 @@ class SequenceReplayAlgorithm(ReplayAlgorithm):
     max_priority_weight: UnitFloat = 0.9
     """Weight eta of the largest TD error in a sequence's priority; the mean error has weight 1 - eta."""
     value_rescaling: bool = True
-    """Value rescaling: learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of the return, which tolerates returns of any
-    scale."""
+    """Value rescaling: learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of the return, which reduces the scale of large
+    returns."""
     max_grad_norm: PositiveFloat | None = 10.0
     hidden_sizes: tuple[PositiveInt, ...] = (64,)
     """Widths of the layers before the recurrent layer."""
@@ -87,16 +87,10 @@ class SequenceReplayAlgorithm(ReplayAlgorithm):
         """Priorities of sequences ``[N]`` from their steps' TD errors ``[length, N]``, 0 in the padding; None if uniform."""
         if not self.prioritized:
             return None
-        size = error.detach().abs()
-        return self.max_priority_weight * size.amax(dim=0) + (1.0 - self.max_priority_weight) * size.sum(
-            dim=0
-        ) / is_step.sum(dim=0)
+        size, eta = error.detach().abs(), self.max_priority_weight
+        return eta * size.amax(dim=0) + (1.0 - eta) * size.sum(dim=0) / is_step.sum(dim=0)
 
     def memory(self, policy_gain: float) -> Callable[..., RecurrentNet]:
         """Make a factory of recurrent networks; `policy_gain`: initial scale of the output layer."""
-        return partial(
-            self.with_network_settings(RecurrentNet),
-            rnn_size=self.rnn_size,
-            rnn_type=self.rnn_type,
-            policy_gain=policy_gain,
-        )
+        make = self.with_network_settings(RecurrentNet)
+        return partial(make, rnn_size=self.rnn_size, rnn_type=self.rnn_type, policy_gain=policy_gain)

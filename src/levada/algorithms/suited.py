@@ -21,11 +21,7 @@ SUITED: Mapping[type[Space[Any]], tuple[str, ...]] = {
 
 
 def require_actions(config: Algorithm, task: Task, *kinds: type[Space[Any]]) -> None:
-    """Require an action space of one of these kinds.
-
-    Raises:
-        SpaceError: it is of another kind; names algorithms that support it.
-    """
+    """Raise SpaceError, which names other algorithms, unless the action space is of one of these kinds."""
     space = task.action_space
     if not isinstance(space, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)

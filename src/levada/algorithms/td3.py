@@ -30,7 +30,7 @@ from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.critic import Critic
 from levada.rl.policies.heads.box import vector_of
-from levada.rl.policies.networks import actor_network
+from levada.rl.policies.networks import ActorMLP
 from levada.validation import NonNegativeFloat, PositiveInt
 
 
@@ -39,7 +39,7 @@ class TD3(ReplayAlgorithm):
     """Configuration of TD3."""
 
     num_critics: PositiveInt = 2
-    """Number of critics; targets use the smallest. More critics are more pessimistic."""
+    """Number of critics; targets use the smallest value. More critics estimate lower values."""
     target_update_interval: PositiveInt = 1
     """Number of actor gradient steps between updates of the target networks."""
     policy_delay: PositiveInt = 2
@@ -47,7 +47,7 @@ class TD3(ReplayAlgorithm):
     exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the exploration noise, as a fraction of half the action range."""
     target_policy_noise: NonNegativeFloat = 0.2
-    """Standard deviation of the noise on target actions, as a fraction of half their range."""
+    """Standard deviation of the noise on target actions, as a fraction of half the action range."""
     target_noise_clip: NonNegativeFloat = 0.5
     """Clip range of that noise, in the same unit."""
     network: NetworkField = None
@@ -57,7 +57,7 @@ class TD3(ReplayAlgorithm):
 
     def make_network(self, task: Task) -> Callable[..., Any] | None:
         """Factory of the actor's network."""
-        return super().make_network(task) or self.with_network_settings(actor_network)
+        return super().make_network(task) or self.with_network_settings(ActorMLP)
 
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""

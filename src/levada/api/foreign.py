@@ -30,7 +30,6 @@ def check_code(directory: RunDirectory, setting: str, name: object) -> None:
 
     Raises:
         UntrustedError: the code is not trusted.
-
     """
     if directory.trust or not isinstance(name, str):
         return
@@ -60,7 +59,6 @@ def check_env_kwargs(directory: RunDirectory, kwargs: object) -> None:
 
     Raises:
         UntrustedError: there is a path or module name.
-
     """
     if directory.trust or directory.is_ours:
         return

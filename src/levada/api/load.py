@@ -22,6 +22,7 @@ from levada.api.foreign import check_code, check_env_kwargs
 from levada.api.options import Env, check_integers
 from levada.api.run import Result, build
 from levada.flow import Episode, Flow, LevadaError, Statistics
+from levada.flow.state import PrefixView
 from levada.rl.acting.evaluation import Evaluation, TrainedPolicy
 from levada.rl.acting.evaluation import evaluate as evaluate_policy
 from levada.rl.envs.task import Task, TaskError
@@ -67,13 +68,9 @@ def load(
 
     Warns with CheckpointWarning about files that are corrupt and skipped: a checkpoint, or summary.json.
     """
-    check_path("load", path)
-    directory = RunDirectory.open(path, trust=trust)
-    look_in(at)
-    config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
+    directory, config, task = read_run("load", path, env, algorithm, at=at, trust=trust)
     if isinstance(config, RolloutAlgorithm | ReplayAlgorithm):  # acting needs no GPU, and this machine may have none
         config = dataclasses.replace(config, device="cpu")
-    task = read_task(directory) if env is None else given_task(directory, env)
     with saying_where_to_look(directory):
         flow = build_again(directory, config, task)
     node, learner = next(iter(flow.learners().items()))
@@ -147,14 +144,25 @@ def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
     return task
 
 
-def check_path(function: str, path: object) -> None:
-    """Reject a path of the wrong type."""
+def read_run(
+    function: str,
+    path: str | os.PathLike[str],
+    env: Env | None,
+    algorithm: Algorithm | type[Algorithm] | None,
+    *,
+    at: str | os.PathLike[str] | None,
+    trust: bool,
+) -> tuple[RunDirectory, Algorithm, Task]:
+    """Directory, configuration and task of a run, from the arguments of `load` or `resume`."""
     if not isinstance(path, str | os.PathLike):
         hint = "; the directory of a Result is its `path`" if isinstance(path, Result) else ""
-        msg = (
-            f"levada.{function}: path is a {type(path).__name__}, expected the directory of a run as str or Path{hint}"
-        )
+        expected = f"the directory of a run as str or Path{hint}"
+        msg = f"levada.{function}: path is a {type(path).__name__}, expected {expected}"
         raise LoadError(msg)
+    directory = RunDirectory.open(path, trust=trust)
+    look_in(at)
+    config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
+    return directory, config, read_task(directory) if env is None else _given_task(directory, env)
 
 
 def look_in(at: str | os.PathLike[str] | None) -> None:
@@ -162,7 +170,6 @@ def look_in(at: str | os.PathLike[str] | None) -> None:
 
     Raises:
         LoadError: it is not a directory.
-
     """
     if at is None:
         return
@@ -171,9 +178,7 @@ def look_in(at: str | os.PathLike[str] | None) -> None:
         raise LoadError(msg)
     place = Path(at).expanduser()
     if not place.is_dir():
-        msg = (
-            f"at={str(at)!r} is no directory; expected the one with the modules and files that the run was trained with"
-        )
+        msg = f"at={str(at)!r} is no directory; expected that of the modules and files that the run was trained with"
         raise LoadError(msg)
     if str(place.resolve()) not in sys.path:
         sys.path.append(str(place.resolve()))
@@ -204,7 +209,6 @@ def read_checkpoint(
     Raises:
         LoadError: the checkpoint does not exist.
         CheckpointError: the requested checkpoint is corrupt or unusable.
-
     """
     if num_updates is None:
         newest = newest_checkpoint(directory, replays=False, check=check)
@@ -230,7 +234,6 @@ def read_task(directory: RunDirectory) -> Task:
 
     Raises:
         LoadError: the environments were made by a callable, of which only the name was saved.
-
     """
     env, kwargs, how = (read_setting(directory, name) for name in ("env", "env_kwargs", "vectorization"))
     check_code(directory, "env", env)
@@ -243,14 +246,12 @@ def read_task(directory: RunDirectory) -> Task:
     others = ("frame_stack", "reward_clip", "life_loss", "action_mask")
     more = {name: settings[name].value for name in others if name in settings}  # absent in runs of older versions
     if not isinstance(kwargs, dict):
-        msg = (
-            f"{directory.shown}: env_kwargs was saved as {kwargs!r}, expected names with values; config.json was edited"
-        )
+        msg = f"{directory.shown}: env_kwargs was saved as {kwargs!r}, expected a mapping; config.json was edited"
         raise LoadError(msg)
     return Task(env, env_kwargs=kwargs, vectorization=how, **more)
 
 
-def given_task(directory: RunDirectory, env: Env) -> Task:
+def _given_task(directory: RunDirectory, env: Env) -> Task:
     """Return the environments given for a run, with masks from where the run had them, unless the task says otherwise."""
     task = env if isinstance(env, Task) else Task(env)
     settings = directory.config.settings
@@ -264,7 +265,6 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
 
     Raises:
         LoadError: the configuration cannot be read.
-
     """
     if cls is None:
         home = str(read_setting(directory, "algorithm_class"))
@@ -309,7 +309,6 @@ def read_setting(directory: RunDirectory, name: str) -> Any:
 
     Raises:
         LoadError: config.json lacks it.
-
     """
     settings = directory.config.settings
     if name not in settings:
@@ -324,11 +323,10 @@ def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
     Raises:
         LoadError: the settings of a foreign run cannot be built.
         Exception: any error of the environment or of other user code.
-
     """
     try:
         return build(config, task)
-    except Exception as error:
+    except Exception as error:  # config.json of a foreign run may ask for anything, and make any code raise
         if directory.is_ours or directory.trust or isinstance(error, LevadaError):
             raise
         msg = f"{directory.shown}: what its config.json asks for cannot be made ({type(error).__name__}: {error})"
@@ -337,20 +335,27 @@ def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
 
 def weights_of(saved: checkpoint.Checkpoint, node: str) -> dict[str, Any]:
     """Select the weights of a learner's policy."""
-    prefix = f"{learner_prefix(node)}weights/"
-    return {name.removeprefix(prefix): array for name, array in saved.arrays.items() if name.startswith(prefix)}
+    return dict(PrefixView(saved.arrays, f"{learner_prefix(node)}weights/"))
 
 
 def check_weights(saved: checkpoint.Checkpoint, node: str) -> None:
-    """Check that the weights exist and are finite.
+    """Check that the weights of a learner's policy exist and are finite.
 
     Raises:
         CheckpointError: they are missing, or some are not finite.
+    """
+    _num_updates(saved, node)
+    check_finite(saved, "weights", weights_of(saved, node))
 
+
+def check_finite(saved: checkpoint.Checkpoint, what: str, arrays: Mapping[str, Any]) -> None:
+    """Check arrays of a checkpoint for numbers that are not finite.
+
+    Raises:
+        CheckpointError: there are some.
     """
     try:
-        _num_updates(saved, node)
-        check_numbers("weights", weights_of(saved, node))
+        check_numbers(what, arrays)
     except ValueError as error:
         msg = f"checkpoint {short(saved.path)}: {error}"
         raise checkpoint.CheckpointError(msg) from error
@@ -379,5 +384,5 @@ def _num_updates(saved: checkpoint.Checkpoint, node: str) -> int:
     counts = saved.arrays.get(f"{learner_prefix(node)}counts")
     if counts is None or counts.ndim != 1 or not len(counts) or counts.dtype.kind not in "iu":
         msg = f"checkpoint {short(saved.path)} lacks the counts of learner {node!r}: it is that of another flow"
-        raise LoadError(msg)
+        raise checkpoint.CheckpointError(msg)
     return int(counts[0])

@@ -1,8 +1,5 @@
 """Estimate of the memory that a run needs, computed from sizes before it starts, and compared with the machine's memory.
 
-    needs = estimate(flow, Processes(workers=2))
-    check_memory(needs, machine_memory())
-
 The estimate counts what grows with a setting: replays, batches drawn from them, items in queues, environments, levada's
 networks, worker processes. It does not include memory that an environment allocates while it runs.
 """
@@ -92,7 +89,6 @@ def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
 
     Raises:
         ConfigError: the estimate exceeds the machine's memory.
-
     """
     total = sum(needs.values())
     parts = ", ".join(
@@ -193,7 +189,6 @@ def _num_weights(policy: Policy) -> int:
 
     Raises:
         SizeError: a single layer is too large for the machine.
-
     """
     with torch.device("meta"):
         if policy.network is None:

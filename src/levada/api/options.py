@@ -49,21 +49,21 @@ class Options:
     """Directory of the run; must be new or empty. By default a new one in runs/."""
     threads: PositiveInt = 1
     """Number of threads of torch and numpy in the learner. Results depend on it, so the default is the same on every machine.
-    More threads pay off for images and wide networks on idle cores."""
+    More threads are faster for images and wide networks, if cores are idle."""
     checkpoint_every_updates: PositiveInt | Literal["auto"] | None = "auto"
     """Number of updates between checkpoints, from which `levada resume` continues; one more is saved at the end. `auto`:
     about every ten seconds, after a multiple of ten updates. None: only at the end."""
     save_replays: bool = False
-    """Save the contents of replays in checkpoints, compressed. Otherwise a resumed run fills them anew."""
+    """Save the contents of replays in checkpoints, compressed. Otherwise a resumed run refills them."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
     init_from: str | None = None
-    """Directory of a run whose weights to start from; the networks must be the same. The state of the optimizer is not taken
-    over."""
+    """Directory of a run whose weights to start from; the networks must be the same. The state of the optimizer is not
+    loaded."""
     portable: Mode = "auto"
-    """Instruction set of numpy and torch. `auto`: AVX2 on every x86-64 processor, so that processors of one maker give the
+    """Instruction set of numpy and torch. `auto`: AVX2 on every x86-64 processor, so that processors of one vendor give the
     same bits, except in convolutions, bfloat16 and large matrix products. `on`: AVX2 in these too, which is slower on AVX-512
-    processors. `off`: what the processor has."""
+    processors. `off`: that of the processor."""
 
     def __post_init__(self) -> None:
         if self.seed is None:
@@ -180,19 +180,8 @@ def check_integers(values: Mapping[str, tuple[Any, int]]) -> None:
 def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[str]) -> None:
     """Reject unknown fields, and classes with invalid fields."""
     declared = {field.name: field for field in dataclasses.fields(cls)}
-    options = {field.name for field in dataclasses.fields(Options)} | {
-        "env",
-        "env_kwargs",
-        "vectorization",
-        "frame_stack",
-        "reward_clip",
-        "life_loss",
-        "action_mask",
-        "quiet",
-        "json",
-        "display",
-        "instruments",
-    }
+    options = {field.name for kind in (Options, Task) for field in dataclasses.fields(kind)}
+    options |= {"quiet", "json", "display", "instruments"}
     if taken := sorted(options & declared.keys()):
         msg = f"{cls.__name__} has a field {taken[0]!r}, which is an option of every run; call it something else"
         raise ConfigError(msg)

@@ -12,20 +12,10 @@ from typing import Any, get_args
 import msgspec
 
 from levada.algorithms.algorithm import Algorithm
-from levada.api.load import (
-    LoadError,
-    build_again,
-    check_path,
-    given_task,
-    look_in,
-    read_config,
-    read_setting,
-    read_task,
-    saying_where_to_look,
-)
+from levada.api.load import LoadError, build_again, read_run, read_setting, saying_where_to_look
 from levada.api.memory import check_memory, estimate
 from levada.api.options import Env, Options, check_instruments, deployment
-from levada.api.run import Job, Result, of_policies, resolve_deployment
+from levada.api.run import Result, carry_out, of_policies, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
@@ -40,10 +30,9 @@ from levada.run.storage.checkpoint import Checkpoint, CheckpointError, Checkpoin
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.files import short
 from levada.run.storage.restore import resume as resume_directory
-from levada.run.storage.state import begun_anew, check_fits, check_numbers, unpack
+from levada.run.storage.state import check_fits, check_numbers, unpack, with_fresh_episodes
 from levada.run.until import Until
 from levada.run.user_exit import sys_exit_is_an_error
-from levada.runners.processes import Processes, check_start
 
 
 def resume(
@@ -87,13 +76,9 @@ def resume(
         KeyboardInterrupt: Ctrl-C was pressed; everything is saved. Its `result` is the Result so far.
     """
     began_s = time.perf_counter() if began_s is None else began_s
-    check_path("resume", path)
     check_instruments(instruments)
     with displayed(display) as shown:
-        directory = RunDirectory.open(path, trust=trust)
-        look_in(at)
-        config = algorithm if isinstance(algorithm, Algorithm) else read_config(directory, algorithm)
-        task = read_task(directory) if env is None else given_task(directory, env)
+        directory, config, task = read_run("resume", path, env, algorithm, at=at, trust=trust)
         goal = Until.parse(read_setting(directory, "until") if until is None else until)
         options = _options(directory)
         place = deployment(directory.config.identity.deployment if on is None else on)
@@ -111,38 +96,27 @@ def resume(
         here = machine()
         for what in _what_is_missing_here(flow, identity.machine, here):
             warnings.warn(f"{directory.shown} {what}", CheckpointWarning, stacklevel=2)
-        threads = options.threads
-        place = resolve_deployment(place, flow, identity.seed, threads, shown)
-        if isinstance(place, Processes):
-            check_start(flow)
+        place = resolve_deployment(place, flow, identity.seed, options.threads, shown)
         identity = msgspec.structs.replace(
             identity, deployment=str(place), device=of_policies(flow, "device", "cpu"), machine=here
         )
-        job = Job(
-            flow=flow, task=task, identity=identity, place=place, until=goal,
-            threads=threads, tensorboard=options.tensorboard, checkpoint_every_updates=options.checkpoint_every_updates,
-            save_replays=options.save_replays, config=config,
-        )  # fmt: skip
         monitor = Monitor(target_return=goal.return_mean, began_s=began_s)
         with directory.locked():
             directory.check_files()
             saved = resume_directory(
-                directory,
-                monitor,
-                fresh=fresh_episodes,
-                check=lambda found: _check(found, flow, directory, fresh_episodes),
-            )
+                directory, monitor, fresh=fresh_episodes, check=lambda found: _check(found, flow, directory, fresh_episodes)
+            )  # fmt: skip
             state = (
                 _beginning(directory, flow) if saved is None else unpack(saved.arrays, saved.meta, saved.replays, flow)
             )
             if state is not None and fresh_episodes:
-                state = begun_anew(flow, state, "fresh episodes were asked for")
+                state = with_fresh_episodes(flow, state, "fresh episodes were asked for")
             if state is not None and not state.is_exact:
                 warnings.warn(_what_is_new(directory, flow, state), CheckpointWarning, stacklevel=2)
             on_directory(directory)
-            return job.carry_out(
-                directory, monitor, display=shown, instruments=instruments, state=state,
-                rewind_to=-1 if saved is None else monitor.updates,
+            return carry_out(
+                flow, task, config, directory, monitor, identity=identity, place=place, until=goal, options=options,
+                display=shown, instruments=instruments, state=state, rewind_to=-1 if saved is None else monitor.updates,
             )  # fmt: skip
 
 
@@ -179,21 +153,20 @@ def _check(found: Checkpoint, flow: Flow, directory: RunDirectory, fresh: bool) 
 
     Raises:
         CheckpointError: it cannot.
-
     """
     if not (found.is_ours or directory.trust or fresh):
         return  # it will be rejected anyway
     try:
         state = unpack(found.arrays, found.meta["flow"], found.replays, flow)
         if fresh:
-            state = begun_anew(flow, state, "")
+            state = with_fresh_episodes(flow, state, "")
         for name, own in state.learners.items():
             check_numbers(f"learner {name!r}", own)
         for name, versions in state.registers.items():
             for version, own in versions.items():
                 check_numbers(f"version {version} of register {name!r}", own)
         check_fits(flow, state, directory.config.identity.seed, tables=not found.is_ours)
-    except Exception as error:  # any error means that the checkpoint does not fit
+    except Exception as error:  # a foreign state may make any code raise; whatever it is, the checkpoint does not fit
         msg = f"checkpoint {short(found.path)} is {error if isinstance(error, ValueError) else repr(error)}"
         raise CheckpointError(msg) from error
 
@@ -215,13 +188,15 @@ def _what_is_new(directory: RunDirectory, flow: Flow, state: RunState) -> str:
     found = []
     lost = [name for name in flow.learners() if name not in state.learners]
     if lost:
-        found.append(f"what {', '.join(lost)} had learned is lost (the learner has no state_dict), and is learned anew")
+        found.append(
+            f"what {', '.join(lost)} had learned is lost (the learner has no state_dict), and is learned from scratch"
+        )
     if state.unsaved:
         shards = ", ".join(f"{source} {index}" for source, index in state.unsaved)
         reasons = ", ".join(dict.fromkeys(state.unsaved.values()))
-        found.append(f"episodes begin anew in {shards} ({reasons})")
+        found.append(f"episodes start over in {shards} ({reasons})")
     if state.unsaved_replays:
         reasons = ", ".join(dict.fromkeys(state.unsaved_replays.values()))
-        found.append(f"{', '.join(state.unsaved_replays)} is filled anew ({reasons})")
-    what = "; ".join(found) or "what was being made when it was saved is made anew"
+        found.append(f"{', '.join(state.unsaved_replays)} is refilled ({reasons})")
+    what = "; ".join(found) or "what was in progress when it was saved is made again"
     return printable(f"{directory.shown} goes on, but not bit for bit as it would have: {what}")

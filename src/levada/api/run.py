@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.api.notes import Watch
+from levada.api.options import Options
 from levada.flow import Flow, Instrument, LevadaError, RunState
 from levada.flow.deployment import Deployment, Run
 from levada.flow.patience import telling_of_hangs
@@ -36,6 +37,7 @@ from levada.run.until import Until
 from levada.run.user_exit import sys_exit_is_an_error
 from levada.runners.auto import Auto
 from levada.runners.malloc import keep_freed_memory
+from levada.runners.processes import Processes, check_start
 
 _AUTO = (10, 10.0)
 """Updates and seconds between checkpoints. Shards whose states take long to save are ready for a checkpoint after each
@@ -65,88 +67,81 @@ class Result:
     __repr__ = __str__
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """Everything known before a run starts."""
+def carry_out(
+    flow: Flow,
+    task: Task,
+    config: Algorithm,
+    directory: RunDirectory,
+    monitor: Monitor,
+    *,
+    identity: Identity,
+    place: Deployment,
+    until: Until,
+    options: Options,
+    display: Display,
+    instruments: Sequence[Instrument],
+    state: RunState | None = None,
+    rewind_to: int | None = None,
+) -> Result:
+    """Run until the end, write everything, and return the result; after Ctrl-C, raise Interrupted with the result.
 
-    flow: Flow
-    task: Task
-    identity: Identity
-    place: Deployment
-    until: Until
-    threads: int
-    checkpoint_every_updates: int | Literal["auto"] | None
-    save_replays: bool
-    tensorboard: bool
-    config: Algorithm
-
-    def carry_out(
-        self,
-        directory: RunDirectory,
-        monitor: Monitor,
-        *,
-        display: Display,
-        instruments: Sequence[Instrument] = (),
-        state: RunState | None = None,
-        rewind_to: int | None = None,
-    ) -> Result:
-        """Run until the end, write everything, and return the result; after Ctrl-C, raise Interrupted with the result.
-
-        Args:
-            directory: directory of the run.
-            monitor: counts of the run; those of the interrupted run if it is resumed.
-            display: display during the run.
-            instruments: receive every event.
-            state: state of a resumed run.
-            rewind_to: number of updates; records of later ones are removed from the directory once the run has been opened.
-
-        """
-        every, every_s = _AUTO if self.checkpoint_every_updates == "auto" else (self.checkpoint_every_updates, 0.0)
-        set_threads(self.threads)
-        keep_freed_memory()
-        shown = UntilClosed(display)
-        watch = Watch(self.config, self.task, self.until)
-        try:
-            with directory.locked(), sys_exit_is_an_error():
-                shown.start(self.identity, self.until)  # opening takes seconds with workers
-                try:
-                    with telling_of_hangs(shown.note):
-                        run = self.place.open(
-                            self.flow, seed=self.identity.seed, instruments=[monitor, *instruments], state=state,
-                            save_every=every,
-                        )  # fmt: skip
-                except BaseException:
-                    shown.finish(None)
-                    raise
-                try:
-                    if rewind_to is not None:
-                        directory.rewind(rewind_to)
-                    loop = Loop(
-                        identity=self.identity, until=self.until, monitor=monitor, directory=directory,
-                        sinks=self._sinks(directory, None if state is None else monitor.env_steps + 1), display=shown,
-                        arrays_of=lambda: pack(run.save(self.save_replays)), params_of=lambda: _weights(run),
-                        watch=watch, is_whole=lambda: _is_whole(run), checkpoint_every_updates=every, checkpoint_every_s=every_s,
-                    )  # fmt: skip
-                    summary, is_interrupted = _executed(loop, run)
-                    policy = _policies(run)[0]
-                except BaseException:
-                    run.close()
-                    raise
-                _close(run, directory)
-        except Exception as error:
-            directory.write_error(error)
-            raise
-        result = Result(summary, policy, directory.path, self.task, self.flow)
-        if is_interrupted:
-            where = shlex.quote(str(directory.shown))
-            raise Interrupted(result, f"everything is saved in {where}; go on with `levada resume {where}`")
-        return result
-
-    def _sinks(self, directory: RunDirectory, purge_step: int | None) -> list[MetricSink]:
-        sinks: list[MetricSink] = [JsonLines(directory.metrics_path)]
-        if self.tensorboard:
-            sinks.append(TensorBoard(directory.path, purge_step=purge_step))
-        return sinks
+    Args:
+        flow: flow of the configuration.
+        task: the resolved task.
+        config: configuration of the algorithm.
+        directory: directory of the run.
+        monitor: counts of the run; those of the interrupted run if it is resumed.
+        identity: identity of the run, for display and summary.
+        place: deployment, resolved.
+        until: stopping condition.
+        options: options of the run, of which those above take precedence.
+        display: display during the run.
+        instruments: receive every event.
+        state: state of a resumed run.
+        rewind_to: number of updates; records of later ones are removed from the directory once the run has been opened.
+    """
+    every, every_s = _AUTO if options.checkpoint_every_updates == "auto" else (options.checkpoint_every_updates, 0.0)
+    set_threads(options.threads)
+    keep_freed_memory()
+    shown = UntilClosed(display)
+    watch = Watch(config, task, until)
+    try:
+        with directory.locked(), sys_exit_is_an_error():
+            shown.start(identity, until)  # opening takes seconds with workers
+            try:
+                with telling_of_hangs(shown.note):
+                    run = place.open(
+                        flow, seed=identity.seed, instruments=[monitor, *instruments], state=state, save_every=every
+                    )
+            except BaseException:
+                shown.finish(None)
+                raise
+            try:
+                if rewind_to is not None:
+                    directory.rewind(rewind_to)
+                sinks: list[MetricSink] = [JsonLines(directory.metrics_path)]
+                if options.tensorboard:
+                    purge_step = None if state is None else monitor.env_steps + 1
+                    sinks.append(TensorBoard(directory.path, purge_step=purge_step))
+                loop = Loop(
+                    identity=identity, until=until, monitor=monitor, directory=directory, sinks=sinks, display=shown,
+                    arrays_of=lambda: pack(run.save(options.save_replays)), params_of=lambda: _weights(run),
+                    watch=watch, is_whole=lambda: _is_whole(run), checkpoint_every_updates=every, checkpoint_every_s=every_s,
+                )  # fmt: skip
+                summary, is_interrupted = _executed(loop, run)
+                policy = _policies(run)[0]
+            except BaseException:
+                run.close()
+                raise
+            _close(run, directory)
+    except Exception as error:  # any error of the user's code, which is raised again
+        directory.write_error(error)
+        raise
+    result = Result(summary, policy, directory.path, task, flow)
+    if is_interrupted:
+        where = shlex.quote(str(directory.shown))
+        raise Interrupted(result, f"everything is saved in {where}; go on with `levada resume {where}`")
+    return result
 
 
 def _executed(loop: Loop, run: Any) -> tuple[Summary, bool]:
@@ -180,14 +175,15 @@ def build(config: Algorithm, task: Task) -> Flow:
 
 
 def resolve_deployment(place: Deployment, flow: Flow, seed: int, threads: int, display: Display) -> Deployment:
-    """Resolve `auto` by measuring the flow, and report the reason."""
-    if not isinstance(place, Auto):
-        return place
-    set_threads(threads)
-    with sys_exit_is_an_error():
-        chosen, why = place.choose(flow, seed=seed)
-    display.note(f"auto: {chosen}, for {why}")
-    return chosen
+    """Resolve `auto` by measuring the flow, and report the reason; check that worker processes can start."""
+    if isinstance(place, Auto):
+        set_threads(threads)
+        with sys_exit_is_an_error():
+            place, why = place.choose(flow, seed=seed)
+        display.note(f"auto: {place}, for {why}")
+    if isinstance(place, Processes):
+        check_start(flow)
+    return place
 
 
 def of_policies(flow: Flow, name: str, usual: str) -> str:
@@ -201,7 +197,6 @@ def require_level(mode: Mode) -> dict[str, str]:
 
     Raises:
         ConfigError: they differ from those of the mode, and can no longer be changed.
-
     """
     found = machine()
     wanted = os.environ.get(VARIABLE, "auto")
@@ -236,7 +231,7 @@ def _close(run: Run, directory: RunDirectory) -> None:
     """Close a finished and saved run. An error of an environment on closing becomes a warning."""
     try:
         run.close()
-    except Exception as error:
+    except Exception as error:  # from the environment's own code; nothing of the run is lost
         text = f"{type(error).__name__}: {error}; that was when the run in {directory.shown} was closed, and all of it is saved"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 

@@ -11,17 +11,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from levada.api.load import LoadError, look_in, read_checkpoint, read_config, read_task
+from levada.api.load import LoadError, check_finite, look_in, read_checkpoint, read_config, read_task
 from levada.api.options import Options
 from levada.flow import Flow, RunState
 from levada.flow.items import derive_seed
 from levada.flow.protocols import close
 from levada.flow.state import PrefixView
 from levada.rl.learning.starting import Startable, StartError
-from levada.run.storage.checkpoint import Checkpoint, CheckpointError
 from levada.run.storage.directory import CONFIG, RunDirectory
-from levada.run.storage.files import short
-from levada.run.storage.state import check_numbers, learner_prefix
+from levada.run.storage.state import learner_prefix
 from levada.runners.saving import begun_with
 
 
@@ -35,7 +33,7 @@ def start_from(flow: Flow, path: str | os.PathLike[str], seed: int) -> RunState:
         StartError: the weights belong to other networks.
     """
     directory = RunDirectory.open(path)
-    saved = read_checkpoint(directory, None, check=_check_finite)
+    saved = read_checkpoint(directory, None, check=lambda found: check_finite(found, "the weights", found.arrays))
     learners = {}
     for name, recipe in flow.learners().items():
         live = recipe.open(derive_seed(seed, name))
@@ -56,20 +54,6 @@ def start_from(flow: Flow, path: str | os.PathLike[str], seed: int) -> RunState:
         finally:
             close(live)
     return begun_with(flow, learners)
-
-
-def _check_finite(saved: Checkpoint) -> None:
-    """Check that the arrays are finite.
-
-    Raises:
-        CheckpointError: some are not.
-
-    """
-    try:
-        check_numbers("the weights", saved.arrays)
-    except ValueError as error:
-        msg = f"checkpoint {short(saved.path)}: {error}"
-        raise CheckpointError(msg) from error
 
 
 def settings(

@@ -13,7 +13,7 @@ from levada.algorithms.registry import algorithm_home, algorithm_name
 from levada.api.memory import check_memory, estimate
 from levada.api.notes import default_until
 from levada.api.options import Env, OptionError, Options, check_instruments, configure, deployment
-from levada.api.run import Job, Result, build, of_policies, require_level, resolve_deployment
+from levada.api.run import Result, build, carry_out, of_policies, require_level, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
@@ -27,7 +27,6 @@ from levada.run.monitor import Monitor
 from levada.run.storage.directory import RunDirectory, absolute
 from levada.run.until import Until
 from levada.run.user_exit import sys_exit_is_an_error
-from levada.runners.processes import Processes, check_start
 
 LOOK_S = 4.0
 """Seconds after which it is reported that the first reset of an environment takes long."""
@@ -65,7 +64,7 @@ def train(
             machine and deployment.
         checkpoint_every_updates: number of updates between checkpoints; None saves at the end only; "auto" saves about every
             ten seconds.
-        save_replays: save the contents of replays in checkpoints; otherwise a resumed run fills them anew.
+        save_replays: save the contents of replays in checkpoints; otherwise a resumed run refills them.
         tensorboard: write TensorBoard events.
         init_from: directory of a run whose weights to start from; the networks must be the same.
         portable: instruction set, which is fixed when levada is imported (see `levada.portable`): "on" and "off" raise an
@@ -115,78 +114,54 @@ def launch(
     """Run a configuration, for `train` and the command line."""
     began_s = time.perf_counter() if began_s is None else began_s
     with displayed(display) as shown:
-        return _launch(
-            config, settings, env, options, place, option_origins=option_origins or {}, shown=shown, instruments=instruments,
-            on_directory=on_directory, began_s=began_s,
+        # resolve paths now, because user code may change the working directory
+        root, out = (absolute("runs"), None) if options.out is None else ("", absolute(options.out))
+        asked = env if isinstance(env, Task) else Task(env)
+        machine = require_level(options.portable)
+        with sys_exit_is_an_error():
+            with telling_of_hangs(shown.note, LOOK_S):
+                task = asked.resolved()
+            if task.action_mask != asked.action_mask:
+                shown.note(f"action_mask: {task.action_mask}, for {task.name} has action masks")
+            config, settings = _resolved(config, settings, task, shown)
+            ends = default_until(config) if options.until is None else options.until
+            until = Until.parse(ends)
+            flow = build(config, task)
+            flow.check(reports=True)
+            if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
+                shown.note(memory)
+        place = resolve_deployment(place, flow, options.seed, options.threads, shown)
+        state = None if options.init_from is None else start_from(flow, options.init_from, options.seed)
+        identity = Identity(
+            algorithm=algorithm_name(type(config)),
+            env=task.name,
+            seed=options.seed,
+            deployment=str(place),
+            threads=options.threads,
+            precision=of_policies(flow, "precision", "float32"),
+            device=of_policies(flow, "device", "cpu"),
+            machine=machine,
+            flow_hash=flow.hash(),
+        )
+        origins = option_origins or {}
+        defaults = type(options)()
+        about = {
+            name: Setting(value, origins.get(name, "default" if value == getattr(defaults, name) else "argument"))
+            for name, value in dataclasses.asdict(options).items()
+        }
+        about["until"] = Setting(ends, about["until"].origin)
+        about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
+        for name, (value, usual) in _task_settings(task).items():
+            about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
+        if task.action_mask != asked.action_mask:  # it was found
+            about["action_mask"] = Setting(task.action_mask, "default")
+        directory = RunDirectory.create(out, identity, {**about, **settings}, root=root)
+        on_directory(directory)
+        monitor = Monitor(target_return=until.return_mean, began_s=began_s)
+        return carry_out(
+            flow, task, config, directory, monitor, identity=identity, place=place, until=until, options=options,
+            display=shown, instruments=instruments, state=state,
         )  # fmt: skip
-
-
-def _launch(
-    config: Algorithm,
-    settings: Mapping[str, Setting],
-    env: Env,
-    options: Options,
-    place: Deployment,
-    *,
-    option_origins: Mapping[str, Origin],
-    shown: Display,
-    instruments: Sequence[Instrument],
-    on_directory: Callable[[RunDirectory], None],
-    began_s: float,
-) -> Result:
-    # resolve paths now, because user code may change the working directory
-    root, out = (absolute("runs"), None) if options.out is None else ("", absolute(options.out))
-    asked = env if isinstance(env, Task) else Task(env)
-    machine = require_level(options.portable)
-    with sys_exit_is_an_error():
-        with telling_of_hangs(shown.note, LOOK_S):
-            task = asked.resolved()
-        if task.action_mask != asked.action_mask:
-            shown.note(f"action_mask: {task.action_mask}, for {task.name} has action masks")
-        config, settings = _resolved(config, settings, task, shown)
-        ends = default_until(config) if options.until is None else options.until
-        until = Until.parse(ends)
-        flow = build(config, task)
-        flow.check(reports=True)
-        if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
-            shown.note(memory)
-    place = resolve_deployment(place, flow, options.seed, options.threads, shown)
-    if isinstance(place, Processes):
-        check_start(flow)
-    state = None if options.init_from is None else start_from(flow, options.init_from, options.seed)
-    identity = Identity(
-        algorithm=algorithm_name(type(config)),
-        env=task.name,
-        seed=options.seed,
-        deployment=str(place),
-        threads=options.threads,
-        precision=of_policies(flow, "precision", "float32"),
-        device=of_policies(flow, "device", "cpu"),
-        machine=machine,
-        flow_hash=flow.hash(),
-    )
-    origins = option_origins
-    defaults = type(options)()
-    about = {
-        name: Setting(value, origins.get(name, "default" if value == getattr(defaults, name) else "argument"))
-        for name, value in dataclasses.asdict(options).items()
-    }
-    about["until"] = Setting(ends, about["until"].origin)
-    about["algorithm_class"] = Setting(algorithm_home(type(config)), origins.get("algorithm_class", "argument"))
-    for name, (value, usual) in _task_settings(task).items():
-        about[name] = Setting(value, origins.get(name, "default" if value == usual else "argument"))
-    if task.action_mask != asked.action_mask:  # it was found
-        about["action_mask"] = Setting(task.action_mask, "default")
-    directory = RunDirectory.create(out, identity, {**about, **settings}, root=root)
-    on_directory(directory)
-    job = Job(
-        flow=flow, task=task, identity=identity, place=place, until=until, threads=options.threads,
-        tensorboard=options.tensorboard,
-        checkpoint_every_updates=options.checkpoint_every_updates, save_replays=options.save_replays,
-        config=config,
-    )  # fmt: skip
-    monitor = Monitor(target_return=until.return_mean, began_s=began_s)
-    return job.carry_out(directory, monitor, display=shown, instruments=instruments, state=state)
 
 
 def _resolved(

@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -58,6 +58,21 @@ class RunFailedError(LevadaError, RuntimeError):
     def __init__(self, directory: RunDirectory) -> None:
         super().__init__(f"the run in {directory.shown} failed")
         self.directory = directory
+
+
+@contextmanager
+def failing_in(begun: Sequence[RunDirectory]) -> Iterator[None]:
+    """Say of an error in which run it happened, once that has a directory.
+
+    Raises:
+        RunFailedError: the run has begun; its cause is the error.
+    """
+    try:
+        yield
+    except Exception as error:  # any error of the user's code, which is raised again
+        if not begun:
+            raise
+        raise RunFailedError(begun[0]) from error
 
 
 class ParserExit(OwnExit):
@@ -169,7 +184,7 @@ def guarded(command: Callable[[], int]) -> int:
             return 0
         except RunFailedError as failure:
             return _report(failure.__cause__ or failure, failure.directory)
-        except Exception as error:
+        except Exception as error:  # the outermost frame: whatever it is, it is reported and decides the exit code
             if isinstance(error, LevadaError) and isinstance(error, ValueError | TypeError):
                 tell(f"levada: {error}")
                 return MISTAKEN
@@ -232,20 +247,9 @@ def silence_warnings() -> None:
     warnings.showwarning = lambda *args, **kwargs: None
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """Print a warning as one line, without its location in site-packages and without Gymnasium's colors."""
-    del category, filename, lineno, line
-    if file is None:
-        tell(f"levada: warning: {plain_warning(message)}")
-    else:
-        print(printable(f"levada: warning: {plain_warning(message)}"), file=file)
+    tell(f"levada: warning: {plain_warning(message)}")
 
 
 def _report(error: BaseException, directory: RunDirectory | None) -> int:

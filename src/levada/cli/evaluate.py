@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, TextIO
 
@@ -48,8 +48,7 @@ class EvalOptions:
 def evaluate(args: list[str]) -> int:
     """Play whole episodes and print their statistics."""
     options = parse_run(EvalOptions, "eval", args)
-    with ExitStack() as closing:
-        stdout = closing.enter_context(reserved_stdout()) if options.json else sys.stdout
+    with reserved_stdout() if options.json else nullcontext(sys.stdout) as stdout:
         return _play(options, stdout)
 
 

@@ -61,16 +61,16 @@ class EnvOption:
     """Source of action masks that are not part of the observations. `info`: `info["action_mask"]`. `method`:
     `env.action_masks()`. `auto`: one of the two if the environment has it. None: no masks."""
     vectorization: Vectorization = "auto"
-    """How several environments are stepped. `sync`: one after another. `async`: in a process each. `vector_entry_point`: by
-    the vector environment of the id. `envpool`: by EnvPool. `auto`: by the vector environment of the id where that is faster,
-    otherwise `sync`."""
+    """How several environments are stepped. `sync`: one after another. `async`: each in its own process.
+    `vector_entry_point`: by the vector environment registered for the id. `envpool`: by EnvPool. `auto`: by the registered
+    vector environment where that is faster, otherwise `sync`."""
     frame_stack: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
-    """Number of frames per observation. By default what the environment shows; 4 for Atari."""
+    """Number of frames per observation. By default 4 for Atari, and no stacking otherwise."""
     reward_clip: Annotated[float | None, tyro.conf.arg(metavar="LIMIT")] = None
-    """Limit of the rewards that are learned from, on both sides of zero; reported returns are not clipped. By default no
-    limit; 1 for Atari."""
+    """Clip the rewards used in training to [-LIMIT, LIMIT]; reported returns are not clipped. By default 1 for Atari, and no
+    clipping otherwise."""
     life_loss: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Treat the loss of a life as the end of an episode for the learner; the game continues."""
+    """Terminate episodes on life loss, for the learner; the game continues."""
     config: Annotated[str | None, tyro.conf.arg(metavar="RUN/config.json")] = None
     """Settings of an earlier run in place of the defaults: algorithm, environment, options and fields. Options on the command
     line take precedence."""
@@ -184,11 +184,8 @@ def _as_options(told: Mapping[str, Any], env: str | None, names: Collection[str]
     task: Task = told["env"]
     values = {name: value for name, value in told.items() if name not in ("algorithm", "env")}
     if env == task.env:
-        values |= {
-            name: getattr(task, name)
-            for name in ("vectorization", "frame_stack", "reward_clip", "life_loss", "action_mask")
-        }
         kwargs = task.env_kwargs.items()
+        values |= {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
         values["env_kwargs"] = tuple(f"{name}={msgspec.json.encode(value).decode()}" for name, value in kwargs)
     return {name: value for name, value in {**values, "env": env}.items() if name in names}
 

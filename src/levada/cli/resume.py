@@ -11,7 +11,7 @@ from levada.algorithms.names import ALGORITHMS
 from levada.api import resume as resume_run
 from levada.api.foreign import forget_modules_beside
 from levada.api.load import read_setting
-from levada.cli.errors import RunFailedError
+from levada.cli.errors import failing_in
 from levada.cli.parse import join_until, parse_run
 from levada.cli.train import Shown
 from levada.run.interrupt import Interrupted
@@ -44,16 +44,13 @@ def resume(args: list[str], began_s: float) -> int:
     begun: list[RunDirectory] = []
     is_interrupted = False
     try:
-        result = resume_run(
-            options.run, until=options.until, on=options.on, at=options.at, trust=options.trust,
-            fresh_episodes=options.fresh_episodes, display=options.display, on_directory=begun.append, began_s=began_s,
-        )  # fmt: skip
+        with failing_in(begun):
+            result = resume_run(
+                options.run, until=options.until, on=options.on, at=options.at, trust=options.trust,
+                fresh_episodes=options.fresh_episodes, display=options.display, on_directory=begun.append, began_s=began_s,
+            )  # fmt: skip
     except Interrupted as stop:
         result, is_interrupted = stop.result, True
-    except Exception as error:
-        if not begun:
-            raise
-        raise RunFailedError(begun[0]) from error
     name = result.summary.algorithm
     return options.finish(
         result, name if name in ALGORITHMS else read_setting(begun[0], "algorithm_class"), is_interrupted

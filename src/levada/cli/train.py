@@ -10,7 +10,7 @@ import tyro
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.registry import algorithm_home
 from levada.api import Options, Result, deployment, launch
-from levada.cli.errors import INTERRUPTED, RunFailedError, UsageError, silence_warnings, tell
+from levada.cli.errors import INTERRUPTED, UsageError, failing_in, silence_warnings, tell
 from levada.cli.parse import EnvOption, origins, parse
 from levada.run.display.displays import Mode
 from levada.run.interrupt import Interrupted
@@ -60,16 +60,13 @@ def train(args: list[str], began_s: float) -> int:
     name = next((name for name, own in ALGORITHMS.items() if own == home), home)
     claimed: list[RunDirectory] = []
     try:
-        result = launch(
-            parsed.config, parsed.settings, options.task, options, deployment(options.on), option_origins=origins(parsed),
-            display=options.display, on_directory=claimed.append, began_s=began_s,
-        )  # fmt: skip
+        with failing_in(claimed):
+            result = launch(
+                parsed.config, parsed.settings, options.task, options, deployment(options.on), option_origins=origins(parsed),
+                display=options.display, on_directory=claimed.append, began_s=began_s,
+            )  # fmt: skip
     except Interrupted as stop:
         return options.finish(stop.result, name, is_interrupted=True)
-    except Exception as error:
-        if not claimed:
-            raise
-        raise RunFailedError(claimed[0]) from error
     return options.finish(result, name)
 
 

@@ -30,7 +30,6 @@ class Queue:
 
     Raises:
         ChannelError: an impossible combination; the message names the likely mistake.
-
     """
 
     max_lag: NonNegativeInt | None
@@ -54,8 +53,7 @@ class Queue:
 
     def __post_init__(self) -> None:
         check_fields(self, ChannelError)
-        mistake = self._mistake()
-        if mistake:
+        if (mistake := self._mistake()) is not None:
             raise ChannelError(mistake)
 
     def _mistake(self) -> str | None:
@@ -129,7 +127,6 @@ class Prioritized:
 
     Raises:
         ChannelError: a value out of range.
-
     """
 
     alpha: UnitFloat = 0.6
@@ -161,7 +158,6 @@ class Replay(Generic[T]):
 
     Raises:
         ChannelError: an option has an invalid value.
-
     """
 
     name: str
@@ -206,18 +202,12 @@ class Replay(Generic[T]):
         return self.order == "admission" and self.samples_per_insert is not None and self.tolerance == 0
 
     def __str__(self) -> str:
-        ratio = (
-            "free-running"
-            if self.samples_per_insert is None
-            else f"{self.samples_per_insert:g} samples per insert +- {self.tolerance:g}"
-        )
+        ratio = "free-running"
+        if self.samples_per_insert is not None:
+            ratio = f"{self.samples_per_insert:g} samples per insert +- {self.tolerance:g}"
         parts = [
-            f"capacity {self.capacity:,}",
-            f"from {self.min_size:,}",
-            ratio,
-            str(self.sampler),
-            f"{self.order} order",
-        ]
+            f"capacity {self.capacity:,}", f"from {self.min_size:,}", ratio, str(self.sampler), f"{self.order} order",
+        ]  # fmt: skip
         if self.tables > 1:
             parts.append(f"{self.tables} tables")
         if self.tickets is not None:

@@ -23,15 +23,7 @@ class _Subject:
 def find_problems(
     flow: Graph, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
 ) -> list[Problem]:
-    """Return every problem of a flow, errors before warnings.
-
-    Args:
-        flow: the flow to check.
-        reproducible: also reject whatever makes the result depend on timing.
-        crosses_processes: also reject work that cannot be sent to another process.
-        reports: also reject a flow that reports nothing, which would leave a loop over its reports waiting.
-
-    """
+    """Return every problem of a flow, errors before warnings; see `Flow.problems` for the arguments."""
     subject = _Subject(flow, derive(flow))
     rules: list[Callable[[_Subject], Iterator[Problem]]] = [
         _connected, _registers, _replays, _places, _queues, _staleness,
@@ -122,12 +114,8 @@ def _replays(s: _Subject) -> Iterator[Problem]:
         samples = [node.name for node in flow.nodes.values() if node.replay == replay.name]
         if not stores:
             yield Problem(
-                "LV201",
-                replay.name,
-                "nothing is stored in it",
-                "flow.store(..., to=...)",
-                "Store the items of a source in it.",
-            )
+                "LV201", replay.name, "nothing is stored in it", "flow.store(..., to=...)", "Store the items of a source in it."
+            )  # fmt: skip
         if not samples:
             yield Problem(
                 "LV202", replay.name, "nothing is sampled from it", "flow.sample(...)", "Sample from it, or remove it."

@@ -86,6 +86,5 @@ class Deployment(Protocol):
 
         Raises:
             FlowError: the flow is not well formed.
-
         """
         ...

@@ -21,17 +21,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
+from levada.flow.bounds import Bound, find_bounds
 from levada.flow.channels import Latest, Order, Removal, Replay, Sampling
+from levada.flow.deployment import Deployment
 from levada.flow.errors import FlowError, NameInUseError, Problem, StreamError
-from levada.flow.nodes import Edge, Graph, Input, Node, NodeKind, Stream, Updates
+from levada.flow.events import Instrument, Report
+from levada.flow.nodes import Edge, EdgeKind, Graph, Input, Node, NodeKind, Stream, Updates
 from levada.flow.protocols import LearnerRecipe, Source, Verifiable
-
-if TYPE_CHECKING:
-    from levada.flow.bounds import Bound
-    from levada.flow.deployment import Deployment
-    from levada.flow.events import Instrument, Report
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -45,10 +43,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 class Flow(Graph):
     """The graph of one training job: plain data that can be printed, drawn, checked, hashed and run.
 
-    Raises:
-        NameInUseError, StreamError, ChannelError, ValueError: from the methods that add to the flow, at once, for local
-            mistakes; `check` finds the mistakes that only show in the whole graph.
+    Methods that add to the flow raise errors for local mistakes at once; `check` finds those that only show in the whole graph.
 
+    Raises:
+        NameInUseError: a node or channel of this name exists.
+        StreamError: an input is not a stream of this flow, or work is not callable.
+        ChannelError, ValueError: an option is invalid.
     """
 
     def __init__(self, name: str) -> None:
@@ -76,8 +76,6 @@ class Flow(Graph):
 
         Raises:
             StreamError: `reads` is not what `latest` returned.
-            NameInUseError: the flow has a node or channel of this name.
-
         """
         read: tuple[tuple[str | None, str], ...] = ()
         if isinstance(reads, Latest):
@@ -90,33 +88,15 @@ class Flow(Graph):
         return self._add(name, "source", _callable(make, name), reads=read, shards=_count(shards, name, "shards"))
 
     def map(self, name: str, function: Callable[[T], U], items: Stream[T]) -> Stream[U]:
-        """Apply a function to each item. On a sharded stream it runs at the shard, next to the producer.
-
-        Raises:
-            StreamError: the input is not a stream of this flow.
-            NameInUseError: the flow has a node or channel of this name.
-
-        """
+        """Apply a function to each item. On a sharded stream it runs at the shard, next to the producer."""
         return self._add(name, "map", _callable(function, name), (items,))
 
     def filter(self, name: str, predicate: Callable[[T], bool], items: Stream[T]) -> Stream[T]:
-        """Keep the items for which `predicate` holds. The others are dropped and counted, and their tickets come back.
-
-        Raises:
-            StreamError: the input is not a stream of this flow.
-            NameInUseError: the flow has a node or channel of this name.
-
-        """
+        """Keep the items for which `predicate` holds. The others are dropped and counted, and their tickets come back."""
         return self._add(name, "filter", _callable(predicate, name), (items,))
 
     def flat_map(self, name: str, function: Callable[[T], Iterable[U]], items: Stream[T]) -> Stream[U]:
-        """Turn each item into any number of items, possibly none.
-
-        Raises:
-            StreamError: the input is not a stream of this flow.
-            NameInUseError: the flow has a node or channel of this name.
-
-        """
+        """Turn each item into any number of items, possibly none."""
         return self._add(name, "flat_map", _callable(function, name), (items,))
 
     def batch(
@@ -126,9 +106,6 @@ class Flow(Graph):
 
         Raises:
             ValueError: `size` is not a positive integer, or `at` is neither.
-            StreamError: the input is not a stream of this flow.
-            NameInUseError: the flow has a node or channel of this name.
-
         """
         if at not in ("shard", "consumer"):
             msg = f"batch {name!r}: at={at!r}; expected 'shard' or 'consumer'"
@@ -140,9 +117,6 @@ class Flow(Graph):
 
         Raises:
             ValueError: no key, or a key given twice.
-            StreamError: the input is not a stream of this flow.
-            NameInUseError: the flow has a node or channel of this name.
-
         """
         if isinstance(keys, str) or not keys or not all(isinstance(key, str) and key for key in keys):
             msg = f"split {name!r}: keys={keys!r}; expected a sequence of at least one name"
@@ -158,9 +132,6 @@ class Flow(Graph):
 
         Raises:
             ValueError: fewer than two streams, a stream given twice, or weights that do not fit.
-            StreamError: the input is not a stream of this flow.
-            NameInUseError: the flow has a node or channel of this name.
-
         """
         if len(streams) < 2:
             msg = f"union {name!r} got {len(streams)} stream(s); expected at least two"
@@ -183,9 +154,7 @@ class Flow(Graph):
         """Update a policy from each item. One firing is one update and increments the version by one.
 
         Raises:
-            StreamError: `learner` is not a recipe of a learner, or the input is not a stream of this flow.
-            NameInUseError: the flow has a node or channel of this name.
-
+            StreamError: `learner` is not a recipe of a learner.
         """
         if not hasattr(learner, "open") or not hasattr(learner, "policy_name"):
             msg = f"learn {name!r} got {learner!r}; expected a learner recipe, with policy_name and open(seed)"
@@ -208,8 +177,6 @@ class Flow(Graph):
 
         Raises:
             ValueError: a size is not a positive integer, or `minibatch_size` does not divide `size`.
-            NameInUseError: the flow has a node or channel of this name.
-
         """
         if minibatch_size is not None and _count(size, name, "size") % _count(minibatch_size, name, "minibatch_size"):
             msg = f"{name!r}: minibatch_size={minibatch_size} for a sample of {size}; expected a divisor of it"
@@ -230,8 +197,6 @@ class Flow(Graph):
 
         Raises:
             StreamError: `of` is not a recipe of a learner.
-            NameInUseError: the flow has a node or channel of this name.
-
         """
         policy = getattr(of, "policy_name", None)
         if not isinstance(policy, str):
@@ -263,8 +228,6 @@ class Flow(Graph):
         Raises:
             ChannelError: an option has an invalid value.
             StreamError: `of` is not a type.
-            NameInUseError: the flow has a node or channel of this name.
-
         """
         if not isinstance(of, type):
             msg = f"replay {name!r}: of={of!r}; expected the type of its items, such as Transitions"
@@ -299,7 +262,7 @@ class Flow(Graph):
         finally:
             self._scope = outer
 
-    # ---- inspection
+    # ---- inspection, with modules that a run does not need imported on use
 
     def problems(
         self, *, reproducible: bool = False, crosses_processes: bool = False, reports: bool = False
@@ -323,7 +286,6 @@ class Flow(Graph):
         Raises:
             FlowError: the flow has errors; the message lists all of them.
             ValueError, TypeError: a recipe cannot be opened; the error is its own.
-
         """
         problems = self.problems(reproducible=reproducible, crosses_processes=crosses_processes, reports=reports)
         if any(problem.severity == "error" for problem in problems):
@@ -335,8 +297,6 @@ class Flow(Graph):
 
     def bounds(self) -> list[Bound]:
         """Guarantees of each queue: tickets in existence and the largest lag."""
-        from levada.flow.bounds import find_bounds
-
         return find_bounds(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -389,9 +349,7 @@ class Flow(Graph):
         self.nodes[node.name] = node
         return Stream(Input(node.name), self)
 
-    def _edge(
-        self, kind: Literal["publish", "store", "reprioritize"], stream: Stream[Any], to: str, every: int = 1
-    ) -> None:
+    def _edge(self, kind: EdgeKind, stream: Stream[Any], to: str, every: int = 1) -> None:
         self.edges.append(Edge(kind, self._stream(stream, f"{kind} to {to!r}"), to, every))
 
     def _stream(self, stream: Any, where: str) -> Input:

@@ -33,10 +33,9 @@ def syntax_text(error: SyntaxError) -> str:
 def raised_text(error: BaseException) -> str:
     """Describe an exception, with the innermost line of the user's code that it passed through, if any."""
     said = f"{type(error).__name__}: {error}"
-    place = place_of(error)
-    return (
-        said if place is None else f"{said} (at {place.filename}, line {place.lineno}, in {place.name}: {place.line})"
-    )
+    if (place := place_of(error)) is None:
+        return said
+    return f"{said} (at {place.filename}, line {place.lineno}, in {place.name}: {place.line})"
 
 
 def place_of(error: BaseException) -> traceback.FrameSummary | None:

@@ -83,7 +83,6 @@ class Stream(Generic[T_co]):
 
         Raises:
             StreamError: the stream already has a queue, or `queue` is not a Queue.
-
         """
         if not isinstance(queue, Queue):
             msg = f"{self.input.label}.via(...) got {queue!r}; expected a Queue, for example Queue(max_lag=0)"

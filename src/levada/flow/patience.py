@@ -126,10 +126,8 @@ def limited(seconds: float) -> Iterator[None]:
 
     Works only in the main thread, which receives signals, and if SIGALRM is otherwise unused; elsewhere there is no limit.
     """
-    is_free = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-    )
-    if not is_free:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
         yield
         return
 

@@ -106,7 +106,6 @@ class Storable(Protocol):
             capacity: capacity of this table, a part of the replay's.
             seed: seed of its draws.
             zeros: `zeros(shape, dtype)` allocates memory for the contents, wherever the deployment wants it.
-
         """
         ...
 
@@ -138,7 +137,6 @@ class Stateful(Protocol):
 
         Raises:
             NotSavedError: it cannot be saved; the message says why.
-
         """
         ...
 
@@ -147,7 +145,6 @@ class Stateful(Protocol):
 
         Raises:
             NotSavedError: the state belongs to something else.
-
         """
         ...
 

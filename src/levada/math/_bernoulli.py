@@ -12,15 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ._checks import (
-    TORCH_FLAGS,
-    TORCH_FLOATS,
-    TORCH_INTEGERS,
-    check_dtype,
-    check_event,
-    check_same_class,
-    check_shape,
-)
+from ._checks import TORCH_FLAGS, TORCH_FLOATS, TORCH_INTEGERS, check_dtype, check_event, check_same_class, check_shape
 from ._wide import widened
 
 
@@ -32,13 +24,12 @@ class Bernoulli:
         logits: floating ``[*batch, N]``, log-odds of on.
 
     Raises:
-        ShapeError, DtypeError: the argument is not as above.
+        ShapeError, DtypeError: an argument, here or of a method, is not as described.
 
     Source: log p(on) = -softplus(-logit) and log p(off) = -softplus(logit), which never overflow.
 
     >>> Bernoulli(torch.zeros(1, 3)).log_prob(torch.tensor([[1, 0, 1]])).exp().tolist()
     [0.125]
-
     """
 
     __slots__ = ("logits",)
@@ -64,12 +55,8 @@ class Bernoulli:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-probability ``[*batch]`` of `action`, ``[*batch, N]`` of 0 and 1 in any dtype.
 
-        Raises:
-            ShapeError, DtypeError: `action` is not as above.
-
         >>> Bernoulli(torch.zeros(1, 2)).log_prob(torch.tensor([[True, False]])).exp().tolist()
         [0.25]
-
         """
         check_dtype("Bernoulli.log_prob", "action", action, (*TORCH_INTEGERS, *TORCH_FLAGS, *TORCH_FLOATS))
         check_shape("Bernoulli.log_prob", "action", action, self.logits.shape, "logits")
@@ -94,12 +81,8 @@ class Bernoulli:
     def kl(self, other: Bernoulli) -> Tensor:
         """Return KL(self || other) in nats, ``[*batch]``.
 
-        Raises:
-            ShapeError, DtypeError: `other` is of another shape or class.
-
         >>> Bernoulli(torch.ones(1, 2)).kl(Bernoulli(torch.ones(1, 2))).tolist()
         [0.0]
-
         """
         check_same_class("Bernoulli.kl", self, other)
         check_shape("Bernoulli.kl", "other", other.logits, self.logits.shape, "self")

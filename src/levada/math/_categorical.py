@@ -44,14 +44,13 @@ class Categorical:
         mask: bool ``[*batch, A]``, True where the action is allowed (Gymnasium's ``action_mask`` as bool).
 
     Raises:
-        ShapeError, DtypeError: an argument is not as above.
+        ShapeError, DtypeError: an argument, here or of a method, is not as described.
 
     Source: masking as in Huang and Ontañón 2020 (arXiv 2006.14171).
 
     >>> policy = Categorical(torch.tensor([[0.0, 0.0, 5.0]]), mask=torch.tensor([[True, True, False]]))
     >>> policy.log_probs.exp().tolist(), policy.mode().tolist()
     ([[0.5, 0.5, 0.0]], [0])
-
     """
 
     __slots__ = ("log_probs",)
@@ -85,12 +84,8 @@ class Categorical:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-probability of `action`, an integer tensor ``[*batch]``.
 
-        Raises:
-            ShapeError, DtypeError: `action` is not as above.
-
         >>> Categorical(torch.zeros(1, 4)).log_prob(torch.tensor([2])).exp().tolist()
         [0.25]
-
         """
         check_dtype("Categorical.log_prob", "action", action, TORCH_INTEGERS)
         check_shape("Categorical.log_prob", "action", action, self.log_probs.shape[:-1], "the batch of logits")
@@ -115,12 +110,8 @@ class Categorical:
     def kl(self, other: Categorical) -> Tensor:
         """Return KL(self || other) in nats, ``[*batch]``; about 1e9 where `other` masks an action that self allows.
 
-        Raises:
-            ShapeError, DtypeError: `other` is of another shape or class.
-
         >>> Categorical(torch.zeros(1, 4)).kl(Categorical(torch.ones(1, 4))).tolist()
         [0.0]
-
         """
         check_same_class("Categorical.kl", self, other)
         check_shape("Categorical.kl", "other", other.log_probs, self.log_probs.shape, "self")
@@ -137,12 +128,11 @@ class MultiCategorical:
         mask: bool ``[*batch, sum(sizes)]``, True where the action is allowed; see `Categorical`.
 
     Raises:
-        ShapeError, DtypeError: an argument is not as above.
+        ShapeError, DtypeError: an argument, here or of a method, is not as described.
 
     >>> policy = MultiCategorical(torch.tensor([[0.0, 1.0, 5.0, 0.0, 0.0]]), sizes=(2, 3))
     >>> policy.mode().tolist()
     [[1, 0]]
-
     """
 
     __slots__ = ("parts",)
@@ -179,12 +169,8 @@ class MultiCategorical:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-probability ``[*batch]`` of `action`, an integer tensor ``[*batch, len(sizes)]``.
 
-        Raises:
-            ShapeError, DtypeError: `action` is not as above.
-
         >>> MultiCategorical(torch.zeros(1, 6), (2, 4)).log_prob(torch.tensor([[1, 3]])).exp().tolist()
         [0.125]
-
         """
         check_dtype("MultiCategorical.log_prob", "action", action, TORCH_INTEGERS)
         shape = (*self.parts[0].log_probs.shape[:-1], len(self.parts))
@@ -212,12 +198,11 @@ class MultiCategorical:
         """Return KL(self || other) in nats, ``[*batch]``: the sum over the sets.
 
         Raises:
-            ShapeError, DtypeError: `other` is of another shape or class, or has other sizes.
+            ShapeError: `other` has other sizes.
 
         >>> policy = MultiCategorical(torch.zeros(1, 4), (2, 2))
         >>> policy.kl(MultiCategorical(torch.ones(1, 4), (2, 2))).tolist()
         [0.0]
-
         """
         check_same_class("MultiCategorical.kl", self, other)
         if len(self.parts) != len(other.parts):

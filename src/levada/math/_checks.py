@@ -20,11 +20,9 @@ This module does not import torch, because the numpy functions share these check
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Integral
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Protocol
 
 
 class ShapeError(ValueError):

@@ -12,13 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ._checks import (
-    TORCH_FLOATS,
-    check_dtype,
-    check_event,
-    check_same_class,
-    check_shape,
-)
+from ._checks import TORCH_FLOATS, check_dtype, check_event, check_same_class, check_shape
 from ._wide import widened
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -45,11 +39,10 @@ class Gaussian:
         log_std: floating ``[*batch, N]``, or ``[N]`` for the whole batch: log of the standard deviation.
 
     Raises:
-        ShapeError, DtypeError: an argument is not as above.
+        ShapeError, DtypeError: an argument, here or of a method, is not as described.
 
     >>> round(Gaussian(torch.zeros(1, 2), torch.zeros(2)).log_prob(torch.zeros(1, 2)).item(), 4)
     -1.8379
-
     """
 
     __slots__ = ("log_std", "mean")
@@ -92,12 +85,8 @@ class Gaussian:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[*batch]`` of `action`, floating ``[*batch, N]``.
 
-        Raises:
-            ShapeError, DtypeError: `action` is not as above.
-
         >>> round(Gaussian(torch.zeros(1, 1), torch.zeros(1)).log_prob(torch.ones(1, 1)).item(), 4)
         -1.4189
-
         """
         check_dtype("Gaussian.log_prob", "action", action, TORCH_FLOATS)
         check_shape("Gaussian.log_prob", "action", action, self.mean.shape, "mean")
@@ -123,13 +112,9 @@ class Gaussian:
     def kl(self, other: Gaussian) -> Tensor:
         """Return KL(self || other) in nats, ``[*batch]``.
 
-        Raises:
-            ShapeError, DtypeError: `other` is of another shape or class.
-
         >>> std = torch.zeros(2)
         >>> Gaussian(torch.zeros(1, 2), std).kl(Gaussian(torch.ones(1, 2), std)).tolist()
         [1.0]
-
         """
         check_same_class("Gaussian.kl", self, other)
         check_shape("Gaussian.kl", "other", other.mean, self.mean.shape, "self")

@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ._checks import (
-    TORCH_FLOATS,
-    DtypeError,
-    RangeError,
-    check_dtype,
-    check_same_class,
-    check_shape,
-    dtype_name,
-)
+from ._checks import TORCH_FLOATS, DtypeError, RangeError, check_dtype, check_same_class, check_shape, dtype_name
 from ._gaussian import Gaussian, deviation
 
 _LOG_TWO = math.log(2.0)
@@ -39,7 +31,7 @@ class SquashedGaussian:
         high: upper end of the range, like low, above it.
 
     Raises:
-        ShapeError, DtypeError, RangeError: an argument is not as above.
+        ShapeError, DtypeError, RangeError: an argument, here or of a method, is not as described.
 
     Source: Haarnoja et al. 2018 (arXiv 1801.01290), appendix C, with the scale of the range added. The logarithm of
     ``1 - tanh(x)^2`` is computed as ``2 * (log 2 - x - softplus(-2 x))``, which does not round to log 0 for large x.
@@ -48,7 +40,6 @@ class SquashedGaussian:
     >>> action, log_prob = policy.rsample_with_log_prob(torch.Generator().manual_seed(0))
     >>> bool((policy.log_prob(action) - log_prob).abs() < 1e-5), policy.mode().tolist()
     (True, [[2.0]])
-
     """
 
     __slots__ = ("_half_range", "_high", "_low", "base")
@@ -108,13 +99,9 @@ class SquashedGaussian:
         The inverse of tanh loses digits near the ends (in float32 from |x| of about 5 on), and actions at or beyond an end are
         moved inside by one rounding step. `log_prob_pre_tanh` is exact if x is known.
 
-        Raises:
-            ShapeError, DtypeError: `action` is not as above.
-
         >>> policy = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0)
         >>> round(policy.log_prob(torch.zeros(1, 1)).exp().item(), 4)
         0.3989
-
         """
         check_dtype("SquashedGaussian.log_prob", "action", action, TORCH_FLOATS)
         check_shape("SquashedGaussian.log_prob", "action", action, self.base.mean.shape, "mean")
@@ -125,13 +112,9 @@ class SquashedGaussian:
     def log_prob_pre_tanh(self, x: Tensor) -> Tensor:
         """Return the log-density ``[*batch]`` of the action ``squash(x)``, from x, floating ``[*batch, N]``.
 
-        Raises:
-            ShapeError, DtypeError: `x` is not as above.
-
         >>> policy = SquashedGaussian(torch.zeros(1, 1), torch.zeros(1), -1.0, 1.0)
         >>> round(policy.log_prob_pre_tanh(torch.full((1, 1), 20.0)).item(), 2)
         -162.31
-
         """
         return self.base.log_prob(x) - self._log_slope(x).sum(dim=-1)
 
@@ -176,13 +159,12 @@ class SquashedGaussian:
         are compared; ranges given as tensors must be equal.
 
         Raises:
-            ShapeError, DtypeError, RangeError: `other` is of another shape, class or range.
+            RangeError: `other` has another range.
 
         >>> std, means = torch.zeros(2), (torch.zeros(1, 2), torch.ones(1, 2))
         >>> near, far = (SquashedGaussian(mean, std, -1.0, 1.0) for mean in means)
         >>> near.kl(far).tolist()
         [1.0]
-
         """
         check_same_class("SquashedGaussian.kl", self, other)
         if not isinstance(self._low, Tensor) and not isinstance(other._low, Tensor):
@@ -194,8 +176,7 @@ class SquashedGaussian:
 
     def _log_slope(self, x: Tensor) -> Tensor:
         """Return log(d action / d x) of each entry."""
-        log_slope: Tensor = 2.0 * (_LOG_TWO - x - softplus(-2.0 * x)) + self.log_half_range
-        return log_slope
+        return 2.0 * (_LOG_TWO - x - softplus(-2.0 * x)) + self.log_half_range
 
 
 def _checked_end(name: str, end: float | Tensor, mean: Tensor) -> float | Tensor:

@@ -20,16 +20,15 @@ Half-precision inputs are converted to float32: three digits are too few for a p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
 
 from ._bernoulli import Bernoulli
 from ._categorical import Categorical, MultiCategorical
 from ._gaussian import Gaussian
 from ._squashed import SquashedGaussian
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 __all__ = ["Bernoulli", "Categorical", "Distribution", "Gaussian", "MultiCategorical", "SquashedGaussian"]
 
@@ -46,20 +45,15 @@ class Distribution(Protocol):
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw one action per batch entry, without gradient."""
-        ...
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-probability or log-density of `action`: ``[*batch]``."""
-        ...
 
     def entropy(self) -> Tensor:
         """Return the entropy in nats: ``[*batch]``."""
-        ...
 
     def mode(self) -> Tensor:
         """Return the action of a deterministic policy, shaped like a sample."""
-        ...
 
     def kl(self, other: Self) -> Tensor:
         """Return the Kullback-Leibler divergence KL(self || other) in nats: ``[*batch]``."""
-        ...

@@ -29,10 +29,8 @@ class VTrace(NamedTuple):
 
     vs: Tensor
     """Value targets, without gradient."""
-
     errors: Tensor
     """``vs - v_tm1``, with the gradient of v_tm1; half its square is the value loss."""
-
     pg_advantages: Tensor
     """Weights of grad log pi(a_tm1), without gradient, including the importance ratio."""
 
@@ -82,7 +80,6 @@ def vtrace(
     >>> out = vtrace(r_t, v_tm1, v_t, no, no, torch.tensor([[0.5], [4.0]]), discount=0.5)
     >>> out.vs.ravel().tolist(), out.pg_advantages.ravel().tolist()
     ([2.75, 5.0], [0.75, 1.0])
-
     """
     check_steps(
         "vtrace",
@@ -152,7 +149,6 @@ def retrace(
     >>> q_tm1, v_t = torch.tensor([[2.0], [4.0]]), torch.tensor([[6.0], [8.0]])
     >>> retrace(r_t, q_tm1, v_t, no, no, torch.tensor([[9.0], [0.5]]), discount=0.5).ravel().tolist()
     [4.25, 5.0]
-
     """
     check_steps(
         "retrace",

@@ -29,7 +29,6 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_range: float | Tens
 
     Raises:
         ShapeError: advantage has another shape than ratio.
-
     """
     check_shape("clipped_surrogate", "advantage", advantage, tuple(ratio.shape), "ratio")
     return torch.minimum(ratio * advantage, advantage + clip_range * advantage.abs())
@@ -52,7 +51,6 @@ def explained_variance(prediction: Tensor, target: Tensor, weight: Tensor) -> Te
     >>> target = torch.tensor([1.0, 2.0, 3.0])
     >>> explained_variance(target + 5.0, target, torch.ones(3)).item()
     1.0
-
     """
     for name, value in (("target", target), ("weight", weight)):
         check_shape("explained_variance", name, value, tuple(prediction.shape), "prediction")

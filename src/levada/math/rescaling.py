@@ -30,10 +30,8 @@ def signed_hyperbolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
     Raises:
         DtypeError, RangeError: an argument is not as above.
 
-    >>> import torch
     >>> [round(value, 4) for value in signed_hyperbolic(torch.tensor([1.0, 100.0])).tolist()]
     [0.4152, 9.1499]
-
     """
     _check("signed_hyperbolic", x, eps)
     # an infinite x needs a finite divisor, and eps = 0 must not multiply it
@@ -56,10 +54,8 @@ def signed_parabolic(x: Tensor, *, eps: float = 1e-3) -> Tensor:
     Raises:
         DtypeError, RangeError: an argument is not as above.
 
-    >>> import torch
     >>> [round(value, 3) for value in signed_parabolic(torch.tensor([0.41521, 9.14988])).tolist()]
     [1.0, 100.0]
-
     """
     _check("signed_parabolic", x, eps)
     size, b = x.abs(), 1.0 + 2.0 * eps

@@ -67,7 +67,6 @@ def gae(
     >>> advantages, targets = gae(r_t, v_tm1, v_t, no, no, discount=0.5, lambda_=0.5)
     >>> advantages.ravel().tolist(), targets.ravel().tolist()
     ([1.25, 1.0], [3.25, 5.0])
-
     """
     check_steps("gae", {"r_t": r_t, "v_tm1": v_tm1, "v_t": v_t}, {"terminated": terminated, "truncated": truncated})
     check_discount("gae", discount, r_t)
@@ -112,7 +111,6 @@ def lambda_returns(
     >>> r_t, v_t = torch.ones(2, 1), torch.tensor([[4.0], [8.0]])
     >>> lambda_returns(r_t, v_t, no, no, discount=0.5, lambda_=0.5).ravel().tolist()
     [3.25, 5.0]
-
     """
     check_steps("lambda_returns", {"r_t": r_t, "v_t": v_t}, {"terminated": terminated, "truncated": truncated})
     check_discount("lambda_returns", discount, r_t)
@@ -153,7 +151,6 @@ def discounted_returns(
     >>> r_t, v_t = torch.ones(2, 1), torch.tensor([[4.0], [8.0]])
     >>> discounted_returns(r_t, v_t, no, no, discount=0.5).ravel().tolist()
     [3.5, 5.0]
-
     """
     check_steps("discounted_returns", {"r_t": r_t, "v_t": v_t}, {"terminated": terminated, "truncated": truncated})
     check_discount("discounted_returns", discount, r_t)
@@ -195,7 +192,6 @@ def n_step_returns(
     >>> r_t, v_t = torch.ones(3, 1), torch.tensor([[4.0], [8.0], [16.0]])
     >>> n_step_returns(r_t, v_t, no, no, n=2, discount=0.5).ravel().tolist()
     [3.5, 5.5, 9.0]
-
     """
     check_steps("n_step_returns", {"r_t": r_t, "v_t": v_t}, {"terminated": terminated, "truncated": truncated})
     check_discount("n_step_returns", discount, r_t)

@@ -58,7 +58,6 @@ def gae_numpy(
     >>> advantages, targets = gae_numpy(r_t, values[:-1], values[1:], no, no, discount=0.5, lambda_=0.5)
     >>> advantages.ravel().tolist(), targets.ravel().tolist()
     ([1.25, 1.0], [3.25, 5.0])
-
     """
     floats = {"r_t": r_t, "v_tm1": v_tm1, "v_t": v_t}
     if out is not None:

@@ -31,7 +31,6 @@ def td_target(r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
 
     Raises:
         ShapeError: discount_t has another shape than r_t, or v_t another number of dimensions.
-
     """
     check_shape("td_target", "discount_t", discount_t, tuple(r_t.shape), "r_t")
     if v_t.ndim != r_t.ndim:
@@ -56,7 +55,6 @@ def td_loss(v_tm1: Tensor, target: Tensor, *, huber_delta: float | None) -> tupl
 
     >>> td_loss(torch.tensor([0.0, 0.0]), torch.tensor([0.5, 3.0]), huber_delta=1.0)
     (tensor([0.1250, 2.5000]), tensor([0.5000, 3.0000]))
-
     """
     check_shape("td_loss", "target", target, tuple(v_tm1.shape), "v_tm1")
     error = target - v_tm1
@@ -87,7 +85,6 @@ def categorical_td_loss(
     >>> same = torch.zeros(1, 3)
     >>> categorical_td_loss(same, same, torch.zeros(1), torch.ones(1), v_min=0.0, v_max=2.0)[0].abs() < 1e-6
     tensor([True])
-
     """
     target = categorical_projection(logits_t.softmax(-1), r_t, discount_t, v_min=v_min, v_max=v_max)
     loss = (torch.special.xlogy(target, target) - target * logits_tm1.log_softmax(dim=-1)).sum(dim=-1)
@@ -115,7 +112,6 @@ def quantile_td_loss(
     >>> zero, one = torch.zeros(1, 2), torch.ones(1)
     >>> quantile_td_loss(zero, zero, one, one, huber_delta=None)[0]
     tensor([1.])
-
     """
     targets = td_target(r_t[:, None], discount_t[:, None], quantiles_t)
     loss = quantile_huber_loss(quantiles_tm1, targets, kappa=0.0 if huber_delta is None else huber_delta)

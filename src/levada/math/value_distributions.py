@@ -40,7 +40,6 @@ def categorical_projection(probs: Tensor, r_t: Tensor, discount_t: Tensor, *, v_
     >>> probs, one = torch.tensor([[0.25, 0.75]]), torch.ones(1)
     >>> categorical_projection(probs, 9.0 * one, 0.0 * one, v_min=0.0, v_max=10.0)
     tensor([[0.1000, 0.9000]])
-
     """
     where = "categorical_projection"
     num_atoms = _check_rows(where, "probs", probs, least=2)
@@ -48,7 +47,8 @@ def categorical_projection(probs: Tensor, r_t: Tensor, discount_t: Tensor, *, v_
         check_finite(where, name, end)
     check_positive(where, "v_max - v_min", v_max - v_min)
     for name, value in (("r_t", r_t), ("discount_t", discount_t)):
-        _check_like(where, name, value, probs)
+        check_dtype(where, name, value, (str(probs.dtype),))
+        check_shape(where, name, value, (probs.shape[0],), "the rows of probs")
     probs = probs.detach()
     atoms = torch.linspace(v_min, v_max, num_atoms, dtype=probs.dtype, device=probs.device)
     moved = r_t.detach()[:, None] + discount_t.detach()[:, None] * atoms
@@ -80,7 +80,6 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, *, kappa: float = 1.
 
     >>> quantile_huber_loss(torch.tensor([[0.0, 4.0]]), torch.tensor([[1.0, 3.0]]), kappa=0.0)
     tensor([1.])
-
     """
     where = "quantile_huber_loss"
     num_quantiles = _check_rows(where, "quantiles", quantiles, least=1)
@@ -105,8 +104,3 @@ def _check_rows(where: str, name: str, value: Tensor, least: int) -> int:
         msg = f"{where}: {name} has shape {tuple(value.shape)}, expected (N, K) with K >= {least}"
         raise ShapeError(msg)
     return value.shape[1]
-
-
-def _check_like(where: str, name: str, value: Tensor, rows: Tensor) -> None:
-    check_dtype(where, name, value, (str(rows.dtype),))
-    check_shape(where, name, value, (rows.shape[0],), "the rows of probs")

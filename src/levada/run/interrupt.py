@@ -28,8 +28,6 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasatt
 
 TOGETHER_S = 1.0
 """Seconds within which SIGTERM and SIGHUP are one request: `timeout` sends two signals, and so does a closed terminal."""
-
-
 HUNG_S = 5.0
 """Seconds that a step of an environment, or all workers, may take to respond after a signal."""
 
@@ -70,7 +68,6 @@ class Interrupt:
             show: shows a text to the user on the display, and returns whether it will; otherwise it is written to stderr.
             is_hung: whether the run has waited this many seconds for one step.
             clock: seconds; replaced in tests.
-
         """
         self._is_hung = is_hung
         self._is_leaving = False
@@ -127,9 +124,8 @@ class Interrupt:
         is_first = not self.requested
         is_held = self._is_saving
         together = number in ENDING and self.number in ENDING and self._clock() - self._asked_s < TOGETHER_S
-        if os.getpid() != self._process or not (
-            is_first or is_held or together
-        ):  # forked, with this handler, by an env
+        is_ours = os.getpid() == self._process  # otherwise an env has forked the process, with this handler
+        if not is_ours or not (is_first or is_held or together):
             self._restore()
             signal.raise_signal(number)
             return

@@ -1,19 +1,5 @@
 """Main loop of a run: metrics, display, checkpoints, and stopping conditions.
 
-    run = deployment.open(flow, seed=1, instruments=[monitor])
-    loop = Loop(
-        identity=identity,
-        until=Until.parse("return=475 steps=1_000_000"),
-        monitor=monitor,
-        directory=RunDirectory.create(None, identity, settings),
-        sinks=[JsonLines(directory.metrics_path)],
-        display=make_display(),
-        arrays_of=lambda: (learner_arrays, node_states),
-        params_of=lambda: learner.weights(),
-        checkpoint_every_updates=100,
-    )
-    summary = loop.execute(run)
-
 The counts alone determine what is written after which update: two runs with one seed write the same lines and checkpoints,
 except for times. Only with `checkpoint_every_s` does the clock affect which checkpoints there are.
 """
@@ -21,7 +7,7 @@ except for times. Only with `checkpoint_every_s` does the clock affect which che
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from levada.flow.deployment import Run
 from levada.flow.events import Report, Statistics
 from levada.flow.patience import listening, telling_of_hangs
 from levada.run.display.displays import Display, UntilClosed
@@ -61,25 +48,6 @@ SAVING_SHARE = 0.05
 """Maximum fraction of the time spent on saving checkpoints with `checkpoint_every_s`, however large they are."""
 
 
-class Running(Protocol):
-    """The part of a run that the loop needs."""
-
-    on_turn: Callable[[], None]
-    """Called before each action of the run."""
-
-    def __iter__(self) -> Iterator[Report]:
-        """Continue until the next report."""
-        ...
-
-    def is_hung(self, seconds: float) -> bool:
-        """Whether it has waited this long for one step of an environment, or for its workers. Called from another thread."""
-        ...
-
-    def statistics(self) -> Statistics:
-        """Return the current statistics of the run."""
-        ...
-
-
 class Watcher(Protocol):
     """Source of notes about a run."""
 
@@ -109,7 +77,6 @@ class Loop:
 
     Raises:
         ValueError: a number is out of range.
-
     """
 
     identity: Identity
@@ -149,7 +116,7 @@ class Loop:
         if not isinstance(self.display, UntilClosed):
             self.display = UntilClosed(self.display)
 
-    def execute(self, run: Running) -> Summary:
+    def execute(self, run: Run) -> Summary:
         """Run until a condition holds, a signal requests a stop, or the sources end; then save, and return the summary.
 
         If the run fails, its state is saved if possible before the error propagates. The caller opens and closes the run.
@@ -159,7 +126,6 @@ class Loop:
             Terminated: SIGTERM or SIGHUP arrived; the run has ended as after Ctrl-C, and the process should exit.
             Exception: any error of the run; files written so far stay, and there is no summary.json. A note tells whether the
                 learned state could be saved.
-
         """
         metrics, saver, shown = _Metrics(self, run), _Saver(self), self.display
         summary: Summary | None = None
@@ -183,9 +149,9 @@ class Loop:
             raise Interrupted(summary)
         return summary
 
-    def _until_stopped(self, run: Running, metrics: _Metrics, saver: _Saver, interrupt: Interrupt) -> Ending:
+    def _until_stopped(self, run: Run, metrics: _Metrics, saver: _Saver, interrupt: Interrupt) -> Ending:
         monitor, until, watch = self.monitor, self.until, self.watch
-        due = _Every(self.checkpoint_every_updates, monitor.updates)
+        due = _Crossings(_every(self.checkpoint_every_updates), monitor.updates)
         self._tell(None if watch is None else watch.before())
         self.display.start(self.identity, until)
         monitor.ends_with(until)
@@ -218,7 +184,7 @@ class Loop:
             return Ending(INTERRUPTED, between_updates=False, was_cut_off=True)
         return Ending(SOURCES_ENDED)
 
-    def _ended(self, run: Running, metrics: _Metrics, saver: _Saver, ending: Ending) -> Summary:
+    def _ended(self, run: Run, metrics: _Metrics, saver: _Saver, ending: Ending) -> Summary:
         """Write everything, and return the summary."""
         statistics = run.statistics()
         sha256 = params_sha256(self.arrays_of()[0] if self.params_of is None else self.params_of())
@@ -262,50 +228,44 @@ def _check_counted(report: Report, monitor: Monitor) -> None:
         raise ValueError(msg)
 
 
-class _Every:
-    """Detects when a count reaches another multiple of `num`, by steps of any size."""
+class _Crossings:
+    """Detects when a count enters another interval; `interval` gives the interval of a count, for steps of any size."""
 
-    def __init__(self, num: int | None, count: int) -> None:
-        self._num = num
-        self._last = 0 if num is None else count // num
+    def __init__(self, interval: Callable[[int], object], count: int) -> None:
+        self._interval = interval
+        self._last = interval(count)
 
     def crossed(self, count: int) -> bool:
-        if self._num is None or count // self._num == self._last:
-            return False
-        self._last = count // self._num
-        return True
+        last, self._last = self._last, self._interval(count)
+        return last != self._last
 
 
-class _Thinned:
-    """Like `_Every`, but with growing intervals: a run of days writes megabytes of metrics, not gigabytes.
+def _every(num: int | None) -> Callable[[int], object]:
+    """Intervals between multiples of `num`; None: a single one."""
+    return lambda count: None if num is None else count // num
+
+
+def _thinned(num: int) -> Callable[[int], object]:
+    """Growing intervals: a run of days writes megabytes of metrics, not gigabytes.
 
     Every `num`-th of the first `FULL_METRICS` updates counts, every second of those in the next as many updates, every fourth
     in the next twice as many, and so on.
     """
 
-    def __init__(self, num: int, count: int) -> None:
-        self._num = num
-        self._last = self._place(count)
+    def interval(count: int) -> tuple[int, int]:
+        size = num << (count // FULL_METRICS).bit_length()
+        return size, count // size
 
-    def crossed(self, count: int) -> bool:
-        place = self._place(count)
-        if place == self._last:
-            return False
-        self._last = place
-        return True
-
-    def _place(self, count: int) -> tuple[int, int]:
-        num = self._num << (count // FULL_METRICS).bit_length()
-        return num, count // num
+    return interval
 
 
 class _Metrics:
     """Merges the reports of all nodes until metrics are due."""
 
-    def __init__(self, loop: Loop, run: Running) -> None:
+    def __init__(self, loop: Loop, run: Run) -> None:
         self._loop = loop
         self._run = run
-        self._due = _Thinned(loop.metrics_every_updates, loop.monitor.updates)
+        self._due = _Crossings(_thinned(loop.metrics_every_updates), loop.monitor.updates)
         self._reported: dict[str, float] = {}
         self._pending = False
 

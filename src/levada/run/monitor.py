@@ -1,10 +1,5 @@
 """Counts of a run: env steps, episodes, returns, updates, time.
 
-    monitor = Monitor(target_return=until.return_mean, learners=["learn"])
-    for report in flow.run(on=deployment, seed=1, instruments=[monitor]):
-        if until.met(monitor):
-            break
-
 An item received by two consumers counts once. Items of a replay count from the first update whose draw could include them,
 and items of a queue from the update that learned from them, so counts at an update do not depend on the progress of other
 nodes. Only the reported times depend on the clock.
@@ -22,8 +17,9 @@ import msgspec
 
 from levada.flow.events import Dropped, Emptied, Event, Failed, Fired, Reported, Used
 from levada.flow.items import Episode, Header
-from levada.run.returns import ReturnHistory
-from levada.run.until import RETURN_WINDOW, Until
+from levada.run.returns import RETURN_WINDOW, ReturnHistory
+from levada.run.storage.strict_json import finite
+from levada.run.until import Until
 
 _REMEMBERED: Final = 1 << 13
 """Minimum number of tickets remembered to recognize repeated items; queues hold far fewer at once."""
@@ -71,7 +67,6 @@ class Monitor:
             learners: names of nodes whose firings are updates, counted even if they do not report.
             clock: seconds; replaced in tests.
             began_s: start time of the run by that clock, if it was earlier: start-up is part of the run.
-
         """
         self.env_steps: int = 0
         self.updates: int = 0
@@ -187,7 +182,6 @@ class Monitor:
 
         Raises:
             ValueError: it is not the state of a monitor.
-
         """
         try:
             was = msgspec.convert(dict(state), MonitorState)
@@ -273,12 +267,8 @@ class _Recent:
 
 
 def _numbers(episodes: Iterable[Episode]) -> list[tuple[float | None, int]]:
-    return [(_number(episode.episode_return), episode.length) for episode in episodes]
+    return [(finite(episode.episode_return), episode.length) for episode in episodes]
 
 
 def _episodes(numbers: Iterable[tuple[float | None, int]]) -> tuple[Episode, ...]:
     return tuple(Episode(math.nan if mean is None else mean, length) for mean, length in numbers)
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

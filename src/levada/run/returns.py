@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from levada.run.until import RETURN_WINDOW
-
+RETURN_WINDOW: Final = 100
+"""Number of finished episodes in the mean return, everywhere."""
 CAPACITY: Final = 256
 """Maximum number of blocks."""
 STANDARD_ERRORS: Final = 4.0

@@ -87,7 +87,6 @@ class TensorBoard:
             directory: directory of the run.
             purge_step: for a resumed run: events of earlier files from this step on are hidden.
             clock: seconds since 1970; replaced in tests.
-
         """
         from tensorboard.compat.proto import event_pb2, summary_pb2  # takes 0.2 s, so imported on use
         from tensorboard.summary.writer.record_writer import RecordWriter

@@ -1,10 +1,5 @@
 """Detection of a run that does not learn: its mean return has not risen for half of its budget.
 
-    stagnation = Stagnation(until, goal=475.0, num_envs=8, advice="try ...")
-    for report in run:
-        if (text := stagnation.look(monitor)) is not None:
-            display.note(text)
-
 It does not affect the run. `levada.run.returns` compares the returns.
 """
 
@@ -14,8 +9,8 @@ from typing import Final
 
 from levada.run.display.text import return_text
 from levada.run.monitor import Monitor
-from levada.run.returns import Stretch
-from levada.run.until import RETURN_WINDOW, Until
+from levada.run.returns import RETURN_WINDOW, Stretch
+from levada.run.until import Until
 
 LOOKS: Final = 16
 """Number of checks in a budget, of which those in its second half are made."""
@@ -36,7 +31,6 @@ class Stagnation:
             run whose return has never risen.
         num_envs: number of environments of the run.
         advice: suggestions, in words.
-
     """
 
     def __init__(self, until: Until, *, goal: float | None, num_envs: int, advice: str) -> None:

@@ -1,8 +1,5 @@
 """Summary of a run as one record: the same in Python, in summary.json, and as the last line of ``--display json``.
 
-    summary = summarize(identity, monitor, run.statistics(), params_sha256=..., stopped_by="return=475")
-    summary.lag["rollout->batch"].max, summary.lag["rollout->batch"].bound
-
 Values that were not reached or not measured are None (null in JSON), never NaN.
 """
 
@@ -51,22 +48,9 @@ class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Entries lost with the process that held them."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a run."""
+class Summary(Identity, frozen=True, kw_only=True):
+    """Summary of a run, after its identity."""
 
-    algorithm: str
-    env: str
-    seed: int
-    deployment: str
-    threads: int = 1
-    """Number of threads of the learner."""
-    precision: str = "float32"
-    """Floating-point format of the networks."""
-    device: str = "cpu"
-    """Device of the networks."""
-    machine: dict[str, str] = {}
-    """The processor, and the instruction sets used by numpy, its BLAS, torch, MKL and oneDNN."""
-    flow_hash: str
     stopped_by: str
     """Condition that ended the run, such as ``return=475``; or ``interrupted``, or ``sources ended``."""
 
@@ -95,13 +79,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """By channel; by ``channel:policy`` if a channel's items carry versions of several policies."""
     ledger: dict[str, LedgerSummary]
     """By channel, and by replay."""
-    replays: dict[str, ReplaySummary] = {}
+    replays: dict[str, ReplaySummary] = msgspec.field(default_factory=dict)
     """By replay; empty before the first update."""
     efficiency: float | None = None
     """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
     """Node that the others waited for, in words."""
-    notes: list[str] = []
+    notes: list[str] = msgspec.field(default_factory=list)
     """Notes for the user about learning: schedules that end before the run, a return that does not rise."""
     params_sha256: str | None
     """Fingerprint of the learned parameters: equal if two runs learned bitwise the same."""
@@ -116,7 +100,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             msgspec.DecodeError: it is torn, or not a summary.
-
         """
         return msgspec.json.decode(data, type=cls)
 
@@ -126,15 +109,7 @@ def summarize(
 ) -> Summary:
     """Make the summary from the instruments' data."""
     return Summary(
-        algorithm=identity.algorithm,
-        env=identity.env,
-        seed=identity.seed,
-        deployment=identity.deployment,
-        threads=identity.threads,
-        precision=identity.precision,
-        device=identity.device,
-        machine=identity.machine,
-        flow_hash=identity.flow_hash,
+        **msgspec.structs.asdict(identity),
         stopped_by=stopped_by,
         env_steps=monitor.env_steps,
         updates=monitor.updates,

@@ -5,12 +5,6 @@
 return=475 steps=100000
 >>> Until.parse({"updates": 30, "minutes": 2}) == Until.parse("updates=30, minutes=2")
 True
-
-The loop that checks them:
-
-    for report in run:
-        if stopped_by := until.met(monitor):     # "return=475"
-            break
 """
 
 from __future__ import annotations
@@ -20,12 +14,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from levada.flow.errors import LevadaError
+from levada.run.returns import RETURN_WINDOW
 
-RETURN_WINDOW: Final = 100
-"""Number of finished episodes in the mean return, everywhere."""
+if TYPE_CHECKING:
+    from levada.run.monitor import Monitor
 
 DEFAULT_STEPS: Final = 1_000_000
 """Env steps of a run without a stopping condition or another default."""
@@ -34,12 +29,8 @@ NAMES: Final = ("return", "steps", "updates", "episodes", "minutes")
 """Names of the conditions, in the order in which they are checked."""
 
 _SYNONYMS: Final = {
-    "reward": "return",
-    "score": "return",
-    "env_steps": "steps",
-    "timesteps": "steps",
-    "time": "minutes",
-}
+    "reward": "return", "score": "return", "env_steps": "steps", "timesteps": "steps", "time": "minutes",
+}  # fmt: skip
 _GOAL: Final = "return"
 _FRACTIONAL: Final = ("return", "minutes")
 _EXAMPLE: Final = "for example until='return=475 steps=100_000'"
@@ -47,35 +38,6 @@ _EXAMPLE: Final = "for example until='return=475 steps=100_000'"
 
 class UntilError(LevadaError, ValueError):
     """A stopping condition is invalid."""
-
-
-class Progress(Protocol):
-    """Quantities that conditions are compared with; a `Monitor` provides them."""
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps counted so far."""
-        ...
-
-    @property
-    def updates(self) -> int:
-        """Number of updates of the policy with the most updates."""
-        ...
-
-    @property
-    def episodes(self) -> int:
-        """Finished episodes."""
-        ...
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the run started."""
-        ...
-
-    @property
-    def return_mean_100(self) -> float | None:
-        """Mean return of the last 100 finished episodes, of all if there are fewer, None without any."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +69,6 @@ class Until:
 
         Raises:
             UntilError: an unknown name, a value that is not a number, a repeated condition, or no condition.
-
         """
         values: dict[str, float] = {}
         for name, value in _pairs(conditions):
@@ -126,22 +87,14 @@ class Until:
             minutes=values.get("minutes"),
         )
 
-    def met(self, progress: Progress) -> str | None:
+    def met(self, monitor: Monitor) -> str | None:
         """Return the first condition that holds, as ``"steps=100000"``, or None while the run continues."""
-        reached: dict[str, float | None] = {
-            "return": progress.return_mean_100 if progress.episodes >= RETURN_WINDOW else None,
-            "steps": progress.env_steps,
-            "updates": progress.updates,
-            "episodes": progress.episodes,
-            "minutes": progress.elapsed_s / 60.0,
-        }
-        for name, value in self:
-            so_far = reached[name]
-            if so_far is not None and so_far >= value:
-                return f"{name}={_show(value)}"
-        return None
+        reached = _counts(monitor)
+        if monitor.return_mean_100 is not None and monitor.episodes >= RETURN_WINDOW:
+            reached["return"] = monitor.return_mean_100
+        return next((f"{name}={_show(goal)}" for name, goal in self if name in reached and reached[name] >= goal), None)
 
-    def share(self, progress: Progress) -> float:
+    def share(self, monitor: Monitor) -> float:
         """Fraction of the budget that is used: the largest over the limits. Without a limit the budget is `DEFAULT_STEPS`.
 
         >>> class Now:
@@ -149,12 +102,7 @@ class Until:
         >>> Until.parse("return=475 steps=1_000 updates=40").share(Now()), Until.parse("return=475").share(Now())
         (0.75, 0.0005)
         """
-        used = {
-            "steps": progress.env_steps,
-            "updates": progress.updates,
-            "episodes": progress.episodes,
-            "minutes": progress.elapsed_s / 60.0,
-        }
+        used = _counts(monitor)
         limits = {name: value for name, value in self if name in used} or {"steps": DEFAULT_STEPS}
         return max(used[name] / value for name, value in limits.items())
 
@@ -164,6 +112,15 @@ class Until:
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_show(value)}" for name, value in self)
+
+
+def _counts(monitor: Monitor) -> dict[str, float]:
+    return {
+        "steps": monitor.env_steps,
+        "updates": monitor.updates,
+        "episodes": monitor.episodes,
+        "minutes": monitor.elapsed_s / 60.0,
+    }
 
 
 def _pairs(conditions: tuple[str | Mapping[str, float], ...]) -> Iterator[tuple[str, float]]:

@@ -139,7 +139,6 @@ def predict_s(trial: Trial, num_shards: int, num_workers: int, runs_ahead: bool)
         num_shards: number of shards that the workers share.
         num_workers: number of workers. 0: everything is inline.
         runs_ahead: whether sampling and learning overlap.
-
     """
     if not num_workers:
         return trial.sampling_s + trial.learning_s

@@ -28,7 +28,6 @@ def check_threads(kind: str, threads: int) -> None:
 
     Raises:
         DeploymentError: there are too many.
-
     """
     cores = os.cpu_count() or 1
     if threads > THREADS_PER_CORE * cores:
@@ -44,7 +43,6 @@ def check_workers(kind: str, workers: int | None, most: int, why: str) -> None:
 
     Raises:
         DeploymentError: there are too many.
-
     """
     if workers is not None and workers > most:
         msg = f"{kind}: workers is {workers}, expected at most {most}: {why}"
@@ -63,7 +61,6 @@ def check_seconds(kind: str, name: str, value: object) -> None:
 
     Raises:
         DeploymentError: not a number, not above 0, or longer than a system call can wait.
-
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (is_number and math.isfinite(value) and 0 < value <= MAX_SECONDS):  # type: ignore[arg-type, operator]
@@ -76,7 +73,6 @@ def check_counts(kind: str, counts: Mapping[str, tuple[int | None, int]]) -> Non
 
     Raises:
         DeploymentError: a value is not an integer, or too small.
-
     """
     for name, (value, least) in counts.items():
         if value is not None and (type(value) is not int or value < least):
@@ -92,7 +88,6 @@ def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
 
     Raises:
         DeploymentError: the text is invalid.
-
     """
     words = after.split(",")
     first = words[0].removeprefix(":")

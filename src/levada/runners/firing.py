@@ -34,7 +34,6 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
 
     Raises:
         Exception: whatever the work raises; IteratorEndedError for StopIteration, StrayError for a custom BaseException.
-
     """
     try:
         return _perform(node, work, firing, weights)
@@ -131,7 +130,6 @@ def read_weights(
         firing: firing of a source.
         policies: register -> policy.
         find: returns a version of a register (None: the newest) with its weights.
-
     """
     weights: dict[str | None, Any] = {}
     versions: dict[str, int] = {}
@@ -147,7 +145,6 @@ def leave_if_forked(process: int, error: BaseException | None) -> None:
     Args:
         process: id of the process that the run belongs to.
         error: the error that the forked process raised, if any.
-
     """
     if os.getpid() == process:
         return

@@ -1,4 +1,5 @@
-"""The run loop of every deployment: a thin shell around the hub. It learns, issues tickets, and follows its workers.
+"""The run loop of every deployment: a thin shell around the hub, which executes learners, issues tickets and handles the events
+of workers.
 
 Items reach this process through the transport; here they are only passed by reference to learners and tables.
 """
@@ -36,7 +37,7 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.shard_record import ShardRecord
-from levada.runners.statistics import ANEW, Accounts
+from levada.runners.statistics import STARTS_OVER, Accounts
 from levada.runners.tables import TableLostError, TablePlace, TableRecipe, Tables, TablesHere
 from levada.runners.transport import (
     Plan,
@@ -59,13 +60,13 @@ from levada.schedule import (
     Hub,
     Insert,
     Issue,
+    Notify,
     Publish,
     Reprioritize,
     ShardsLost,
     Snapshot,
     Start,
     TableLost,
-    Tell,
     take_snapshot,
 )
 from levada.schedule.saving import names_all_versions
@@ -107,15 +108,14 @@ class FlowRun:
             state: saved state to resume from.
             save_every: number of updates between saves.
             num_workers: number of workers that share the shards.
-            max_restarts: largest number of consecutive failures of a shard.
-            hang_timeout_s: time in seconds after which a silent worker with work left is killed.
+            max_restarts: maximum number of consecutive restarts of a shard after failures.
+            hang_timeout_s: time in seconds after which a worker that has work and sends no message is killed.
             crosses_processes: whether work is sent to other processes and must be picklable.
-            needs_reports: whether the run can only be followed by its reports, so that there must be some.
+            needs_reports: whether reports are the only output of the run, so that the flow must have some.
             tables: place of the replay tables. None: this process.
 
         Raises:
             FlowError: the flow is not well formed.
-
         """
         for problem in flow.check(crosses_processes=crosses_processes, reports=needs_reports):
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
@@ -165,7 +165,7 @@ class FlowRun:
             self._turn()
 
     def is_hung(self, seconds: float) -> bool:
-        """Whether it has waited this long for its workers without a message from any of them."""
+        """Whether the run has waited this long for its workers without a message from any of them."""
         return self.workers.is_waiting and self.workers.silence_s() >= seconds
 
     def statistics(self) -> Statistics:
@@ -178,7 +178,6 @@ class FlowRun:
 
         Raises:
             ValueError: the node has no learner.
-
         """
         if node not in self._learners:
             msg = f"the state of node {node!r} is not in this process; here are: {', '.join(self._learners)}"
@@ -188,7 +187,7 @@ class FlowRun:
     def save(self, replays: bool = True) -> RunState:
         """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
 
-        `replays`: include their contents. Otherwise they are filled again after resuming.
+        `replays`: include the contents of replays. Otherwise they are refilled after resuming.
         """
         snapshot = take_snapshot(self._hub, self._ready)
         self._complete_histories(snapshot)
@@ -205,7 +204,7 @@ class FlowRun:
         return tuple(state.worker.pid for state in self.workers.states.values() if state.worker.pid is not None)
 
     def close(self) -> None:
-        """Stop all workers, and close everything that was opened here, even if a part of it fails to close."""
+        """Stop all workers and close everything that was opened here, even if a part of it fails to close."""
         self._is_closed = True
         with ExitStack() as closing:
             closing.callback(self.table_place.close)
@@ -244,7 +243,7 @@ class FlowRun:
 
     # ---- the loop
 
-    def _turn(self) -> object:
+    def _turn(self) -> None:
         """Execute a central firing, or listen to the workers."""
         self._check_open()
         for lost in self._tables.lost():
@@ -254,7 +253,6 @@ class FlowRun:
             self._execute(self._ready[0])
         else:
             self._listen()
-        return None
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -302,10 +300,10 @@ class FlowRun:
                     self._ready.append(firing)
                 case Issue(ticket, first):
                     self.workers.submit(ticket, first=first)
-                case Tell(seen):
-                    if isinstance(seen, Reported):
-                        self._reports.append(seen.report)
-                    self._accounts.show(seen)
+                case Notify(news):
+                    if isinstance(news, Reported):
+                        self._reports.append(news.report)
+                    self._accounts.show(news)
                 case Publish(register, version, weights):
                     self.transport.publish(register, version, weights)
                     self._weights[register][version] = weights
@@ -350,7 +348,7 @@ class FlowRun:
                 self._on_worker_ended(state, event)
 
     def _on_shard_failed(self, failed: ShardFailed) -> None:
-        """Record that a shard restarted with newly opened work, and issue its ticket again."""
+        """Record that a shard has failed and reopened its work, and issue its ticket again."""
         if failed.is_final:
             raise failed.error
         key = (failed.source, failed.shard)
@@ -366,7 +364,7 @@ class FlowRun:
             raise failed.error
 
     def _on_worker_ended(self, dead: WorkerState, ended: WorkerEnded) -> None:
-        """Replace an ended worker. The new one gets its shards and their tickets; work in progress is lost."""
+        """Replace a worker that ended. The new one gets its shards and their tickets; work in progress is lost."""
         del self.workers.states[dead.worker]
         keys = [(shard.node, shard.index) for shard in dead.worker.shards]
         if len(dead.unopened) == len(keys) and ended.by_error:
@@ -377,9 +375,11 @@ class FlowRun:
         if any(self._shards[key].num_failures > self._max_restarts for key in keys):
             msg = f"the worker of the shards {_names(keys)} ended {self._max_restarts + 1} times in a row, now {ended.how}"
             raise WorkerError(msg)
-        anew = {key: reason for key in keys if (reason := self._shards[key].why_from_scratch(self._max_restarts))}
-        self._report_failure(keys, f"the worker ended {ended.how}", anew)
-        for key in anew:
+        from_scratch = {
+            key: reason for key in keys if (reason := self._shards[key].why_from_scratch(self._max_restarts))
+        }
+        self._report_failure(keys, f"the worker ended {ended.how}", from_scratch)
+        for key in from_scratch:
             self._shards[key].reset(self._plan.seed)
         fresh = self.workers.start([self._shards[key].resumed() for key in keys])
         self._handle(ShardsLost(tuple(key for key in keys if self._hub.tickets(*key))))
@@ -387,22 +387,22 @@ class FlowRun:
         for key in keys:
             fresh.worker.submit(self._hub.tickets(*key))
 
-    def _report_failure(self, keys: Sequence[ShardKey], why: str, anew: Mapping[ShardKey, str]) -> None:
-        """Report failures. `anew`: the reasons of the shards that cannot resume."""
-        for reason in dict.fromkeys(anew.get(key, "") for key in keys):
-            some = [key for key in keys if anew.get(key, "") == reason]
+    def _report_failure(self, keys: Sequence[ShardKey], why: str, from_scratch: Mapping[ShardKey, str]) -> None:
+        """Report failures. `from_scratch`: for the shards that cannot resume and start over, the reason."""
+        for reason in dict.fromkeys(from_scratch.get(key, "") for key in keys):
+            some = [key for key in keys if from_scratch.get(key, "") == reason]
             count = max(self._shards[key].num_failures for key in some)
-            what = f"{reason}: {ANEW}" if reason else "it is made again"
+            what = f"{reason}: {STARTS_OVER}" if reason else "it is made again"
             log.warning("%s: %s; %s (failure %d of %d in a row)", _names(some), why, what, count, self._max_restarts)
         for source, index in keys:
-            self._accounts.show(Failed(source, index, why, (source, index) in anew))
+            self._accounts.show(Failed(source, index, why, (source, index) in from_scratch))
 
     def _complete_histories(self, snapshot: Snapshot) -> None:
         """Take the states that a save needs and that did not come with a ticket: here none."""
 
 
 def _worker_nodes(flow: Flow, topology: Topology) -> dict[str, Node]:
-    """Return the nodes of the shards as they are, and their readers without the work, which stays here."""
+    """Return the nodes that shards execute, and the nodes that read from them, these without their work, which stays here."""
     at_shards = {name for stage in topology.shard_stages for name in stage.nodes}
     readers = {n.name for n in flow.nodes.values() if any(edge.node in at_shards for edge in n.inputs)}
     return {

@@ -84,7 +84,6 @@ class InlineRun(FlowRun):
         Raises:
             ValueError: no such node.
             StuckError: the run cannot proceed.
-
         """
         self._check_known(until)
         while True:

@@ -46,7 +46,6 @@ def collect(
         histories: histories of all shards.
         generations: generations of the shards that were restarted.
         why_not: returns why a shard has no state.
-
     """
     shards: dict[ShardKey, Arrays] = {}
     unsaved: dict[ShardKey, str] = {}
@@ -154,7 +153,6 @@ def open_shard(node: Node, shard: Shard, state: Arrays | None, *, flow: str, see
 
     Returns:
         The opened shard, of the next generation if it restarted; its work; why it restarted, or an empty string.
-
     """
     why_from_scratch = ""
     try:

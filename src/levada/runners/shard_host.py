@@ -60,7 +60,6 @@ class ShardHost:
             num_threads: threads that the shards compute with.
             saves_on_request: whether the caller can wait for the states of shards that do not run ahead of the learner, and
                 asks for them with `state`. Otherwise they come with the tickets.
-
         """
         self._plan = plan
         self._find_weights = find_weights
@@ -134,7 +133,7 @@ class ShardHost:
             if is_of_debugger(error):
                 raise
             self._remove(entry)
-            return self._begin_anew(shard, error)
+            return self._restart(shard, error)
         except BaseException as error:
             leave_if_forked(self._process, error)
             explain(error, self._plan.flow, firing, versions)
@@ -205,7 +204,7 @@ class ShardHost:
             return ShardFailed(name, index, True, error)
         return ShardOpened(name, index, shard.snapshots.why_not, why_from_scratch)
 
-    def _begin_anew(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
+    def _restart(self, shard: _Shard, error: BaseException) -> Iterator[ShardFailed | ShardOpened]:
         """Discard what the shard was working on, and continue with newly opened work."""
         shard.machine.lost()
         shard.spent.clear()

@@ -14,7 +14,7 @@ from levada.schedule import Hub
 
 log: logging.Logger = logging.getLogger(__name__)
 
-ANEW = "episodes begin anew, with other random numbers, and the result is not that of an undisturbed run"
+STARTS_OVER = "episodes start over, with other random numbers, and the result is not that of an undisturbed run"
 """Message for a shard that cannot resume."""
 
 
@@ -50,7 +50,7 @@ class Accounts:
 
     def starts_from_scratch(self, source: str, shard: int, why: str) -> None:
         """Report a shard whose state could not be restored."""
-        log.warning("%s %d: %s: %s", source, shard, why, ANEW)
+        log.warning("%s %d: %s: %s", source, shard, why, STARTS_OVER)
         self.show(Failed(source, shard, why, True))
 
     def note_blocked(self, now_s: float) -> None:

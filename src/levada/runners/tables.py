@@ -86,7 +86,6 @@ class Tables:
             seed: seed of the run.
             state: saved state to resume from.
             place: place of the tables. None: this process.
-
         """
         self._place = place or TablesHere()
         recipes = [

@@ -2,7 +2,7 @@
 
 firing = Firing(...)                                 # inside a Start instruction
 for instruction in hub.handle(Finished(firing, outputs)):
-...                                              # Start, Issue, Publish, Forget, Tell
+...                                              # Start, Issue, Publish, Forget, Notify
 """
 
 from __future__ import annotations
@@ -159,12 +159,12 @@ class Reprioritize(Struct, frozen=True):
     priorities: Any
 
 
-class Tell(Struct, frozen=True):
+class Notify(Struct, frozen=True):
     """Report an event to the instruments."""
 
     event: WatchEvent
 
 
-Instruction: TypeAlias = Start | Publish | Forget | Insert | Reprioritize | Tell
+Instruction: TypeAlias = Start | Publish | Forget | Insert | Reprioritize | Notify
 HubInstruction: TypeAlias = Issue | Instruction
 """Instructions of a hub: what a runner does itself, and the tickets that it passes to shards."""

@@ -27,13 +27,13 @@ from levada.schedule.events import (
     Firing,
     Forget,
     HubInstruction,
+    Notify,
     Output,
     Publish,
     Reprioritize,
     ShardsLost,
     Start,
     TableLost,
-    Tell,
     Ticket,
 )
 from levada.schedule.queues import QueueMachine
@@ -105,7 +105,7 @@ class Hub:
                 pass
         return self._go_on(instructions)
 
-    def _table_lost(self, event: TableLost) -> Tell:
+    def _table_lost(self, event: TableLost) -> Notify:
         machine = self.replays[event.replay]
         for firing in event.undone:
             stage = self._stage_of[firing.node]
@@ -113,7 +113,7 @@ class Hub:
             stage.machines[firing.node].num_firings -= 1
             assert firing.draw is not None
             machine.withdraw(firing.draw)
-        return Tell(machine.emptied(event.table))
+        return Notify(machine.emptied(event.table))
 
     def _finished(self, event: Finished) -> list[HubInstruction]:
         firing = event.firing
@@ -125,7 +125,7 @@ class Hub:
             for queue in self.queues.values():
                 if node.name in queue.channel.learners:
                     queue.learned(unlearned)
-            instructions.append(Tell(Used(node.name, headers_of(firing))))
+            instructions.append(Notify(Used(node.name, headers_of(firing))))
             instructions += self._updated(node, event.outputs)
             instructions += self._learned(node, firing, event.outputs)
         elif node.kind == "report":
@@ -212,7 +212,7 @@ class Hub:
             if edge.kind == "publish" and edge.source.node == node.name and version % edge.every == 0:
                 yield Publish(edge.target, version, weights)
                 yield from (Forget(edge.target, old) for old in self._forgotten(edge.target, version))
-                yield Tell(Published(edge.target, version))
+                yield Notify(Published(edge.target, version))
         for queue in self.queues.values():
             every = queue.channel.publish_every
             if node.name in queue.channel.learners and every is not None and version % every == 0:
@@ -241,26 +241,26 @@ class Hub:
             start += draw.size
         yield from self._release(draws)
 
-    def _release(self, draws: Iterable[Draw]) -> Iterator[Tell]:
+    def _release(self, draws: Iterable[Draw]) -> Iterator[Notify]:
         """Count everything that these draws could see: they have been learned from, or never will be."""
         for draw in draws:
             replay = self.replays[draw.replay]
             replay.learned(draw)
             yield from self._count(replay)
 
-    def _count(self, replay: ReplayMachine) -> Iterator[Tell]:
+    def _count(self, replay: ReplayMachine) -> Iterator[Notify]:
         for event in replay.counted:
             if isinstance(event, Dropped):
-                yield Tell(event)
+                yield Notify(event)
             elif self.sources[event.header.source].counted_at == replay.name:
-                yield Tell(Used(replay.name, (event.header,)))
+                yield Notify(Used(replay.name, (event.header,)))
         replay.counted.clear()
 
-    def _report(self, node: Node, firing: Firing) -> Tell:
+    def _report(self, node: Node, firing: Firing) -> Notify:
         origin = node.inputs[0].node
         stage = self._stage_of.get(origin)
         number = stage.machines[origin].num_firings if stage else firing.number
-        return Tell(Reported(Report(origin, number, dict(self.versions), dict(firing.inputs[0].value))))
+        return Notify(Reported(Report(origin, number, dict(self.versions), dict(firing.inputs[0].value))))
 
     def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:
         """Return what can be done next."""
@@ -276,11 +276,11 @@ class Hub:
         instructions += issue_all(self.sources.values())
         for queue in self.queues.values():
             if queue.events:
-                instructions += [Tell(event) for event in queue.events]
+                instructions += [Notify(event) for event in queue.events]
                 if not queue.channel.learners:
                     queue.learned()
                     name = queue.channel.consumer
-                    instructions += [Tell(Used(name, (e.header,))) for e in queue.events if isinstance(e, Consumed)]
+                    instructions += [Notify(Used(name, (e.header,))) for e in queue.events if isinstance(e, Consumed)]
                 queue.events.clear()
         return instructions
 
@@ -288,7 +288,7 @@ class Hub:
         """Insert what the replays may insert now."""
         for replay in self.replays.values():
             yield from replay.inserts()
-            yield from map(Tell, replay.events)
+            yield from map(Notify, replay.events)
             replay.events.clear()
             yield from self._count(replay)
 

@@ -139,7 +139,6 @@ class QueueMachine(TicketBook):
             taken: headers of items that were consumed but not yet learned from.
             are_made_again: whether items in progress and taken items are made again. Otherwise the former count as lost and
                 the latter as consumed.
-
         """
         consumed, lost = self._consumed, self._lost
         if are_made_again:

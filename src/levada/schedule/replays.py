@@ -190,7 +190,6 @@ class ReplayMachine(TicketBook):
         Args:
             undone: draws that were not carried out.
             are_made_again: whether the items in progress are made again.
-
         """
         again = [self._draws_of[number] for number in sorted(self._draws_of)]
         lost = 0 if are_made_again else self._num_in_flight
@@ -210,7 +209,6 @@ class ReplayMachine(TicketBook):
             is_empty: whether its contents were not kept; the balance then restarts.
             tickets: number of settled tickets.
             published: published version of the policy.
-
         """
         if not is_empty:
             self._limiter.inserted, self._limiter.sampled = account.inserted, account.sampled

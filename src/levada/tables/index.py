@@ -19,13 +19,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from levada.flow.channels import Prioritized, Replay
 from levada.flow.state import rng_array, set_rng
-from levada.tables.sum_tree import SumTree
-
-Array = npt.NDArray[Any]
+from levada.tables.sum_tree import Array, SumTree
 
 LEAST = 1e-6
 """Constant added to each priority, so that every entry can still be drawn (arXiv 1511.05952, section 3.3)."""
@@ -66,13 +63,8 @@ class Index:
     def add(self, num: int, priorities: Array | None = None) -> Array:
         """Return the places ``[num]`` for new entries, in order; -1: the entry is not kept.
 
-        Args:
-            num: number of entries, at most the capacity.
-            priorities: ``[num]``. None: the largest priority so far, so that each is soon drawn once.
-
-        Raises:
-            ValueError: more entries than the capacity, or invalid priorities.
-
+        `priorities` are ``[num]``. None: the largest priority so far, so that each is soon drawn once. ValueError: priorities
+        are invalid, or there are more entries than the capacity.
         """
         if num > self.capacity:
             msg = f"a table of {self.capacity:,} entries was given {num:,} at once; raise the capacity, or store less at a time"
@@ -88,16 +80,11 @@ class Index:
         return places
 
     def draw(self, size: int, minibatch_size: int | None = None) -> Drawn:
-        """Draw entries, with replacement, one minibatch after the other.
+        """Draw `size` entries, with replacement, in minibatches of `minibatch_size`. None: in one.
 
         With priorities, each minibatch has one entry from each of `minibatch_size` equal parts of their sum, in random order,
-        so that each minibatch and any part of it is drawn from the whole table. Weights are divided by the largest of the
-        draw (arXiv 1511.05952, algorithm 1 and section 3.4).
-
-        Args:
-            size: number of entries.
-            minibatch_size: entries per gradient step, a divisor of `size`. None: all.
-
+        so that each minibatch and any part of it is drawn from the whole table. Weights are divided by the largest of the draw
+        (arXiv 1511.05952, algorithm 1 and section 3.4).
         """
         if self._tree is None or self._prioritized is None:
             places = self._rng.integers(0, self.num_entries, size)
@@ -121,12 +108,7 @@ class Index:
         return self._prioritized.beta + (1.0 - self._prioritized.beta) * risen
 
     def reprioritize(self, drawn: Drawn, priorities: Array) -> None:
-        """Set new priorities ``[N]`` of drawn entries, where they are still in the table.
-
-        Raises:
-            ValueError: their number differs, or some are negative, NaN or infinite.
-
-        """
+        """Set new priorities ``[N]``, finite and not negative, of drawn entries, where they are still in the table."""
         assert self._tree is not None, "priorities for a uniform table"
         values = self._checked(priorities, len(drawn.places))
         there = self._keys[drawn.places] == drawn.keys

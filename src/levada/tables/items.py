@@ -20,7 +20,8 @@ import numpy as np
 from levada.flow.channels import Replay
 from levada.flow.errors import NotSavedError
 from levada.flow.items import Allocate
-from levada.tables.index import Array, Drawn, Index
+from levada.tables.index import Drawn, Index
+from levada.tables.sum_tree import Array
 
 
 class ItemTable:

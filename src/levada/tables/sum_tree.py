@@ -38,8 +38,7 @@ class SumTree:
 
     def get(self, index: Array) -> Array:
         """Return the values ``[N]`` at indices ``[N]``."""
-        values: Array = self._values.reshape(-1)[index]
-        return values
+        return self._values.reshape(-1)[index]
 
     def set(self, index: Array, value: Array) -> None:
         """Set values ``[N]`` at indices ``[N]``; for repeated indices the last value wins."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from levada.flow import Bound, Consumed, Dropped, Flow, Header
 from levada.flow.topology import Channel, derive
-from levada.schedule import Finished, Firing, Instruction, Start, Tell
+from levada.schedule import Finished, Firing, Instruction, Notify, Start
 from levada.testing.schedule import Event, Lost, Schedule
 
 if not __debug__:
@@ -121,7 +121,7 @@ class Audit:
         elif isinstance(event, Finished) and event.firing.shard is not None:
             self._close_if_done(_stage(event.firing), starts)
         for instruction in instructions:
-            if isinstance(instruction, Tell):
+            if isinstance(instruction, Notify):
                 self._tell(instruction.event)
         for firing in starts:
             if firing.ticket is not None:

@@ -45,7 +45,6 @@ class Executor:
 
         Raises:
             ValueError: the flow has replays.
-
         """
         if flow.replays:
             msg = f"Executor: flow {flow.name!r} has replays ({', '.join(flow.replays)}), expected queues only"
@@ -72,7 +71,6 @@ class Executor:
 
         Raises:
             AssertionError: a promise is broken, nothing can go on, or `within` firings do not suffice.
-
         """
         versions = self.audit.versions
         targets = {policy: version + updates for policy, version in versions.items()}
@@ -89,7 +87,6 @@ class Executor:
 
         Raises:
             AssertionError: a ticket did not come back, or an item is unaccounted for.
-
         """
         self._hold_from = self.audit.first_undealt()
         while self._pending:

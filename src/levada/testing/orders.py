@@ -31,7 +31,6 @@ def check_orders(
     Raises:
         AssertionError: a lag above its bound, a ledger that does not add up, or, if the flow promises the same result in every
             order (`flow.check(reproducible=True)`), weights that differ.
-
     """
     promised = not any(problem.severity == "error" for problem in flow.problems(reproducible=True))
     plain: dict[str, Any] = {}

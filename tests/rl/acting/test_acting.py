@@ -13,13 +13,15 @@ from scipy import stats
 from torch import Tensor, nn
 
 from levada.flow.errors import LevadaError
-from levada.rl.acting.actor import Actor, WeightsError
+from levada.rl.acting.actor import Actor
 from levada.rl.acting.exploration import PolicySampling
+from levada.rl.acting.network import WeightsError
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.data.spaces import Nest, leaf_spaces, map_nest
 from levada.rl.envs.task import Task
-from levada.rl.policies.networks import MLP, Dense, NumpyLayers, dense_layers
+from levada.rl.policies.layers import Dense, NumpyLayers, dense_layers
+from levada.rl.policies.networks import MLP
 from levada.rl.policies.policy import ModelError, Policy, PolicyModule, Weights
 
 torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from levada.rl.acting.numpy_network import Stack, in_place
-from levada.rl.policies.networks import dense_layers
+from levada.rl.policies.layers import dense_layers
 
 FUNCTIONS: dict[str, nn.Module] = {
     "tanh": nn.Tanh(), "relu": nn.ReLU(), "elu": nn.ELU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU("tanh"), "silu": nn.SiLU(),

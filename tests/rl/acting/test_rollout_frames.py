@@ -54,7 +54,7 @@ def test_rollouts_show_what_gymnasiums_stacking_shows(mode: str | None, num_step
 @pytest.mark.parametrize("hp", [
     PPO(num_envs=2, num_steps=8, num_epochs=2, minibatch_size=8, shards=2),
     PPO(num_envs=2, num_steps=8, num_epochs=2, minibatch_size=8, compile=False),
-    IMPALA(num_envs=2, num_steps=8, num_rollouts=2, minibatch_size=16),
+    IMPALA(num_envs=2, num_steps=8, num_rollouts=2, microbatch_size=16),
 ], ids=["ppo", "ppo, eager", "impala"])  # fmt: skip
 def test_both_teach_the_same(hp: PPO | IMPALA) -> None:
     found = set()

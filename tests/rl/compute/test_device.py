@@ -75,10 +75,10 @@ CASES = [
     (PPO(num_envs=4, num_steps=8, minibatch_size=16, network=Normed), CARTPOLE),
     (PPO(num_envs=4, num_steps=8, minibatch_size=16), PIXELS),
     (PPO(**SMALL, minibatch_size=16, rnn_type="lstm"), CARTPOLE),
-    (IMPALA(**SMALL, minibatch_size=16), CARTPOLE),
-    (IMPALA(num_envs=4, num_steps=8, minibatch_size=16), PIXELS),
+    (IMPALA(**SMALL, microbatch_size=16), CARTPOLE),
+    (IMPALA(num_envs=4, num_steps=8, microbatch_size=16), PIXELS),
     (APPO(**SMALL, target_update_interval=2, rnn_type="gru"), CARTPOLE),
-    (A2C(**SMALL, minibatch_size=16), CARTPOLE),
+    (A2C(**SMALL, microbatch_size=16), CARTPOLE),
     (PG(**SMALL, baseline=True), CARTPOLE),
     (A3C(**SMALL), CARTPOLE),
     (DQN(**REPLAYED), CARTPOLE),
@@ -171,7 +171,7 @@ def test_other_devices_are_refused(name: str, what: str) -> None:
         PPO(device=name).flow(CARTPOLE)
 
 
-@pytest.mark.skipif(device.has_gpu(), reason="there is a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_missed_before_anything_starts() -> None:
     with pytest.raises(device.DeviceError, match=r"device is 'cuda:0', but torch .*; use device='cpu', or 'auto'"):
         PPO(device="cuda:0").flow(CARTPOLE)
@@ -194,7 +194,7 @@ def test_a_device_is_a_name() -> None:
 def test_auto_takes_a_gpu_for_large_images(
     monkeypatch: pytest.MonkeyPatch, has_gpu: bool, space: spaces.Space[Any], chosen: str
 ) -> None:
-    monkeypatch.setattr(device, "has_gpu", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     assert device.choose_device(space)[0] == chosen
 
 

@@ -57,7 +57,7 @@ def test_stacks_of_stacks_are_refused() -> None:
     ("algorithm", "settings"),
     [
         ("ppo", {"minibatch_size": 8, "precision": "bfloat16"}),
-        ("impala", {"num_rollouts": 2, "minibatch_size": 8, "precision": "bfloat16"}),
+        ("impala", {"num_rollouts": 2, "microbatch_size": 8, "precision": "bfloat16"}),
         ("appo", {"rnn_type": "gru", "precision": "float32"}),
     ],
 )

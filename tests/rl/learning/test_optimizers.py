@@ -104,6 +104,21 @@ def test_runs_with_it_go_on_to_the_bit(algorithm, env, kind):
     assert all(np.isfinite(array).all() for array in whole.policy.weights.values())
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"optimizer": "sgd", "optimizer_kwargs": {"momentum": 0.9, "nesterov": True, "weight_decay": 1}},
+        {"optimizer": "adamw", "optimizer_kwargs": {"betas": (0.5, 0.9), "amsgrad": True}},
+        {"learning_rate": 1, "max_grad_norm": 1, "discount": 1, "entropy_coef": 0},
+    ],
+)
+def test_settings_are_read_back_as_they_were_given(more):
+    fields = TINY_FIELDS | more | {"display": "quiet", "tensorboard": False}
+    run = levada.train("ppo", "CartPole-v1", until="updates=1", out="run", **fields)
+    assert levada.load("run").flow.hash() == run.flow.hash()
+    assert levada.resume("run", until="updates=2", display="quiet").summary.updates == 2
+
+
 def test_each_optimizer_learns_something_else():
     hashes = {
         levada.train(
@@ -117,12 +132,13 @@ def test_each_optimizer_learns_something_else():
 
 def test_on_the_command_line(capsys):
     done = Shell(capsys)(
-        f"train ppo --env CartPole-v1 {TINY} --until updates=1 --out run --optimizer adamw --optimizer-kwargs weight_decay 0.01"
+        f"train ppo --env CartPole-v1 {TINY} --until updates=1 --out run --optimizer adamw "
+        "--optimizer-kwargs weight_decay 0.01 amsgrad True betas 0.5 0.9"
     )
     assert done.code == 0
     settings = json.loads(Path("run/config.json").read_text())["settings"]
     assert settings["optimizer"]["value"] == "adamw"
-    assert settings["optimizer_kwargs"]["value"] == {"weight_decay": 0.01}
+    assert settings["optimizer_kwargs"]["value"] == {"weight_decay": 0.01, "amsgrad": True, "betas": [0.5, 0.9]}
     assert levada.load("run").summary.updates == 1
     assert Shell(capsys)("train ppo --env CartPole-v1 --optimizer adom").message == (
         "levada: PPO: optimizer='adom': expected 'adam', 'adamw', 'rmsprop', 'sgd', 'adagrad', 'radam', 'nadam', "

@@ -11,17 +11,8 @@ from gymnasium import Space, spaces
 from torch import nn
 
 from levada.rl.data.spaces import SpaceError, allocate, map_nest
-from levada.rl.policies.networks import (
-    MLP,
-    Dense,
-    HasNumpyLayers,
-    MultiInput,
-    NatureCNN,
-    Norm,
-    Vector,
-    default_network,
-    dense_layers,
-)
+from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, Vector, dense_layers
+from levada.rl.policies.networks import MLP, MultiInput, NatureCNN, default_network
 
 torch.set_num_threads(1)
 

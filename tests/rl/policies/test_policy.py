@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from levada.flow.errors import LevadaError
 from levada.rl.data.normalize import Moments, merge, merge_all, moments, observation_moments
 from levada.rl.data.spaces import SpaceError
+from levada.rl.policies.networks import MLP
 from levada.rl.policies.policy import ModelError, Policy, PolicyModule
 
 torch.set_num_threads(1)
@@ -274,6 +275,16 @@ def test_a_network_with_the_wrong_output_is_refused_when_it_is_built(network: An
     with pytest.raises(ModelError, match=message) as caught:
         _ = make(network=network).state_size
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, LevadaError)
+
+
+def test_a_network_with_a_frozen_parameter_is_refused() -> None:
+    def frozen(*args: Any) -> torch.nn.Module:
+        network = MLP(*args)
+        next(network.parameters()).requires_grad_(False)
+        return network
+
+    with pytest.raises(ModelError, match=r"parameter '.*' requires no gradient, but all .*register_buffer"):
+        _ = make(network=frozen).state_size
 
 
 def test_a_network_that_raises_is_named_with_the_line_and_what_it_was_given() -> None:

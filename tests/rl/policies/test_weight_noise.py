@@ -161,7 +161,7 @@ def test_a_sampler_draws_for_each_item_and_goes_on_where_it_was_saved():
     noises = []
     for _ in range(3):
         live(weights)
-        noises.append(live._loop.actor._noise)
+        noises.append(live.actor._noise)
     assert not np.array_equal(noises[0], noises[1])
     other.load_state_dict(live.state_dict())
     for _ in range(3):

@@ -115,7 +115,7 @@ def test_a_run_without_checkpoints_begins_anew(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
     directory.metrics_path.write_bytes(b'{"step": 5}\n')
     with pytest.warns(
-        CheckpointWarning, match="has no checkpoint: it ended before the first one was due, and begins anew"
+        CheckpointWarning, match="has no checkpoint: it ended before the first one was due, and starts from scratch"
     ):
         assert resume(directory, Monitor()) is None
 
@@ -128,7 +128,8 @@ def test_torn_checkpoints_alone_are_no_reason_to_begin_anew(tmp_path):
     with (
         pytest.warns(CheckpointWarning, match="is torn"),
         pytest.raises(
-            RunDirectoryError, match=r"has 3 checkpoint\(s\), and none is whole; to begin anew, delete .*/checkpoints"
+            RunDirectoryError,
+            match=r"has 3 checkpoint\(s\), and none is whole; to start from scratch, delete .*/checkpoints",
         ),
     ):
         resume(directory, Monitor())

@@ -17,7 +17,7 @@ from levada.flow import Flow, Queue, Update
 from levada.rl import NStep, Policy, StepSampler, Task, Transitions
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.step_sampler import Steps
-from levada.rl.policies.networks import Dense, NumpyLayers
+from levada.rl.policies.layers import Dense, NumpyLayers
 
 NUM_STATES, NUM_ACTIONS = 25, 4
 TERMINAL = NUM_STATES - 1

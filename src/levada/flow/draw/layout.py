@@ -156,9 +156,8 @@ def _columns(boxes: Sequence[Box], links: Sequence[Link]) -> list[list[Box]]:
             link.label.scope = link.target.scope
         for column in range(link.source.column + 1, link.target.column):
             last = column == link.target.column - 1
-            stop = (
-                link.label if last and link.label else Box("", 0.0, 12.0, _common(link.source.scope, link.target.scope))
-            )
+            bend = Box("", 0.0, 12.0, _common(link.source.scope, link.target.scope))
+            stop = link.label if last and link.label else bend
             stop.column = column
             link.stops.append(stop)
             columns[column].append(stop)
@@ -260,9 +259,8 @@ def _settle(
 ) -> None:
     """Move boxes toward their neighbors, keeping their order and distances between `top` and `bottom`."""
     spare = bottom - top - _stack(boxes)
-    above = [
-        _stack([*boxes[:i], box]) - box.height / 2 for i, box in enumerate(boxes)
-    ]  # smallest centers, from the top
+    # smallest centers, from the top
+    above = [_stack([*boxes[:i], box]) - box.height / 2 for i, box in enumerate(boxes)]
     wanted = []
     for box, least in zip(boxes, above, strict=True):
         near = beside.get(box, [])

@@ -134,9 +134,8 @@ class _Picture:
         )
 
     def _label_box(self, words: str, *, pill: bool = False) -> Box:
-        box = Box(
-            "", _width(words, _PLAIN) + (20 if pill else 4), 22 if pill else 28
-        )  # written above the line, or in a pill
+        room, height = (20, 22) if pill else (4, 28)  # in a pill, or written above the line
+        box = Box("", _width(words, _PLAIN) + room, height)
         self.words[box] = words
         return box
 

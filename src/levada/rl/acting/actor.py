@@ -18,7 +18,7 @@ A sampler loads the newest weights, draws the noise of a whole rollout, and then
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -30,29 +30,23 @@ from levada.rl.envs.actions import make_encoder
 from levada.rl.envs.masks import as_mask
 from levada.rl.envs.observations import Violation, make_reader
 from levada.rl.envs.rewards_and_dones import MaskCheck
+from levada.rl.policies.heads.base import ActionHead
 from levada.rl.policies.module import reward_scale
-from levada.rl.policies.policy import Weights
+from levada.rl.policies.policy import Policy, Weights
 from levada.rl.policies.weight_noise import WeightNoise
-
-if TYPE_CHECKING:
-    from levada.rl.policies.heads.base import ActionHead
-    from levada.rl.policies.policy import Policy
-
-__all__ = ["Actor", "WeightsError"]
 
 _MASK_HINT = f"the policy was trained with action masks: give {{{OBS!r}: observation, {ACTION_MASK!r}: mask}}"
 _BATCH_HINT = "act_batch takes arrays of observations, one row for each"
 
 
 class Actor:
-    """A policy's network and head for acting, Not thread-safe.
+    """A policy's network and head for acting. Not thread-safe.
 
     Args:
         policy: the recipe.
         serve: makes the network, here or elsewhere; see `levada.flow.Shard`.
         num_threads: number of threads to compute with; None: as many as there are.
         owner: unique name of the actor's user, if its weights have their own noise.
-
     """
 
     def __init__(
@@ -76,12 +70,7 @@ class Actor:
         """The network, which may run elsewhere."""
 
     def load(self, weights: Weights) -> None:
-        """Load the policy's weights. They are copied, so the arrays may change afterwards.
-
-        Raises:
-            WeightsError: a weight is missing or has a different shape.
-
-        """
+        """Load a copy of the policy's weights; raise WeightsError if one is missing or has a different shape."""
         self.network.load(weights)
         if self.policy.normalize_reward:
             self.reward_scale = reward_scale(weights["returns.var"])
@@ -146,12 +135,11 @@ class Actor:
     def act(self, obs: Any, rng: np.random.Generator, deterministic: bool = False, state: Array | None = None) -> Array:
         """Return the action for one observation, both in the environment's format without batch dimension.
 
-        A Discrete with a `start` counts from there, and actions of a Box are clipped to its bounds. `state`: state of a
-        recurrent policy ``[1, state_size]``, updated in place; None: the start of an episode.
+        As in `TrainedPolicy.act`, but with the `state` of a recurrent policy, ``[1, state_size]``, which is updated in place;
+        None: the start of an episode.
 
         Raises:
-            ValueError: the observation differs from the space in structure, shape, dtype or discrete values, is not finite, or
-                its mask allows no action. The bounds of a Box are not checked, because environments exceed them.
+            ValueError: the observation is not one of the space, or not finite, or its mask allows no action.
 
         >>> from gymnasium import spaces
         >>> from levada.rl.policies.policy import Policy
@@ -189,7 +177,6 @@ class Actor:
 
         Raises:
             ValueError: as in `act`, or `state` has a different number of rows.
-
         """
         num_rows = self.num_rows(obs)
         try:
@@ -212,7 +199,6 @@ class Actor:
 
         Raises:
             ValueError: it is not a batch.
-
         """
         try:
             return _num_rows(obs, self.policy.env_observation_space)
@@ -230,15 +216,11 @@ class Actor:
         space = cast("spaces.Dict", self.policy.env_observation_space)[ACTION_MASK]
         if not batch_shape:
             try:
-                return {
-                    **obs,
-                    ACTION_MASK: as_mask(obs[ACTION_MASK], mask_sizes(self.policy.env_action_space)).astype(
-                        space.dtype
-                    ),
-                }
+                one = as_mask(obs[ACTION_MASK], mask_sizes(self.policy.env_action_space))
             except ValueError as error:
                 msg = f"{ACTION_MASK!r} {error}"
                 raise Violation(msg) from None
+            return {**obs, ACTION_MASK: one.astype(space.dtype)}
         mask = np.asarray(obs[ACTION_MASK])
         if mask.dtype.kind not in "biuf" or mask.shape != (*batch_shape, *cast("tuple[int, ...]", space.shape)):
             return obs  # rejected by the reader
@@ -263,21 +245,13 @@ class Actor:
     def _inner(self, obs: Nest) -> Nest:
         """Return the observations without the mask; raise WeightsError if no weights are loaded."""
         if not self._loaded:
-            self._refuse()
+            msg = f"Actor of policy {self.policy.name!r} has no weights; did you forget actor.load(weights)?"
+            raise WeightsError(msg)
         return cast("dict[str, Nest]", obs)[OBS] if self._has_mask else obs
-
-    def _refuse(self) -> None:
-        msg = f"Actor of policy {self.policy.name!r} has no weights; did you forget actor.load(weights)?"
-        raise WeightsError(msg)
 
 
 def check_row(row: Array) -> None:
-    """Check that a network's outputs ``[B, N]`` determine actions; minus infinity may exclude some of them.
-
-    Raises:
-        WeightsError: there is a NaN or infinity.
-
-    """
+    """Raise WeightsError unless a network's outputs ``[B, N]`` determine actions; minus infinity may exclude some of them."""
     if not np.isfinite(row.max(axis=-1)).all():
         msg = (
             "the network gives NaN or infinity: its weights, or the statistics of its normalization, are infinite, or not those "

@@ -4,8 +4,7 @@
 
 is a source like the sampler, with rollouts of the same size. Each group acts in its own thread, so it pays off if environments
 release the GIL while they step, as Atari's do, and a core is idle. Rollouts do not depend on which group is faster: each has
-its own environments, generator and recurrent state. (Petrenko et al. 2020, Sample Factory, arXiv 2006.11751, section 3.1,
-calls it double-buffered sampling.)
+its own environments, generator and recurrent state. (Petrenko et al. 2020, arXiv 2006.11751, section 3.1)
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ class DoubleBufferedSampler:
 
     Raises:
         ValueError: `num_groups` is invalid.
-
     """
 
     sampler: Sampler
@@ -56,12 +54,7 @@ class DoubleBufferedSampler:
         self.sampler.verify()
 
     def __call__(self, shard: Shard) -> LiveRing:
-        """Make the environments of a shard.
-
-        Raises:
-            ValueError: inference runs outside of the sampler.
-
-        """
+        """Make the environments of a shard; raise ValueError if inference runs outside of the sampler."""
         return LiveRing(self, shard)
 
 
@@ -98,22 +91,12 @@ class LiveRing:
         return join([one.result() for one in made])
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all state of the next rollout except the weights.
-
-        Raises:
-            NotSavedError: the environments cannot be saved.
-
-        """
+        """Return all state of the next rollout except the weights."""
         states = [group.state_dict() for group in self._groups]
         return {f"{number}/{name}": array for number, state in enumerate(states) for name, array in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Restore the state that `state_dict` returned.
-
-        Raises:
-            NotSavedError: the state belongs to other environments.
-
-        """
+        """Restore the state that `state_dict` returned."""
         for number, group in enumerate(self._groups):
             group.load_state_dict(PrefixView(state, f"{number}/"))
 

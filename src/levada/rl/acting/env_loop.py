@@ -13,7 +13,8 @@ from levada.flow.items import never
 from levada.flow.state import rng_array, set_rng
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter
-from levada.rl.data.spaces import Array, Nest, allocate, map_nest, named_leaves, write
+from levada.rl.data.normalize import DiscountedReturn
+from levada.rl.data.spaces import Array, Nest, map_nest, named_leaves, write
 from levada.rl.envs.batch import EnvBatch, StepResult
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
@@ -58,17 +59,6 @@ class StepBuffer:
     """For a recurrent policy: steps in which episodes ended, the environments, their final observations, and the recurrent
     states ``[M, state_size]`` before those."""
 
-    @classmethod
-    def allocate(
-        cls, task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int = 0, *, has_returns: bool = False
-    ) -> StepBuffer:
-        """Allocate a buffer; `state_size`: size of the recurrent state, if states are to be stored; `has_returns`: whether
-        discounted returns are.
-        """
-        obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
-        columns = step_columns(task, num_steps, num_envs, empty, state_size, has_returns=has_returns)
-        return cls(obs=obs, final_obs=[], **columns)
-
     def begin(self, obs: Nest) -> None:
         """Store the observations ``[B, ...]`` before the first step, for walks that do not start with a reset."""
 
@@ -77,13 +67,7 @@ class StepBuffer:
         write(self.obs, t, obs)
 
     def observations(self, stream: str = "", first_step: int = 0) -> tuple[Any, Finals]:
-        """Return the observations ``[T+1, B, ...]`` and the true final ones. For a task with a frame stack they are `Frames`.
-
-        Args:
-            stream: name of the stream of these steps.
-            first_step: index of the first step in the stream.
-
-        """
+        """Return the observations ``[T+1, B, ...]`` and the true final ones; of frame stacks, `Frames` that name their stream."""
         return self.obs, self.final_obs
 
     def blank(self, t: int) -> None:
@@ -104,32 +88,21 @@ class StepBuffer:
     @property
     def ended(self) -> Array:
         """``[T, B]``, bool: where episodes ended."""
-        ended: Array = self.terminated | self.truncated
-        return ended
-
-
-def step_columns(
-    task: Task, num_steps: int, num_envs: int, empty: Any, state_size: int, *, has_returns: bool
-) -> dict[str, Any]:
-    """Allocate the columns ``[T, B, ...]`` of a walk."""
-    shape = (num_steps, num_envs)
-    columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
-    columns["action"] = allocate(task.action_space, *shape, make=empty)
-    columns["memory"] = RecurrentState.allocate(shape, state_size, empty) if state_size else None
-    columns["discounted_return"] = empty(shape, np.float32) if has_returns else None
-    return columns | {"reward": empty(shape, np.float32)}
+        return self.terminated | self.truncated
 
 
 class EnvLoop:
-    """The environments of a shard, and the actor that acts in them."""
+    """The environments of a shard, and the actor that acts in them: base of the running samplers."""
 
-    def __init__(self, task: Task, policy: Policy, num_envs: int, shard: Shard) -> None:
+    def __init__(self, task: Task, policy: Policy, num_envs: int, discount: float, shard: Shard) -> None:
         self.rng: np.random.Generator = np.random.default_rng(shard.seed)
         self.actor: Actor = Actor(policy, shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
         self.envs: EnvBatch = task.make(num_envs, shard.num_threads)
         self._reward_clip, self._has_lives = task.reward_clip, task.life_loss
         self._goes_on = list[tuple[int, Array]]()
         self._episodes = EpisodeCounter(num_envs)
+        self.returns: DiscountedReturn = DiscountedReturn(num_envs, discount)
+        """Discounted returns, by which rewards are normalized."""
         self.obs: Nest = self.envs.reset(shard.seed)
         """Observations that the next actions are chosen by."""
         self.memory: RecurrentState | None = (
@@ -142,10 +115,7 @@ class EnvLoop:
         is_cut: Callable[[], bool] = never,
     ) -> int:  # fmt: skip
         """Act and fill the rows from `first` on; call `see(step, parameters, values)` with the network's outputs of each step.
-
-        Returns:
-            The number of filled rows: all, unless `is_cut()` returned True after one. The others are not transitions.
-
+        Return the number of filled rows: all, unless `is_cut()` returned True after one. The others are not transitions.
         """
         envs, actor, memory = self.envs, self.actor, self.memory
         none = actor.initial_state(0)
@@ -181,9 +151,7 @@ class EnvLoop:
         return num_rows
 
     def episodes(self, walk: StepBuffer, first: int = 0) -> tuple[Episode, ...]:
-        """Return the episodes that ended in the rows from `first` on of the last walk, and clip its rewards if the task does
-        so. Call it once per walk.
-        """
+        """Return the episodes that ended in the rows of the last walk from `first` on, and clip its rewards. Call it once."""
         is_over = walk.ended
         for t, life_lost in self._goes_on:
             is_over[t] &= ~life_lost
@@ -194,27 +162,19 @@ class EnvLoop:
         return episodes
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all state of the next walk except the weights: generator, environments, running episodes.
-
-        Raises:
-            NotSavedError: the environments cannot be saved.
-
-        """
+        """Return all state of the next walk except the weights: generator, environments, running episodes."""
         envs = np.frombuffer(self.envs.save(), np.uint8)
         obs = {f"obs/{path}": leaf for path, leaf in named_leaves(self.obs).items()}
         counts = {f"episodes/{name}": array for name, array in self._episodes.state_dict().items()}
         memory = {} if self.memory is None else {"state": self.memory.state.copy(), "age": self.memory.age.copy()}
-        return {"rng": rng_array(self.rng), "envs": envs, **counts, **obs, **memory}
+        returns = self.returns.returns.copy()
+        return {"rng": rng_array(self.rng), "envs": envs, "returns": returns, **counts, **obs, **memory}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Restore the state that `state_dict` returned.
-
-        Raises:
-            NotSavedError: the state belongs to other environments.
-
-        """
+        """Restore the state that `state_dict` returned."""
         self.envs.restore(state["envs"].tobytes())
         set_rng(self.rng, state["rng"])
+        self.returns.returns[...] = state["returns"]
         self._episodes.load_state_dict({name: state[f"episodes/{name}"] for name in self._episodes.state_dict()})
         for path, leaf in named_leaves(self.obs).items():
             leaf[...] = state[f"obs/{path}"]
@@ -235,8 +195,3 @@ def _lasts(t: int, step: StepResult, state: Array) -> Iterator[tuple[int, Array,
         last = map_nest(lambda leaf: leaf[index], step.obs)
     if len(index):
         yield t, index, last, state[index]
-
-
-def flat(nest: Any) -> Any:
-    """Reshape ``[T, B, ...]`` to ``[T * B, ...]``."""
-    return map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest)

@@ -56,9 +56,8 @@ class TrainedPolicy:
         of an episode.
 
         Raises:
-            ValueError: the observation differs from the environment's space in structure, shape, dtype or discrete values, is
-                not finite, or its mask allows no action. The bounds of a Box are not checked, because environments exceed
-                them.
+            ValueError: the observation differs from the environment's space in structure, shape, dtype or discrete values, is not
+                finite, or its mask allows no action. The bounds of a Box are not checked, because environments exceed them.
         """
         return self._actor.act(obs, self._rng, deterministic, self._state)
 
@@ -122,13 +121,7 @@ def evaluate(
     deterministic: bool = True,
     on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> Evaluation:
-    """Run whole episodes, the same number in each environment, so that short ones are not favored.
-
-    `on_episode` is called after each episode, to show progress.
-
-    Raises:
-        ValueError: fewer than one episode.
-    """
+    """Run whole episodes, the same number in each environment, so that short ones are not favored."""
     if num_episodes < 1:
         msg = f"evaluate: num_episodes={num_episodes}; expected an integer >= 1"
         raise ValueError(msg)

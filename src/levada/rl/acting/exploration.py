@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -16,48 +15,26 @@ import numpy as np
 from gymnasium import spaces
 
 from levada.flow import Shard
+from levada.rl.acting.env_loop import Choose
 from levada.rl.data.spaces import Array, SpaceError
 from levada.rl.policies.heads.make import ActionHead
 from levada.rl.policies.heads.q_values import ValueHead
 from levada.validation import NonNegativeFloat, NonNegativeInt, PositiveInt, UnitFloat, check_fields
-
-Explore = Callable[[int, Array, "Array | None", Array], Array]
-"""(step, rows of parameters ``[B, row_size]``, action mask, output array) -> actions ``[B, ...]``."""
 
 
 class Exploration(Protocol):
     """Recipe of an exploration; plain data."""
 
     def check(self, head: ActionHead) -> None:
-        """Check that the head supports this exploration.
-
-        Raises:
-            SpaceError: it does not support these actions.
-
-        """
-        ...
+        """Raise SpaceError if the head does not support this exploration."""
 
     def plan(
-        self,
-        head: ActionHead,
-        rng: np.random.Generator,
-        num_steps: int,
-        num_envs: int,
-        shard: Shard,
+        self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int, shard: Shard,
         num_env_steps: int,
-    ) -> Explore:
-        """Return a function that chooses the actions of the next T steps.
-
-        Args:
-            head: action head of the policy.
-            rng: generator of the shard.
-            num_steps: T.
-            num_envs: B.
-            shard: the shard that acts.
-            num_env_steps: number of env steps of all shards so far.
-
+    ) -> Choose:  # fmt: skip
+        """Return a function that chooses the actions of the next `num_steps` steps; `num_env_steps`: number of env steps of
+        all shards so far.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +46,6 @@ class EpsilonGreedy:
 
     Raises:
         ValueError: a number is invalid.
-
     """
 
     start: UnitFloat = 1.0
@@ -96,21 +72,15 @@ class EpsilonGreedy:
 
         Raises:
             SpaceError: the action space is not Discrete.
-
         """
         if not isinstance(head.space, spaces.Discrete):
             msg = f"EpsilonGreedy needs a Discrete action space, got {head.space}"
             raise SpaceError(msg)
 
     def plan(
-        self,
-        head: ActionHead,
-        rng: np.random.Generator,
-        num_steps: int,
-        num_envs: int,
-        shard: Shard,
+        self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int, shard: Shard,
         num_env_steps: int,
-    ) -> Explore:
+    ) -> Choose:  # fmt: skip
         """Draw the random numbers of all T steps at once."""
         if self.base is None:
             before = num_env_steps + np.arange(num_steps) * num_envs * shard.num_shards
@@ -151,25 +121,15 @@ class _UniformFirst(ABC):
     """Number of env steps, of all shards together, with actions uniform over the bounds or the allowed discrete actions."""
 
     def check(self, head: ActionHead) -> None:
-        """Check that the head supports this exploration.
-
-        Raises:
-            SpaceError: the action space is not a bounded Box.
-
-        """
+        """Raise SpaceError if the action space is not a bounded Box."""
         if not isinstance(head.space, spaces.Box) or not head.space.is_bounded():
             msg = f"{type(self).__name__} needs a Box action space with finite bounds, got {head.space}"
             raise SpaceError(msg)
 
     def plan(
-        self,
-        head: ActionHead,
-        rng: np.random.Generator,
-        num_steps: int,
-        num_envs: int,
-        shard: Shard,
+        self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int, shard: Shard,
         num_env_steps: int,
-    ) -> Explore:
+    ) -> Choose:  # fmt: skip
         """Draw the random numbers of all T steps at once."""
         choose = self._choose(head, rng, num_steps, num_envs)
         left = self.num_random_steps - num_env_steps
@@ -178,11 +138,11 @@ class _UniformFirst(ABC):
         return lambda t, *rest: (uniform if t < num_random else choose)(t, *rest)
 
     @abstractmethod
-    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
+    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Choose:
         """Return a function that chooses the actions after the uniform ones."""
 
 
-def _uniform(head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
+def _uniform(head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Choose:
     """Return a function that chooses uniform actions of a bounded Box, or uniform allowed discrete actions."""
     space = head.space
     if isinstance(space, spaces.Box):
@@ -206,7 +166,6 @@ class PolicySampling(_UniformFirst):
 
         Raises:
             SpaceError: the space is neither a bounded Box, nor Discrete with a distribution.
-
         """
         if isinstance(head, ValueHead):
             msg = (
@@ -216,7 +175,7 @@ class PolicySampling(_UniformFirst):
         if not isinstance(head.space, spaces.Discrete):
             super().check(head)
 
-    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
+    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Choose:
         noise = head.draw(rng, num_steps, num_envs)
         return lambda t, params, mask, out: head.sample(params, noise[t], mask, out)
 
@@ -227,7 +186,6 @@ class GaussianNoise(_UniformFirst):
 
     Raises:
         ValueError: a number is invalid.
-
     """
 
     std: NonNegativeFloat = 0.1
@@ -236,7 +194,7 @@ class GaussianNoise(_UniformFirst):
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
 
-    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Explore:
+    def _choose(self, head: ActionHead, rng: np.random.Generator, num_steps: int, num_envs: int) -> Choose:
         space = cast("spaces.Box", head.space)
         scale = np.float32(self.std * 0.5) * (space.high - space.low)
         noise = scale * rng.standard_normal((num_steps, num_envs, *space.shape), np.float32)

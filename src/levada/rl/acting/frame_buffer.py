@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium import spaces
 
 from levada.flow.items import Allocate
-from levada.rl.acting.env_loop import Finals, StepBuffer, step_columns
+from levada.rl.acting.env_loop import Finals, RecurrentState, StepBuffer
 from levada.rl.data.frames import FramePart, FramePool, Frames
-from levada.rl.data.spaces import Array, Nest, canonical_observation_space
+from levada.rl.data.spaces import Array, Nest, allocate, canonical_observation_space
 from levada.rl.envs.task import Task
 
 
@@ -25,26 +25,6 @@ class FrameStepBuffer(StepBuffer):
 
     age: Array
     """``[B]``, int64: number of frames of the episode before the frame of row 0, at most k - 1."""
-
-    @classmethod
-    def allocate(
-        cls,
-        task: Task,
-        num_steps: int,
-        num_envs: int,
-        empty: Allocate,
-        state_size: int = 0,
-        *,
-        has_returns: bool = False,
-    ) -> FrameStepBuffer:
-        """Allocate a walk that starts with a reset."""
-        space = canonical_observation_space(task.observation_space)
-        assert isinstance(space, spaces.Box)
-        num_frames, *shape = space.shape
-        frames = empty((num_steps + num_frames, num_envs, *shape), space.dtype)
-        frames[: num_frames - 1] = 0  # before the first frame; no stack refers to these
-        columns = step_columns(task, num_steps, num_envs, empty, state_size, has_returns=has_returns)
-        return cls(obs=frames, final_obs=[], age=np.zeros(num_envs, np.int64), **columns)
 
     @property
     def num_stacked(self) -> int:
@@ -111,13 +91,25 @@ class FrameStepBuffer(StepBuffer):
 
 def _newest(stacks: Nest) -> Array:
     assert isinstance(stacks, np.ndarray)
-    newest: Array = stacks[:, -1]
-    return newest
+    return stacks[:, -1]
 
 
 def step_buffer_for(
     task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0, *, has_returns: bool = False
 ) -> StepBuffer:
-    """Allocate a walk in the environments of a task."""
-    kind = FrameStepBuffer if task.frame_stack else StepBuffer
-    return kind.allocate(task, num_steps, num_envs, empty, state_size, has_returns=has_returns)
+    """Allocate the buffer of a walk in a task; `state_size`: size of the recurrent state, if states are to be stored."""
+    shape = (num_steps, num_envs)
+    columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
+    columns["action"] = allocate(task.action_space, *shape, make=empty)
+    columns["memory"] = RecurrentState.allocate(shape, state_size, empty) if state_size else None
+    columns["discounted_return"] = empty(shape, np.float32) if has_returns else None
+    columns["reward"] = empty(shape, np.float32)
+    if not task.frame_stack:
+        obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
+        return StepBuffer(obs=obs, final_obs=[], **columns)
+    space = canonical_observation_space(task.observation_space)
+    assert isinstance(space, spaces.Box)
+    num_frames, *of_frame = space.shape
+    frames = empty((num_steps + num_frames, num_envs, *of_frame), space.dtype)
+    frames[: num_frames - 1] = 0  # before the first frame; no stack refers to these
+    return FrameStepBuffer(obs=frames, final_obs=[], age=np.zeros(num_envs, np.int64), **columns)

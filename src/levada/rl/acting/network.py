@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,11 +25,8 @@ from levada.rl.data.spaces import Array, Nest, leaves, map_nest
 from levada.rl.policies.custom import ModelError
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
 from levada.rl.policies.module import NORMALIZED_LIMIT, VARIANCE_FLOOR, PolicyModule, state_size_of
-from levada.rl.policies.policy import Weights
+from levada.rl.policies.policy import Policy, Weights
 from levada.rl.policies.weight_noise import WeightNoise
-
-if TYPE_CHECKING:
-    from levada.rl.policies.policy import Policy
 
 _PREFIX = "network."
 _LIMIT = np.float32(NORMALIZED_LIMIT)
@@ -42,12 +39,7 @@ class WeightsError(LevadaError, ValueError):
 
 
 def check_network(policy: Policy) -> None:
-    """Build a custom network once, to refuse one that cannot act.
-
-    Raises:
-        ModelError: it describes its layers, but computes something else.
-
-    """
+    """Build a custom network once; raise ModelError if it cannot act, or describes other layers than it has."""
     if policy.network is not None:
         PolicyNetwork(policy)
 
@@ -56,14 +48,7 @@ class PolicyNetwork:
     """The network of a policy. Not thread-safe."""
 
     def __init__(self, policy: Policy, num_threads: int | None = None, owner: str = "") -> None:
-        """Make the network.
-
-        Args:
-            policy: the recipe.
-            num_threads: number of threads to compute with; None: as many as there are.
-            owner: distinguishes served networks that must not be shared, because their weights have their own noise.
-
-        """
+        """`owner` distinguishes served networks that must not be shared, because their weights have their own noise."""
         self._policy_name = policy.name
         self._num_threads = num_threads
         module = policy.module(seed=0).eval()
@@ -78,12 +63,7 @@ class PolicyNetwork:
         self._noise: Array | None = None
 
     def load(self, weights: Weights) -> None:
-        """Load the policy's weights. They are copied, so the arrays may change afterwards.
-
-        Raises:
-            WeightsError: a weight is missing or has a different shape.
-
-        """
+        """Copy the policy's weights; raise WeightsError if one is missing or has a different shape."""
         for name, shape in self._shapes.items():
             if name not in weights or weights[name].shape != shape:
                 got = f"of shape {weights[name].shape}" if name in weights else "missing"
@@ -103,18 +83,13 @@ class PolicyNetwork:
         `noise` is applied to the loaded weights. The next call overwrites the results.
         """
         self._use(noise)
-        if self._num_threads is not None:
-            use_threads(self._num_threads)
         if self._numpy is not None:
             return self._numpy.params(cast("Array", obs)), None
         row, value = cast("_TorchNetwork", self._torch).forward(obs)
         return row, value
 
     def step(self, obs: Nest, state: Array) -> tuple[Array, ...]:
-        """Return rows ``[B, row_size]``, values ``[B]``, and states ``[B, state_size]`` after one step of a recurrent network.
-
-        The network stores no state: states are passed in and returned.
-        """
+        """Return rows ``[B, row_size]``, values ``[B]``, and states ``[B, state_size]`` after one step; no state is kept here."""
         if self._num_threads is not None:
             use_threads(self._num_threads)
         return cast("_TorchNetwork", self._torch).forward(obs, state)
@@ -122,14 +97,14 @@ class PolicyNetwork:
     def value(self, obs: Nest) -> Array:
         """Return values ``[N]``; later calls do not overwrite them."""
         self._use(None)
-        if self._num_threads is not None:
-            use_threads(self._num_threads)
         if self._numpy is not None and self._numpy.has_value:
             return self._numpy.value(cast("Array", obs))
         return cast("_TorchNetwork", self._torch).forward(obs)[1]
 
     def _use(self, noise: Array | None) -> None:
-        """Switch to this noise; takes no time if it is the same as before."""
+        """Switch to this number of threads and this noise; takes no time if they are the same as before."""
+        if self._num_threads is not None:
+            use_threads(self._num_threads)
         if noise is self._noise or (noise is not None and np.array_equal(noise, self._noise)):  # type: ignore[arg-type]
             return
         # A served network reuses the memory of its inputs. Read-only memory need not be copied, and is recognized by identity.
@@ -163,7 +138,6 @@ class _NumpyNetwork:
         return self._value is not None
 
     def load(self, weights: Weights) -> None:
-        """Copy the weights."""
         self._policy.load(weights)
         if self._value is not None:
             self._value.load(weights)
@@ -203,7 +177,6 @@ class _TorchNetwork:
         self._sender = Sender(device)
 
     def load(self, weights: Weights) -> None:
-        """Copy the weights."""
         for name, tensor in self._here.items():
             np.copyto(tensor.numpy(), weights[name])
         for name, tensor in self._there.items():
@@ -246,7 +219,7 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
     if not agree or (twin.has_value and not np.allclose(twin.value(obs), value, rtol=1e-3, atol=1e-4)):
         msg = (
             f"{where} describes another function than forward computes; are the layers complete, and is the "
-            f"input what levada.rl.policies.networks.Vector makes of an observation?"
+            f"input what levada.rl.policies.layers.Vector makes of an observation?"
         )
         raise ModelError(msg)
     return twin

@@ -30,11 +30,7 @@ _MAX_BATCH_SIZES = 8
 class Stack:
     """Linear layers, layer normalizations and activation functions, from a vector to a row.
 
-    Args:
-        layers: the layers, by the names of their parameters; at least one is linear.
-        shapes: shapes of the parameters by name.
-        tail: name and length of a parameter appended to the last linear layer's output in each row, such as log_std.
-
+    `tail`: name and length of a parameter appended to the last linear layer's output in each row, such as log_std.
     """
 
     def __init__(
@@ -140,14 +136,6 @@ def _normalize(
         np.add(x, bias, out=x)
 
 
-def _tanh(x: Array) -> None:
-    np.tanh(x, out=x)
-
-
-def _relu(x: Array) -> None:
-    np.maximum(x, _ZERO, out=x)
-
-
 def _elu(x: Array, y: Array) -> None:
     """max(x, 0) + exp(min(x, 0)) - 1."""
     np.minimum(x, _ZERO, out=y)
@@ -210,7 +198,7 @@ _P = np.float32(0.3275911 / math.sqrt(2.0))
 _POLYNOMIAL = [np.float32(a / 2.0) for a in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)]
 
 _FUNCTIONS: Mapping[str, tuple[Callable[..., None], int]] = {
-    "tanh": (_tanh, 0), "relu": (_relu, 0), "elu": (_elu, 1), "silu": (_silu, 1),
-    "gelu": (_gelu, 3), "gelu_tanh": (_gelu_tanh, 2),
+    "tanh": (lambda x: np.tanh(x, out=x), 0), "relu": (lambda x: np.maximum(x, _ZERO, out=x), 0),
+    "elu": (_elu, 1), "silu": (_silu, 1), "gelu": (_gelu, 3), "gelu_tanh": (_gelu_tanh, 2),
 }  # fmt: skip
 """Name -> a function that works in place, and the number of arrays it needs besides."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from levada.flow import Episode
 from levada.rl.data.frames import Frames
+from levada.rl.data.nest import flat
 from levada.rl.data.normalize import Moments
 from levada.rl.data.spaces import Array, Nest, map_nest
 from levada.rl.replay.transitions import MASK, Transitions
@@ -64,24 +65,18 @@ class Rollout:
         return next_obs
 
     def transitions(self, **more: Nest) -> Transitions:
-        """Return the rows as columns ``[T * B, ...]``, with additional columns `more` ``[T, B, ...]``; views where possible.
-        For a recurrent policy, return `sequences`.
-        """
+        """Return the rows as columns ``[T * B, ...]``, with `more` ``[T, B, ...]``; `sequences` for a recurrent policy."""
         if self.state is not None:
             return self.sequences(value=self.value, **more)
-        num_steps = len(self.action)
         columns: dict[str, Nest] = {
-            "obs": map_nest(lambda leaf: _rows(leaf[:num_steps]), self.obs),
-            "action": _rows(self.action),
-            "log_prob": _rows(self.log_prob),
-            "value": _rows(self.value),
-            MASK: _rows(self.mask),
-        }
-        return Transitions(columns | {name: map_nest(_rows, column) for name, column in more.items()}, self.moments)
+            "obs": map_nest(lambda leaf: leaf[:-1], self.obs), "action": self.action, "log_prob": self.log_prob,
+            "value": self.value, MASK: self.mask,
+        }  # fmt: skip
+        return Transitions(flat(columns | more), self.moments)
 
     def sequences(self, **more: Nest) -> Transitions:
-        """Return one row per environment: columns ``[B, T, ...]``, and `more` ``[T, B, ...]``; views. `last_obs` ``[B, ...]`` is
-        the observation after the last step; `is_first` is ``[B, T + 1]``.
+        """Return one row per environment: columns ``[B, T, ...]``, views, and `more` ``[T, B, ...]``. `last_obs` ``[B, ...]``
+        is the observation after the last step; `is_first` is ``[B, T + 1]``.
         """
         columns: dict[str, Nest] = {
             "obs": map_nest(lambda leaf: leaf[:-1], self.obs), "action": self.action, "reward": self.reward,
@@ -95,10 +90,6 @@ class Rollout:
         }
         swapped["last_obs"] = map_nest(lambda leaf: leaf[-1], self.obs)
         return Transitions(swapped if self.state is None else swapped | {"state": self.state}, self.moments)
-
-
-def _rows(array: Array) -> Array:
-    return array.reshape(-1, *array.shape[2:])
 
 
 class EpisodeCounter:

@@ -16,12 +16,13 @@ import numpy as np
 
 from levada.flow import Shard
 from levada.flow.items import never
-from levada.rl.acting.env_loop import EnvLoop, StepBuffer, flat
+from levada.rl.acting.env_loop import EnvLoop, StepBuffer
 from levada.rl.acting.frame_buffer import step_buffer_for
 from levada.rl.acting.network import check_network
 from levada.rl.acting.rollout import Rollout
 from levada.rl.data.frames import Frames, as_array
-from levada.rl.data.normalize import DiscountedReturn, Moments, observation_moments
+from levada.rl.data.nest import flat
+from levada.rl.data.normalize import Moments, observation_moments
 from levada.rl.data.spaces import Array, Nest, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
@@ -56,12 +57,7 @@ class Sampler:
         check_fields(self, ValueError)
 
     def verify(self) -> None:
-        """Refuse a network that cannot act.
-
-        Raises:
-            ModelError: it has the wrong inputs or outputs.
-
-        """
+        """Raise ModelError if the network has the wrong inputs or outputs."""
         check_network(self.policy)
 
     def __call__(self, shard: Shard) -> LiveSampler:
@@ -69,30 +65,29 @@ class Sampler:
         return LiveSampler(self, shard)
 
 
-class LiveSampler:
+class LiveSampler(EnvLoop):
     """A running sampler."""
 
     def __init__(self, recipe: Sampler, shard: Shard) -> None:
+        super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
         self.recipe = recipe
         self._empty = shard.empty
         self._is_cut = shard.has_newer if recipe.on_new_weights == "cut" else never
-        self._loop = EnvLoop(recipe.task, recipe.policy, recipe.num_envs, shard)
-        self._returns = DiscountedReturn(recipe.num_envs, recipe.discount)
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights."""
-        recipe, loop, empty = self.recipe, self._loop, self._empty
-        num_steps, num_envs, actor = recipe.num_steps, recipe.num_envs, self._loop.actor
+        recipe, empty, actor = self.recipe, self._empty, self.actor
+        num_steps, num_envs = recipe.num_steps, recipe.num_envs
         actor.load(weights)
         head = actor.head
-        noise = head.draw(loop.rng, num_steps, num_envs)
+        noise = head.draw(self.rng, num_steps, num_envs)
         walk = step_buffer_for(recipe.task, num_steps, num_envs, empty)
-        walk.begin(loop.obs)
+        walk.begin(self.obs)
         rows = np.empty((num_steps, num_envs, head.row_size), np.float32)
         value = empty((num_steps + 1, num_envs), np.float32)
         next_value = empty((num_steps, num_envs), np.float32)
         has_values = True
-        memory = None if loop.memory is None else (loop.memory.state.copy(), loop.memory.age == 0)
+        before = None if self.memory is None else (self.memory.state.copy(), self.memory.age == 0)
 
         def choose(t: int, row: Array, mask: Array | None, out: Array) -> Array:
             return head.sample(row, noise[t], mask, out)
@@ -105,66 +100,47 @@ class LiveSampler:
             else:
                 value[t] = v_t
 
-        num_rows = loop.walk(walk, choose, see, is_cut=self._is_cut)
+        num_rows = self.walk(walk, choose, see, is_cut=self._is_cut)
         if num_rows < num_steps:
             self._fill(walk, rows, num_rows)
         obs, final_obs = walk.observations()
         acted = map_nest(lambda leaf: leaf[:-1], obs)
-        if loop.memory is not None or has_values:
-            state = actor.initial_state(0) if loop.memory is None else loop.memory.state
-            value[num_rows] = actor.step(loop.obs, state)[1]
+        if self.memory is not None or has_values:
+            state = actor.initial_state(0) if self.memory is None else self.memory.state
+            value[num_rows] = actor.step(self.obs, state)[1]
             value[num_rows + 1 :] = 0.0
         else:
             value[...] = actor.value(map_nest(as_array, flat(obs))).reshape(num_steps + 1, num_envs)
         next_value[...] = value[1:]
-        for t, index, last in final_obs if memory is None else ():
+        for t, index, last in final_obs if before is None else ():
             next_value[t, index] = actor.value(map_nest(as_array, last))
         for t, index, last, state in walk.lasts:
             next_value[t, index] = actor.step(last, state)[1]
         log_prob = head.log_prob(flat(rows), flat(walk.action), actor.mask(flat(acted)))
-        episodes = loop.episodes(walk)
+        episodes = self.episodes(walk)
         moments = self._moments(acted, walk.reward, walk.ended, walk.mask)
         if num_rows < num_steps:
             # A cut rollout bootstraps from the value of its last observation, like any other truncation.
             walk.truncated[num_rows - 1] |= walk.mask[num_rows - 1] & ~walk.terminated[num_rows - 1]
         if actor.reward_scale != 1.0:
             walk.reward[...] *= np.float32(actor.reward_scale)
+        memory: list[Array] = []
+        if before is not None:
+            state, begins = before
+            memory = [state, np.concatenate([begins[None], walk.ended | ~walk.mask])]
         return Rollout(
             obs.of_first_part() if isinstance(obs, Frames) else obs,
             walk.action, walk.reward, walk.terminated, walk.truncated, walk.mask,
             log_prob.reshape(num_steps, num_envs), value[:-1], next_value, moments, episodes,
-            *(() if memory is None else _memory(walk, *memory)),
+            *memory,
         )  # fmt: skip
-
-    def state_dict(self) -> dict[str, Array]:
-        """Return all state of the next rollout except the weights: generator, environments, running episodes.
-
-        Raises:
-            NotSavedError: the environments cannot be saved.
-
-        """
-        return self._loop.state_dict() | {"returns": self._returns.returns.copy()}
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Restore the state that `state_dict` returned.
-
-        Raises:
-            NotSavedError: the state belongs to other environments.
-
-        """
-        self._loop.load_state_dict(state)
-        self._returns.returns[...] = state["returns"]
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._loop.close()
 
     def _fill(self, walk: StepBuffer, rows: Array, first: int) -> None:
         """Fill the masked rows from `first` on with valid parameters and actions, so that they cannot spoil a sum."""
-        actor, memory = self._loop.actor, self._loop.memory
-        row = actor.step(self._loop.obs, actor.initial_state(0) if memory is None else memory.state)[0]
+        actor, memory = self.actor, self.memory
+        row = actor.step(self.obs, actor.initial_state(0) if memory is None else memory.state)[0]
         rows[first:] = row
-        walk.action[first:] = actor.head.mode(row, actor.mask(self._loop.obs))
+        walk.action[first:] = actor.head.mode(row, actor.mask(self.obs))
 
     def _moments(self, obs: Nest, reward: Array, ended: Array, mask: Array) -> dict[str, Moments]:
         policy = self.recipe.policy
@@ -172,10 +148,5 @@ class LiveSampler:
         if policy.normalize_obs:
             found |= observation_moments(policy.observation_space, map_nest(as_array, obs), mask)
         if policy.normalize_reward:
-            found["return"] = self._returns.update(reward, ended, mask)
+            found["return"] = self.returns.update(reward, ended, mask)
         return found
-
-
-def _memory(walk: StepBuffer, state: Array, begins: Array) -> tuple[Array, Array]:
-    """Return the recurrent state before the first step ``[B, state_size]``, and where episodes start ``[T+1, B]``."""
-    return state, np.concatenate([begins[None], walk.ended | ~walk.mask])

@@ -56,7 +56,6 @@ class Sequences:
 
     Raises:
         ValueError: a number is invalid.
-
     """
 
     discount: float
@@ -91,7 +90,6 @@ class Sequences:
 
         Raises:
             ValueError: the policy that acted is not recurrent.
-
         """
         walk, memory = steps.walk, steps.walk.memory
         if memory is None:
@@ -139,11 +137,7 @@ _BY_ROW = ("state", IMPORTANCE)
 
 
 def time_major(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Transpose the columns with steps from ``[N, L, ...]`` to ``[L, N, ...]``, in a batch of tensors; keep the state
-    unchanged.
-
-    For losses, like `unroll`.
-    """
+    """Transpose the columns with steps of a batch of tensors from ``[N, L, ...]`` to ``[L, N, ...]``, for losses."""
     return {
         name: nest if name in _BY_ROW else map_nest(lambda leaf: leaf.transpose(0, 1), nest)
         for name, nest in batch.items()
@@ -151,16 +145,9 @@ def time_major(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | None) -> tuple[Any, ...]:
-    """Compute a recurrent network's outputs for the steps after the burn-in: ``[length + num_steps, N, ...]``.
+    """Compute a recurrent network's outputs after the burn-in, which gets no gradient: ``[length + num_steps, N, ...]``.
 
-    The burn-in gets no gradient.
-
-    Args:
-        net: ``net(obs, state, is_first)`` returns any outputs, and the state last.
-        steps: columns of sequences, from `time_major`.
-        burn_in: that of `Sequences`.
-        state: before the burn-in ``[N, state_size]``, such as the stored one; a custom net may accept None.
-
+    `steps` is made by `time_major`; `state` ``[N, state_size]`` is that before the burn-in. A custom net may accept None.
     """
     obs, is_first = steps["obs"], steps["is_first"]
     if burn_in:
@@ -172,8 +159,7 @@ def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | Non
 def _ends(walk: StepBuffer) -> Array:
     """Return the row ``[T, B]`` in which the episode of each row ends, `_NEVER` if it is not known yet."""
     row = np.arange(len(walk.reward))[:, None]
-    ends: Array = np.minimum.accumulate(np.where(walk.ended, row, _NEVER)[::-1])[::-1]
-    return ends
+    return np.minimum.accumulate(np.where(walk.ended, row, _NEVER)[::-1])[::-1]
 
 
 def _zero(array: Array, where_not: Array) -> Array:

@@ -17,11 +17,12 @@ import numpy as np
 
 from levada.flow import Episode, Shard
 from levada.flow.items import Allocate
+from levada.flow.state import PrefixView
 from levada.rl.acting.env_loop import EnvLoop, Finals, StepBuffer
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for
 from levada.rl.acting.network import check_network
-from levada.rl.data.normalize import DiscountedReturn
+from levada.rl.data.nest import flat
 from levada.rl.data.spaces import ACTION_MASK, Array, Nest, map_nest, named_leaves
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import ModelError, Policy
@@ -68,7 +69,6 @@ class StepSampler:
     Raises:
         ValueError: a number is invalid.
         SpaceError: the exploration does not fit the action space.
-
     """
 
     task: Task
@@ -99,7 +99,6 @@ class StepSampler:
 
         Raises:
             ModelError: it has the wrong inputs or outputs, or is recurrent although `is_recurrent` is False, or vice versa.
-
         """
         check_network(self.policy)
         if bool(self.policy.state_size) is not self.is_recurrent:
@@ -112,74 +111,56 @@ class StepSampler:
         return LiveStepSampler(self, shard)
 
 
-class LiveStepSampler:
+class LiveStepSampler(EnvLoop):
     """A running sampler."""
 
     def __init__(self, recipe: StepSampler, shard: Shard) -> None:
+        super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
         self.recipe = recipe
         self._shard = shard
-        self._loop = EnvLoop(recipe.task, recipe.policy, recipe.num_envs, shard)
         self._num_items = shard.num_items
-        self._returns = DiscountedReturn(recipe.num_envs, recipe.discount)
         self._old: StepBuffer | None = None
-        self._old_rows = np.empty((0, recipe.num_envs, self._loop.actor.head.row_size), np.float32)
+        self._old_rows = np.empty((0, recipe.num_envs, self.actor.head.row_size), np.float32)
 
     def __call__(self, weights: Mapping[str, Array]) -> Steps:
         """Act for T steps with these weights."""
-        recipe, loop, shard = self.recipe, self._loop, self._shard
-        actor, num_overlap_steps = loop.actor, 0 if self._old is None else len(self._old.action)
+        recipe, shard, actor = self.recipe, self._shard, self.actor
+        num_overlap_steps = 0 if self._old is None else len(self._old.action)
         actor.load(weights)
-        actor.draw_weight_noise(loop.rng)
+        actor.draw_weight_noise(self.rng)
         walk = self._allocate(num_overlap_steps + recipe.num_steps, shard.empty)
         if self._old is not None:
             _copy(self._old, walk, 0)
         num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
-        explore = recipe.explore.plan(actor.head, loop.rng, recipe.num_steps, recipe.num_envs, shard, num_env_steps)
+        explore = recipe.explore.plan(actor.head, self.rng, recipe.num_steps, recipe.num_envs, shard, num_env_steps)
         rows = self._rows(num_overlap_steps)
         see = (lambda *_: None) if rows is None else (lambda t, row, _: rows.__setitem__(t, row))
-        loop.walk(walk, lambda t, *rest: explore(t - num_overlap_steps, *rest), see, first=num_overlap_steps)
+        self.walk(walk, lambda t, *rest: explore(t - num_overlap_steps, *rest), see, first=num_overlap_steps)
         first_step = self._num_items * recipe.num_steps - num_overlap_steps
         self._num_items += 1
-        episodes = loop.episodes(walk, num_overlap_steps)
+        episodes = self.episodes(walk, num_overlap_steps)
         if walk.discounted_return is not None:
             new = (column[num_overlap_steps:] for column in (walk.reward, walk.ended, walk.mask))
-            walk.discounted_return[num_overlap_steps:] = self._returns.sums(*new)
+            walk.discounted_return[num_overlap_steps:] = self.returns.sums(*new)
         if recipe.num_overlap_steps or recipe.task.frame_stack:
             self._keep(walk, rows)
         stream = f"{shard.node}/{shard.index}"
         return Steps(walk, num_overlap_steps, episodes, rows, stream, first_step, actor.reward_scale)
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all state of the next item except the weights.
-
-        Raises:
-            NotSavedError: the environments cannot be saved.
-
-        """
-        return self._loop.state_dict() | {
-            "num_items": np.array(self._num_items), "old_rows": self._old_rows, "returns": self._returns.returns.copy(),
-            **_arrays(self._old),
-        }  # fmt: skip
+        """Return all state of the next item except the weights."""
+        own = {"num_items": np.array(self._num_items), "old_rows": self._old_rows}
+        return super().state_dict() | own | _arrays(self._old)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Restore the state that `state_dict` returned.
-
-        Raises:
-            NotSavedError: the state belongs to other environments.
-
-        """
-        self._loop.load_state_dict(state)
+        """Restore the state that `state_dict` returned."""
+        super().load_state_dict(state)
         self._num_items = int(state["num_items"])
         self._old_rows = state["old_rows"].copy()
-        self._returns.returns[...] = state["returns"]
         self._old = None
         if "old/reward" in state:
             self._old = self._allocate(len(state["old/reward"]), np.empty)
-            _load(self._old, state)
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._loop.close()
+            _load(self._old, PrefixView(state, "old/"))
 
     def _rows(self, num_overlap_steps: int) -> Array | None:
         """Allocate the rows of parameters and copy the old ones into them."""
@@ -229,19 +210,19 @@ def _columns(walk: StepBuffer) -> dict[str, Array]:
 
 
 def _saved(walk: StepBuffer) -> dict[str, Array]:
-    """Return the columns and the walk's other arrays."""
-    return _columns(walk) | ({"frame_age": walk.age} if isinstance(walk, FrameStepBuffer) else {})
+    """Return all arrays of a walk except its final observations."""
+    obs = {f"obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
+    return _columns(walk) | obs | ({"frame_age": walk.age} if isinstance(walk, FrameStepBuffer) else {})
 
 
 def _arrays(walk: StepBuffer | None) -> dict[str, Array]:
     if walk is None:
         return {}
-    found = {f"old/{name}": column for name, column in _saved(walk).items()}
-    found |= {f"old/obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
+    found = _saved(walk)
     for number, (t, index, last) in enumerate(walk.final_obs):
-        found |= {f"old/final/{number}/t": np.array(t), f"old/final/{number}/index": index}
-        found |= {f"old/final/{number}/obs/{path}": leaf for path, leaf in named_leaves(last).items()}
-    return found
+        found |= {f"final/{number}/t": np.array(t), f"final/{number}/index": index}
+        found |= {f"final/{number}/obs/{path}": leaf for path, leaf in named_leaves(last).items()}
+    return {f"old/{name}": array for name, array in found.items()}
 
 
 def _rows_like(num_rows: int, leaf: Array) -> Array:
@@ -249,36 +230,25 @@ def _rows_like(num_rows: int, leaf: Array) -> Array:
 
 
 def _load(walk: StepBuffer, state: Mapping[str, Array]) -> None:
-    for name, column in _saved(walk).items():
-        column[...] = state[f"old/{name}"]
-    for path, leaf in named_leaves(walk.obs).items():
-        leaf[...] = state[f"old/obs/{path}"]
+    for name, array in _saved(walk).items():
+        array[...] = state[name]
     number = 0
-    while (prefix := f"old/final/{number}/") + "t" in state:
-        index = state[prefix + "index"].copy()
+    while f"final/{number}/t" in state:
+        final = PrefixView(state, f"final/{number}/")
+        index = final["index"].copy()
         last: Nest = map_nest(partial(_rows_like, len(index)), walk.obs)
         for path, leaf in named_leaves(last).items():
-            leaf[...] = state[f"{prefix}obs/{path}"]
-        walk.final_obs.append((int(state[prefix + "t"]), index, last))
+            leaf[...] = final[f"obs/{path}"]
+        walk.final_obs.append((int(final["t"]), index, last))
         number += 1
 
 
 def look_ahead(
     walk: StepBuffer, start: Array, env: Array, is_step: Array, num_steps: int, discount: float
 ) -> tuple[Array, Array, Array]:
-    """Compute n-step windows that start in these rows of these environments and end with the episode or after n steps.
-
-    Args:
-        walk: holds these steps, except where `is_step` is False.
-        start: rows, an integer array of any shape.
-        env: environments, same shape as `start`.
-        is_step: bool, same shape as `start`; False where there is no transition.
-        num_steps: n.
-        discount: discount factor per step.
-
-    Returns:
-        The discounted sum of rewards, the window's last row, and the discount of the bootstrap value.
-
+    """Return the n-step windows that start in the rows `start` of the environments `env` and end with the episode or after n
+    steps: the discounted sum of rewards, the last row, and the discount of the bootstrap value. `is_step`: False for no
+    transition.
     """
     ended, num_rows = walk.ended, len(walk.reward)
     reward, last, alive = np.zeros(start.shape, np.float32), start.copy(), is_step.copy()
@@ -310,7 +280,6 @@ class NStep:
     With a `priority` there is a priority column, for prioritized replay. It is computed from the parameters that the actions
     were chosen by, including those after the window, so it needs one more step: use
     `StepSampler(num_overlap_steps=num_steps, keeps_network_outputs=True)`.
-
     """
 
     discount: float
@@ -322,11 +291,6 @@ class NStep:
     def num_overlap_steps(self) -> int:
         """Number of steps of the previous item that it needs."""
         return self.num_steps - (self.priority is None)
-
-    @property
-    def stride(self) -> int:
-        """Number of steps from one row to the next."""
-        return 1
 
     def __call__(self, steps: Steps) -> Transitions:
         """Return the windows that this item completes."""
@@ -355,8 +319,4 @@ class NStep:
             columns_[PRIORITY] = self.priority(
                 steps.rows[start, env], walk.action[:num], scaled, discount, steps.rows[after_t, env], mask_t
             )
-        return Transitions({name: map_nest(_rows, nest) for name, nest in columns_.items()})
-
-
-def _rows(array: Array) -> Array:
-    return array.reshape(-1, *array.shape[2:])
+        return Transitions(flat(columns_))

@@ -33,10 +33,7 @@ class DeviceError(LevadaError, ValueError):
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device with this name.
-
-    Raises:
-        DeviceError: there is no such device.
+    """Return the device with this name, or raise DeviceError.
 
     >>> find_device("cpu")
     device(type='cpu')
@@ -62,22 +59,11 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def has_gpu() -> bool:
-    """Return whether PyTorch finds a GPU."""
-    return torch.cuda.is_available()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished all its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def choose_device(observation_space: Space[Any]) -> tuple[str, str]:
     """Return the device that `auto` selects, and the reason as text. Depends on sizes alone; nothing is timed."""
     if not has_large_images(observation_space):
         return "cpu", "it sees no large images"
-    return ("cuda", "it sees large images") if has_gpu() else ("cpu", "torch finds no GPU")
+    return ("cuda", "it sees large images") if torch.cuda.is_available() else ("cpu", "torch finds no GPU")
 
 
 class Sender:
@@ -120,15 +106,10 @@ class Sender:
 
 
 def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[int] = ()) -> Callable[..., Tensors]:
-    """Make an equivalent function for tensors of the same shapes, which takes one launch in place of hundreds.
+    """Make an equivalent function for tensors of the same shapes as `args`, which takes one launch in place of hundreds.
 
-    A CUDA graph has its own memory: arguments are copied into it, and results are valid until it runs again. On the CPU the
-    function itself is called in place of the graph, between the same copies.
-
-    Args:
-        function: a function of tensors that runs the same operations for all values.
-        args: example arguments.
-        changed: indices of the arguments that the function changes.
+    A CUDA graph has its own memory: arguments are copied into it, those at the indices `changed` also back from it, and
+    results are valid until it runs again. On the CPU the function itself is called between the same copies.
 
     >>> double = as_graph(lambda x: (2.0 * x,), (torch.zeros(2),))
     >>> double(torch.tensor([1.0, 3.0]))[0].tolist()

@@ -21,9 +21,7 @@ class Net:
         self._last: tuple[tuple[Any, ...], Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Return the outputs of the network's module. Calling it again with the same tensors, as a loss does that builds on
-        another one, computes nothing.
-        """
+        """Return the outputs of the module; with the same tensors as before, without computing them again."""
         if self._last is None or len(args) != len(self._last[0]) or not all(map(is_, args, self._last[0])):
             self._last = args, functional_call(self._module, self._tensors, args)
         return self._last[1]

@@ -3,8 +3,7 @@
 PyTorch multiplies float32 matrices with MKL, which on processors of other vendors than Intel uses only half of each AVX-512
 register: 256 x 256 x 256 takes 320 us there, and 155 us with oneDNN, which PyTorch includes for convolutions (one core of an
 EPYC of family 26). Where MKL is limited below AVX-512 for bitwise equal results (see `levada.portable`), oneDNN computes only
-the largest products, which would lose most; their bits then depend on the kind of processor. The choice depends on the
-processor and on the shapes, never on a measurement.
+the largest products, which would lose most; their bits then depend on the kind of processor. Nothing is measured to choose.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ _LOCK = threading.RLock()
 def seeded(seed: int) -> Iterator[None]:
     """Seed PyTorch's default generator, which initializes modules, and restore its state afterwards.
 
-    The generator is global to the process, so only one thread may enter at a time; several trainings can run concurrently.
-    Other code that draws from the generator in another thread is not locked out.
+    The generator is global to the process, so only one thread may enter at a time. Code that draws from it in another thread
+    is not locked out.
     """
     with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

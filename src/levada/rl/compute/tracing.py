@@ -51,10 +51,8 @@ class _Operation:
 def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
     """Call `function` once, and return an equivalent function for tensors of the same shapes and dtypes.
 
-    The recording runs on copies, so in-place changes (such as the statistics of a BatchNorm) happen only in replays.
-
-    Raises:
-        RecordError: the function read a value from a tensor.
+    The recording runs on copies, so in-place changes (such as the statistics of a BatchNorm) happen only in replays. Raise
+    RecordError if the function reads a value from a tensor.
     """
     args = tuple(arg.clone() for arg in args)
     with _Recorder(args) as recorder:
@@ -76,9 +74,8 @@ def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Ten
 def _traceable(operation: _Operation) -> _Operation:
     """Convert an operation to one that TorchScript accepts.
 
-    TorchScript rejects arguments of type bool[], such as the output_mask of backward operations. These operations become a
-    TorchScript function whose arguments are the tensors; other arguments, and the selected outputs, are literals in its
-    source.
+    It rejects arguments of type bool[], such as the output_mask of backward operations. These operations become a function of
+    the tensors; other arguments, and the selected outputs, are literals in its source.
 
     >>> args = (_Slot(4), _Slot(7), [2], 1e-05, None, [True, False])
     >>> print(_source("aten.norm_backward", args, {}, [0]), end="")

@@ -31,12 +31,7 @@ from levada.rl.data.spaces import Array, SpaceError
 
 
 def stacked_space(space: Space[Any], num_frames: int) -> spaces.Box:
-    """Return the space of stacks ``[k, ...]`` of frames of a space.
-
-    Raises:
-        SpaceError: the space is not a Box.
-
-    """
+    """Return the space of stacks ``[k, ...]`` of frames of a Box; raise SpaceError for other spaces."""
     if not isinstance(space, spaces.Box):
         msg = f"frame_stack={num_frames}: observations are {space}, expected a Box; stack those in a wrapper of the environment"
         raise SpaceError(msg)

@@ -38,9 +38,7 @@ def has_large_images(observation_space: Space[Any], side: int = 36) -> bool:
 
 
 def image_sides(space: Space[Any]) -> tuple[int, int]:
-    """Return height and width: the sides that are not the channels. The channels are the smaller of the first and last
-    side.
-    """
+    """Return height and width: the sides that are not the channels, which are the smaller of the first and last."""
     assert space.shape is not None
     first, middle, last = space.shape[-3:]
     return (first, middle) if last <= first else (middle, last)

@@ -67,6 +67,11 @@ def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
     return fn(nest, *rest)
 
 
+def flat(nest: Any) -> Any:
+    """Reshape ``[T, B, ...]`` to ``[T * B, ...]``."""
+    return map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest)
+
+
 def leaves(nest: Nest) -> list[Array]:
     """Return the arrays of a nest, in a fixed order.
 
@@ -121,8 +126,7 @@ def write(nest: Nest, index: Any, value: Any) -> None:
 
 
 def flatten(nest: Any, into: list[Tensor]) -> Any:
-    """Append the leaves to a list, and return the structure with their positions in it: the format of recorded, compiled and
-    captured functions.
+    """Append the leaves to a list, and return the structure with their positions, as recorded and compiled functions take it.
 
     >>> import torch
     >>> leaves = []

@@ -24,11 +24,6 @@ from gymnasium import Space
 from levada.flow.errors import LevadaError
 from levada.rl.data.spaces import OBS, Array, Nest, has_action_mask, leaf_spaces, named_leaves
 
-__all__ = [
-    "DiscountedReturn", "Moments", "StatisticsError", "check_moments", "merge", "moments", "normalized_leaves",
-    "observation_moments",
-]  # fmt: skip
-
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -49,19 +44,11 @@ class Moments:
 
 
 def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moments:
-    """Compute the moments of `x` over its leading axes, in double precision.
-
-    Args:
-        x: ``[T, B, ...]``, or an array with `num_leading` axes to reduce.
-        mask: bool, with the shape of the leading axes of `x`; False excludes an entry.
-        num_leading: number of axes to reduce.
-
-    Raises:
-        ValueError: the shape of `x` or `mask` does not fit.
+    """Compute the moments of `x` over its `num_leading` first axes, ``[T, B]``, in double precision. `mask` has the shape of
+    these axes; False excludes an entry.
 
     >>> moments(np.array([[[1.0, 9.0]], [[3.0, 9.0]]]), mask=np.array([[True], [False]])).mean.tolist()
     [1.0, 9.0]
-
     """
     if x.ndim < num_leading or (mask is not None and mask.shape != x.shape[:num_leading]):
         msg = (
@@ -81,8 +68,7 @@ def moments(x: Array, mask: Array | None = None, num_leading: int = 2) -> Moment
 def merge(a: Moments, b: Moments) -> Moments:
     """Compute the moments of the union of two sets; merging with an empty set returns the other unchanged.
 
-    Source: Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (The American
-    Statistician 37), equation 2.1: the squared distances add up, plus that of the two means.
+    Source: Chan, Golub and LeVeque 1983 (The American Statistician 37), equation 2.1.
 
     >>> merge(Moments(0.0, np.zeros(1), np.ones(1)), Moments(2.0, np.ones(1), np.zeros(1))).mean.tolist()
     [1.0]
@@ -107,23 +93,20 @@ def normalized_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
     ({'obs': (3,)}, {'obs/speed': (2,)})
     """
     found: dict[str, tuple[int, ...]] = {}
-    for path, leaf in leaf_spaces(_inner(space)).items():
+    inner: Space[Any] = space[OBS] if has_action_mask(space) else space  # type: ignore[index]
+    for path, leaf in leaf_spaces(inner).items():
         if leaf.dtype is not None and leaf.dtype.kind == "f" and leaf.shape is not None:
             found[moments_key(path)] = leaf.shape
     return found
 
 
 def check_moments(key: str, running: Moments) -> None:
-    """Check that running moments can normalize: not NaN, not infinite, and within float32.
-
-    Raises:
-        StatisticsError: a value cannot.
+    """Raise StatisticsError unless running moments can normalize: not NaN, not infinite, and within float32.
 
     >>> check_moments("obs", Moments(1.0, np.zeros(2), np.array([1.0, 1e50])))
     Traceback (most recent call last):
     ...
     levada.rl.data.normalize.StatisticsError: running statistics of 'obs': variance 1e+50 at index (1,), expected at most 3.4e+38
-
     """
     for name, values in (("mean", running.mean), ("variance", running.var)):
         fits = np.abs(values) <= _LARGEST  # False for NaN, too
@@ -177,11 +160,6 @@ class DiscountedReturn:
     >>> reward, ended = np.array([[1.0], [1.0], [1.0]]), np.array([[False], [True], [False]])
     >>> float(tracker.update(reward, ended).mean), tracker.returns.tolist()     # of 1.0, 1.5 and 1.0
     (1.1666666666666667, [0.5])
-
-    Args:
-        num_envs: number of environments of the shard.
-        discount: discount factor per step, in [0, 1].
-
     """
 
     def __init__(self, num_envs: int, discount: float) -> None:
@@ -197,17 +175,7 @@ class DiscountedReturn:
         return moments(self.sums(reward, ended, mask), mask)
 
     def sums(self, reward: Array, ended: Array, mask: Array | None = None) -> Array:
-        """Add the raw rewards of a rollout and return the discounted sums after each step, float64 ``[T, B]``.
-
-        Args:
-            reward: ``[T, B]``.
-            ended: bool ``[T, B]``, True where an episode ended with this step, terminated or truncated.
-            mask: bool ``[T, B]``, False in the row after an episode's end if it is a reset and not a step.
-
-        Raises:
-            ValueError: the shapes differ.
-
-        """
+        """Add the raw rewards ``[T, B]`` of a rollout; return the discounted sums after each step, float64 ``[T, B]``."""
         expected = (len(reward), len(self.returns))
         for name, array in (("reward", reward), ("ended", ended), ("mask", mask)):
             if array is not None and array.shape != expected:
@@ -219,8 +187,3 @@ class DiscountedReturn:
             row += self.returns
             np.multiply(row, kept, out=self.returns)
         return sums
-
-
-def _inner(space: Space[Any]) -> Space[Any]:
-    inner: Space[Any] = space[OBS] if has_action_mask(space) else space  # type: ignore[index]
-    return inner

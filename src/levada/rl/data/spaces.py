@@ -36,24 +36,10 @@ from levada.flow.items import Allocate
 from levada.rl.data.nest import Array, Nest, join_path, leaves, map_nest, named_leaves, write
 
 __all__ = [
-    "ACTION_MASK",
-    "OBS",
-    "Array",
-    "Nest",
-    "SpaceError",
-    "allocate",
-    "canonical_action_space",
-    "canonical_observation_space",
-    "check_action_space",
-    "check_observation_space",
-    "has_action_mask",
-    "leaf_spaces",
-    "leaves",
-    "map_nest",
-    "mask_sizes",
-    "named_leaves",
-    "write",
-]
+    "ACTION_MASK", "OBS", "Array", "Nest", "SpaceError", "allocate", "canonical_action_space",
+    "canonical_observation_space", "check_action_space", "check_observation_space", "has_action_mask",
+    "leaf_spaces", "leaves", "map_nest", "mask_sizes", "named_leaves", "write",
+]  # fmt: skip
 
 OBS = "obs"
 ACTION_MASK = "action_mask"
@@ -73,9 +59,8 @@ class SpaceError(LevadaError, ValueError):
 def check_observation_space(space: Space[Any], action_space: Space[Any] | None = None) -> None:
     """Check that an observation space is supported and, given the `action_space`, that its mask has the right shape.
 
-    >>> from gymnasium.spaces import Dict, Text
     >>> try:
-    ...     check_observation_space(Dict({"hint": Text(8)}))
+    ...     check_observation_space(spaces.Dict({"hint": spaces.Text(8)}))
     ... except SpaceError as error:
     ...     print(str(error).partition("(")[0], "...", str(error).rpartition("; ")[2])
     observation space at 'hint' is Text ... encode the text as a Box of token numbers
@@ -95,8 +80,7 @@ def check_observation_space(space: Space[Any], action_space: Space[Any] | None =
 def check_action_space(space: Space[Any]) -> None:
     """Check that an action space is supported.
 
-    >>> from gymnasium.spaces import Discrete
-    >>> check_action_space(Discrete(3, start=1))
+    >>> check_action_space(spaces.Discrete(3, start=1))
     """
     supported = "levada supports Discrete, MultiDiscrete, MultiBinary and Box of floats"
     if isinstance(space, spaces.Discrete):
@@ -136,8 +120,7 @@ def check_action_space(space: Space[Any]) -> None:
 def has_action_mask(space: Space[Any]) -> bool:
     """Return whether observations of this space contain an action mask.
 
-    >>> from gymnasium.spaces import Box, Dict, MultiBinary
-    >>> has_action_mask(Dict({"obs": Box(-1, 1, (2,)), "action_mask": MultiBinary(4)}))
+    >>> has_action_mask(spaces.Dict({"obs": spaces.Box(-1, 1, (2,)), "action_mask": spaces.MultiBinary(4)}))
     True
     """
     return isinstance(space, spaces.Dict) and set(space.spaces) == {OBS, ACTION_MASK}
@@ -146,8 +129,7 @@ def has_action_mask(space: Space[Any]) -> bool:
 def mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
     """Return the number of mask entries of each discrete action; empty if the actions cannot be masked.
 
-    >>> from gymnasium.spaces import Box, Discrete, MultiDiscrete
-    >>> mask_sizes(Discrete(4)), mask_sizes(MultiDiscrete([2, 3])), mask_sizes(Box(-1, 1, (2,)))
+    >>> mask_sizes(spaces.Discrete(4)), mask_sizes(spaces.MultiDiscrete([2, 3])), mask_sizes(spaces.Box(-1, 1, (2,)))
     ((4,), (2, 3), ())
     """
     if isinstance(action_space, spaces.Discrete):
@@ -160,8 +142,7 @@ def mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
 def canonical_observation_space(space: Space[Any]) -> Space[Any]:
     """Return the observation space as policies and buffers see it: floats are float32, integers count from 0.
 
-    >>> from gymnasium.spaces import Box, Discrete, MultiBinary, Tuple
-    >>> space = Tuple((Box(-1, 1, (2,), np.float64), Discrete(3, start=5), MultiBinary(2)))
+    >>> space = spaces.Tuple((spaces.Box(-1, 1, (2,), np.float64), spaces.Discrete(3, start=5), spaces.MultiBinary(2)))
     >>> canonical_observation_space(space)
     Tuple(Box(-1.0, 1.0, (2,), float32), Discrete(3), Box(0, 1, (2,), int8))
     """
@@ -177,8 +158,7 @@ def canonical_observation_space(space: Space[Any]) -> Space[Any]:
 def canonical_action_space(space: Space[Any]) -> Space[Any]:
     """Return the action space as policies see it: Discrete counts from 0, a Box is float32.
 
-    >>> from gymnasium.spaces import Discrete
-    >>> canonical_action_space(Discrete(3, start=1))
+    >>> canonical_action_space(spaces.Discrete(3, start=1))
     Discrete(3)
     """
     if isinstance(space, spaces.Discrete):
@@ -194,22 +174,17 @@ def canonical_action_space(space: Space[Any]) -> Space[Any]:
 def leaf_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
     """Return the leaf spaces of nested Dict and Tuple spaces by path, in the order of `leaves`; path "" without nesting.
 
-    >>> from gymnasium.spaces import Dict, Discrete, Tuple
-    >>> leaf_spaces(Dict({"a": Tuple((Discrete(2), Discrete(3))), "b": Discrete(4)}))
+    >>> leaf_spaces(spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))), "b": spaces.Discrete(4)}))
     {'a/0': Discrete(2), 'a/1': Discrete(3), 'b': Discrete(4)}
     """
     return dict(_paths(space, ""))
 
 
 def allocate(space: Space[Any], *leading: int, make: Allocate = np.zeros) -> Nest:
-    """Allocate zeros for observations (or actions) of a space, with leading dimensions such as (steps + 1, num_envs).
+    """Allocate zeros for observations (or actions) of a space, with leading dimensions such as (steps + 1, num_envs), in
+    canonical dtypes. `make(shape, dtype)` creates the arrays, for example uninitialized ones in shared memory.
 
-    `make(shape, dtype)` creates the arrays, for example uninitialized ones in shared memory.
-
-    The dtype is the canonical one: floats are float32 regardless of the space, images stay uint8.
-
-    >>> from gymnasium.spaces import Box
-    >>> allocate(Box(-1, 1, (3,), np.float64), 2)
+    >>> allocate(spaces.Box(-1, 1, (3,), np.float64), 2)
     array([[0., 0., 0.],
            [0., 0., 0.]], dtype=float32)
     """
@@ -219,17 +194,17 @@ def allocate(space: Space[Any], *leading: int, make: Allocate = np.zeros) -> Nes
         return tuple(allocate(child, *leading, make=make) for child in space.spaces)
     canonical = canonical_observation_space(space)
     assert canonical.shape is not None
-    made: Array = make((*leading, *canonical.shape), canonical.dtype)
-    return made
+    return make((*leading, *canonical.shape), canonical.dtype)
+
+
+def _children(space: Any) -> list[tuple[Any, Space[Any]]]:
+    return list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 
 def _paths(space: Space[Any], path: str) -> list[tuple[str, Space[Any]]]:
-    if isinstance(space, spaces.Dict):
-        return [leaf for key, child in space.spaces.items() for leaf in _paths(child, join_path(path, key))]
-    if isinstance(space, spaces.Tuple):
-        items = enumerate(space.spaces)
-        return [leaf for index, child in items for leaf in _paths(child, join_path(path, str(index)))]
-    return [(path, space)]
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return [(path, space)]
+    return [leaf for key, child in _children(space) for leaf in _paths(child, join_path(path, str(key)))]
 
 
 def _check_observation(space: Space[Any], path: str) -> None:
@@ -238,8 +213,7 @@ def _check_observation(space: Space[Any], path: str) -> None:
         if not space.spaces:
             msg = f"{where} is an empty {type(space).__name__}; give it at least one space"
             raise SpaceError(msg)
-        children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, child in children:
+        for key, child in _children(space):
             if isinstance(space, spaces.Dict) and not isinstance(key, str):
                 msg = f"{where} is a Dict with the key {key!r}; keys are str: did you mean {str(key)!r}?"
                 raise SpaceError(msg)

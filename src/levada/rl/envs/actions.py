@@ -9,15 +9,14 @@ The result is always a copy, so an environment that changes its action in place 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from levada.rl.data.spaces import Array
+from levada.rl.data.spaces import Array
+from levada.rl.envs.observations import shortened
 
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
@@ -59,8 +58,8 @@ def _integer_encoder(
         # Negative values are huge as unsigned integers, so one comparison finds both kinds.
         if 1 in (encoded.view(_UINT64) >= num_values).tobytes():
             msg = (
-                f"actions {_shorten(actions)} are outside the action space {space}: policies count from 0, "
-                f"expected 0 to {_shorten(num_values.astype(np.int64) - 1)}"
+                f"actions {shortened(actions)} are outside the action space {space}: policies count from 0, "
+                f"expected 0 to {shortened(num_values.astype(np.int64) - 1)}"
             )
             raise ValueError(msg)
         if start is not None:
@@ -85,7 +84,7 @@ def _box_encoder(space: spaces.Box[Any], shape: tuple[int, ...]) -> Callable[[An
             raise ValueError(msg)
         encoded: Array = actions.astype(dtype, order="C")
         if 0 in np.isfinite(encoded).tobytes():
-            msg = f"actions have NaN or infinity: {_shorten(actions)}; are the policy's parameters NaN?"
+            msg = f"actions have NaN or infinity: {shortened(actions)}; are the policy's parameters NaN?"
             raise ValueError(msg)
         if low is not None:
             np.maximum(encoded, low, out=encoded)
@@ -101,7 +100,3 @@ def _wrong_shape(actions: Array, shape: tuple[int, ...], space: Space[Any]) -> s
         f"actions have shape {actions.shape}, expected {shape}: one action of {space} for each of the "
         f"{shape[0]} environments"
     )
-
-
-def _shorten(value: Array) -> str:
-    return np.array2string(value, threshold=8, edgeitems=3, precision=6)

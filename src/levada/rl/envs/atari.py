@@ -47,10 +47,7 @@ def preprocessing(
     kwargs: Mapping[str, Any], frame_stack: int | None, reward_clip: float | None, by_envpool: bool = False
 ) -> Preprocessing:
     """Fill in the standard preprocessing. EnvPool's argument names differ from ale-py's, and its actions are not sticky by
-    default.
-
-    Raises:
-        TaskError: the arguments would stack stacks.
+    default. Raise TaskError if the arguments would stack stacks.
 
     >>> preprocessing({}, None, None)
     Preprocessing(env_kwargs={'stack_num': 1, 'reward_clipping': False}, frame_stack=4, reward_clip=1.0)

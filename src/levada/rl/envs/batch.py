@@ -27,16 +27,23 @@ The transition of row i is (previous `obs`, action, `reward`, next), with next =
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
 
+import gymnasium
 import numpy as np
+import numpy.typing as npt
+from gymnasium import Space, spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from levada.flow.errors import LevadaError
 from levada.flow.patience import CLOSE_S, OverdueError, limited, note_steps
 from levada.rl.data.frames import FrameStack, stacked_space
 from levada.rl.data.spaces import (
+    Array,
+    Nest,
     canonical_action_space,
     canonical_observation_space,
     check_action_space,
@@ -47,22 +54,10 @@ from levada.rl.data.spaces import (
 )
 from levada.rl.envs.actions import make_encoder
 from levada.rl.envs.masks import MaskSource, find_masks, reject_mask
-from levada.rl.envs.observations import Violation, make_reader
+from levada.rl.envs.observations import Reader, Violation, make_reader
 from levada.rl.envs.rewards_and_dones import MaskCheck, read_flags, read_reward
 from levada.rl.envs.serial import KeepFinalObs, SerialVectorEnv
 from levada.rl.envs.state import EnvStates
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-    from typing import Self
-
-    import gymnasium
-    import numpy.typing as npt
-    from gymnasium import Space, spaces
-
-    from levada.rl.data.spaces import Array, Nest
-    from levada.rl.envs.observations import Reader
 
 
 class EnvError(LevadaError, RuntimeError):
@@ -73,9 +68,8 @@ class EnvError(LevadaError, RuntimeError):
 
 
 class StepResult(NamedTuple):
-    """Result of a step, one row per environment. Later steps do not change these arrays.
-
-    Do not write to the three boolean arrays: if no episode ended, they are one shared array of False.
+    """Result of a step, one row per environment, which later steps do not change. Do not write to the three boolean arrays: if
+    no episode ended, they are one shared array of False.
     """
 
     obs: Nest
@@ -89,10 +83,8 @@ class StepResult(NamedTuple):
     is_reset: npt.NDArray[np.bool_]
     """[B] the row is no transition but a reset that ignored its action (NEXT_STEP, the step after an episode's end)."""
     final_obs: tuple[npt.NDArray[np.intp], Nest] | None
-    """Indices of the episodes that ended in this step, and their true final observations.
-
-    None if none ended, and in NEXT_STEP mode, where `obs` itself holds them.
-    """
+    """Indices of the episodes that ended in this step, and their true final observations; None if none ended, and in NEXT_STEP
+    mode, where `obs` itself holds them."""
     life_lost: npt.NDArray[np.bool_]
     """[B] the episode ended for the learner because a life was lost; the game continues. See `Task.life_loss`."""
 
@@ -103,16 +95,14 @@ class StepResult(NamedTuple):
 
 
 class EnvBatch:
-    """A vector environment with one reset rule, checked observations and rewards, and canonical spaces.
+    """A vector environment with one reset rule, checked observations and rewards, and canonical spaces
+    (`levada.rl.data.spaces`).
 
     - The batch owns `env`: `close()` closes it. Its metadata must declare an autoreset mode.
-    - Actions are passed as the policy made them. Discrete and MultiDiscrete count from 0; the batch adds `start`. The batch
-      clips Box actions to the bounds, so log-probabilities belong to the unclipped actions.
-    - Observations are in canonical form (see `levada.rl.data.spaces`): float32, counting from 0.
+    - Actions are passed as the policy made them: counted from 0, and unclipped, so that log-probabilities belong to them.
     - An `AsyncVectorEnv` in SAME_STEP mode resets an environment before it sends the final observation. An environment that
       returns the same array each time needs `Task(..., vectorization="async")`, which copies it in time.
-    - `env_observation_space` and `env_action_space` are the spaces that the environment declares. After `stack_frames`,
-      `env_observation_space` is the space of the stacks.
+    - `env_observation_space` and `env_action_space` are those of the environment, or of the stacks after `stack_frames`.
     - A mask that allows no action is an error. At an episode's end all actions are allowed, because none follows.
     """
 
@@ -157,10 +147,7 @@ class EnvBatch:
 
     @classmethod
     def serial(cls, envs: Sequence[gymnasium.Env[Any, Any]], *, name: str | None = None) -> Self:
-        """Step single environments sequentially: like `SyncVectorEnv` in SAME_STEP mode, at less cost.
-
-        The batch owns them; if they cannot be batched they are closed.
-        """
+        """Step single environments sequentially, at less cost than `SyncVectorEnv`. The batch owns and closes them."""
         name = name or (envs[0].spec.id if envs[0].spec is not None else type(envs[0].unwrapped).__name__)
         try:
             env = SerialVectorEnv(envs)
@@ -174,12 +161,7 @@ class EnvBatch:
         return cls(env, name=name)
 
     def stack_frames(self, num_frames: int) -> None:
-        """Return stacks ``[B, k, ...]`` of the last k frames from now on. Call it before the first reset.
-
-        Raises:
-            SpaceError: the observation space is not a Box.
-
-        """
+        """Return stacks ``[B, k, ...]`` of the last k frames of a Box from now on. Call it before the first reset."""
         try:
             self.env_observation_space = stacked_space(self._raw_space, num_frames)
         except BaseException:
@@ -215,8 +197,8 @@ class EnvBatch:
     def reset(self, seed: int | None = None) -> Nest:
         """Start new episodes in all environments and return their first observations, [B, ...].
 
-        The seed is hashed before use, into one hash per separately seeded environment. Batches with seeds 0 and 1 therefore
-        share no episodes. If environment i were seeded with seed + i, they would.
+        The seed is hashed, into one hash per separately seeded environment, so that batches with seeds 0 and 1 share no
+        episodes.
         """
         self._seed, self._env_seeds, self._num_steps = seed, None, 0
         self._done = self._none
@@ -226,7 +208,7 @@ class EnvBatch:
         except Violation as violation:
             raise self._error(violation) from None
         except Exception as error:
-            error.add_note(self._where(getattr(self._env, "failed", None)))
+            error.add_note(self.where())
             raise
         finally:
             self.stepping_since_s = None
@@ -257,7 +239,7 @@ class EnvBatch:
         except Violation as violation:
             raise self._error(violation) from None
         except Exception as error:
-            error.add_note(self._where(getattr(self._env, "failed", None)))
+            error.add_note(self.where())
             raise
         finally:
             self.stepping_since_s = None
@@ -294,23 +276,13 @@ class EnvBatch:
         return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, life_lost)
 
     def save(self) -> bytes:
-        """Return the state of the environments, in the middle of their episodes.
-
-        Raises:
-            NotSavedError: they cannot be saved; the message gives the reason.
-
-        """
+        """Return the state of the environments, in the middle of their episodes; raise NotSavedError if they cannot be saved."""
         where = np.array([self._num_steps]).tobytes() + np.asarray(self._done).tobytes()
         lives = b"" if self._lives is None else self._lives.tobytes()
         return where + lives + (b"" if self._stack is None else self._stack.save()) + self._states.save()
 
     def restore(self, state: bytes) -> None:
-        """Restore the state that `save` returned from an equally made batch.
-
-        Raises:
-            NotSavedError: the state belongs to a different batch.
-
-        """
+        """Restore the state that `save` returned from an equally made batch; raise NotSavedError for that of a different one."""
         head = np.dtype(np.int64).itemsize + self.num_envs
         done = np.frombuffer(state[head - self.num_envs : head], np.bool_)
         if self._lives is not None:
@@ -327,12 +299,7 @@ class EnvBatch:
 
     def close(self) -> None:
         """Close the environments; a second call does nothing. A close that takes longer than `CLOSE_S` is abandoned, with a
-        warning.
-
-        Raises:
-            EnvError: `close()` called sys.exit.
-            Exception: any error of the environment's `close()`.
-
+        warning; one that calls sys.exit raises an EnvError.
         """
         if self._closed:
             return
@@ -444,7 +411,7 @@ class EnvBatch:
         try:
             fresh, _ = self._env.reset(options={"reset_mask": done.copy()})
         except Exception as error:
-            error.add_note(self._where(getattr(self._env, "failed", None)))
+            error.add_note(self.where())
             raise
         write(obs, indices, map_nest(lambda leaf: leaf[indices], self._read(fresh)))
 

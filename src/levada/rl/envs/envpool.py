@@ -18,9 +18,7 @@ _ALE = "ALE/"
 
 
 class EnvPoolEnv(VectorEnv[Any, Any, Any]):
-    """An EnvPool environment as a vector environment with a seed per reset; EnvPool itself takes a seed only at
-    construction.
-    """
+    """An EnvPool environment as a vector environment with a seed per reset; EnvPool takes one only at construction."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 (Gymnasium's own)
 

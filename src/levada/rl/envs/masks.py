@@ -33,9 +33,7 @@ WITHOUT = "action_mask=None (`--action-mask None`) trains without masks"
 
 
 class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Returns ``{"obs": ..., "action_mask": ...}``, with the mask of `info["action_mask"]` or of the method
-    `action_masks()`.
-    """
+    """Returns ``{"obs": ..., "action_mask": ...}``, with the mask of `info["action_mask"]` or of the method."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource) -> None:
         """Raise SpaceError if the actions cannot be masked, observations already have a mask, or the method is missing."""
@@ -88,13 +86,8 @@ class MaskInObs(gymnasium.Wrapper[Any, Any, Any, Any]):
 def as_mask(mask: Any, sizes: tuple[int, ...]) -> npt.NDArray[np.int8]:
     """Return a mask as int8 ``[sum(sizes)]``, 1 where an action is allowed.
 
-    Args:
-        mask: bools or finite numbers, not 0 where an action is allowed; one array, or a tuple with one for each choice, as
-            Gymnasium's `MultiDiscrete.sample` takes it.
-        sizes: number of actions of each choice.
-
-    Raises:
-        ValueError: it is something else.
+    `mask` holds bools or finite numbers, not 0 where an action is allowed: one array, or a tuple with one for each choice, as
+    Gymnasium's `MultiDiscrete.sample` takes it. Anything else raises ValueError.
 
     >>> as_mask([True, False], (2,)).tolist(), as_mask(([1, 0], [0, 1, 1]), (2, 3)).tolist()
     ([1, 0], [1, 0, 0, 1, 1])
@@ -122,11 +115,8 @@ def as_mask(mask: Any, sizes: tuple[int, ...]) -> npt.NDArray[np.int8]:
 def find_masks(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> MaskSource | None:
     """Find where an environment or vector environment provides action masks outside of its observations; None if nowhere.
 
-    A method is preferred. Without one the environment is reset to see its info, so it must not be in use; that of Box actions,
-    which cannot be masked, is not.
-
-    Raises:
-        SpaceError: `env.action_masks` is not a method.
+    A method is preferred; `action_masks` that is no method raises SpaceError. Without one the environment is reset to see its
+    info, so it must not be in use; that of Box actions, which cannot be masked, is not.
     """
     if _has_method(env):
         return "method"

@@ -19,23 +19,19 @@ Every result is a fresh, C-contiguous copy, so an environment may reuse the arra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import Space, spaces
 
-from levada.rl.data.spaces import canonical_observation_space
-
-if TYPE_CHECKING:
-    from levada.rl.data.spaces import Array, Nest
+from levada.rl.data.spaces import Array, Nest, canonical_observation_space
 
 _isfinite = np.isfinite  # called at every step
 
 
 class Violation(Exception):
-    """An environment broke its contract; becomes an `EnvError` where environment and step are known.
-
-    `hint`: advice to the environment's author. `bare`: the message without it, for observations from elsewhere.
+    """An environment broke its contract; becomes an `EnvError` where environment and step are known. `hint`: advice to its
+    author. `bare`: the message without it, for observations from elsewhere.
     """
 
     def __init__(self, what: str, env_index: int | None = None, *, hint: str = "") -> None:
@@ -70,16 +66,7 @@ def make_reader(space: Space[Any], num_rows: int, path: str = "observation") -> 
 
 
 class _LeafReader:
-    __slots__ = (
-        "_batch_shape",
-        "_dtype",
-        "_finite",
-        "_first",
-        "_num_values",
-        "_path",
-        "_raw_dtype",
-        "_shape",
-    )
+    __slots__ = ("_batch_shape", "_dtype", "_finite", "_first", "_num_values", "_path", "_raw_dtype", "_shape")
 
     def __init__(self, space: Space[Any], num_rows: int, path: str) -> None:
         canonical = canonical_observation_space(space)
@@ -119,7 +106,7 @@ class _LeafReader:
                     copy = rows.astype(self._dtype, "C")
             if 0 in _isfinite(copy).tobytes():  # takes a third of the time of `.all()` on a small array
                 bad = int(np.flatnonzero(~np.isfinite(copy.reshape(len(copy), -1)).all(axis=1))[0])
-                msg = f"{self._path} has NaN or infinity in {_shorten(rows[bad])}"
+                msg = f"{self._path} has NaN or infinity in {shortened(rows[bad])}"
                 raise Violation(msg, bad)
             return copy
         copy = rows.astype(self._dtype, "C")
@@ -130,8 +117,8 @@ class _LeafReader:
                 bad = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
                 last = self._first + self._num_values.astype(np.int64) - 1
                 msg = (
-                    f"{self._path} is {_shorten(rows[bad])}, outside the declared space: expected "
-                    f"{_shorten(self._first)} to {_shorten(last)}"
+                    f"{self._path} is {shortened(rows[bad])}, outside the declared space: expected "
+                    f"{shortened(self._first)} to {shortened(last)}"
                 )
                 raise Violation(msg, bad)
         return copy
@@ -157,7 +144,7 @@ class _LeafReader:
         with np.errstate(over="ignore"):
             cast: Array = array.astype(np.int64 if self._num_values is not None else self._raw_dtype)
         if cast.dtype.kind in "iu" and not np.array_equal(cast, array):  # 300 as uint8 would be 44
-            msg = f"{self._path} has {_shorten(array[cast != array])}, which {cast.dtype} as declared cannot hold"
+            msg = f"{self._path} has {shortened(array[cast != array])}, which {cast.dtype} as declared cannot hold"
             raise Violation(msg, env_index)
         return cast
 
@@ -233,7 +220,8 @@ def _describe(value: Any) -> str:
     )
 
 
-def _shorten(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """Format an array, of many values only the first and the last."""
     return np.array2string(np.asarray(value), threshold=8, edgeitems=3, precision=6)
 
 

@@ -16,20 +16,16 @@ import importlib
 import importlib.util
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from levada.flow.errors import LevadaError
 from levada.flow.mistakes import syntax_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gymnasium.envs.registration import EnvSpec
 
 # These vector environments do not step the other rows while one is being reset (gymnasium 1.4), so "auto" makes single
 # environments.

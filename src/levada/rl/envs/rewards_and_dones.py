@@ -8,18 +8,14 @@ array([False,  True])
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from gymnasium import Space
 
-from levada.rl.data.spaces import ACTION_MASK, mask_sizes
+from levada.rl.data.spaces import ACTION_MASK, Nest, mask_sizes
 from levada.rl.envs.observations import Violation
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    from gymnasium import Space
-
-    from levada.rl.data.spaces import Nest
 
 _BOOL = np.dtype(np.bool_)
 _FLOAT32 = np.dtype(np.float32)
@@ -53,8 +49,7 @@ def read_flags(name: str, flags: Any, none: npt.NDArray[np.bool_]) -> npt.NDArra
             msg = f"{name} is {flags[index]}, expected a bool"
             raise Violation(msg, index)
         flags = flags.astype(_BOOL)
-    copy: npt.NDArray[np.bool_] = flags.copy() if 1 in flags.tobytes() else none
-    return copy
+    return flags.copy() if 1 in flags.tobytes() else none
 
 
 class MaskCheck:

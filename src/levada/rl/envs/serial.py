@@ -14,33 +14,24 @@ knows which environment failed. `EnvBatch` checks and copies its results like th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from levada.rl.data.spaces import check_action_space, check_observation_space, map_nest
+from levada.rl.data.spaces import Array, check_action_space, check_observation_space, map_nest
 from levada.rl.envs.masks import reject_mask
 from levada.rl.envs.observations import Violation, make_reader
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from levada.rl.data.spaces import Array
-
 _LARGEST = float(np.finfo(np.float32).max)
-_STEP_TUPLE = "(obs, reward, terminated, truncated, info)"
 
 
 class KeepFinalObs(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Copies an episode's last observation, which `SyncVectorEnv` and `AsyncVectorEnv` do not.
-
-    In SAME_STEP mode they reset the environment before the observation is read (gymnasium 1.4), so an environment that returns
-    the same array every time would overwrite it.
-    """
+    """Copies an episode's last observation: vector environments reset before it is read, and its array may be reused."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment."""
@@ -49,14 +40,14 @@ class KeepFinalObs(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class SerialVectorEnv(VectorEnv[Any, Any, Any]):
-    """Steps `envs` in order; `failed` is the index of the environment that raised last."""
+    """Steps `envs` in order."""
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         self.envs: tuple[gymnasium.Env[Any, Any], ...] = tuple(envs)
         self.num_envs: int = len(self.envs)
         self.failed: int | None = None
         self.at: int | None = None
-        """Index of the environment that was stepped or reset last."""
+        """Index of the environment that was stepped or reset last, which is the one that raised an error."""
         first = self.envs[0]
         self.metadata: dict[str, Any] = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.render_mode: str | None = first.render_mode
@@ -97,11 +88,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         final_obs: Array | None = None
         for index, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             self.at = index
-            try:
-                result = env.step(action)
-            except Exception:
-                self.failed = index
-                raise
+            result = env.step(action)
             if type(result) is not tuple or len(result) != 5:
                 raise Violation(_wrong_step(result), index)
             obs, r, has_terminated, has_truncated, info = result
@@ -150,11 +137,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self, env: gymnasium.Env[Any, Any], index: int, seed: int | None, options: dict[str, Any] | None
     ) -> Any:
         self.at = index
-        try:
-            result = env.reset(seed=seed, options=options)
-        except Exception:
-            self.failed = index
-            raise
+        result = env.reset(seed=seed, options=options)
         if type(result) is not tuple or len(result) != 2:
             msg = f"reset() returned {_name(result)}, expected a tuple (obs, info)"
             raise Violation(msg, index)
@@ -179,7 +162,7 @@ def _lives(info: Any, index: int) -> int:
 def _wrong_step(result: Any) -> str:
     old = isinstance(result, tuple) and len(result) == 4
     hint = "; the 4 of the old gym API: split `done` into terminated and truncated" if old else ""
-    return f"step() returned {_name(result)}, expected a tuple of 5 {_STEP_TUPLE}{hint}"
+    return f"step() returned {_name(result)}, expected a tuple of 5 (obs, reward, terminated, truncated, info){hint}"
 
 
 def _name(value: Any) -> str:

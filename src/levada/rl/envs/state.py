@@ -10,8 +10,7 @@ True
 An environment is pickled with all its wrappers. Two kinds would lose their state, so it is read from their simulators:
 MuJoCo's (`MjData`) and those of the Arcade Learning Environment (`cloneState`, including its random number generator).
 
-A state is a pickle, and restoring one can execute any code in it. Restore only states that were written here or are trusted;
-to resume a run, see `levada.run.storage.trust`.
+A state is a pickle, and restoring one can execute any code in it: see `levada.run.storage.trust`.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from levada.flow import NotSavedError
 from levada.rl.envs.serial import SerialVectorEnv
 
-__all__ = ["EnvStates"]
-
 
 class EnvStates:
     """Saves and restores one vector environment. Make it before the first reset."""
@@ -41,21 +38,11 @@ class EnvStates:
         self._layers = _Layers(env)
 
     def save(self) -> bytes:
-        """Return the state of the environment.
-
-        Raises:
-            NotSavedError: it cannot be pickled, or would lose its state; the message gives the reason.
-
-        """
+        """Return the state of the environment; raise NotSavedError if it cannot be pickled, or would lose its state."""
         return _pickle(self._root, self._layers)
 
     def restore(self, state: bytes) -> None:
-        """Restore the state of an environment that was made in the same way.
-
-        Raises:
-            NotSavedError: the state belongs to a different environment.
-
-        """
+        """Restore the state of an environment that was made in the same way; raise NotSavedError for that of another one."""
         try:
             restored = _Reader(io.BytesIO(state), self._layers).load()
         except Exception as error:  # a class may raise any error while its state is restored

@@ -98,7 +98,6 @@ class Task(_Named):
 
     Raises:
         TaskError: a setting is invalid, or the environment cannot be found.
-
     """
 
     env: str | EnvFactory
@@ -190,10 +189,8 @@ class Task(_Named):
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Observation space that one environment declares, or of its frame stacks. A `Policy` holds its canonical form (see
-        `levada.rl.data.spaces`).
-
-        The first access makes an environment and closes it.
+        """Observation space that one environment declares, or of its frame stacks; a `Policy` holds its canonical form. The
+        first access makes an environment and closes it.
         """
         return self._look.observation_space
 
@@ -209,11 +206,9 @@ class Task(_Named):
         >>> Task("CartPole-v1").reward_threshold
         475.0
         """
-        if not isinstance(self.env, str) or self.vectorization == "envpool" or self.env_kwargs:
+        if not self._is_id or self.vectorization == "envpool" or self.env_kwargs:
             return None  # other settings make it a different task
-        if split(self.env) is not None:
-            return None
-        threshold = find_spec(self.env).reward_threshold
+        threshold = find_spec(self.name).reward_threshold
         return None if threshold is None else float(threshold)
 
     @property
@@ -250,7 +245,6 @@ class Task(_Named):
 
         Raises:
             TaskError: the callable returned something else than environments.
-
         """
         if num_envs < 1:
             msg = f"task {self.name!r}: num_envs is {num_envs}, expected at least 1"
@@ -332,7 +326,7 @@ class Task(_Named):
             if isinstance(error, TypeError) and unknown:
                 msg = f"task {self.name!r}: env_kwargs has {unknown[0]!r}, which the environment does not take: {error}"
                 raise TaskError(msg) from error
-            if self.env_kwargs and self._is_id and is_installed(find_spec(cast("str", self.env))):
+            if self.env_kwargs and self._is_id and is_installed(find_spec(self.name)):
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 where = f"{Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
                 said = f"{type(error).__name__}: {error} ({where})"
@@ -517,10 +511,8 @@ def _takes_num_envs(factory: EnvFactory, kwargs: Mapping[str, Any]) -> bool:
     missing = [
         p.name
         for p in parameters.values()
-        if p.default is p.empty and p.kind not in open_ended and p.name not in kwargs
+        if p.default is p.empty and p.kind not in open_ended and p.name not in (*kwargs, "num_envs")
     ]
-    if "num_envs" in parameters:
-        missing = [name for name in missing if name != "num_envs"]
     if missing:
         msg = (
             f"the callable {factory!r} needs {', '.join(missing)}, which env_kwargs does not give; a "

@@ -29,12 +29,7 @@ def find_file(path: Path) -> Path | None:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file as a module; `path`: as returned by `find_file`. The file is executed each time.
-
-    Raises:
-        Exception: any error that executing it raises.
-
-    """
+    """Import a file, found by `find_file`, as a module. It is executed each time, and may raise any error."""
     name = path.stem
     if name in sys.modules and _files.get(name) != path:
         # it must not replace another module, such as `random`

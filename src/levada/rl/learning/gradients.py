@@ -132,12 +132,7 @@ class LiveGradientLearner(LiveLearner):
     """A running learner that applies gradients."""
 
     def update(self, batch: Sequence[Any]) -> Update[Weights]:
-        """Apply the mean of some gradients.
-
-        Raises:
-            NonFiniteError: the update was rejected.
-
-        """
+        """Apply the mean of some gradients, or raise NonFiniteError."""
         gradients: Sequence[Gradient] = batch
         values = self.recipe.coefficients(self.num_transitions)
         mean = torch.from_numpy(np.mean([some.values for some in gradients], axis=0)).to(self._device)

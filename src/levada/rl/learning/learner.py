@@ -4,13 +4,6 @@ One firing is one update, which advances the version by one: passes over the bat
 gradient step (see `levada.rl.learning.step`). All networks are stored in one flat vector, so a step is one recorded gradient, one
 pass of the optimizer, and one update of the target networks.
 
-On-policy, one network, several shuffled passes:
-
-    learner = Learner(
-        policy=policy, loss=loss, num_epochs=4, minibatch_size=64, coefficients=lambda num_transitions: {"learning_rate": 1e-3}
-    )
-    update = flow.learn("learn", learner, batch)
-
 Off-policy, with a target network, in the order of the samples, which are minibatches already:
 
     learner = Learner(
@@ -18,6 +11,8 @@ Off-policy, with a target network, in the order of the samples, which are miniba
         coefficients=lambda num_transitions: {"learning_rate": 1e-3}, tolerates_staleness=True,
     )
     update = flow.learn("learn", learner, flow.sample("sample", replay, size=8 * 64, minibatch_size=64))
+
+On-policy there are several passes in random order, `num_epochs` of them.
 """
 
 from __future__ import annotations
@@ -145,7 +140,6 @@ class Learner:
         Raises:
             ModelError: the network has the wrong inputs or outputs.
             MinibatchError: the policy is recurrent, and minibatches are no whole sequences.
-
         """
         length = self.sequence_length if self.policy.state_size else 1
         for name in ("minibatch_size", "microbatch_size"):
@@ -192,7 +186,6 @@ class _State(NamedTuple):
     optimizer: OptimizerState
 
     def copy(self) -> _State:
-        """Return an independent copy."""
         return _State(self.params.clone(), self.target.clone(), copied(self.optimizer))
 
 
@@ -228,12 +221,7 @@ class LiveLearner:
         self._num_threads = torch.get_num_threads()  # acting may use a different number
 
     def update(self, batch: Sequence[Transitions]) -> Update[Weights]:
-        """Train on one batch.
-
-        Raises:
-            ValueError: the batch size is not a multiple of the minibatch size, or that is not of the microbatch size.
-            NonFiniteError: the update was rejected.
-        """
+        """Train on one batch. MinibatchError: it does not divide into minibatches. NonFiniteError: the update was rejected."""
         use_threads(self._num_threads)
         data = concatenate(batch)
         sizes = self._sizes(data.num_rows)
@@ -300,13 +288,8 @@ class LiveLearner:
         set_rng(self._rng, state["rng"])
 
     def start_from(self, state: Mapping[str, Array]) -> None:
-        """Load all networks of another run's `state_dict`, and its normalization; the optimizer and the counts start fresh.
-
-        A learner of the policy alone needs nothing but its weights.
-
-        Raises:
-            StartError: names or shapes differ.
-
+        """Load all networks of another run's `state_dict`, and its normalization; the optimizer and the counts start fresh. A
+        learner of the policy alone needs nothing but its weights. StartError: names or shapes differ.
         """
         given = weights_in(state)
         check_fits(self.weights(), given)
@@ -498,11 +481,7 @@ class LiveLearner:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether all values are finite.
-
-    A sum of finite values may overflow, but a finite sum has only finite terms. Summing takes a tenth of the time of checking
-    each.
-    """
+    """Return whether all values are finite. A finite sum has only finite terms, and summing takes a tenth of the time."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     return all(bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all()) for t in floating)
 

@@ -71,7 +71,6 @@ class HasBatchStats(Protocol):
 
     def batch_stats(self, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
         """Return scalars to report, by name, from the columns of an update's batch; those that are not finite are left out."""
-        ...
 
 
 def apply_importance_weights(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:

@@ -1,7 +1,7 @@
-"""Moments of what a replay samples, for running statistics.
+"""Mean and variance of sampled batches, for the running statistics of normalization.
 
-Rollouts carry their moments with them. A replay stores raw observations and rewards, and the statistics are those of the rows
-that are learned from: they follow from the samples alone, so they are the same under every deployment.
+Rollouts carry their moments (count, mean and variance) with them. A replay stores raw observations and rewards, and its moments
+are computed from the samples that the learner gets, so they are the same under every deployment.
 """
 
 from __future__ import annotations

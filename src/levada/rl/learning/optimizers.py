@@ -51,11 +51,9 @@ class LiveOptimizer(Protocol):
 
     def init(self) -> OptimizerState:
         """Return the state before the first step."""
-        ...
 
     def step(self, parts: Mapping[str, Part], learning_rate: float) -> Tensor:
         """Update some networks in place; return the norm of all their gradients before clipping."""
-        ...
 
 
 class Optimizer(Protocol):
@@ -63,7 +61,6 @@ class Optimizer(Protocol):
 
     def open(self, params: Mapping[str, Tensor]) -> LiveOptimizer:
         """Make the optimizer for networks with these parameters, one vector each."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,9 +118,6 @@ class TorchOptimizer:
 
     The vector of a network is one parameter, so optimizers that treat matrices differently from vectors are no use.
 
-    Raises:
-        OptimizerError: there is no such optimizer, or it does not take these arguments.
-
     >>> TorchOptimizer(optimizer="AdamW", kwargs={"weight_decay": 0.01}).cls.__name__
     'AdamW'
     """
@@ -159,9 +153,6 @@ class TorchOptimizer:
         """Make the optimizer for networks with these parameters, one vector each."""
         return LiveTorchOptimizer(self, params)
 
-    def _make(self, params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        return self.cls([{"params": [param]} for param in params], lr=1e-3, **self.kwargs)  # type: ignore[call-arg]
-
 
 class LiveTorchOptimizer:
     """An optimizer of PyTorch; parameters and state are bound for each step."""
@@ -169,7 +160,8 @@ class LiveTorchOptimizer:
     def __init__(self, recipe: TorchOptimizer, params: Mapping[str, Tensor]) -> None:
         self._recipe = recipe
         self._params = {name: nn.Parameter(vector.clone()) for name, vector in params.items()}
-        self._optimizer = recipe._make(list(self._params.values()))
+        groups = [{"params": [param]} for param in self._params.values()]
+        self._optimizer = recipe.cls(groups, lr=1e-3, **recipe.kwargs)  # type: ignore[call-arg]
         self._first = copied({name: self._optimizer.state[param] for name, param in self._params.items()})
         self.template: OptimizerState = self.init()
         zeros = {name: torch.zeros_like(vector) for name, vector in params.items()}
@@ -202,10 +194,7 @@ NAMES = {"adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD", "adagrad": "Adagr
 
 
 def find_optimizer(name: str) -> type[torch.optim.Optimizer]:
-    """Return the class of a short name, of a name in torch.optim, or of ``module:Class``.
-
-    Raises:
-        OptimizerError: there is none, or it needs a closure.
+    """Return the class of a short name, of a name in torch.optim, or of ``module:Class``, or raise OptimizerError.
 
     >>> find_optimizer("sgd").__name__
     'SGD'
@@ -213,10 +202,12 @@ def find_optimizer(name: str) -> type[torch.optim.Optimizer]:
     module, colon, cls = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), cls) if colon else getattr(torch.optim, NAMES.get(name, name))
-    except (ImportError, AttributeError, ValueError):
-        found = None
+        why = ""
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last one for "./module"
+        found, why = None, f" ({error})" if colon else ""
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or found is torch.optim.Optimizer:
-        msg = f"optimizer={name!r}: expected 'adam', {', '.join(map(repr, NAMES))}, a class of torch.optim, or 'module:Class'"
+        names = ", ".join(map(repr, ["adam", *NAMES]))
+        msg = f"optimizer={name!r}: expected {names}, a class of torch.optim, or 'module:Class'{why}"
         raise OptimizerError(msg)
     if found is torch.optim.LBFGS:
         msg = f"optimizer={name!r} evaluates the loss several times per step, which a learner does not do"

@@ -29,22 +29,11 @@ class Startable(Protocol):
     """A learner that can start from the weights of another."""
 
     def start_from(self, state: Mapping[str, Array]) -> None:
-        """Load the weights of a `state_dict` of the same kind of learner, and nothing else.
-
-        Raises:
-            StartError: names or shapes differ.
-
-        """
-        ...
+        """Load the weights of a `state_dict` of the same kind of learner, and nothing else, or raise StartError."""
 
 
 def check_fits(own: Mapping[str, Array], given: Mapping[str, Array]) -> None:
-    """Check that arrays have the same names and shapes.
-
-    Raises:
-        StartError: they do not.
-
-    """
+    """Raise StartError unless arrays have the same names and shapes."""
     found = []
     for name in dict.fromkeys((*own, *given)):
         if name not in given:

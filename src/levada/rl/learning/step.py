@@ -26,7 +26,7 @@ from levada.flow.patience import taking_long
 from levada.rl.compute.device import as_graph
 from levada.rl.compute.functional import Net
 from levada.rl.compute.torch_private import RECORDING, has
-from levada.rl.compute.tracing import RecordError, record
+from levada.rl.compute.tracing import record
 from levada.rl.data.nest import flatten, rebuild, rows_of
 from levada.rl.learning.loss import POLICY, Loss, Networks
 from levada.rl.policies.weight_noise import WeightNoise
@@ -73,14 +73,8 @@ class Layout(NamedTuple):
 class GradientStep:
     """The gradient function of one learner; it is recorded again for new shapes.
 
-    Args:
-        modules: the networks by name, those with a target network first. Only their structure and buffer names are used, never
-            their parameters.
-        loss: see `levada.rl.learning.loss`.
-        coefficients: names of the scalars that change between updates.
-        targets: names of the networks that have a target network.
-        weight_noise: noise on the weights of the policy, for noisy nets.
-
+    Of the `modules`, those with a target network first, only the structure and the names of buffers are used, never their
+    parameters. `coefficients` are the names of the scalars that change between updates.
     """
 
     def __init__(
@@ -102,10 +96,7 @@ class GradientStep:
     def on(
         self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any]
     ) -> GradientOf:
-        """Return the gradient function on columns ``[N, ...]``; see `GradientOf`.
-
-        `values`: values of the coefficients. Layers such as BatchNorm change the buffers.
-        """
+        """Return the gradient function on columns ``[N, ...]``, see `GradientOf`, for these `values` of the coefficients."""
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
         device = leaves[0].device
@@ -231,8 +222,6 @@ def _recorded_if_possible(
     """Record the function; if PyTorch cannot record one of its operations, log it and return the function."""
     try:
         return record(function, args)
-    except RecordError:
-        raise
     except RuntimeError as error:
         function(*(arg.clone() for arg in args))  # raises the loss's or the network's own error, if that is the cause
         reason = str(error).strip().partition("\n")[0]

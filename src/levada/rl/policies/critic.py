@@ -22,15 +22,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from levada.rl.data.spaces import SpaceError
+from levada.rl.policies.layers import ACTIVATIONS, Activation
 from levada.rl.policies.module import ObservationModule
-from levada.rl.policies.networks import (
-    ACTIVATIONS,
-    Activation,
-    FeaturesExtractor,
-    TensorNest,
-    make_encoder,
-    value_network,
-)
+from levada.rl.policies.networks import FeaturesExtractor, TensorNest, make_encoder, value_network
 from levada.rl.policies.policy import Policy
 
 
@@ -42,7 +36,6 @@ class Critic(ObservationModule):
 
     Raises:
         SpaceError: the action space is not a Box.
-
     """
 
     def __init__(
@@ -88,7 +81,6 @@ class DiscreteCritic(ObservationModule):
         policy: gives the spaces, the normalization and the precision.
         network: factory of each network, called with the observation space and the number of actions.
         num: number of networks.
-
     """
 
     def __init__(self, policy: Policy, *, network: Callable[..., Any] = value_network, num: int = 2) -> None:

@@ -28,21 +28,13 @@ class ModelError(LevadaError, ValueError):
 
 
 def make_network(make: Any, space: Space[Any], num_params: int) -> nn.Module:
-    """Make a custom network.
-
-    Raises:
-        ModelError: it cannot be called with these arguments, or does not return a module.
-    """
+    """Make a custom network, or raise ModelError."""
     taken = "the observation space and the number of action parameters"
     return _made("network", make, (space, num_params), taken, f"{space} and {num_params} action parameters")
 
 
 def make_features(make: Any, space: Space[Any]) -> tuple[nn.Module, int]:
-    """Make a custom feature extractor; return it, and the number of its features.
-
-    Raises:
-        ModelError: it cannot be called with the space, does not return a module, or does not give features ``[N, F]``.
-    """
+    """Make a custom feature extractor, or raise ModelError; return it, and the number of its features."""
     module = _made("features_extractor", make, (space,), "the observation space", str(space))
     num_rows = 2
     where, expected = f"features_extractor={_named(make)}", f"expected a float tensor [{num_rows}, F]"
@@ -89,6 +81,13 @@ def _made(field: str, make: Any, args: tuple[Any, ...], taken: str, given: str) 
     if not isinstance(module, nn.Module):
         hint = "did you forget `return`?" if module is None else "does it derive from nn.Module?"
         msg = f"{field}={_named(make)} made {_a(module)}, {expected}; {hint}"
+        raise ModelError(msg)
+    frozen = next((name for name, param in module.named_parameters() if not param.requires_grad), None)
+    if frozen is not None:
+        msg = (
+            f"{field}={_named(make)}: parameter {frozen!r} requires no gradient, but all parameters are trained; keep what is "
+            "constant in buffers (register_buffer)"
+        )
         raise ModelError(msg)
     return module
 

@@ -82,22 +82,15 @@ class HasNumpyLayers(Protocol):
 
     def numpy_layers(self) -> NumpyLayers | None:
         """Describe the network, or return None if this is not possible."""
-        ...
 
 
 def dense_layers(name: str, stack: nn.Sequential) -> tuple[Dense | Norm, ...]:
-    """Describe a stack of Linear, LayerNorm, Tanh, ReLU, ELU, GELU, SiLU and Identity for `NumpyLayers`.
+    """Describe a stack of Linear and LayerNorm, each with an activation function or none; raise ValueError for other layers.
 
-    Args:
-        name: attribute name of the stack in its network, such as ``"policy"`` for ``self.policy``.
-        stack: the layers; each activation function follows a Linear or a LayerNorm.
-
-    Raises:
-        ValueError: the stack has other layers.
+    `name` is the attribute of the stack in its network, such as ``"policy"`` for ``self.policy``.
 
     >>> dense_layers("head", nn.Sequential(nn.Linear(4, 2), nn.Tanh()))
     (Dense(weight='head.0.weight', bias='head.0.bias', activation='tanh'),)
-
     """
     described: list[Dense | Norm] = []
     for index, layer in enumerate(stack):

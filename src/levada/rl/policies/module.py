@@ -43,9 +43,8 @@ def reward_scale(variance: Array) -> float:
 
 
 class ObservationModule(nn.Module):
-    """A module that takes raw observations: base of policies and critics.
-
-    It removes the action mask, converts floats to float32 and normalizes them, and computes in the policy's precision.
+    """Base of policies and critics, which take raw observations. It removes the action mask, converts floats to float32 and
+    normalizes them, and computes in the policy's precision.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -93,9 +92,8 @@ class ObservationModule(nn.Module):
 
 
 class PolicyModule(ObservationModule):
-    """A network with everything between it and the environment: dtypes, normalization, mask, actions.
-
-    `Policy.module` makes it. It supports `torch.func.functional_call`, tracing and compiling.
+    """A network with everything between it and the environment: dtypes, normalization, mask, actions. It supports
+    `torch.func.functional_call`, tracing and compiling.
     """
 
     def __init__(self, policy: Policy, network: nn.Module) -> None:
@@ -124,9 +122,7 @@ class PolicyModule(ObservationModule):
         return self.head.distribution(self._whole(params), mask), *rest
 
     def row(self, obs: TensorNest, *state: Tensor) -> tuple[Tensor, ...]:
-        """Return the head's parameters ``[N, head.row_size]`` and the values of observations without mask; for a recurrent
-        network also the state after one step.
-        """
+        """Return the head's parameters ``[N, row_size]``, the values, and a recurrent network's next state; without mask."""
         params, value, *rest = self.computed(self.network, self.prepared(obs, ""), *state)
         return self._whole(params), value, *rest[len(rest) - len(state) :]
 
@@ -135,12 +131,7 @@ class PolicyModule(ObservationModule):
 
 
 def state_size_of(network: nn.Module) -> int:
-    """Return the size of a network's recurrent state; 0 if it is not recurrent.
-
-    Raises:
-        ModelError: a recurrent network has no valid `state_size`.
-
-    """
+    """Return the size of a network's recurrent state, 0 if it is not recurrent; raise ModelError if it is invalid."""
     if not isinstance(network, Recurrent):
         return 0
     size = getattr(network, "state_size", None)

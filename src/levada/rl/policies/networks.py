@@ -25,10 +25,10 @@ A network of plain layers may define a method ``numpy_layers``, see `NumpyLayers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from gymnasium import Space, spaces
@@ -37,46 +37,12 @@ from torch import Tensor, nn
 from levada.rl.data.images import image_scale, image_sides, is_image, is_large_image
 from levada.rl.data.spaces import Array, SpaceError, leaf_spaces, named_leaves
 from levada.rl.policies.custom import make_features
-from levada.rl.policies.layers import (
-    ACTIVATIONS,
-    Activation,
-    Dense,
-    HasNumpyLayers,
-    Norm,
-    NumpyLayers,
-    Vector,
-    dense_layers,
-)
+from levada.rl.policies.layers import ACTIVATIONS, Activation, Dense, NumpyLayers, Vector, dense_layers
 from levada.rl.policies.size import check_layer
-
-__all__ = [
-    "ACTIVATIONS",
-    "MLP",
-    "Activation",
-    "ActorMLP",
-    "Dense",
-    "Encoders",
-    "FeaturesExtractor",
-    "HasNumpyLayers",
-    "MultiInput",
-    "NatureCNN",
-    "Norm",
-    "NumpyLayers",
-    "TensorNest",
-    "ValueMLP",
-    "Vector",
-    "actor_network",
-    "default_network",
-    "dense_layers",
-    "is_default",
-    "make_encoder",
-    "value_network",
-]
 
 TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]"
 FeaturesExtractor: TypeAlias = Callable[[Space[Any]], nn.Module]
 """Called with an observation space; makes a module from observations ``[N, ...]`` to features ``[N, F]``."""
-_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
 def default_network(
@@ -108,35 +74,21 @@ def value_network(
     activation: Activation = "relu",
     features_extractor: FeaturesExtractor | None = None,
 ) -> nn.Module:
-    """Make the default network for action values: `ValueMLP` for vectors and on the features of a custom extractor, otherwise
-    as `default_network`.
-    """
+    """Make the default network for action values: as `default_network`, but `ValueMLP` on vectors and custom features."""
     if features_extractor is None and not _is_vector(observation_space):
         return default_network(observation_space, num_params, hidden_sizes, activation)
     return ValueMLP(observation_space, num_params, hidden_sizes, activation, features_extractor)
 
 
-def actor_network(
-    observation_space: Space[Any],
-    num_params: int,
-    hidden_sizes: Sequence[int] = (256, 256),
-    activation: Activation = "relu",
-    features_extractor: FeaturesExtractor | None = None,
-) -> nn.Module:
-    """Make the default network for actions of a Box: `ActorMLP`."""
-    return ActorMLP(observation_space, num_params, hidden_sizes, activation, features_extractor)
-
-
 def is_default(network: Callable[..., Any] | None) -> bool:
     """Whether a network is one of these defaults, with an encoder of levada's.
 
-    >>> is_default(None), is_default(partial(actor_network, hidden_sizes=(8,))), is_default(MLP)
+    >>> is_default(None), is_default(partial(ActorMLP, hidden_sizes=(8,))), is_default(MLP)
     (True, True, False)
     """
     if not isinstance(network, partial):
         return network is None
-    defaults = (default_network, value_network, actor_network)
-    return network.func in defaults and "features_extractor" not in network.keywords
+    return network.func in (default_network, value_network, ActorMLP) and "features_extractor" not in network.keywords
 
 
 class MLP(nn.Module):
@@ -154,7 +106,6 @@ class MLP(nn.Module):
     >>> params, value = MLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
     >>> params.shape, value.shape
     (torch.Size([2, 4]), torch.Size([2]))
-
     """
 
     def __init__(
@@ -188,7 +139,6 @@ class ValueMLP(nn.Module):
     >>> params, value = ValueMLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
     >>> params.shape, value.shape
     (torch.Size([2, 4]), torch.Size([2]))
-
     """
 
     def __init__(
@@ -202,11 +152,12 @@ class ValueMLP(nn.Module):
         super().__init__()
         self.encoder: nn.Module
         self.encoder, size = make_encoder(observation_space, features_extractor)
-        self.shared: nn.Sequential = nn.Sequential()
-        if hidden_sizes:
-            self.shared = _stack(size, hidden_sizes[:-1], activation, hidden_sizes[-1], gain=math.sqrt(2.0))
-            self.shared.append(ACTIVATIONS[activation]())
+        self.shared: nn.Sequential = nn.Sequential(*_hidden_layers(size, hidden_sizes, activation))
         self.policy: nn.Linear = linear([size, *hidden_sizes][-1], num_params, gain=1.0)
+        self._initialize()
+
+    def _initialize(self) -> None:
+        """Initialize the layers in another way, in a subclass."""
 
     def forward(self, obs: TensorNest) -> tuple[Tensor, Tensor]:
         """Return parameters ``[N, num_params]`` and values ``[N]``."""
@@ -222,25 +173,15 @@ class ValueMLP(nn.Module):
 
 
 class ActorMLP(ValueMLP):
-    """The layers of `ValueMLP` for actions of a Box, with the initialization of PyTorch's linear layers. It makes the outputs
-    small, so that a tanh behind them does not saturate initially (HalfCheetah-v5 learns twice as fast as with orthogonal
-    weights).
+    """`ValueMLP` for actions of a Box, initialized like PyTorch's linear layers: outputs are small, so that a tanh behind them
+    does not saturate initially (HalfCheetah-v5 learns twice as fast as with orthogonal weights).
 
     >>> params, _ = ActorMLP(spaces.Box(-1.0, 1.0, (3,)), 4)(torch.zeros(2, 3))
     >>> params.shape, bool((params.abs() < 0.3).all())
     (torch.Size([2, 4]), True)
-
     """
 
-    def __init__(
-        self,
-        observation_space: Space[Any],
-        num_params: int,
-        hidden_sizes: Sequence[int] = (64, 64),
-        activation: Activation = "relu",
-        features_extractor: FeaturesExtractor | None = None,
-    ) -> None:
-        super().__init__(observation_space, num_params, hidden_sizes, activation, features_extractor)
+    def _initialize(self) -> None:
         for layer in (*self.shared, self.policy):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
@@ -310,15 +251,11 @@ class MultiInput(nn.Module):
 
 
 class Encoders(nn.ModuleList):
-    """One encoder per leaf of an observation; the features are their concatenation.
-
-    Images go through the convolutions of `NatureCNN`, discrete values become one-hot, and vectors go through the layers of
-    `hidden_sizes`.
+    """One encoder per leaf of an observation, as in `MultiInput`; the features are their concatenation.
 
     >>> encoders = Encoders(spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,)))), (8,))
     >>> encoders.size, encoders((torch.tensor([3]), torch.zeros(1, 2))).shape
     (13, torch.Size([1, 13]))
-
     """
 
     size: int
@@ -341,10 +278,7 @@ class Encoders(nn.ModuleList):
                 self.append(vector)
                 self.size += vector.size
                 continue
-            layers: list[nn.Module] = [vector]
-            for width_before, width in pairwise([vector.size, *hidden_sizes]):
-                layers += [linear(width_before, width, gain=math.sqrt(2.0)), ACTIVATIONS[activation]()]
-            self.append(nn.Sequential(*layers))
+            self.append(nn.Sequential(vector, *_hidden_layers(vector.size, hidden_sizes, activation)))
             self.size += hidden_sizes[-1]
 
     def forward(self, obs: TensorNest) -> Tensor:
@@ -360,8 +294,7 @@ def make_encoder(
     hidden_sizes: Sequence[int] = (),
     activation: Activation = "relu",
 ) -> tuple[nn.Module, int]:
-    """Make the module from observations to features ``[N, size]``, and return that size with it: the custom
-    `features_extractor`, a `Vector`, or `Encoders`.
+    """Make the custom `features_extractor`, a `Vector`, or `Encoders`; return it, and the number of features.
 
     >>> type(make_encoder(spaces.Discrete(5))[0]).__name__, type(make_encoder(spaces.Discrete(5), None, (8,))[0]).__name__
     ('Vector', 'Encoders')
@@ -403,7 +336,8 @@ class Images(nn.Module):
         modules: list[nn.Module] = []
         for out, kernel, stride, padding in layers:
             convolution = nn.Conv2d(channels, out, kernel, stride, padding)
-            modules += [_initialized(convolution, math.sqrt(2.0)), nn.ReLU()]
+            _initialize(convolution, math.sqrt(2.0))
+            modules += [convolution, nn.ReLU()]
             height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
             channels = out
         modules += [nn.Flatten(), linear(channels * height * width, size, gain=math.sqrt(2.0)), nn.ReLU()]
@@ -425,22 +359,25 @@ class Images(nn.Module):
         return features.float()
 
 
+def _hidden_layers(size: int, hidden_sizes: Sequence[int], activation: Activation) -> Iterator[nn.Module]:
+    for width_before, width in pairwise([size, *hidden_sizes]):
+        yield linear(width_before, width, gain=math.sqrt(2.0))
+        yield ACTIVATIONS[activation]()
+
+
 def _stack(size: int, hidden_sizes: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for width in hidden_sizes:
-        layers += [linear(size, width, gain=math.sqrt(2.0)), ACTIVATIONS[activation]()]
-        size = width
-    return nn.Sequential(*layers, linear(size, out, gain))
+    return nn.Sequential(*_hidden_layers(size, hidden_sizes, activation), linear([size, *hidden_sizes][-1], out, gain))
 
 
 def linear(size: int, out: int, gain: float) -> nn.Linear:
     """Make a linear layer with orthogonal weights of this gain and zero biases."""
     check_layer(size, out)
-    return _initialized(nn.Linear(size, out), gain)
+    layer = nn.Linear(size, out)
+    _initialize(layer, gain)
+    return layer
 
 
-def _initialized(layer: _Layer, gain: float) -> _Layer:
+def _initialize(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
-    return layer

@@ -47,8 +47,9 @@ from levada.rl.data.spaces import (
 from levada.rl.policies.custom import ModelError, make_network
 from levada.rl.policies.heads.make import ActionHead, action_head
 from levada.rl.policies.heads.q_values import ValueHead
+from levada.rl.policies.layers import Activation
 from levada.rl.policies.module import PolicyModule, dry_run, state_size_of
-from levada.rl.policies.networks import Activation, default_network, is_default
+from levada.rl.policies.networks import default_network, is_default
 from levada.rl.policies.precision import Precision
 from levada.rl.policies.q_distributions import ValueKind
 from levada.rl.policies.weight_noise import add_deviations
@@ -57,7 +58,6 @@ from levada.validation import FiniteFloat, NonNegativeFloat, PositiveInt, Text, 
 __all__ = ["ModelError", "Policy", "PolicyModule", "Weights"]
 
 Weights: TypeAlias = Mapping[str, np.ndarray]
-Network: TypeAlias = Callable[[Space[Any], int], nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,6 @@ class Policy:
     Raises:
         ValueError: a setting is invalid, or contradicts another one.
         SpaceError: a space is not supported.
-
     """
 
     name: Text = "policy"
@@ -76,7 +75,7 @@ class Policy:
     """Observation space of one environment, stored in canonical form; a Dict of "obs" and "action_mask" masks actions."""
     action_space: Space[Any]
     """Action space of one environment, stored in canonical form."""
-    network: Network | None = None
+    network: Callable[[Space[Any], int], nn.Module] | None = None
     """Factory of the network, called with the observation space (without the mask) and the number of parameters per action.
     Must be picklable, such as a class or a function of a module. None: a default that suits the space."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
@@ -146,11 +145,8 @@ class Policy:
 
     @cached_property
     def state_size(self) -> int:
-        """Size of the network's recurrent state per environment; 0 if it is not recurrent. A custom network is built for it.
-
-        Raises:
-            ModelError: the network does not return parameters ``[N, num_params]`` and values ``[N]``.
-
+        """Size of the network's recurrent state per environment, 0 without one. A custom network is built, or raises
+        ModelError.
         """
         return 0 if self.network is None else state_size_of(self.module(seed=0).network)
 
@@ -161,11 +157,8 @@ class Policy:
         return cast("spaces.Dict", space)[OBS] if has_action_mask(space) else space
 
     def module(self, seed: int) -> PolicyModule:
-        """Make the module. `seed` alone determines its parameters; the global random state does not change.
-
-        Raises:
-            ModelError: the network does not return parameters ``[N, num_params]`` and values ``[N]``.
-
+        """Make the module; the seed alone determines its parameters, and no global random state changes. ModelError: the
+        network does not return parameters ``[N, num_params]`` and values ``[N]``.
         """
         with seeded(seed):
             space, num_params = self.inner_space, self.head.num_params
@@ -196,7 +189,6 @@ class Policy:
         >>> policy = Policy(normalize_obs=True, **spaces_)
         >>> policy.moments_of(policy.weights(policy.module(seed=0)))["obs"].count
         0.0
-
         """
         found = {}
         for key, prefix in self._normalizer_names().items():
@@ -217,7 +209,6 @@ class Policy:
         >>> batch = observation_moments(policy.observation_space, np.ones((5, 2, 4), np.float32))
         >>> float(policy.buffers_of(batch)["normalizers.0.count"])
         10.0
-
         """
         prefixes = self._normalizer_names()
         buffers: dict[str, Array] = {}

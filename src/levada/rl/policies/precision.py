@@ -39,12 +39,7 @@ def choose_precision(
 ) -> tuple[Precision, str]:
     """Return the precision that `auto` selects, and the reason as text. Depends on the arguments and the processor alone.
 
-    Args:
-        observation_space: observation space of the policy.
-        device: device of its network.
-        is_default_network: whether the network is levada's default for these observations and not recurrent; the sizes of
-            others are not known.
-
+    `is_default_network`: whether the network is levada's default and not recurrent; the sizes of others are not known.
     """
     if not is_default_network:
         return "float32", "its network is recurrent or your own"

@@ -36,22 +36,16 @@ class ValueKind(Protocol):
     @property
     def num_atoms(self) -> int:
         """K: number of atoms per action."""
-        ...
 
     @property
     def is_linear(self) -> bool:
-        """Whether the value is linear in the atoms, so that adding the same atoms to all actions never changes the best
-        one.
-        """
-        ...
+        """Whether the value is linear in the atoms, so that adding the same atoms to all actions never changes the best."""
 
     def expectation(self, atoms: Tensor) -> Tensor:
         """Return the mean return ``[...]`` of atoms ``[..., K]``."""
-        ...
 
     def expectation_numpy(self, atoms: Array) -> Array:
         """Return the same in NumPy, for samplers."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,7 @@ class MeanValues:
 
     def expectation_numpy(self, atoms: Array) -> Array:
         """Return the atom itself."""
-        expectation: Array = atoms[..., 0]
-        return expectation
+        return atoms[..., 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +70,6 @@ class CategoricalValues:
 
     Raises:
         ValueError: a number is invalid.
-
     """
 
     num_atoms: Annotated[int, Ge(2)] = 51
@@ -118,7 +110,6 @@ class QuantileValues:
 
     Raises:
         ValueError: a number is invalid.
-
     """
 
     num_atoms: PositiveInt = 51

@@ -23,7 +23,8 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from levada.rl.data.spaces import leaves, map_nest
-from levada.rl.policies.networks import Activation, FeaturesExtractor, TensorNest, linear, make_encoder
+from levada.rl.policies.layers import Activation
+from levada.rl.policies.networks import FeaturesExtractor, TensorNest, linear, make_encoder
 from levada.rl.policies.size import check_memory_cell
 
 __all__ = ["GRU", "LSTM", "Recurrent", "RecurrentNet", "spaces"]
@@ -48,7 +49,6 @@ class Recurrent(nn.Module, ABC):
     >>> is_first = torch.tensor([[False], [True], [False]])
     >>> Sum().unroll(torch.ones(3, 1, 2), torch.full((1, 2), 5.0), is_first)[1].ravel().tolist()
     [12.0, 2.0, 4.0]
-
     """
 
     state_size: int
@@ -64,9 +64,7 @@ class Recurrent(nn.Module, ABC):
 
     @abstractmethod
     def decode(self, outputs: Tensor) -> tuple[Any, ...]:
-        """Return parameters ``[N, num_params]`` and values ``[N]``, and a dict of auxiliary outputs ``[N, ...]`` if there are
-        any.
-        """
+        """Return parameters ``[N, num_params]``, values ``[N]``, and possibly a dict of auxiliary outputs ``[N, ...]``."""
 
     def forward(self, obs: TensorNest, state: Tensor) -> tuple[Any, ...]:
         """Compute one step: parameters ``[N, num_params]``, values ``[N]``, auxiliary outputs, and the state after it."""
@@ -80,7 +78,6 @@ class Recurrent(nn.Module, ABC):
             obs: ``[T, N, ...]``.
             state: ``[N, state_size]``, before the first step.
             is_first: bool ``[T, N]``, True where an episode starts and the state is reset; None: nowhere.
-
         """
         shape = leaves(cast("Any", obs))[0].shape[:2]
         features = self.encode(map_nest(lambda leaf: leaf.flatten(0, 1), obs)).unflatten(0, shape)
@@ -104,7 +101,6 @@ class LSTM(nn.Module):
     >>> output, state = cell(cell.inputs(torch.zeros(5, 3)), torch.zeros(5, cell.state_size))
     >>> output.shape, state.shape
     (torch.Size([5, 8]), torch.Size([5, 16]))
-
     """
 
     inputs: nn.Linear
@@ -136,7 +132,6 @@ class GRU(nn.Module):
     >>> output, state = cell(cell.inputs(torch.zeros(5, 3)), torch.zeros(5, cell.state_size))
     >>> output.shape, state.shape
     (torch.Size([5, 8]), torch.Size([5, 8]))
-
     """
 
     inputs: nn.Linear
@@ -180,7 +175,6 @@ class RecurrentNet(Recurrent):
     >>> obs = {"speed": torch.zeros(7, 2), "gear": torch.zeros(7, dtype=torch.int64)}
     >>> [tensor.shape[-1] for tensor in network(obs, torch.zeros(7, network.state_size))]
     [3, 7, 128]
-
     """
 
     def __init__(
@@ -218,9 +212,7 @@ class RecurrentNet(Recurrent):
 
 
 def _gates(size: int, rnn_size: int, num_gates: int) -> tuple[nn.Linear, nn.Parameter]:
-    """Make the layer from features to gates, and the matrix ``[rnn_size, num_gates * rnn_size]`` from the last output to
-    gates.
-    """
+    """Make the layer from features to gates, and the matrix ``[rnn_size, num_gates * rnn_size]`` from outputs to gates."""
     check_memory_cell(size, rnn_size, num_gates)  # orthogonal matrices beyond this size take minutes
     inputs = linear(size, num_gates * rnn_size, gain=1.0)
     weight = torch.empty(rnn_size, num_gates * rnn_size)

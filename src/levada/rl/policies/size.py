@@ -18,10 +18,7 @@ class SizeError(LevadaError, ValueError):
 
 
 def check_layer(num_inputs: int, num_outputs: int) -> None:
-    """Check that a layer fits into memory.
-
-    Raises:
-        SizeError: it does not; the message gives the required memory.
+    """Raise SizeError if a layer does not fit into memory.
 
     >>> check_layer(64, 64)
     >>> try:
@@ -40,10 +37,7 @@ def check_layer(num_inputs: int, num_outputs: int) -> None:
 
 
 def check_memory_cell(num_inputs: int, rnn_size: int, num_gates: int) -> None:
-    """Check that a recurrent layer fits into memory.
-
-    Raises:
-        SizeError: it does not; the message gives the required memory.
+    """Raise SizeError if a recurrent layer does not fit into memory.
 
     >>> check_memory_cell(64, 64, num_gates=4)
     """

@@ -1,8 +1,7 @@
 """Learned noise on weights, for the exploration of noisy nets (Fortunato et al. 2017, arXiv 1706.10295).
 
 Each linear layer gets a second set of parameters, the standard deviations `weight_sigma` and `bias_sigma`; its original
-parameters are the means. The noise is a plain vector of floats, and applying it returns different weights for the unchanged
-network. So the sampler or learner decides when to draw it, and without noise the network uses the means.
+parameters are the means. Applying the noise, a vector, returns different weights for the unchanged network.
 
 >>> network = nn.Sequential(nn.Linear(2, 1))
 >>> add_deviations(network, std=0.5)
@@ -30,12 +29,7 @@ _SIGMA = "_sigma"
 
 
 def add_deviations(network: nn.Module, std: float) -> None:
-    """Add the parameters `weight_sigma` and `bias_sigma` to each linear layer, initially std / sqrt(inputs).
-
-    Raises:
-        ValueError: there is no linear layer, or there are already parameters with these names.
-
-    """
+    """Add the parameters `weight_sigma` and `bias_sigma` to each linear layer, initially std / sqrt(inputs)."""
     if own := [name for name, _ in network.named_parameters() if name.endswith(("weight" + _SIGMA, "bias" + _SIGMA))]:
         msg = f"{type(network).__name__} has a parameter {own[0]!r} of its own; is it noisy already?"
         raise ValueError(msg)
@@ -71,14 +65,10 @@ class WeightNoise:
     def draw(self, rng: np.random.Generator, *shape: int) -> Array:
         """Draw vectors, float32 ``[*shape, size]``: sign(x) sqrt(|x|) of standard normal x (section 3, equation 10)."""
         x = rng.standard_normal((*shape, self.size), np.float32)
-        drawn: Array = np.copysign(np.sqrt(np.abs(x)), x)
-        return drawn
+        return np.copysign(np.sqrt(np.abs(x)), x)
 
     def apply(self, weights: Mapping[str, Any], noise: Any) -> dict[str, Any]:
-        """Return weights with noise, mean + sigma * noise, without the sigmas; takes tensors or arrays.
-
-        A weight's noise is the product of its input's and its output's noise, a bias's is its output's (equations 10, 11).
-        """
+        """Return weights with noise, mean + sigma * noise, without the sigmas (equations 10, 11); takes tensors or arrays."""
         found, start = dict(weights), 0
         for prefix, num_in, num_out in self.layers:
             middle, end = start + num_in, start + num_in + num_out

@@ -33,12 +33,7 @@ class Columns:
         self._columns: dict[str, Nest] | None = None
 
     def put(self, places: Array, columns: Mapping[str, Nest]) -> None:
-        """Copy rows ``[N, ...]`` of each column to places ``[N]``.
-
-        Raises:
-            ValueError: the columns, shapes or dtypes differ from before.
-
-        """
+        """Copy rows ``[N, ...]`` of each column to places ``[N]``; raise ValueError if they differ in kind from those before."""
         if self._columns is None:
             self._columns = {
                 name: map_nest(lambda leaf: self._zeros((self.capacity, *leaf.shape[1:]), leaf.dtype), nest)

@@ -41,13 +41,7 @@ class FrameStore:
     """Frames by slot."""
 
     def __init__(self, capacity: int, zeros: Allocate = np.zeros) -> None:
-        """Make an empty store.
-
-        Args:
-            capacity: number of rows of the table. They need about as many frames; the store grows if they need more.
-            zeros: allocates memory for frames; pages never written to should take no memory.
-
-        """
+        """`capacity`: number of rows of the table, which need about as many frames. `zeros`: allocates their memory."""
         self._zeros = zeros
         self._capacity = capacity
         self._blocks: list[Array] = []
@@ -71,12 +65,7 @@ class FrameStore:
         return self._next - 1
 
     def enter(self, stacks: Frames) -> Array:
-        """Return the slots ``[N, k]`` of frames, and store the missing ones. Call `count` afterwards.
-
-        Raises:
-            ValueError: the shapes or dtypes differ from before.
-
-        """
+        """Return the slots ``[N, k]`` of frames, and store the missing ones. Call `count` afterwards."""
         used, inverse = np.unique(stacks.index, return_inverse=True)
         slots = np.empty(len(used), np.int32)
         seen = defaultdict[str, list[tuple[Array, Array]]](list)

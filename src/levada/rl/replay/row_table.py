@@ -31,9 +31,8 @@ _INDEX, _ROWS, _FRAMES, _STACKED = "index/", "rows/", "frames/", "stacked"
 
 
 class RowTable:
-    """Rows in columns. Rows masked by the column `mask` are not stored. The column `priority`, if present, goes into the index
-    and is not stored as a column. Samples of a prioritized replay have their importance-sampling weights in the column
-    `importance`.
+    """Rows in columns, without those that the column `mask` excludes. The column `priority`, if present, goes into the index;
+    samples of a prioritized replay have their importance-sampling weights in the column `importance`.
 
     Columns of `Frames` are stored as slots, and each frame is stored once, as long as a row refers to it.
     """
@@ -57,12 +56,7 @@ class RowTable:
         return self._frames.num_frames
 
     def insert(self, item: Transitions) -> None:
-        """Copy rows into the table.
-
-        Raises:
-            ValueError: the columns, shapes or dtypes differ from before, or there are more rows than fit.
-
-        """
+        """Copy rows into the table; raise ValueError if they differ in kind from those before, or are more than fit."""
         columns: dict[str, Nest] = dict(item.columns)
         mask = columns.get(MASK)
         if isinstance(mask, np.ndarray) and mask.ndim == 1:  # otherwise a row is a rollout with its own mask

@@ -1,11 +1,5 @@
 """Thread that refreshes the display a few times a second while the run's loop is busy.
 
-    beat = Beat(display.tick)
-    beat.start()
-    with DRAWING:                       # held by `tick`, and by the run's loop when it draws
-        draw()
-    beat.stop()
-
 The thread reads the clock and redraws the last state. It never accesses the run, so it cannot change the computation.
 """
 
@@ -52,8 +46,5 @@ class Beat:
         while not ended.wait(self._every_s):
             try:
                 self._tick()
-            except (
-                OSError,
-                ValueError,
-            ):  # the stream is closed or full: what the run's loop draws next says so, where it can be handled
+            except (OSError, ValueError):  # the stream is closed or full, which the run's loop notices as it draws next
                 return

@@ -1,10 +1,4 @@
-"""Display of a run while it runs: four implementations of one protocol.
-
-    display = make_display("auto")                      # live on a terminal, plain lines elsewhere
-    display.start(identity, until)
-    for report in run:
-        display.update(monitor, run.statistics)         # reads the clock; does nothing until the next refresh is due
-    display.finish(summary)                             # None if the run failed: only restores the terminal
+"""Display of a run while it runs: live, in lines, as JSON, or none.
 
 While the run's loop is busy, for instance with a long update, a thread updates the clock of the last state; see
 `levada.run.display.beat`.
@@ -17,10 +11,11 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Literal, Protocol, TextIO
+from typing import Literal, TextIO
 
 import msgspec
 
@@ -44,36 +39,36 @@ GRACE_S = 1.0
 """Seconds by which a line may be late before it is written without new data from the run."""
 
 
-class Display(Protocol):
-    """Display of a run."""
+class Display:
+    """Display of a run. This one shows nothing; the others replace its methods."""
 
     def start(self, identity: Identity, until: Until) -> None:
         """Called once, before anything is opened."""
-        ...
 
     def note(self, text: str) -> None:
         """Called with a note for the user before the run starts."""
-        ...
 
     def notice(self, text: str) -> bool:
         """Called from a signal handler with an urgent note, to be shown with the next drawing.
 
         Returns whether it will be shown. If False, the caller writes it to stderr.
         """
-        ...
+        return False
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Called after each report, and often before the first one. It must be cheap unless a refresh is due, so it calls
         `statistics` only then.
         """
-        ...
 
     def finish(self, summary: Summary | None) -> None:
         """Called once at the end; without a summary after an error."""
-        ...
 
 
-class UntilClosed:
+class QuietDisplay(Display):
+    """Shows nothing."""
+
+
+class UntilClosed(Display):
     """Display that goes silent when its stream is closed: `--json | head -1`, or a closed terminal."""
 
     def __init__(self, display: Display) -> None:
@@ -113,35 +108,13 @@ class UntilClosed:
             show()
         except OSError as error:
             if error.errno in FULL:
-                warnings.warn(
-                    f"nothing more is shown, for it cannot be written: {error.strerror}", UserWarning, stacklevel=2
-                )
+                warnings.warn(f"nothing more is shown, for it cannot be written: {error.strerror}", stacklevel=2)
             elif error.errno not in CLOSED:
                 raise
             self._is_closed = True
 
 
-class QuietDisplay:
-    """Shows nothing."""
-
-    def start(self, identity: Identity, until: Until) -> None:
-        """Show nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def notice(self, text: str) -> bool:
-        """Leave it to the caller."""
-        return False
-
-    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Show nothing."""
-
-    def finish(self, summary: Summary | None) -> None:
-        """Show nothing."""
-
-
-class _Lines:
+class _Lines(Display, ABC):
     """A line after `first_s`, then one every `every_s`, written when the run's loop calls `update`."""
 
     def __init__(
@@ -177,10 +150,6 @@ class _Lines:
         """Write it."""
         self._print(self._noted(text))
 
-    def notice(self, text: str) -> bool:
-        """Leave it to the caller, which writes a separate line."""
-        return False
-
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Write a line if one is due. The first state is read for the thread, because the next step may take long."""
         now_s = self._clock()
@@ -212,28 +181,28 @@ class _Lines:
             self._print(self._tail(summary))
 
     @property
-    def _stream(self) -> TextIO:
-        raise NotImplementedError
+    @abstractmethod
+    def _stream(self) -> TextIO: ...
 
     def _print(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
-    def _head(self, identity: Identity, until: Until) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _head(self, identity: Identity, until: Until) -> str: ...
 
     def _noted(self, text: str) -> str:
         return text
 
-    def _line(self, view: View) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _line(self, view: View) -> str: ...
 
     def _still(self, now_s: float) -> str:
         """Line of the last view, with the time that has passed since."""
         assert self._view is not None
         return self._line(replace(self._view, elapsed_s=self._view.elapsed_s + now_s - self._looked_s))
 
-    def _tail(self, summary: Summary) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _tail(self, summary: Summary) -> str: ...
 
 
 class PlainDisplay(_Lines):

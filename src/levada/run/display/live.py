@@ -1,10 +1,5 @@
 """Live panel on a terminal: return, rates, waiting nodes, and lag of the samples.
 
-    display = LiveDisplay()
-    display.start(identity, until)
-    display.update(monitor, run.statistics)     # draws at most four times a second
-    display.finish(summary)
-
 The panel is drawn in the run's loop, so it costs nothing between refreshes. If the loop is busy for a second, a thread
 redraws the last state with the current time.
 """
@@ -24,8 +19,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from levada.flow.events import LagStatistics, NodeStatistics, Statistics
+from levada.flow.events import LagStatistics, Statistics
 from levada.run.display.beat import DRAWING, EVERY_S, Beat
+from levada.run.display.displays import Display
 from levada.run.display.printable import printable
 from levada.run.display.text import number_text, rate_text, return_text, summary_text
 from levada.run.display.view import (
@@ -41,8 +37,9 @@ from levada.run.display.view import (
 )
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
+from levada.run.returns import RETURN_WINDOW
 from levada.run.summary import Summary
-from levada.run.until import RETURN_WINDOW, Until
+from levada.run.until import Until
 
 REFRESH_S = 0.25
 """Minimum seconds between two drawings."""
@@ -53,7 +50,7 @@ LOSSES = "losses/"
 STYLES = {"busy": "green", "idle": "bright_black", "blocked": "yellow"}
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A panel that is redrawn a few times a second."""
 
     def __init__(
@@ -235,17 +232,22 @@ def _losses(view: View, width: int) -> list[Text]:
     ]
 
 
+def _table(of: str) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
+    table.add_column(of, no_wrap=True, overflow="ellipsis", ratio=1)
+    return table
+
+
 def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
     """Render how each node spends its time."""
-    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
-    table.add_column("node", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = _table("node")
     for name, style in STYLES.items():
         table.add_column(name, justify="right", no_wrap=True, style=style, header_style=style)
     if wide:
         table.add_column("", no_wrap=True, width=20)
         table.add_column("waits for", no_wrap=True, overflow="ellipsis", max_width=18)
     for name, node in statistics.nodes.items():
-        shares = _shares(node)
+        shares = percentages((node.busy_s, node.idle_s, node.blocked_s))
         row: list[str | Text] = [Text(printable(name)), *(f"{share}%" for share in shares)]
         if wide:
             row += [_bar(shares, ascii_only), Text(printable(node.blocked_by or "") if shares[2] else "")]
@@ -255,8 +257,7 @@ def _nodes(statistics: Statistics, *, wide: bool, ascii_only: bool) -> Table:
 
 def _channels(statistics: Statistics, *, wide: bool) -> Table:
     """Render fill and lag of each channel, beside the bound of the lag."""
-    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
-    table.add_column("channel", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = _table("channel")
     names = ("fill", "lag mean", "max", "bound") if wide else ("fill", "lag", "max", "bound")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
@@ -275,19 +276,12 @@ def _channels(statistics: Statistics, *, wide: bool) -> Table:
 
 def _replays(statistics: Statistics) -> Table:
     """Render fill of each replay and samples per insert, beside the requested ratio."""
-    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1))
-    table.add_column("replay", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = _table("replay")
     for name in ("fill", "inserted", "reuse", "asked"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, replay in statistics.replays.items():
-        asked = "free" if replay.asked is None else f"{replay.asked:g}"
-        table.add_row(
-            Text(printable(name)),
-            f"{replay.fill:,}/{replay.capacity:,}",
-            f"{replay.inserted:,}",
-            f"{replay.reuse:.2f}",
-            asked,
-        )
+        fill, asked = f"{replay.fill:,}/{replay.capacity:,}", "free" if replay.asked is None else f"{replay.asked:g}"
+        table.add_row(Text(printable(name)), fill, f"{replay.inserted:,}", f"{replay.reuse:.2f}", asked)
     return table
 
 
@@ -298,10 +292,6 @@ def _lag(lag: LagStatistics) -> tuple[str | Text, ...]:
         Text(str(lag.max), style="bold red" if over else ""),
         "none" if lag.bound is None else str(lag.bound),
     )
-
-
-def _shares(node: NodeStatistics) -> tuple[int, ...]:
-    return percentages((node.busy_s, node.idle_s, node.blocked_s))
 
 
 def _bar(shares: tuple[int, ...], ascii_only: bool, width: int = 20) -> Text:

@@ -30,7 +30,7 @@ def summary_text(summary: Summary) -> str:
         parts.append(f"efficiency {summary.efficiency:.2f}")
     if summary.num_started_from_scratch:
         parts.append(
-            f"{summary.num_started_from_scratch:,} x a shard or a table began anew: not the result of an undisturbed run"
+            f"{summary.num_started_from_scratch:,} x a shard or a table started over: not the result of an undisturbed run"
         )
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
     parts += [f"reuse {name} {reuse_text(replay.reuse, replay.asked)}" for name, replay in summary.replays.items()]

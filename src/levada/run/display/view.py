@@ -1,8 +1,5 @@
 """State of a run for display, independent of its presentation.
 
-    viewer = Viewer()
-    view = viewer.look(monitor, run.statistics())
-
 Rates are those of the last seconds, not since the start. They are measured between changes of the counts: if updates take
 longer than the window, over the last update.
 """

@@ -14,7 +14,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, unquote
@@ -22,12 +22,12 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 _SUFFIX = ".npy"
-_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _SAFE = "/ "
 """Unquoted characters of names, beside letters, digits and `_.-~`. For example, a zip would truncate a name at a NUL."""
+_DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError)
+"""What zipfile and numpy raise for damaged content; NotImplementedError is zipfile's for a method of compression that it does
+not know."""
 
 
 class TornError(Exception):
@@ -49,7 +49,6 @@ class Archive(Mapping[str, np.ndarray]):
         Raises:
             TornError: it is not such an archive, or is larger.
             OSError: it cannot be read.
-
         """
         try:
             with zipfile.ZipFile(path) as archive:
@@ -57,7 +56,7 @@ class Archive(Mapping[str, np.ndarray]):
         except FileNotFoundError as error:
             msg = f"{path.name} is missing"
             raise TornError(msg) from error
-        except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        except _DAMAGE as error:
             msg = f"{path.name} is not whole ({error})"
             raise TornError(msg) from error
         if (num_bytes := sum(member.file_size for member in members)) > most:
@@ -71,7 +70,6 @@ class Archive(Mapping[str, np.ndarray]):
         Raises:
             KeyError: no array has this name.
             TornError: it is incomplete or corrupted.
-
         """
         if self._path is None or name not in self._names:
             raise KeyError(name)
@@ -84,7 +82,7 @@ class Archive(Mapping[str, np.ndarray]):
                     raise TornError(msg)
                 member.seek(0)
                 return np.lib.format.read_array(member, allow_pickle=False)
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
+        except _DAMAGE as error:
             msg = f"{self._path.name}: {name} is not whole ({error})"
             raise TornError(msg) from error
 

@@ -27,8 +27,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -42,7 +43,7 @@ from levada.run.storage.files import (
     NotAFileError,
     file_size,
     is_directory,
-    read_pieces,
+    open_file,
     read_whole,
     short,
     sync_directory,
@@ -69,10 +70,6 @@ SHA256, HMAC = "sha256", "hmac"
 
 _NAMES = frozenset({ARRAYS, META, REPLAYS_ZIP})
 _LEFTOVER = re.compile(rf"\.\d{{9,}}\.\d+-[0-9a-f]+{re.escape(TEMPORARY)}")
-_FIELDS: dict[str, type] = {
-    "format": int, "step": int, "flow_hash": str, "arrays_bytes": int, "arrays_sha256": str, "replays_bytes": int,
-    "replays_sha256": str, "meta": dict, SHA256: str, HMAC: str,
-}  # fmt: skip
 
 DTYPES = frozenset(
     f"{kind}{bits}"
@@ -80,6 +77,21 @@ DTYPES = frozenset(
     for bits in sizes
 ) | {"bool", "complex64"}
 """numpy dtypes that safetensors can store."""
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """Content of meta.json."""
+
+    format: int
+    step: Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+    flow_hash: str
+    arrays_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    arrays_sha256: str
+    replays_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    replays_sha256: str
+    meta: dict[str, Any]
+    sha256: str
+    hmac: str
 
 
 class CheckpointError(LevadaError, ValueError):
@@ -127,7 +139,6 @@ def save(
         CheckpointError: an array that safetensors cannot store, something in `meta` that JSON cannot, a negative step, a valid
             checkpoint of this step, which is never overwritten (a torn one is), or a link or foreign files in its place.
         OSError: the disk is full, or cannot be written. Nothing remains of the attempt; older checkpoints do.
-
     """
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         msg = f"checkpoint: step={step!r}, expected an integer >= 0"
@@ -190,28 +201,23 @@ def load(path: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint:
     Raises:
         CheckpointError: it is missing or torn.
         UnreadableError: it was made by another version of levada, or the disk fails.
-
     """
     folder = Path(path)
     record, ours = _record(folder)
-    num_bytes = record["arrays_bytes"]
-    if (found := _size(folder, ARRAYS)) != num_bytes:
-        msg = f"checkpoint {short(folder)} is torn: {ARRAYS} has {found} bytes, expected {num_bytes}"
-        raise CheckpointError(msg)
-    if num_bytes > (most := machine_memory().total_nbytes):
+    num_bytes, most = record.arrays_bytes, machine_memory().total_nbytes
+    _check_size(folder, ARRAYS, num_bytes)
+    if num_bytes > most:
         msg = f"checkpoint {short(folder)}: {ARRAYS} has {num_bytes:,} bytes, and this machine a memory of {most:,}"
         raise UnreadableError(msg)
     data = _read(folder, ARRAYS, num_bytes)
-    if hashlib.sha256(data).hexdigest() != record["arrays_sha256"]:
-        msg = f"checkpoint {short(folder)} is torn: {ARRAYS} does not have the SHA-256 that {META} says"
-        raise CheckpointError(msg)
+    _check_digest(folder, ARRAYS, hashlib.sha256(data).hexdigest(), record.arrays_sha256)
     try:
         arrays = {name: array.copy() for name, array in safetensors.numpy.load(data).items()}
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         msg = f"checkpoint {short(folder)}: {ARRAYS} is not in the safetensors format, or not of numbers that numpy has ({error})"
         raise CheckpointError(msg) from error
-    contents = _open_archive(folder, record) if replays and record["replays_bytes"] else Archive()
-    return Checkpoint(record["step"], arrays, contents, record["meta"], folder, record["flow_hash"], ours)
+    contents = _open_archive(folder, record) if replays and record.replays_bytes else Archive()
+    return Checkpoint(record.step, arrays, contents, record.meta, folder, record.flow_hash, ours)
 
 
 def newest(
@@ -228,7 +234,6 @@ def newest(
 
     Raises:
         UnreadableError: a newer checkpoint than the first valid one may be valid, but cannot be read here.
-
     """
     for path in reversed(list_checkpoints(directory)):
         try:
@@ -309,16 +314,17 @@ def _is_torn(folder: Path) -> bool:
     """Whether a checkpoint is torn, without reading its arrays. One that cannot be read here may be valid, and is not torn."""
     try:
         record, _ = _record(folder)
-        if record["replays_bytes"] and _size(folder, REPLAYS_ZIP) != record["replays_bytes"]:
-            return True
-        return bool(_size(folder, ARRAYS) != record["arrays_bytes"])
+        _check_size(folder, ARRAYS, record.arrays_bytes)
+        if record.replays_bytes:
+            _check_size(folder, REPLAYS_ZIP, record.replays_bytes)
     except UnreadableError:
         return False
     except CheckpointError:
         return True
+    return False
 
 
-def _record(folder: Path) -> tuple[dict[str, Any], bool]:
+def _record(folder: Path) -> tuple[_Record, bool]:
     """Content of meta.json, and whether it was written by this user on this machine."""
     try:
         record = json.loads(_read(folder, META, META_BYTES), parse_constant=_no_number)
@@ -333,19 +339,30 @@ def _record(folder: Path) -> tuple[dict[str, Any], bool]:
     if record["format"] != FORMAT:
         msg = f"checkpoint {short(folder)} has format {record['format']}, this levada reads {FORMAT}: use the one that made it"
         raise UnreadableError(msg)
-    if any(type(record.get(name)) is not kind for name, kind in _FIELDS.items()):
-        raise CheckpointError(strange)
     try:
+        found = msgspec.convert(record, _Record)
         data = _canonical({name: value for name, value in record.items() if name != SHA256})
         signed = _canonical({name: value for name, value in record.items() if name not in (SHA256, HMAC)})
     except (ValueError, RecursionError) as error:
         raise CheckpointError(strange) from error
-    if hashlib.sha256(data).hexdigest() != record[SHA256]:
+    if hashlib.sha256(data).hexdigest() != found.sha256:
         msg = f"checkpoint {short(folder)} is torn: {META} does not have the SHA-256 that it says, or was edited"
         raise CheckpointError(msg)
-    if not 0 <= record["step"] <= MAX_COUNT or min(record["arrays_bytes"], record["replays_bytes"]) < 0:
-        raise CheckpointError(strange)
-    return record, is_ours("checkpoint", signed, record[HMAC])
+    return found, is_ours("checkpoint", signed, found.hmac)
+
+
+def _check_size(folder: Path, name: str, expected: int) -> None:
+    with _said(folder, name):
+        found = file_size(folder / name)
+    if found != expected:
+        msg = f"checkpoint {short(folder)} is torn: {name} has {found} bytes, expected {expected}"
+        raise CheckpointError(msg)
+
+
+def _check_digest(folder: Path, name: str, found: str, expected: str) -> None:
+    if found != expected:
+        msg = f"checkpoint {short(folder)} is torn: {name} does not have the SHA-256 that {META} says"
+        raise CheckpointError(msg)
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
@@ -362,11 +379,6 @@ def _read(folder: Path, name: str, most: int) -> bytes:
         return read_whole(folder / name, most)
 
 
-def _size(folder: Path, name: str) -> int:
-    with _said(folder, name):
-        return file_size(folder / name)
-
-
 @contextlib.contextmanager
 def _said(folder: Path, name: str) -> Iterator[None]:
     """Turn errors of reading a file into CheckpointError if the checkpoint is torn, and into UnreadableError otherwise."""
@@ -381,18 +393,11 @@ def _said(folder: Path, name: str) -> Iterator[None]:
         raise (CheckpointError if is_torn else UnreadableError)(msg) from error
 
 
-def _open_archive(folder: Path, record: Mapping[str, Any]) -> Archive:
-    found, expected = _size(folder, REPLAYS_ZIP), record["replays_bytes"]
-    if found != expected:
-        msg = f"checkpoint {short(folder)} is torn: {REPLAYS_ZIP} has {found} bytes, expected {expected}"
-        raise CheckpointError(msg)
-    digest = hashlib.sha256()
-    with _said(folder, REPLAYS_ZIP):
-        for piece in read_pieces(folder / REPLAYS_ZIP, expected):
-            digest.update(piece)
-    if digest.hexdigest() != record["replays_sha256"]:
-        msg = f"checkpoint {short(folder)} is torn: {REPLAYS_ZIP} does not have the SHA-256 that {META} says"
-        raise CheckpointError(msg)
+def _open_archive(folder: Path, record: _Record) -> Archive:
+    _check_size(folder, REPLAYS_ZIP, record.replays_bytes)
+    with _said(folder, REPLAYS_ZIP), os.fdopen(open_file(folder / REPLAYS_ZIP), "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    _check_digest(folder, REPLAYS_ZIP, digest, record.replays_sha256)
     try:
         with _said(folder, REPLAYS_ZIP):
             return Archive.open(folder / REPLAYS_ZIP, most=machine_memory().total_nbytes)

@@ -68,6 +68,7 @@ LINE_BYTES = 1 << 20
 """Upper limit of the length of a line of metrics.jsonl."""
 MAX_LINES = 1_000_000
 """Upper limit of the number of lines of metrics.jsonl, which get sparser: see `levada.run.loop.FULL_METRICS`."""
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class RunDirectoryError(LevadaError, ValueError):
@@ -134,7 +135,6 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: the directory holds a run or anything else, cannot be written, or the disk is full.
-
         """
         config = RunConfig(
             identity=identity,
@@ -160,7 +160,6 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: there is no run, its config.json is missing or torn, or another version of levada wrote it.
-
         """
         where = absolute(path)
         try:
@@ -175,14 +174,14 @@ class RunDirectory:
         except msgspec.ValidationError as error:
             msg = f"{short(where / CONFIG)} is not the config of a levada run: {error}"
             raise RunDirectoryError(msg) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            msg = f"{short(where / CONFIG)} is torn or was edited: {error}. The settings are lost; checkpoints may be whole"
+        except _NOT_JSON as error:
+            msg = f"{_torn(where / CONFIG, error)}. The settings are lost; checkpoints may be whole"
             raise RunDirectoryError(msg) from error
         if config.format != FORMAT:
             writer = printable(str(config.versions.get("levada")))
             msg = (
                 f"{short(where)} was written by levada {writer} in format {config.format}; levada {__version__} reads format "
-                f"{FORMAT}: open the run with the version that wrote it, or train it anew"
+                f"{FORMAT}: open the run with the version that wrote it, or train again"
             )
             raise RunDirectoryError(msg)
         return cls(where, config, trust=trust)
@@ -202,7 +201,6 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: summary.json is torn or was edited, or cannot be read.
-
         """
         try:
             data = read_whole(self.path / SUMMARY, CONFIG_BYTES)
@@ -212,9 +210,8 @@ class RunDirectory:
             raise RunDirectoryError(_unreadable(self.path / SUMMARY, error)) from error
         try:
             return Summary.from_json(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            msg = f"{short(self.path / SUMMARY)} is torn or was edited: {error}"
-            raise RunDirectoryError(msg) from error
+        except _NOT_JSON as error:
+            raise RunDirectoryError(_torn(self.path / SUMMARY, error)) from error
 
     def write_summary(self, summary: Summary) -> None:
         """Write summary.json atomically."""
@@ -226,7 +223,6 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: another process has locked it.
-
         """
         if self._is_locked:
             yield
@@ -276,7 +272,6 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: some other line is not JSON, or the file cannot be read.
-
         """
         return [values for values, _ in self._metrics()]
 
@@ -285,7 +280,6 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: it cannot.
-
         """
         for name in (SUMMARY, ERROR):
             if is_directory(self.path / name):
@@ -305,15 +299,11 @@ class RunDirectory:
     def rewind(self, updates: int) -> None:
         """Remove metrics after a checkpoint, the summary and the error, so that a resumed run records everything once.
 
-        Later checkpoints, which were skipped, are renamed.
-
-        Args:
-            updates: number of updates of the checkpoint. Env steps would be ambiguous: several updates can follow one item of
-                a replay.
+        Later checkpoints, which were skipped, are renamed. `updates`: their number at the checkpoint. Env steps would be
+        ambiguous: several updates can follow one item of a replay.
 
         Raises:
             RunDirectoryError: metrics.jsonl cannot be read, or the directory not be written; nothing is changed.
-
         """
         try:
             self._keep_metrics(updates)
@@ -361,7 +351,7 @@ class RunDirectory:
                     values = msgspec.json.decode(line, type=dict[str, Any])
                     if type(values.get("step")) is not int:
                         raise msgspec.DecodeError("it has no 'step'")
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                except _NOT_JSON as error:
                     msg = f"{short(self.metrics_path)}, line {number} is torn or was edited: {error}"
                     raise RunDirectoryError(msg) from error
                 yield values, line
@@ -409,7 +399,6 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         RunDirectoryError: `~name` names no user, or the working directory was removed.
-
     """
     try:
         return Path(path).expanduser().absolute()
@@ -461,6 +450,10 @@ def disk_hint(error: OSError) -> str:
         errno.EROFS: "; give a directory that can be written",
         errno.EACCES: "; give a directory that you may write",
     }.get(error.errno or 0, "")
+
+
+def _torn(path: Path, error: Exception) -> str:
+    return f"{short(path)} is torn or was edited: {error}"
 
 
 def _unreadable(path: Path, error: OSError) -> str:

@@ -16,7 +16,6 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 _KINDS = {
@@ -27,7 +26,6 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_PIECE = 1 << 20
 
 TEMPORARY = ".tmp"
 """Suffix of temporary names, which also begin with a dot and are never read."""
@@ -53,7 +51,6 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
     Raises:
         FileExistsError: the file exists.
         OSError: the disk is full, or cannot be written; the caller must remove the partial file.
-
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -79,7 +76,6 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
 
     Raises:
         OSError: the disk is full, or cannot be written; the old file remains, and no temporary one does.
-
     """
     target = Path(path)
     temporary = temporary_name(target)
@@ -103,7 +99,6 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     Raises:
         NotAFileError: it is a link, a pipe, a device or a directory.
         OSError: it cannot be opened.
-
     """
     with contextlib.suppress(FileNotFoundError):  # `os.open` creates the file, or reports the error
         _check_kind(os.lstat(path), path)  # before opening, which alone may affect a device
@@ -122,23 +117,12 @@ def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
     Raises:
         NotAFileError: it is not a regular file, or larger.
         OSError: it cannot be read.
-
     """
-    return b"".join(read_pieces(path, most))
-
-
-def read_pieces(path: str | os.PathLike[str], most: int) -> Iterator[bytes]:
-    """Read a regular file of at most `most` bytes, a MiB at a time."""
-    descriptor = open_file(path)
-    try:
-        rest = os.fstat(descriptor).st_size
-        if rest > most:
-            raise NotAFileError(errno.EFBIG, f"has {rest:,} bytes, expected at most {most:,}", os.fspath(path))
-        while rest and (piece := os.read(descriptor, min(rest, _PIECE))):
-            rest -= len(piece)
-            yield piece
-    finally:
-        os.close(descriptor)
+    with os.fdopen(open_file(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise NotAFileError(errno.EFBIG, f"has {size:,} bytes, expected at most {most:,}", os.fspath(path))
+        return file.read(size)
 
 
 def file_size(path: str | os.PathLike[str]) -> int:
@@ -147,7 +131,6 @@ def file_size(path: str | os.PathLike[str]) -> int:
     Raises:
         NotAFileError: it is not a regular file.
         OSError: it cannot be accessed.
-
     """
     found = os.lstat(path)
     _check_kind(found, path)

@@ -23,7 +23,6 @@ def params_sha256(arrays: Mapping[str, np.ndarray]) -> str:
 
     Raises:
         TypeError: an array is not numeric.
-
     """
     digest = hashlib.sha256()
     for name in sorted(arrays):

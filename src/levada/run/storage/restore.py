@@ -1,11 +1,5 @@
 """Resumption of an interrupted run from its newest valid checkpoint.
 
-    directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
-    monitor = Monitor(...)
-    point = resume(directory, monitor)          # the monitor continues to count
-    learner.load(point.arrays, point.meta)      # what `arrays_of` returned for the checkpoint
-    directory.rewind(monitor.updates)           # after everything is restored: remove metrics after the checkpoint
-
 The states of environments in a checkpoint are pickles, and unpickling executes code. A run is therefore not resumed from a
 checkpoint that was not written by this user on this machine, unless the user trusts it, or needs none of these states.
 """
@@ -16,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.storage.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, list_checkpoints, newest
 from levada.run.storage.directory import RunDirectory, RunDirectoryError
@@ -32,7 +27,7 @@ def resume(
 ) -> Checkpoint | None:
     """Load the newest valid checkpoint of a run; its `meta` is what `arrays_of` returned to `Loop.execute`.
 
-    Returns None if there is none: the run ended before the first was due, and starts anew. Nothing in the directory is
+    Returns None if there is none: the run ended before the first was due, and starts from scratch. Nothing in the directory is
     changed.
 
     Args:
@@ -48,17 +43,16 @@ def resume(
         UntrustedError: the checkpoint was not written here, and neither `fresh` nor `directory.trust` is set.
         RunDirectoryError: all checkpoints are torn or unusable.
         UnreadableError: a checkpoint has another format, or cannot be read.
-
     """
     found = newest_checkpoint(directory, replays=not fresh, check=check)
     if found is None and (torn := list_checkpoints(directory.path)):
         msg = (
-            f"{directory.shown} has {len(torn)} checkpoint(s), and none is whole; to begin anew, delete {short(torn[0].parent)}: "
-            "what was learned is lost"
+            f"{directory.shown} has {len(torn)} checkpoint(s), and none is whole; to start from scratch, delete "
+            f"{short(torn[0].parent)}: what was learned is lost"
         )
         raise RunDirectoryError(msg)
     if found is None:
-        text = f"{directory.shown} has no checkpoint: it ended before the first one was due, and begins anew"
+        text = f"{directory.shown} has no checkpoint: it ended before the first one was due, and starts from scratch"
         warnings.warn(text, CheckpointWarning, stacklevel=2)
         return None
     if not (found.is_ours or directory.trust or fresh):
@@ -90,38 +84,30 @@ def check_belongs(directory: RunDirectory, found: Checkpoint) -> None:
 
     Raises:
         CheckpointError: it belongs to another flow or seed, or was not saved by a run.
-
     """
-    own = directory.config.identity.flow_hash
-    if found.flow_hash != own:
-        msg = (
-            f"checkpoint {short(found.path)} belongs to another flow ({found.flow_hash[:12]}) than the run ({own[:12]})"
-        )
+    if (mistake := _mistake(directory.config.identity, found)) is not None:
+        msg = f"checkpoint {short(found.path)} {mistake}"
         raise CheckpointError(msg)
-    seed = directory.config.identity.seed
-    if found.meta.get("seed", seed) != seed:
-        msg = (
-            f"checkpoint {short(found.path)} belongs to a run with seed {found.meta['seed']!r}, and this one has {seed}"
-        )
-        raise CheckpointError(msg)
-    flow, counts = found.meta.get("flow"), found.meta.get("monitor")
-    if flow is None or counts is None:
-        msg = (
-            f"checkpoint {short(found.path)} lacks {'flow' if flow is None else 'monitor'!r}: it was not saved by a run"
-        )
-        raise CheckpointError(msg)
+
+
+def _mistake(run: Identity, found: Checkpoint) -> str | None:
+    if found.flow_hash != run.flow_hash:
+        return f"belongs to another flow ({found.flow_hash[:12]}) than the run ({run.flow_hash[:12]})"
+    if found.meta.get("seed", run.seed) != run.seed:
+        return f"belongs to a run with seed {found.meta['seed']!r}, and this one has {run.seed}"
+    for name in ("flow", "monitor"):
+        if found.meta.get(name) is None:
+            return f"lacks {name!r}: it was not saved by a run"
     monitor = Monitor(clock=lambda: 0.0)
     try:
-        monitor.restore(counts)
+        monitor.restore(found.meta["monitor"])
     except (TypeError, ValueError) as error:
-        msg = f"checkpoint {short(found.path)} has another 'monitor' than a run saves ({error})"
-        raise CheckpointError(msg) from error
-    if not isinstance(flow, Mapping):
-        msg = f"checkpoint {short(found.path)} has another 'flow' than a run saves"
-        raise CheckpointError(msg)
+        return f"has another 'monitor' than a run saves ({error})"
+    if not isinstance(found.meta["flow"], Mapping):
+        return "has another 'flow' than a run saves"
     if not found.step == monitor.updates == int(found.path.name):
-        msg = f"checkpoint {short(found.path)} is that of update {found.step}, and its monitor has counted {monitor.updates}"
-        raise CheckpointError(msg)
+        return f"is that of update {found.step}, and its monitor has counted {monitor.updates}"
+    return None
 
 
 def _foreign(found: Checkpoint) -> str:
@@ -129,5 +115,5 @@ def _foreign(found: Checkpoint) -> str:
     return (
         f"checkpoint {short(found.path)} was not written by you on this machine ({why}); the states of environments in it are "
         "pickles, which may execute any code.\nIf you trust its author: --trust (trust=True). Else --fresh-episodes "
-        "(fresh_episodes=True) goes on with what was learned, and begins episodes and replays anew."
+        "(fresh_episodes=True) goes on with what was learned, and starts episodes and replays over."
     )

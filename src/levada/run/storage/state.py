@@ -8,7 +8,6 @@ replays/replay/0/rows/obs
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
@@ -75,7 +74,6 @@ def unpack(arrays: Arrays, meta: Mapping[str, Any], replays: Arrays, flow: Flow 
     Raises:
         ValueError: an entry is missing, has another type or size, or does not match `flow`: the checkpoint belongs to
             something else.
-
     """
     try:
         known = msgspec.convert(meta, _Meta)
@@ -85,15 +83,15 @@ def unpack(arrays: Arrays, meta: Mapping[str, Any], replays: Arrays, flow: Flow 
         raise ValueError(msg) from error
     if flow is not None:
         _check_names(flow, known)
-    registers: dict[str, dict[int, Flat]] = defaultdict(dict)
-    for register, versions in known.registers.items():
-        for version in versions:
-            registers[register][version] = _below(arrays, f"registers/{register}/{version}/")
     return RunState(
         learners={name: _below(arrays, learner_prefix(name)) for name in known.learners},
         shards={(source, index): _below(arrays, f"shards/{source}/{index}/") for source, index in known.shards},
         generations={(source, index): count for source, index, count in known.generations},
-        registers=registers,
+        registers={
+            register: {version: _below(arrays, f"registers/{register}/{version}/") for version in versions}
+            for register, versions in known.registers.items()
+            if versions
+        },
         schedule=meta["schedule"],
         is_exact=known.is_exact,
         unsaved={(source, index): why for source, index, why in known.unsaved},
@@ -112,7 +110,6 @@ def check_fits(flow: Flow, state: RunState, seed: int, *, tables: bool) -> None:
 
     Raises:
         ValueError: it does not fit.
-
     """
     hub = Hub(flow)
     snapshot = restore_hub(hub, state)
@@ -141,8 +138,8 @@ def check_fits(flow: Flow, state: RunState, seed: int, *, tables: bool) -> None:
                     _check_arrays(f"version {version} of register {register!r}", live.weights(), old)
 
 
-def begun_anew(flow: Flow, state: RunState, why: str) -> RunState:
-    """State without those of shards and contents of replays, which start anew; learners and counts are kept."""
+def with_fresh_episodes(flow: Flow, state: RunState, why: str) -> RunState:
+    """State without those of shards and contents of replays, which start from scratch; learners and counts are kept."""
     shards = [(n.name, index) for n in flow.nodes.values() if n.kind == "source" for index in range(n.shards)]
     generations = {key: state.generations.get(key, 0) + (key not in state.unsaved) for key in shards}
     return replace(
@@ -156,7 +153,6 @@ def check_numbers(what: str, arrays: Arrays) -> None:
 
     Raises:
         ValueError: there is such a value.
-
     """
     for name, array in arrays.items():
         if array.dtype.kind in "fc" and bool((np.isnan(array) | (array == np.inf)).any()):

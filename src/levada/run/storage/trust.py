@@ -51,7 +51,6 @@ def key_path() -> Path:
 
     Raises:
         RuntimeError: there is no home directory.
-
     """
     given = os.environ.get("XDG_STATE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
@@ -85,9 +84,8 @@ def _read(path: Path) -> bytes:
         if found.st_uid != os.geteuid():
             raise NotAFileError(errno.EPERM, "it belongs to another user", os.fspath(path))
         if found.st_mode & 0o077:
-            raise NotAFileError(
-                errno.EPERM, f"others may read or write it; delete it, or `chmod 600 {path}`", os.fspath(path)
-            )
+            why = f"others may read or write it; delete it, or `chmod 600 {path}`"
+            raise NotAFileError(errno.EPERM, why, os.fspath(path))
         key = os.read(descriptor, KEY_BYTES + 1)
     finally:
         os.close(descriptor)

@@ -35,7 +35,6 @@ class Processes:
 
     Raises:
         DeploymentError: a setting is invalid.
-
     """
 
     workers: int | None = None
@@ -77,16 +76,11 @@ class Processes:
         preload(type(node.work).__module__ for node in flow.nodes.values() if node.kind == "source")
         if self.learner == "worker":
             return RemoteRun(
-                flow,
-                replace(self, learner="main"),
-                max_restarts=self.max_restarts,
-                hang_timeout_s=self.hang_timeout_s,
-                **options,
-            )
-        forwards = self.replays == "worker"
-        tables = (
-            TableProcesses(max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s) if forwards else None
-        )
+                flow, replace(self, learner="main"), max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s, **options
+            )  # fmt: skip
+        tables = None
+        if forwards := self.replays == "worker":
+            tables = TableProcesses(max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s)
         return FlowRun(
             flow, SharedMemoryTransport(self.threads, self.inference, forwards=forwards),
             num_workers=useful_workers(flow, self.workers), max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,

@@ -27,14 +27,12 @@ def check_start(flow: Flow) -> None:
 
     Raises:
         DeploymentError: the run starts outside of the guard, a node's work is defined below it, or TMPDIR is too long.
-
     """
     check_temporary_directory()
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    if str(getattr(getattr(main, "__spec__", None), "name", "")).endswith(
-        "__main__"
-    ):  # `python -m package`: not imported again
+    spec = getattr(main, "__spec__", None)
+    if str(getattr(spec, "name", "")).endswith("__main__"):  # `python -m package`: not imported again
         return
     if file is not None and not Path(file).exists():
         msg = (
@@ -81,10 +79,8 @@ def _is_guarded(tree: ast.Module, line: int) -> bool:
     """Whether a condition precedes a line; which condition is up to the user."""
     if any(_is_guard(statement) and statement.lineno < line for statement in tree.body):
         return True
-    found = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return bool(found)
+    ifs = (node for node in ast.walk(tree) if isinstance(node, ast.If))
+    return any(node.lineno <= line <= (node.end_lineno or 0) for node in ifs)
 
 
 def _is_guard(statement: ast.stmt) -> bool:

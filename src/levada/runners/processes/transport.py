@@ -25,14 +25,7 @@ class SharedMemoryTransport:
     """Executes shards in worker processes."""
 
     def __init__(self, num_threads: int, inference: Inference = "sampler", *, forwards: bool = False) -> None:
-        """Prepare.
-
-        Args:
-            num_threads: threads of each worker, for linear algebra.
-            inference: where actions are computed.
-            forwards: whether tables are in other processes, so that their items are only forwarded.
-
-        """
+        """`num_threads`: threads of each worker; `forwards`: tables are in other processes, and items are only forwarded."""
         self._num_threads = num_threads
         self._where = inference
         self._forwards = forwards
@@ -55,10 +48,8 @@ class SharedMemoryTransport:
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerProcess:
         """Start a worker."""
         inference = None if self._inference is None else self._inference.connect()
-        replays = (
-            frozenset(name for names in self._plan.stores.values() for name in names) if self._forwards else frozenset()
-        )
-        worker = WorkerProcess(self._plan, self._num_threads, shards, self._rings, inference, replays)
+        stored = {name for names in self._plan.stores.values() for name in names} if self._forwards else ()
+        worker = WorkerProcess(self._plan, self._num_threads, shards, self._rings, inference, frozenset(stored))
         self._workers.append(worker)
         self._selector.register(worker.wire, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
@@ -95,7 +86,7 @@ class SharedMemoryTransport:
                     is_over = True
                 if is_over:
                     self._forget(worker)
-                    worker.join()
+                    worker.end()
                     events.append((worker, WorkerEnded(worker.how_it_ended, worker.exitcode == 1)))
         return events
 
@@ -129,7 +120,7 @@ class SharedMemoryTransport:
 
     def _kill_all(self) -> None:
         while self._workers:
-            self._workers.pop().join(patience_s=0.0)
+            self._workers.pop().end(patience_s=0.0)
 
     def _push(self, worker: WorkerProcess) -> None:
         """Send as much as there is room for. If anything is left, the selector reports when there is room again."""

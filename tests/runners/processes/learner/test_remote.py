@@ -78,7 +78,7 @@ def test_what_was_not_saved_when_a_learner_is_killed_is_told(replays, caplog):
                 os.kill(run.learner_pid, signal.SIGKILL)
             if report.firing == 9:
                 break
-    text = "the replay replay is filled anew (contents of replays are not saved unless that is asked for)"
+    text = "the replay replay is refilled (contents of replays are not saved unless that is asked for)"
     told = [message for message in caplog.messages if message.startswith(text)]
     if replays:
         assert report.values["w"] == end(flow, Inline(), 9)[0]

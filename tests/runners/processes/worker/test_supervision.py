@@ -67,7 +67,7 @@ def test_a_shard_that_begins_anew_after_some_kills_in_a_row_is_told(caplog):
         f"numbers 1: the worker ended by SIGKILL; it is made again (failure {count} of 3 in a row)" for count in (1, 2)
     ]
     assert anew == (
-        "numbers 1: the worker ended by SIGKILL; it did not get on from its last state in 2 attempts: episodes begin anew, with "
+        "numbers 1: the worker ended by SIGKILL; it did not get on from its last state in 2 attempts: episodes start over, with "
         "other random numbers, and the result is not that of an undisturbed run (failure 3 of 3 in a row)"
     )
 
@@ -82,7 +82,7 @@ def test_a_shard_whose_state_cannot_be_restored_begins_anew_and_is_told(caplog, 
     assert [(each.shard, each.starts_from_scratch) for each in failures.seen] == [(1, False), (1, True)]
     assert monitor.num_started_from_scratch == 1
     assert (
-        f"numbers 1: {said}: episodes begin anew, with other random numbers, and the result is not that of an "
+        f"numbers 1: {said}: episodes start over, with other random numbers, and the result is not that of an "
         "undisturbed run" in caplog.messages
     )
     for where in (Inline(), Processes(workers=2), Processes(workers=2, learner="worker")):

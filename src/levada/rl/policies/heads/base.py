@@ -17,9 +17,8 @@ from levada.rl.data.spaces import Array, SpaceError
 
 
 class ActionHead(ABC):
-    """Head of one kind of action space: its distribution for the learner, its sampling for the actors.
-
-    `action_head` makes it; it holds no parameters. B is the number of environments, N any number of rows.
+    """Head of one kind of action space, without parameters: its distribution for the learner, its sampling for the actors. B
+    is the number of environments, N any number of rows.
     """
 
     space: Space[Any]
@@ -39,14 +38,10 @@ class ActionHead(ABC):
 
     @abstractmethod
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        """Sample the actions ``[B, ...]`` from `params` ``[B, row_size]`` with one step's noise.
+        """Sample the actions ``[B, ...]`` from `params` ``[B, row_size]`` with `noise_t`, one step of the result of `draw`.
 
-        Args:
-            params: parameters, float32.
-            noise_t: one step of the result of `draw`.
-            mask: ``[B, num_params]``, nonzero where an action is allowed.
-            out: output array for the actions, C-contiguous and of the stored dtype, for example a row of the rollout.
-
+        `mask` ``[B, num_params]`` is nonzero where an action is allowed. `out` is C-contiguous and of the stored dtype, for
+        example a row of the rollout.
         """
 
     @abstractmethod
@@ -60,8 +55,7 @@ class ActionHead(ABC):
 
 def softplus(x: Array) -> Array:
     """Compute log(1 + exp(x)) without overflow."""
-    result: Array = np.logaddexp(x, np.float32(0.0))
-    return result
+    return np.logaddexp(x, np.float32(0.0))
 
 
 def refuse_mask(space: Space[Any], mask: object) -> None:

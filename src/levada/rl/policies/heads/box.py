@@ -40,18 +40,15 @@ class BoxHead(ActionHead):
         self.row_size: int = 2 * self._size
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Return the distribution of actions for `params`."""
         refuse_mask(self.space, mask)
         mean, log_std = params[..., : self._size], params[..., self._size :]
         base = self._base(mean, log_std)
         return base if len(self._shape) == 1 else _Shaped(base, self._shape)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        """Draw the noise of a rollout."""
         return rng.standard_normal((num_steps, num_envs, self._size), dtype=np.float32)
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        """Sample actions."""
         refuse_mask(self.space, mask)
         if out is None:
             out = np.empty((len(params), *self._shape), np.float32)
@@ -64,14 +61,12 @@ class BoxHead(ActionHead):
         return out
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the most likely actions."""
         refuse_mask(self.space, mask)
         action = params[:, : self._size].copy()
         self._squash(action)
         return action.reshape(len(params), *self._shape)
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Return the log-probabilities of actions."""
         refuse_mask(self.space, mask)
         total: Array = self._density(params, action.reshape(len(action), -1)).sum(axis=1)
         return total
@@ -153,11 +148,9 @@ class _Shaped:
         self._base, self._shape = base, shape
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Sample actions."""
         return self._to_space(self._base.sample(generator))
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-probabilities of actions."""
         batch = action.shape[: action.dim() - len(self._shape)]
         return self._base.log_prob(action.reshape(*batch, math.prod(self._shape)))
 
@@ -165,7 +158,6 @@ class _Shaped:
         return self._base.entropy()
 
     def mode(self) -> Tensor:
-        """Return the most likely actions."""
         return self._to_space(self._base.mode())
 
     def kl(self, other: _Shaped) -> Tensor:

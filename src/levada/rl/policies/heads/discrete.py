@@ -32,29 +32,22 @@ class DiscreteHead(ActionHead):
         self.row_size: int = self.num_params
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Return the distribution of actions for `params`."""
         return Categorical(params, mask)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        """Draw the noise of a rollout."""
         return _gumbel(rng, (num_steps, num_envs, self.num_params))
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        """Sample actions."""
         scores = (params if mask is None else _masked(params, mask)) + noise_t
-        action: Array = scores.argmax(axis=1, out=out)
-        return action
+        return scores.argmax(axis=1, out=out)
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the most likely actions."""
         action: Array = (params if mask is None else _masked(params, mask)).argmax(axis=1)
         return action
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Return the log-probabilities of actions."""
         log_probs = _log_softmax(params if mask is None else _masked(params, mask))
-        chosen: Array = np.take_along_axis(log_probs, action[:, None], axis=1)[:, 0]
-        return chosen
+        return np.take_along_axis(log_probs, action[:, None], axis=1)[:, 0]
 
 
 @final
@@ -73,27 +66,21 @@ class MultiDiscreteHead(ActionHead):
         self._index = np.where(self._padding, 0, offsets[:, None] + rank)
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Return the distribution of actions for `params`."""
         return MultiCategorical(params, self._sizes, mask)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        """Draw the noise of a rollout."""
         noise = _gumbel(rng, (num_steps, num_envs, *self._padding.shape))
         noise[..., self._padding] = -np.inf
         return noise
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        """Sample actions."""
-        action: Array = (self._by_set(params, mask) + noise_t).argmax(axis=2, out=out)
-        return action
+        return (self._by_set(params, mask) + noise_t).argmax(axis=2, out=out)
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the most likely actions."""
         action: Array = np.where(self._padding, -np.inf, self._by_set(params, mask)).argmax(axis=2)
         return action
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Return the log-probabilities of actions."""
         log_probs = _log_softmax(np.where(self._padding, np.float32(-np.inf), self._by_set(params, mask)))
         total: Array = np.take_along_axis(log_probs, action[..., None], axis=2)[..., 0].sum(axis=1)
         return total
@@ -113,18 +100,15 @@ class MultiBinaryHead(ActionHead):
         self.row_size: int = self.num_params
 
     def distribution(self, params: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Return the distribution of actions for `params`."""
         refuse_mask(self.space, mask)
         return Bernoulli(params)
 
     def draw(self, rng: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        """Draw the noise of a rollout."""
         # The logistic distribution's inverse is the sigmoid: 1 where logit > noise.
         uniform = np.maximum(rng.random((num_steps, num_envs, self.num_params)), np.finfo(np.float64).tiny)
         return (np.log(uniform) - np.log1p(-uniform)).astype(np.float32)
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        """Sample actions."""
         refuse_mask(self.space, mask)
         if out is None:
             out = np.empty(params.shape, np.int8)
@@ -132,22 +116,19 @@ class MultiBinaryHead(ActionHead):
         return out
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the most likely actions."""
         refuse_mask(self.space, mask)
         return (params > 0).astype(np.int8)
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Return the log-probabilities of actions."""
         refuse_mask(self.space, mask)
         total: Array = -softplus(np.where(action, -params, params)).sum(axis=1)
         return total
 
 
 def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Draw standard Gumbel noise, so that the argmax of logits + noise follows the softmax of the logits.
-
-    Source: Gumbel 1954, Statistical theory of extreme values, as the Gumbel-max trick. The noise is minus the logarithm of an
-    exponential random number, drawn in double precision because single precision cannot represent the rarest actions.
+    """Draw standard Gumbel noise, so that the argmax of logits + noise follows the softmax of the logits (Gumbel 1954,
+    Statistical theory of extreme values). It is minus the logarithm of an exponential number in double precision: single
+    precision cannot represent the rarest actions.
     """
     noise = np.maximum(rng.standard_exponential(shape), np.finfo(np.float64).tiny)
     return np.negative(np.log(noise, out=noise), out=noise).astype(np.float32)

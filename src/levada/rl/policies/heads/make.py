@@ -6,8 +6,8 @@
     MultiBinary      n binary values                n logits                     int8 [..., n]
     Box              real values                    mean and log_std of each     float32 [..., *shape]
 
-The learner asks a head for a `Distribution` of tensors. A sampler, which acts many thousand times a second on small batches,
-uses NumPy: it draws all noise of a rollout in one call, and each action then costs a sum and an argmax.
+The learner asks a head for a `Distribution` of tensors. A sampler, which acts on small batches, uses NumPy: it draws all noise
+of a rollout in one call, and each action then costs a sum and an argmax.
 
     >>> import numpy as np
     >>> head = action_head(spaces.Discrete(3))
@@ -16,9 +16,8 @@ uses NumPy: it draws all noise of a rollout in one call, and each action then co
     >>> head.sample(params, noise[0]), head.mode(params)
     (array([0, 2]), array([0, 2]))
 
-Both sides follow the same distribution, which the tests compare. Actions belong to the canonical space (see
-`levada.rl.data.spaces`): they count from 0. Actions of a Box without `tanh_squash` are stored as sampled and may exceed the
-bounds; the environment's adapter clips them.
+Actions belong to the canonical space (see `levada.rl.data.spaces`). Those of a Box without `tanh_squash` are stored as sampled
+and may exceed the bounds; the environment's adapter clips them.
 """
 
 from __future__ import annotations
@@ -36,19 +35,13 @@ __all__ = ["ActionHead", "action_head"]
 
 
 def action_head(space: Space[Any], tanh_squash: bool = False, state_dependent_std: bool = False) -> ActionHead:
-    """Make the head of an action space.
+    """Make the head of an action space, or raise SpaceError.
 
-    Args:
-        space: Discrete, MultiDiscrete, MultiBinary or a float Box.
-        tanh_squash: squash a Box's actions with tanh and scale them to its bounds, instead of clipping them.
-        state_dependent_std: the network outputs the log_std of a squashed Box; otherwise it is a separate parameter.
-
-    Raises:
-        SpaceError: the space is not supported, or cannot be squashed.
+    `tanh_squash`: squash a Box's actions with tanh and scale them to its bounds, instead of clipping them.
+    `state_dependent_std`: the network outputs the log_std of a squashed Box; otherwise it is a separate parameter.
 
     >>> action_head(spaces.MultiDiscrete([2, 3])).num_params
     5
-
     """
     check_action_space(space)
     space = canonical_action_space(space)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from levada.flow.errors import LevadaInternalError
-from levada.runners.processes.inference.messages import Call, Exchange, FromServer, Missing, Model, Refused
+from levada.runners.processes.inference.messages import Answer, Call, Exchange, FromServer, Model, Refused
 from levada.runners.processes.ipc.wire import Wire
 
 GONE = 4
@@ -39,21 +39,18 @@ class InferenceClient:
     def call(self, model: int, method: str, register: str, args: tuple[Any, ...]) -> Any:
         """Call a method with the weights that were last loaded."""
         version, weights = self.known[register]
-        answer, found = self._ask(model, method, register, version, (args, None))
-        if isinstance(answer, Missing):
-            answer, found = self._ask(model, method, register, version, (args, weights))
-        if isinstance(answer, Refused):
-            raise answer.error
-        return found
-
-    def _ask(self, model: int, method: str, register: str, version: int, value: Any) -> tuple[FromServer, Any]:
-        parcel, descriptors = self._exchange.pack(value)
-        try:
-            self._wire.send(Call(model, method, register, version, parcel), descriptors)
-            [(answer, received)] = self._wire.receive()
-        except (EOFError, ConnectionError):
-            _end()
-        return answer, self._exchange.unpack(answer.parcel, received)
+        for value in ((args, None), (args, weights)):
+            parcel, descriptors = self._exchange.pack(value)
+            try:
+                self._wire.send(Call(model, method, register, version, parcel), descriptors)
+                [(answer, received)] = self._wire.receive()
+            except (EOFError, ConnectionError):
+                _end()
+            if isinstance(answer, Refused):
+                raise answer.error
+            if isinstance(answer, Answer):
+                return self._exchange.unpack(answer.parcel, received)
+        raise LevadaInternalError("the server misses weights that it was sent")
 
 
 def _end() -> NoReturn:

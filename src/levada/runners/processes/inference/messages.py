@@ -78,16 +78,13 @@ class Answer(Struct, frozen=True, tag=True):
 
 
 class Missing(Struct, frozen=True, tag=True):
-    """The weights of a call are no longer available: send them too. The parcel is empty."""
-
-    parcel: Parcel
+    """The weights of a call are no longer available: send them too."""
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The error that a call raised, with its traceback. The parcel is empty."""
+    """The error that a call raised, with its traceback."""
 
     error: BaseException
-    parcel: Parcel
 
 
 class Rings(Struct, frozen=True, tag=True):

@@ -6,9 +6,9 @@ import pickle
 import selectors
 import socket
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -22,7 +22,6 @@ from levada.runners.processes.inference.messages import (
     FromServer,
     Missing,
     Model,
-    Parcel,
     Ping,
     Pong,
     Refused,
@@ -59,13 +58,7 @@ class InferenceServer:
     """Answers the calls of all samplers. It sleeps while there are none."""
 
     def __init__(self, control: socket.socket, *, is_batched: bool) -> None:
-        """Prepare.
-
-        Args:
-            control: socket on which the run announces new connections and its end.
-            is_batched: whether calls that wait at the same time are computed together.
-
-        """
+        """`control` announces connections and the end; `is_batched`: calls that wait at the same time are computed together."""
         self._control = Wire(control, ToControl)
         self._is_batched = is_batched
         self._selector = selectors.DefaultSelector()
@@ -142,21 +135,22 @@ class InferenceServer:
             model = self._model(first.factory, first.call.register, first.call.version, weights)
             if model is None:
                 for one in group:
-                    _send(one.connection, Missing, None)
+                    _send(one.connection, Missing())
                 return
             call = getattr(model, first.call.method)
             if len(group) == 1:
-                _send(first.connection, Answer, call(*first.args))
-                return
-            found = call(*_concatenate([one.args for one in group]))
-            ends = list(accumulate(_num_rows(one.args) for one in group))
-            answers = [_rows(found, start, end) for start, end in pairwise([0, *ends])]
-        except Exception as error:
+                answers = [call(*first.args)]
+            else:
+                found = call(*_concatenate([one.args for one in group]))
+                ends = list(accumulate(_num_rows(one.args) for one in group))
+                answers = [_rows(found, start, end) for start, end in pairwise([0, *ends])]
+            parcels = [one.connection.exchange.pack(answer) for one, answer in zip(group, answers, strict=True)]
+        except Exception as error:  # of the model, which is the user's code; the samplers raise it
             for one in group:
-                _send(one.connection, partial(Refused, error), None)
+                _send(one.connection, Refused(error))
             return
-        for one, answer in zip(group, answers, strict=True):
-            _send(one.connection, Answer, answer)
+        for one, (parcel, descriptors) in zip(group, parcels, strict=True):
+            _send(one.connection, Answer(parcel), descriptors)
 
     def _model(self, factory: bytes, register: str, version: int, weights: Any) -> Any:
         """Return the model with these weights. None: the weights are not available."""
@@ -174,12 +168,9 @@ class InferenceServer:
         return loaded[register, version]
 
 
-def _send(connection: _Connection, kind: Callable[[Parcel], FromServer], value: Any) -> None:
-    parcel, descriptors = connection.exchange.pack(value)
-    try:
-        connection.wire.send(kind(parcel), descriptors)
-    except ConnectionError:  # a sampler has ended meanwhile: the selector will report it
-        return
+def _send(connection: _Connection, message: FromServer, descriptors: Sequence[int] = ()) -> None:
+    with suppress(ConnectionError):  # a sampler has ended meanwhile: the selector will report it
+        connection.wire.send(message, descriptors)
 
 
 def _concatenate(nests: Sequence[Any]) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import reduction
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
@@ -54,7 +54,6 @@ class Child:
 
         Raises:
             Exception: `args` cannot be pickled.
-
         """
         self.exitcode: int | None = None
         """Exit code once it has ended, if known."""
@@ -106,9 +105,7 @@ class Child:
         self.sentinel = -1
 
     def _has_ended(self, patience_s: float) -> bool:
-        ended = select.poll()
-        ended.register(self.sentinel, select.POLLIN)
-        return bool(ended.poll(1000.0 * patience_s))
+        return bool(wait([self.sentinel], patience_s))
 
     def _watch(self) -> int:
         """Return a descriptor for its end: from the kernel if possible, since the forkserver may end earlier."""

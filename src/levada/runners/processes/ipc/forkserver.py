@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-import select
 import shutil
 import signal
 import tempfile
@@ -17,6 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker, spawn, util
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,7 +45,6 @@ def check_temporary_directory() -> None:
 
     Raises:
         DeploymentError: its name is too long.
-
     """
     place = tempfile.gettempdir()
     if len(os.fsencode(place)) > LONGEST_TMPDIR:
@@ -71,7 +70,6 @@ def prepare() -> None:
 
     Raises:
         RuntimeError: this process is itself being started, and is importing the script that calls this.
-
     """
     spawn._check_not_importing_main()  # type: ignore[attr-defined]  # before writing anything that would not be removed
     CONTEXT.set_forkserver_preload(_preloaded)
@@ -125,9 +123,7 @@ def await_end(patience_s: float) -> None:
     except (AttributeError, OSError):  # not Linux, or not permitted; or it has already ended
         return
     if process >= 0:
-        ended = select.poll()
-        ended.register(process, select.POLLIN)
-        ended.poll(1000.0 * patience_s)
+        wait([process], patience_s)
         os.close(process)
 
 
@@ -175,9 +171,8 @@ def _remove(folder: str, parent: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-if (
-    _known := os.environ.pop(_FOLDER, None)
-) is not None:  # this is the forkserver: it ends after all processes it serves
+# this is the forkserver: it ends after all processes it serves
+if (_known := os.environ.pop(_FOLDER, None)) is not None:
     os.dup2(2, 1)  # stdout belongs to the main process: output of user code in the children goes to stderr
     _shield = _Shield()
     _parent, _space, _folder = _known.partition(" ")  # the parent may already have been killed

@@ -65,7 +65,6 @@ def pack(value: Any, arena: Arena) -> Packet:
     Raises:
         NoRoomError: the arena is too small.
         pickle.PicklingError, TypeError, AttributeError: the value cannot cross processes.
-
     """
     found: list[pickle.PickleBuffer] = []
     stream = BytesIO()

@@ -127,6 +127,5 @@ class Arena:
 def _address_of(data: memoryview) -> int:
     if data.readonly:
         return int(np.frombuffer(data, np.uint8).ctypes.data)
-    return ctypes.addressof(
-        ctypes.c_char.from_buffer(data)
-    )  # takes a sixth of the time, but only works for writable memory
+    # this takes a sixth of the time, but only works for writable memory
+    return ctypes.addressof(ctypes.c_char.from_buffer(data))

@@ -89,7 +89,6 @@ class Ring:
 
         Raises:
             WeightsGrownError: the weights are more than twice as large as the first ones.
-
         """
         index = self._num_written % self.place.num_slots
         self._num_written += 1

@@ -56,7 +56,11 @@ def _from_bytes(kind: type, packed: bytes) -> Any:
 
 
 class Wire:
-    """One end of a connection between two processes."""
+    """One end of a connection between two processes.
+
+    Raises:
+        BrokenPipeError, ConnectionResetError: from methods that send: the other process is gone.
+    """
 
     def __init__(self, end: socket.socket, message: Any) -> None:
         """`message`: type of the received messages, possibly a union of tagged structs."""
@@ -72,33 +76,18 @@ class Wire:
         return self._socket.fileno()
 
     def send(self, message: Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; sleeps while there is no room for it. The descriptors are duplicated in transit, and closed here.
-
-        Raises:
-            BrokenPipeError, ConnectionResetError: the other process is gone.
-
-        """
+        """Send a message; sleeps while there is no room for it. The descriptors are duplicated in transit, and closed here."""
         self._posted.append((self._pack(message, descriptors), descriptors))
         while self._posted:
             self._push()
 
     def post(self, message: Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send as much of a message as there is room for. The rest is sent by `push`.
-
-        Raises:
-            BrokenPipeError, ConnectionResetError: the other process is gone.
-
-        """
+        """Send as much of a message as there is room for. The rest is sent by `push`."""
         self._posted.append((self._pack(message, descriptors), descriptors))
         self.push()
 
     def push(self) -> None:
-        """Send as much of the posted messages as there is room for.
-
-        Raises:
-            BrokenPipeError, ConnectionResetError: the other process is gone.
-
-        """
+        """Send as much of the posted messages as there is room for."""
         with suppress(BlockingIOError):
             while self._posted:
                 self._push(socket.MSG_DONTWAIT)
@@ -114,7 +103,6 @@ class Wire:
         Raises:
             EOFError: the other process is gone, or has closed its end.
             OSError: this process has reached its limit of descriptors.
-
         """
         while True:
             messages = self._receive(0)
@@ -126,7 +114,6 @@ class Wire:
 
         Raises:
             EOFError: the other process is gone, or has closed its end.
-
         """
         try:
             return self._receive(socket.MSG_DONTWAIT)

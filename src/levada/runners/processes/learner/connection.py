@@ -41,7 +41,6 @@ class Line:
         Raises:
             GoneError: the other side is gone.
             Exception: the message cannot be pickled.
-
         """
         data = ForkingPickler.dumps(message)
         try:
@@ -54,7 +53,6 @@ class Line:
 
         Raises:
             GoneError: the other side is gone, and there are no more messages.
-
         """
         try:
             data = self._connection.recv_bytes()

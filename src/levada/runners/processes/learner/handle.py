@@ -112,10 +112,7 @@ class RemoteRun:
         return found
 
     def save(self, replays: bool = True) -> RunState:
-        """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
-
-        `replays`: include their contents. Otherwise they are filled again after resuming.
-        """
+        """Return a state to resume from; see `levada.flow.Run.save`."""
         state: RunState = self._ask("save", replays)
         self._state, self._num_since, self._is_told = state, 0, False
         return state
@@ -163,7 +160,6 @@ class RemoteRun:
         Raises:
             GoneError: it has ended.
             Exception: whatever opening raises.
-
         """
         self._is_busy = self._has_opened = False
         here, there = multiprocessing.Pipe()
@@ -216,20 +212,18 @@ class RemoteRun:
         if self._state is None or self._is_told:
             return
         self._is_told = True
-        lost: list[Failed | Emptied] = [
-            Failed(source, index, why, starts_from_scratch=True) for (source, index), why in self._state.unsaved.items()
-        ]
-        for replay in self._state.unsaved_replays:
+        lost: list[Failed | Emptied] = []
+        parts = []
+        for (source, index), why in self._state.unsaved.items():
+            lost.append(Failed(source, index, why, starts_from_scratch=True))
+            parts.append(f"episodes start over in {source} {index} ({why})")
+        for replay, why in self._state.unsaved_replays.items():
             held, most = self._state.schedule["replays"][replay]["held"], self.flow.replays[replay].capacity_per_table
             lost += [Emptied(replay, table, min(num, most)) for table, num in enumerate(held) if num]
-        if not lost:
-            return
-        parts = [
-            f"episodes begin anew in {source} {index} ({why})" for (source, index), why in self._state.unsaved.items()
-        ]
-        parts += [f"the replay {replay} is filled anew ({why})" for replay, why in self._state.unsaved_replays.items()]
-        log.warning("%s: the result is not that of an undisturbed run", ", ".join(parts))
-        self._show(lost)
+            parts.append(f"the replay {replay} is refilled ({why})")
+        if lost:
+            log.warning("%s: the result is not that of an undisturbed run", ", ".join(parts))
+            self._show(lost)
 
     def _show(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -288,7 +282,6 @@ class RemoteRun:
 
         Raises:
             GoneError: it has ended, or was killed because there were no signs of life.
-
         """
         either: list[Any] = [self._line, self._child.sentinel]
         is_patient = False

@@ -125,13 +125,7 @@ def execute(
 ) -> None:
     """Run the process.
 
-    Args:
-        connection: connection to the main process.
-        open_run: opens the run, given instruments and state.
-        state: saved state to resume from.
-        threads: number of threads of each multi-threaded library, by its file.
-        hang_timeout_s: time within which signs of life are expected.
-
+    `open_run` opens the run from instruments and state; `threads`: their number in each multi-threaded library, by its file.
     """
     _set_num_threads(threads)
     line, collector = Line(connection), _Collector()

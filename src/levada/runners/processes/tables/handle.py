@@ -7,7 +7,7 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from levada.flow.protocols import Table
 from levada.flow.state import Arrays
-from levada.runners.processes.inference.messages import Exchange
+from levada.runners.processes.inference.messages import Exchange, Parcel
 from levada.runners.processes.ipc.child import Child
 from levada.runners.processes.ipc.forkserver import prepare
 from levada.runners.processes.ipc.packet import NoRoomError, Packet, pack
@@ -67,7 +67,6 @@ class TableProcesses:
 
         Raises:
             WorkerError: one has ended too often without any draw from it.
-
         """
         lost = [table for table in self._tables if table.how_it_ended]
         for table in lost:
@@ -75,7 +74,7 @@ class TableProcesses:
             if table.num_failures > self._max_restarts:
                 msg = f"{who} ended {table.num_failures} times in a row, now {table.how_it_ended}"
                 raise WorkerError(msg)
-            log.warning("%s ended %s; what it held is lost, and it is filled anew", who, table.how_it_ended)
+            log.warning("%s ended %s; its contents are lost, and it is refilled", who, table.how_it_ended)
             table.start()
         return [table.recipe for table in lost]
 
@@ -140,18 +139,15 @@ class RemoteTable:
             message = Insert(origin.number, item.slot, segment, origin.size_of(segment), item.packet)
             self._tell(message, descriptors)
         else:
-            parcel, descriptors = self._exchange.pack(item)
-            self._tell(Put(parcel), descriptors)
+            self._tell_of(Put, item)
 
     def sample(self, size: int, minibatch_size: int) -> tuple[Sequence[Any], Any]:
         """Draw entries, and wait for them.
 
         Raises:
             TableLostError: the process has ended.
-
         """
-        parcel, descriptors = self._exchange.pack((size, minibatch_size))
-        self._tell(Draw(parcel), descriptors)
+        self._tell_of(Draw, (size, minibatch_size))
         drawn, descriptors = self._answer(Drawn)
         batch, entries = self._exchange.unpack(drawn.parcel, descriptors)
         self.num_failures = 0
@@ -161,8 +157,7 @@ class RemoteTable:
         """Set new priorities of drawn entries, unless they are lost."""
         generation, drawn = entries
         if generation == self._generation and not self.how_it_ended:
-            parcel, descriptors = self._exchange.pack((drawn, np.asarray(priorities)))
-            self._tell(Reprioritize(parcel), descriptors)
+            self._tell_of(Reprioritize, (drawn, np.asarray(priorities)))
 
     def state_dict(self) -> Arrays:
         """Return the contents, as views that later inserts modify.
@@ -170,7 +165,6 @@ class RemoteTable:
         Raises:
             NotSavedError: the table cannot be saved.
             TableLostError: the process has ended.
-
         """
         self._tell(Hold())
         held, descriptors = self._answer(Held)
@@ -196,6 +190,10 @@ class RemoteTable:
         self._exchange, self._shown = Exchange(), ShownMemory()
 
     # ---- internals
+
+    def _tell_of(self, kind: Callable[[Parcel], ToTable], value: Any) -> None:
+        parcel, descriptors = self._exchange.pack(value)
+        self._tell(kind(parcel), descriptors)
 
     def _tell(self, message: ToTable, descriptors: Sequence[int] = ()) -> None:
         """Send a message; the descriptors are closed here. If the process has ended, that is recorded for `lost`."""

@@ -27,7 +27,7 @@ from levada.runners.transport import Plan, TicketDone, WorkerEvent
 from levada.schedule import Closed, Ticket
 
 
-class WorkerProcess:
+class WorkerProcess(Child):
     """A worker process."""
 
     def __init__(
@@ -49,24 +49,21 @@ class WorkerProcess:
             inference: the worker's end of a socket to the inference server, closed here. None: inference runs in the
                 worker.
             forwarded: replays whose tables are in other processes.
-
         """
         self.shards: tuple[Shard, ...] = tuple(shard for shard, _ in shards)
         here, there = socket.socketpair()
         self.wire: Wire = Wire(here, FromWorker)
-        self._slots = Slots(self._free)
+        self._freed: list[int] = []
+        self._slots = Slots(self._freed.append)
         self._forwarded = forwarded
         self._origin = Origin()
-        self._freed: list[int] = []
         self._tickets: list[tuple[Ticket, bool]] = []
-        self._at_exit = util.Finalize(
-            self, self.wire.close, exitpriority=1
-        )  # otherwise this process would wait for the worker
+        # otherwise this process would wait for the worker
+        self._at_exit = util.Finalize(self, self.wire.close, exitpriority=1)
         with there, inference or nullcontext():  # not a daemon: environments may start their own processes
-            self._child = Child(
-                work, (there, inference), (plan, num_threads, shards), name="worker", num_threads=num_threads
-            )
-        if not self._child.has_started:
+            args = (plan, num_threads, shards)
+            super().__init__(work, (there, inference), args, name="worker", num_threads=num_threads)
+        if not self.has_started:
             here.shutdown(socket.SHUT_RDWR)
         places = {register: ring.place for register, ring in rings.items()}
         with suppress(ConnectionError):  # it could not even start: its end will be noticed
@@ -85,7 +82,6 @@ class WorkerProcess:
 
         Raises:
             ConnectionError: the process is gone.
-
         """
         if self._freed:
             self.wire.post(Free(take_all(self._freed)))
@@ -98,7 +94,6 @@ class WorkerProcess:
 
         Raises:
             EOFError, ConnectionError: the process is gone, and there are no more messages.
-
         """
         events: list[WorkerEvent] = []
         message: FromWorker
@@ -134,35 +129,8 @@ class WorkerProcess:
         with suppress(ConnectionError):
             self.wire.post(Stop())
 
-    def kill(self, why: str) -> None:
-        """Kill it at once. Its end is noticed like that of any worker."""
-        self._child.kill(why)
-
-    def join(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until it has ended; kill it if that takes too long."""
-        self._child.end(patience_s)
+    def end(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until it has ended; kill it if that takes too long. Release what it had."""
+        super().end(patience_s)
         self._slots.close()
         self._at_exit()  # closes the wire
-
-    @property
-    def sentinel(self) -> int:
-        """Descriptor for selectors: readable once the process has ended, even if its children are still running."""
-        return self._child.sentinel
-
-    @property
-    def how_it_ended(self) -> str:
-        """How it ended, in words."""
-        return self._child.how_it_ended
-
-    @property
-    def exitcode(self) -> int | None:
-        """Exit code once it has ended, if known."""
-        return self._child.exitcode
-
-    @property
-    def pid(self) -> int | None:
-        """Process id. None: it could not be started."""
-        return self._child.pid
-
-    def _free(self, number: int) -> None:
-        self._freed.append(number)
