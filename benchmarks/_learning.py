@@ -8,7 +8,8 @@ from typing import NamedTuple
 from rich.table import Table
 
 from levada.algorithms.algorithm import Algorithm
-from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.acting.evaluation import evaluate
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.runners.inline import Inline

@@ -463,11 +463,11 @@ def test_learning_has_the_same_threads_wherever_it_runs(monkeypatch, algorithm, 
     """Small or large, inline or beside workers, on few cores or many: the number of threads has a say in the bits."""
     taken = []
 
-    def carry_out(*args, options, **kwargs):
-        taken.append(options.threads)
+    def execute(job):
+        taken.append(job.options.threads)
         raise RuntimeError("that is all")
 
-    monkeypatch.setattr(sys.modules["levada.api.train"], "carry_out", carry_out)
+    monkeypatch.setattr("levada.api.run.Job.execute", execute)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     with pytest.raises(RuntimeError, match="that is all"):
         levada.train(algorithm, "Pendulum-v1", on=on, display="quiet")

@@ -56,6 +56,14 @@ def test_help_of_the_command_line_loads_no_torch(command):
     }
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
+def test_a_run_with_defaults_does_not_load_the_compiler_of_torch(algorithm, tmp_path):
+    """It takes a second and 70 MiB; any optimizer of torch loads it when it is made."""
+    env = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    train = f"lv.train({algorithm!r}, {env!r}, until='updates=1', out={str(tmp_path / 'run')!r}, display='quiet')"
+    assert "torch._dynamo" not in loaded_by(f"import levada as lv\n{train}")
+
+
 def test_exactly_what_is_meant_is_public():
     assert set(levada.__all__) == PUBLIC
     assert len(levada.__all__) == len(PUBLIC)

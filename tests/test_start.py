@@ -1,6 +1,7 @@
 """Runs that start from another one's weights or settings, and runs whose code or environment lies elsewhere now."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from support.runs import cli as cli_harness
+from support.runs import hostile
 
 import levada
 from levada.api import LoadError
@@ -207,6 +209,39 @@ def test_settings_that_cannot_be_used(shell, command, said):
     done = shell(command)
     assert done.code == 2
     assert said in done.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("num_envs", "2", "num_envs of PPO was saved as '2', which cannot be read back (Expected `int`, got `str`)"),
+        ("num_envs", 2.0, "num_envs of PPO was saved as 2.0, which cannot be read back (Expected `int`, got `float`)"),
+        ("learning_rate", "1e-3", "Expected `float`, got `str`"), ("normalize_obs", "true", "Expected `bool`, got `str`"),
+        ("learning_rate", "inf", "PPO(learning_rate=inf): expected a finite number > 0"),
+        ("seed", 2.0, "seed=2.0: expected an integer >= 0"),
+        ("nun_envs", 2, "config.json has 'nun_envs', which is no setting of PPO; did you mean 'num_envs'?"),
+        ("clip", 0.2, "config.json has 'clip', which is no setting of PPO: here it is 'clip_range'"),
+        ("tau", 0.1, "config.json has 'tau', which is no setting of PPO: dqn, sac, td3 and others have it"),
+    ],
+)  # fmt: skip
+def test_settings_are_read_as_strictly_as_arguments(shell, name, value, said):
+    levada.train("ppo", "CartPole-v1", until="updates=1", out="first", **TINY)
+    hostile.edit_config(Path("first"), lambda settings: settings.update({name: value}))
+    done = shell("train --config first/config.json --quiet --out second")
+    assert (done.code, Path("second").exists()) == (2, False)
+    assert said in done.message
+    with pytest.raises(ValueError, match=re.escape(said)):
+        levada.settings("first")
+    if name != "seed":
+        with pytest.raises(ValueError, match=re.escape(said)):
+            levada.load("first")
+
+
+def test_an_integer_is_read_as_a_float():
+    levada.train("ppo", "CartPole-v1", until="updates=1", out="first", **TINY)
+    hostile.edit_config(Path("first"), lambda settings: settings.update(discount=1, max_grad_norm=2))
+    config = levada.settings("first")["algorithm"]
+    assert (repr(config.discount), repr(config.max_grad_norm)) == ("1.0", "2.0")
 
 
 # ---- an environment in a file; code that has moved

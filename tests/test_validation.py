@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional
 
+import numpy as np
 import pytest
 from annotated_types import Ge, Interval, MinLen, MultipleOf, Predicate
 
@@ -76,7 +77,7 @@ def test_no_strange_value_of_any_field_is_taken(cls: Any) -> None:
         (PositiveInt, [1, 7], [0, True, 1.0, "1", None], "an integer >= 1"),
         (NonNegativeInt | None, [0, None], [-1, 0.0], "an integer >= 0, or None"),
         (Optional[UnitFloat], [0, 1, 0.5, None], [-0.1, 1.1, float("nan")], "a number from 0 to 1, or None"),  # noqa: UP045
-        (PositiveFloat, [1, 0.1], [0, float("inf"), 10**400, True], "a number > 0"),
+        (PositiveFloat, [1, 0.1], [0, float("inf"), 10**400, True], "a finite number > 0"),
         (FiniteFloat, [-1, 0.5], [float("nan"), float("-inf")], "a finite number"),
         (float, [1, float("inf")], ["1", True], "a number"),
         (bool, [True, False], [0, 1, None], "True or False"),
@@ -145,7 +146,14 @@ def test_annotations_that_cannot_be_checked_are_left_alone() -> None:
 def test_the_help_shows_the_ranges(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", "--help"]) == 0
     shown = capsys.readouterr().out
-    for words in ("--num-envs INT>=1", "--clip-range FLOAT>0", "--gae-lambda 0<=FLOAT<=1", "--target-kl FLOAT>0|None"):
+    for words in (
+        "--num-envs INT>=1",
+        "--hidden-sizes [INT>=1 ...]",
+        "--optimizer-kwargs [NAME=VALUE ...]",
+        "--clip-range FLOAT>0",
+        "--gae-lambda 0<=FLOAT<=1",
+        "--target-kl FLOAT>0|None",
+    ):
         assert words in shown
 
 
@@ -167,3 +175,34 @@ def test_an_integer_in_a_field_of_floats_becomes_a_float() -> None:
     config = lv.PPO(learning_rate=1, max_grad_norm=1, discount=1)
     assert [repr(x) for x in (config.learning_rate, config.max_grad_norm, config.discount)] == ["1.0"] * 3
     assert type(config.num_envs) is int
+
+
+def test_numbers_of_numpy_are_taken_as_those_of_python() -> None:
+    config = lv.PPO(
+        num_envs=np.int64(8),
+        learning_rate=np.float32(0.5),
+        hidden_sizes=(np.int32(4), 8),
+        normalize_obs=np.True_,
+        discount=np.float64(0.9),
+        gae_lambda=np.int8(1),
+    )
+    assert config == lv.PPO(learning_rate=0.5, hidden_sizes=(4, 8), normalize_obs=True, discount=0.9, gae_lambda=1.0)
+    for name in ("num_envs", "learning_rate", "normalize_obs", "discount", "gae_lambda"):
+        assert type(getattr(config, name)) is type(getattr(lv.PPO(), name))
+    for wrong in (np.float64(8.0), np.array([8]), np.int64(0)):
+        with pytest.raises(ConfigError, match="expected an integer >= 1"):
+            lv.PPO(num_envs=wrong)
+
+
+def test_limits_are_shown_in_full() -> None:
+    assert accepted(Annotated[int, Ge(1_234_567)])[1:3] == ("an integer >= 1234567", "INT>=1234567")  # type: ignore[index]
+    large = accepted(Annotated[float, Interval(gt=1e-9, le=1_234_567.5)])
+    assert large is not None
+    assert large[1:3] == ("a number > 1e-09 and <= 1234567.5", "1e-09<FLOAT<=1234567.5")
+
+
+@pytest.mark.parametrize("num_bits", [64, 1_000, 100_000])
+def test_an_integer_that_no_machine_holds_is_refused_without_its_digits(num_bits: int) -> None:
+    assert lv.PPO(anneal_steps=2**64 - 1).anneal_steps == 2**64 - 1
+    with pytest.raises(ConfigError, match=r"^PPO\(anneal_steps=<an integer of \d+ bits>\): .*, of at most 64 bits$"):
+        lv.PPO(anneal_steps=2**num_bits)

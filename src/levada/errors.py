@@ -60,7 +60,7 @@ from levada._lazy import lazy
 
 if TYPE_CHECKING:
     from levada.algorithms.checks import ConfigError as ConfigError
-    from levada.algorithms.custom import AlgorithmError as AlgorithmError
+    from levada.algorithms.user_classes import AlgorithmError as AlgorithmError
     from levada.api.load import LoadError as LoadError
     from levada.api.options import OptionError as OptionError
     from levada.flow import ChannelError as ChannelError
@@ -87,8 +87,8 @@ if TYPE_CHECKING:
     from levada.rl.learning.learner import MinibatchError as MinibatchError
     from levada.rl.learning.optimizers import OptimizerError as OptimizerError
     from levada.rl.learning.starting import StartError as StartError
-    from levada.rl.policies.custom import ModelError as ModelError
     from levada.rl.policies.size import SizeError as SizeError
+    from levada.rl.policies.user_networks import ModelError as ModelError
     from levada.run.storage.checkpoint import CheckpointError as CheckpointError
     from levada.run.storage.checkpoint import CheckpointWarning as CheckpointWarning
     from levada.run.storage.checkpoint import UnreadableError as UnreadableError
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from levada.runners.tables import TableLostError as TableLostError
 
 _HOME = {
-    "AlgorithmError": "levada.algorithms.custom",
+    "AlgorithmError": "levada.algorithms.user_classes",
     "ChannelError": "levada.flow",
     "CheckpointError": "levada.run.storage.checkpoint",
     "CheckpointWarning": "levada.run.storage.checkpoint",
@@ -124,7 +124,7 @@ _HOME = {
     "LevadaInternalError": "levada.flow",
     "LoadError": "levada.api.load",
     "MinibatchError": "levada.rl.learning.learner",
-    "ModelError": "levada.rl.policies.custom",
+    "ModelError": "levada.rl.policies.user_networks",
     "NameInUseError": "levada.flow",
     "NonFiniteError": "levada.rl",
     "NotSavedError": "levada.flow",

@@ -37,6 +37,9 @@ NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
 FiniteFloat: TypeAlias = Annotated[float, Predicate(isfinite)]
 Text: TypeAlias = Annotated[str, MinLen(1)]
 
+MOST_BITS = 64
+"""Maximum length of an integer in bits."""
+
 
 class Accepted(NamedTuple):
     """Values that a field accepts."""
@@ -55,16 +58,26 @@ class Accepted(NamedTuple):
 
 def check_fields(config: Any, error: type[Exception], owner: str | None = None) -> None:
     """Raise `error` for the first field of a dataclass instance with a value that its annotation excludes. Fields whose
-    annotations say nothing that can be checked are skipped. An integer in a field of floats becomes a float, so that a
-    configuration equals itself once it was saved and read. `owner`: name in the message; by default that of the class. Empty:
-    the field's name alone.
+    annotations say nothing that can be checked are skipped. Numbers of numpy become Python's, and an integer in a field of
+    floats becomes a float, so that a configuration equals itself once it was saved and read. `owner`: name in the message; by
+    default that of the class. Empty: the field's name alone.
     """
     for name, accepted in accepted_by(type(config)).items():
-        value = getattr(config, name)
+        given = getattr(config, name)
+        value = _without_numpy(given)
         if not accepted.check(value):
             raise error(message(type(config).__name__ if owner is None else owner, name, value, accepted.words))
         if accepted.is_float and type(value) is int:
-            object.__setattr__(config, name, float(value))  # the class may be frozen
+            value = float(value)
+        if value is not given:
+            object.__setattr__(config, name, value)  # the class may be frozen
+
+
+def _without_numpy(value: Any) -> Any:
+    """Numbers of numpy as Python's, also those in a sequence; others unchanged. Nothing is imported."""
+    if type(value) in (tuple, list):
+        return type(value)(map(_without_numpy, value))
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
 def message(owner: str, name: str, value: Any, expected: str) -> str:
@@ -73,7 +86,10 @@ def message(owner: str, name: str, value: Any, expected: str) -> str:
     >>> message("PPO", "num_envs", 0, "an integer >= 1")
     'PPO(num_envs=0): expected an integer >= 1'
     """
-    given = f"{name}={value!r}"
+    is_huge = isinstance(value, int) and value.bit_length() > MOST_BITS
+    given = f"{name}=<an integer of {value.bit_length()} bits>" if is_huge else f"{name}={value!r}"
+    if is_huge and "integer" in expected:
+        expected += f", of at most {MOST_BITS} bits"
     return f"{owner}({given}): expected {expected}" if owner else f"{given}: expected {expected}"
 
 
@@ -166,7 +182,8 @@ def _either(kinds: list[Accepted]) -> Accepted:
 def _sequence(item: Accepted | None) -> Accepted | None:
     if item is None:
         return None
-    plural = item.words.replace("an integer", "integers").replace("a number", "numbers")
+    plural = item.words.replace("an integer", "integers").replace("a finite", "finite").replace("a number", "numbers")
+    plural = plural.replace("finite number", "finite numbers")
     return Accepted(
         lambda value: isinstance(value, tuple | list) and all(map(item.check, value)),
         f"a sequence of {plural}, such as (64, 64)",
@@ -201,14 +218,16 @@ def _bounded(kind: Any, bounds: tuple[Any, ...]) -> Accepted | None:
     limits = [(_LIMITS[name], value) for name, value in given if value is not None]  # the lower one first
     short = kind.__name__.upper()
     noun, of_kind = ("an integer", _is_integer) if kind is int else ("a number", _is_finite if bounds else _is_number)
-    texts = [f"{limit.sign} {value:g}" for limit, value in limits]
-    words = f"{noun} {' and '.join(texts)}" if limits else "a finite number" if of_kind is _is_finite else noun
+    if of_kind is _is_finite and len(limits) < 2:
+        noun = "a finite number"
+    texts = [f"{limit.sign} {_exact(value)}" for limit, value in limits]
+    words = f"{noun} {' and '.join(texts)}".rstrip()
     metavar = short + "".join(texts).replace(" ", "")
     if len(limits) == 2:
         (lower, least), (upper, most) = limits
-        metavar = f"{least:g}{lower.flipped}{short}{upper.sign}{most:g}"
+        metavar = f"{_exact(least)}{lower.flipped}{short}{upper.sign}{_exact(most)}"
         if (lower.sign, upper.sign) == (">=", "<="):
-            words = f"{noun} from {least:g} to {most:g}"
+            words = f"{noun} from {_exact(least)} to {_exact(most)}"
     return Accepted(
         lambda value: of_kind(value) and all(limit.holds(value, than) for limit, than in limits), words, metavar,
         is_float=kind is float,
@@ -228,16 +247,18 @@ def _require_known(kind: Any, bounds: tuple[Any, ...]) -> None:
                 raise TypeError(msg)
 
 
+def _exact(value: float) -> str:
+    return str(value).removesuffix(".0")
+
+
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= MOST_BITS
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, float) or (is_integer and value.bit_length() < sys.float_info.max_exp)
 
 
 def _is_finite(value: Any) -> bool:
-    try:
-        return _is_number(value) and isfinite(value)
-    except OverflowError:  # an integer beyond the range of float
-        return False
+    return _is_number(value) and isfinite(value)

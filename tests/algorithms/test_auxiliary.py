@@ -19,8 +19,8 @@ from levada.algorithms.r2d2 import R2D2
 from levada.rl.acting.step_sampler import NStep, Steps
 from levada.rl.compute.functional import Net
 from levada.rl.learning.loss import LossOutput
-from levada.rl.policies.custom import ModelError
 from levada.rl.policies.recurrent import RecurrentNet
+from levada.rl.policies.user_networks import ModelError
 
 QUICK: dict[str, Any] = {
     "num_envs": 2, "num_steps": 4, "learning_starts": 20, "batch_size": 8, "num_gradient_steps": 2, "samples_per_insert": 4.0,

@@ -12,7 +12,8 @@ import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.rainbow import Rainbow
-from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.acting.evaluation import evaluate
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.run.storage.checkpoint import CheckpointWarning

@@ -6,12 +6,12 @@ import pytest
 
 import levada
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.custom import AlgorithmError
 from levada.algorithms.fields import GROUPS, meanings
 from levada.algorithms.foreign import ALGORITHMS as FOREIGN_ALGORITHMS
 from levada.algorithms.foreign import FOREIGN, RUN, here
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.registry import find_algorithm
+from levada.algorithms.user_classes import AlgorithmError
 from levada.cli.train import TrainOptions
 
 FIELDS = {name: {field.name for field in dataclasses.fields(find_algorithm(name))} for name in ALGORITHMS}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import levada as lv
-from levada.algorithms.custom import AlgorithmError, find_network
+from levada.algorithms.user_classes import AlgorithmError, find_network
 from levada.cli import main
 from levada.rl.policies.policy import ModelError
 

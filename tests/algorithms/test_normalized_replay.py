@@ -146,7 +146,9 @@ def test_rows_hold_the_discounted_return_of_their_episode_so_far(n_step: int) ->
             live.load_state_dict(state)
         steps = live(weights)
         first = steps.num_overlap_steps
-        walked.append([column[first:].copy() for column in (steps.walk.reward, steps.walk.ended, steps.walk.mask)])
+        walked.append(
+            [column[first:].copy() for column in (steps.buffer.reward, steps.buffer.ended, steps.buffer.mask)]
+        )
         rows.append(cut(steps).columns[RETURN].reshape(-1, 2))
     live.close()
     reward, ended, mask = (np.concatenate(columns) for columns in zip(*walked, strict=True))

@@ -20,10 +20,10 @@ from levada.algorithms.td3 import TD3
 from levada.rl.acting.actor import Actor
 from levada.rl.data.nest import map_nest
 from levada.rl.data.spaces import SpaceError
-from levada.rl.policies.custom import ModelError
 from levada.rl.policies.layers import Vector
 from levada.rl.policies.networks import Encoders
 from levada.rl.policies.recurrent import RecurrentNet
+from levada.rl.policies.user_networks import ModelError
 
 PIXELS_ID = "support.envs.pixels:Pixels-v0"
 QUICK: dict[str, Any] = {

@@ -216,14 +216,14 @@ def test_target_kl_cuts_an_update_short() -> None:
     [
         ({"minibatch_size": 100}, r"shards \* num_envs \* num_steps = 1 \* 8 \* 128 = 1024; try 64 or 128"),
         ({"discount": 1.5}, r"PPO\(discount=1.5\): expected a number from 0 to 1"),
-        ({"learning_rate": 0.0}, r"PPO\(learning_rate=0.0\): expected a number > 0"),
-        ({"learning_rate": float("nan")}, r"PPO\(learning_rate=nan\): expected a number > 0"),
+        ({"learning_rate": 0.0}, r"PPO\(learning_rate=0.0\): expected a finite number > 0"),
+        ({"learning_rate": float("nan")}, r"PPO\(learning_rate=nan\): expected a finite number > 0"),
         ({"num_envs": 0}, r"PPO\(num_envs=0\): expected an integer >= 1"),
         ({"num_envs": True}, r"PPO\(num_envs=True\): expected an integer >= 1"),
-        ({"entropy_coef": -0.1}, r"PPO\(entropy_coef=-0.1\): expected a number >= 0"),
-        ({"clip_range_vf": -1.0}, r"PPO\(clip_range_vf=-1.0\): expected a number > 0"),
-        ({"learning_rate": "1e-3"}, r"PPO\(learning_rate='1e-3'\): expected a number > 0"),
-        ({"learning_rate": None}, r"PPO\(learning_rate=None\): expected a number > 0"),
+        ({"entropy_coef": -0.1}, r"PPO\(entropy_coef=-0.1\): expected a finite number >= 0"),
+        ({"clip_range_vf": -1.0}, r"PPO\(clip_range_vf=-1.0\): expected a finite number > 0"),
+        ({"learning_rate": "1e-3"}, r"PPO\(learning_rate='1e-3'\): expected a finite number > 0"),
+        ({"learning_rate": None}, r"PPO\(learning_rate=None\): expected a finite number > 0"),
         ({"max_lag": -1}, r"PPO\(max_lag=-1\): expected an integer >= 0"),
         ({"max_lag": 0.5}, r"PPO\(max_lag=0.5\): expected an integer >= 0"),
         ({"anneal_steps": 1e5}, r"PPO\(anneal_steps=100000.0\): expected an integer >= 1, or None"),
@@ -238,6 +238,15 @@ def test_target_kl_cuts_an_update_short() -> None:
         ({"compile": "always"}, r"PPO\(compile='always'\): expected 'auto', True or False"),
         ({"compile": 1}, r"PPO\(compile=1\): expected 'auto', True or False"),
         ({"log_std_init": float("inf")}, r"PPO\(log_std_init=inf\): expected a finite number"),
+        ({"learning_rate": float("inf")}, r"PPO\(learning_rate=inf\): expected a finite number > 0"),
+        (
+            {"learning_rate_schedule": "cosine"},
+            r"PPO\(learning_rate_schedule='cosine', anneal_steps=None\): expected anneal_steps",
+        ),
+        (
+            {"num_envs": 10**400},
+            r"PPO\(num_envs=<an integer of 1329 bits>\): expected an integer >= 1, of at most 64 bits",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], message: str) -> None:

@@ -20,10 +20,10 @@ from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Networks
-from levada.rl.policies.custom import ModelError
 from levada.rl.policies.networks import ValueMLP
 from levada.rl.policies.q_distributions import ActionValues, MeanValues
 from levada.rl.policies.recurrent import RecurrentNet
+from levada.rl.policies.user_networks import ModelError
 from levada.rl.replay.transitions import Transitions, concatenate
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256

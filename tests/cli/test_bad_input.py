@@ -207,7 +207,7 @@ COMMANDS = [
     ("verbose", f"{CARTPOLE} --verbose 1", MISTAKEN, ["no option --verbose: here it is --quiet"]),
     ("network name", f"{CARTPOLE} --network resnet", MISTAKEN, ["network='resnet': expected my_module:Class"]),
     ("no mask", f"{CARTPOLE} --action-mask method", MISTAKEN, ["action_mask='method' needs a method action_masks()"]),
-    ("lr 0", f"{CARTPOLE} --learning-rate 0", MISTAKEN, ["PPO(learning_rate=0.0): expected a number > 0"]),
+    ("lr 0", f"{CARTPOLE} --learning-rate 0", MISTAKEN, ["PPO(learning_rate=0.0): expected a finite number > 0"]),
     ("lr negative", f"{CARTPOLE} --learning-rate -1", MISTAKEN, ["PPO(learning_rate=-1.0)"]),
     ("lr nan", f"{CARTPOLE} --learning-rate nan", MISTAKEN, ["PPO(learning_rate=nan)"]),
     ("lr inf", f"{CARTPOLE} --learning-rate inf", MISTAKEN, ["PPO(learning_rate=inf)"]),

@@ -289,13 +289,13 @@ def test_a_batch_is_made_at_the_shard_or_at_the_consumer(flow, rollouts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples_per_insert": 0.0}, "samples_per_insert=0.0): expected a number > 0, or None"),
+        ({"samples_per_insert": 0.0}, "samples_per_insert=0.0): expected a finite number > 0, or None"),
         (
             {"samples_per_insert": float("nan")},
-            "samples_per_insert=nan): expected a number > 0, or None",
+            "samples_per_insert=nan): expected a finite number > 0, or None",
         ),
-        ({"tolerance": -1.0}, "tolerance=-1.0): expected a number >= 0"),
-        ({"tolerance": float("inf")}, "tolerance=inf): expected a number >= 0"),
+        ({"tolerance": -1.0}, "tolerance=-1.0): expected a finite number >= 0"),
+        ({"tolerance": float("inf")}, "tolerance=inf): expected a finite number >= 0"),
         ({"sampler": "newest"}, "sampler='newest'): expected 'uniform', or Prioritized(...)"),
     ],
 )

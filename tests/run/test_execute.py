@@ -15,7 +15,7 @@ from levada.flow.graph import Flow
 from levada.flow.items import Episode
 from levada.flow.protocols import Update
 from levada.run import loop as execute_module
-from levada.run.display.displays import PlainDisplay, QuietDisplay
+from levada.run.display.displays import Display, PlainDisplay
 from levada.run.interrupt import Interrupted, Terminated
 from levada.run.loop import Loop
 from levada.run.monitor import Monitor
@@ -76,8 +76,8 @@ class Setup:
             "directory": self.directory,
             "sinks": [self.sink],
             "display": self.display,
-            "arrays_of": self.run.arrays,
-            "params_of": self.run.params,
+            "arrays_of": FakeRun.arrays,
+            "params_of": FakeRun.params,
         }
         return Loop(**(arguments | rest)).execute(self.run)
 
@@ -137,7 +137,7 @@ def test_checkpoints_come_every_so_many_updates_and_at_the_end(tmp_path, every, 
 def test_checkpoints_may_wait_for_the_clock_too(tmp_path, every_s, saving_s, saved):
     it = Setup(tmp_path)
 
-    def arrays():
+    def arrays(run):
         it.clock.now += saving_s
         return it.run.arrays()
 
@@ -147,26 +147,26 @@ def test_checkpoints_may_wait_for_the_clock_too(tmp_path, every_s, saving_s, sav
     assert it.steps == saved
 
 
-@pytest.mark.parametrize(("every", "steps"), [(1, [10, 20, 30, 40, 50]), (2, [20, 40, 50]), (5, [50]), (9, [50])])
-def test_metrics_come_every_so_many_updates_and_at_the_end(tmp_path, every, steps):
+def test_metrics_come_after_every_update(tmp_path):
     it = Setup(tmp_path)
-    it.execute("updates=5", metrics_every_updates=every)
-    assert [step for step, _ in it.sink.written] == steps
+    it.execute("updates=5")
+    assert [step for step, _ in it.sink.written] == [10, 20, 30, 40, 50]
     assert it.sink.written[-1][1]["losses/policy_loss"] == 1 / 5
     assert it.sink.written[-1][1]["charts/episodic_return"] == 3.0
 
 
-def test_metrics_become_rarer_in_long_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("last", [20, 19])
+def test_metrics_become_rarer_in_long_runs_and_come_at_the_end(tmp_path, monkeypatch, last):
     monkeypatch.setattr(execute_module, "FULL_METRICS", 4)
     it = Setup(tmp_path)
-    it.execute("updates=20")
-    assert [step // 10 for step, _ in it.sink.written] == [1, 2, 3, 4, 6, 8, 12, 16, 20]
+    it.execute(f"updates={last}")
+    assert [step // 10 for step, _ in it.sink.written] == [1, 2, 3, 4, 6, 8, 12, 16, last]
 
 
 def test_two_runs_write_the_same(tmp_path):
     runs = [Setup(tmp_path / str(n)) for n in range(2)]
     for it in runs:
-        it.execute("updates=30", checkpoint_every_updates=7, metrics_every_updates=4)
+        it.execute("updates=30", checkpoint_every_updates=7)
     assert runs[0].sink.written == runs[1].sink.written
     assert files_below(runs[0].directory.path) == files_below(runs[1].directory.path)
     assert runs[0].directory.summary() == runs[1].directory.summary()
@@ -247,7 +247,7 @@ def test_ctrl_c_while_the_end_is_saved_interrupts_too(tmp_path, capfd):
     """A loop over seeds must not go on with the next one."""
     it = Setup(tmp_path)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        it.execute("updates=3", params_of=lambda: (signal.raise_signal(2), it.run.params())[1])
+        it.execute("updates=3", params_of=lambda run: (signal.raise_signal(2), it.run.params())[1])
     assert stopped.value.result == it.directory.summary() == it.display.calls[-1]
     assert it.directory.summary().stopped_by == "updates=3"
     assert "saving what was learned" in capfd.readouterr().err
@@ -313,7 +313,7 @@ def test_before_the_first_update_there_is_nothing_to_save(tmp_path):
 def test_an_update_that_may_be_torn_is_not_saved(tmp_path):
     it = Setup(tmp_path, raises={6: RuntimeError("the learner broke")})
     with pytest.raises(RuntimeError) as caught:
-        it.execute("updates=10", is_whole=lambda: False, checkpoint_every_updates=4)
+        it.execute("updates=10", is_whole=lambda run: False, checkpoint_every_updates=4)
     assert it.steps == [4]
     assert caught.value.__notes__ == ["update 6 may have been applied in part: it was not saved"]
 
@@ -322,7 +322,7 @@ def test_a_failure_that_cannot_be_saved_says_so_and_stays_itself(tmp_path, monke
     it = Setup(tmp_path, raises={6: RuntimeError("the env broke")})
     real = it.run.arrays
     with pytest.raises(RuntimeError, match="the env broke") as caught:
-        it.execute("updates=10", arrays_of=lambda: (FullDisk(monkeypatch, "fsync"), real())[1])
+        it.execute("updates=10", arrays_of=lambda run: (FullDisk(monkeypatch, "fsync"), real())[1])
     monkeypatch.undo()
     (note,) = caught.value.__notes__
     assert note.startswith("saving what was learned until then failed too: OSError: [Errno 28] No space left")
@@ -425,7 +425,7 @@ def test_a_full_disk_says_which_checkpoint_failed_and_the_older_one_is_found(tmp
     it = Setup(tmp_path)
     real = it.run.arrays
 
-    def arrays_then_full():
+    def arrays_then_full(run):
         if it.run.updates == 6:
             FullDisk(monkeypatch, "fsync", 1)
         return real()
@@ -446,7 +446,7 @@ def test_a_monitor_that_sees_nothing_is_noticed(tmp_path):
         it.execute("updates=10")
 
 
-@pytest.mark.parametrize("name", ["checkpoint_every_updates", "metrics_every_updates", "keep_checkpoints"])
+@pytest.mark.parametrize("name", ["checkpoint_every_updates", "keep_checkpoints"])
 def test_numbers_must_be_positive(tmp_path, name):
     with pytest.raises(ValueError, match=rf"{name}=0\): expected an integer >= 1"):
         Setup(tmp_path).execute("updates=10", **{name: 0})
@@ -514,7 +514,7 @@ def run_counting(path, *, adversary=None):
             directory=directory,
             sinks=[JsonLines(directory.metrics_path)],
             display=PlainDisplay(stream, first_s=0.0, every_s=0.0),
-            arrays_of=lambda: (run.node_state("learn").weights(), {}),
+            arrays_of=lambda run: (run.node_state("learn").weights(), {}),
             checkpoint_every_updates=5,
         ).execute(run)
     finally:
@@ -545,7 +545,7 @@ def test_a_real_flow_learns_the_same_whatever_the_order(tmp_path):
 
 
 def test_a_quiet_run_prints_nothing(tmp_path, capsys):
-    Setup(tmp_path).execute("updates=3", display=QuietDisplay())
+    Setup(tmp_path).execute("updates=3", display=Display())
     assert capsys.readouterr() == ("", "")
 
 
@@ -555,7 +555,7 @@ def test_a_run_is_shown_before_its_first_update_as_often_as_something_is_done():
     display.update = lambda monitor, statistics: shown.append((monitor.updates, statistics().nodes["rollout"].firings))
     with Inline().open(counting(), seed=1, instruments=[monitor]) as run:
         Loop(identity=IDENTITY, until=Until.parse("updates=2"), monitor=monitor, directory=None, sinks=[],
-            display=display, arrays_of=lambda: ({}, {}),
+            display=display, arrays_of=lambda run: ({}, {}),
         ).execute(run)  # fmt: skip
     assert shown[0] == (0, 0)
     assert (0, 1) in shown

@@ -58,7 +58,7 @@ def play(returns, until=f"steps={10 * NUM}", *, goal=None, monitor=None, updates
         directory=None,
         sinks=[],
         display=display,
-        arrays_of=run.arrays,
+        arrays_of=FakeRun.arrays,
         watch=Told(Stagnation(goals, goal=goal, num_envs=num_envs, advice="something else")),
     ).execute(run)
     assert summary.notes[-len(display.notes) :] == [text for _, text in display.notes] or not display.notes

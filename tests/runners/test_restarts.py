@@ -170,5 +170,5 @@ def test_the_number_is_an_option():
     assert Inline.parse(",max_restarts=0") == Inline(max_restarts=0)
     assert [str(Inline.parse("")), str(Inline.parse(",threads=2"))] == ["inline", "inline,threads=2"]
     assert str(Inline(max_restarts=5)) == "inline,max_restarts=5"
-    with pytest.raises(ValueError, match="max_restarts is -1, expected an integer of at least 0"):
+    with pytest.raises(ValueError, match=r"max_restarts=-1.*expected an integer >= 0"):
         Inline(max_restarts=-1)

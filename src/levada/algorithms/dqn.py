@@ -25,9 +25,9 @@ from annotated_types import Ge
 from gymnasium import spaces
 from torch import Tensor
 
+from levada.algorithms.action_spaces import require_action_space
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.replayed import ReplayAlgorithm
-from levada.algorithms.suited import require_actions
 from levada.flow import Flow
 from levada.math import categorical_td_loss, quantile_td_loss, td_loss, td_target
 from levada.rl.acting.exploration import EpsilonGreedy
@@ -111,7 +111,7 @@ class DQN(ReplayAlgorithm):
 
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""
-        require_actions(self, task, spaces.Discrete)
+        require_action_space(self, task, spaces.Discrete)
         policy = self.policy(
             task, output="q_values", values=self.value_kind, dueling=self.dueling,
             weight_noise=self.noisy_std if self.noisy else 0.0,

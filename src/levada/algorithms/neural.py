@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.custom import NetworkField, find_network
 from levada.algorithms.optimizer import SCHEDULES, Schedule, make_optimizer
+from levada.algorithms.user_classes import NetworkField, find_network
 from levada.rl.compute.device import choose_device
 from levada.rl.data.images import has_large_images
 from levada.rl.envs.task import Task
@@ -35,15 +35,16 @@ class NeuralAlgorithm(Algorithm):
     anneal_steps: PositiveInt | None = None
     """Env steps over which the learning rate falls to zero. None: constant."""
     learning_rate_schedule: Schedule = "linear"
-    """Schedule of the learning rate over `anneal_steps`."""
+    """Schedule of the learning rate over `anneal_steps`. `cosine` is refused without them."""
     discount: UnitFloat = 0.99
     """Discount factor gamma per step. Closer to 1 weighs distant rewards more."""
     max_grad_norm: PositiveFloat | None = None
     """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
     adam_eps: PositiveFloat = 1e-8
-    """Epsilon of Adam."""
+    """Epsilon of Adam. Larger values take smaller steps where gradients are small. Adam's paper has 1e-8 (arXiv 1412.6980)."""
     optimizer: Text = "adam"
-    """Optimizer: `adam`, `adamw`, `rmsprop`, `sgd`, `adagrad`, a class of torch.optim, or a custom one as `module:Class`."""
+    """Optimizer: `adam`, `adamw`, `rmsprop`, `sgd`, `adagrad`, a class of torch.optim, or a custom one as `module:Class` or
+    `path/to/file.py:Class`."""
     optimizer_kwargs: Mapping[str, bool | int | float | tuple[float, float]] = field(default_factory=dict)
     """Keyword arguments of an optimizer other than `adam`, such as alpha=0.99 for `rmsprop`; not the learning rate."""
     normalize_obs: bool = False
@@ -76,6 +77,10 @@ class NeuralAlgorithm(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         make_optimizer(self)
+        if self.learning_rate_schedule != "linear" and self.anneal_steps is None:
+            given = f"{type(self).__name__}(learning_rate_schedule={self.learning_rate_schedule!r}, anneal_steps=None)"
+            msg = f"{given}: expected anneal_steps, the env steps of the schedule; without them the learning rate is constant"
+            raise ConfigError(msg)
         for first, second in self.MUTUALLY_EXCLUSIVE:
             if getattr(self, first) is not None and getattr(self, second) is not None:
                 msg = f"{type(self).__name__}({first}={getattr(self, first)!r}, {second}=...): expected at most one of them"

@@ -21,9 +21,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from levada.algorithms.custom import NetworkField
+from levada.algorithms.action_spaces import require_action_space
 from levada.algorithms.sequenced import SequenceReplayAlgorithm
-from levada.algorithms.suited import require_actions
+from levada.algorithms.user_classes import NetworkField
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.acting.exploration import EpsilonGreedy
@@ -69,7 +69,7 @@ class R2D2(SequenceReplayAlgorithm):
 
     def flow(self, task: Task) -> Flow:
         """Step, slice into sequences, store; sample, learn, publish."""
-        require_actions(self, task, spaces.Discrete)
+        require_action_space(self, task, spaces.Discrete)
         policy = self.policy(task, output="q_values", dueling=self.dueling)
         learner = self.learner(policy, R2D2Loss(self), targets=("policy",), burn_in=self.burn_in)
         explore = EpsilonGreedy(

@@ -20,10 +20,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from levada.algorithms.custom import NetworkField
+from levada.algorithms.action_spaces import require_action_space
 from levada.algorithms.sac import Temperature, max_entropy, soft_value, value_of
 from levada.algorithms.sequenced import SequenceReplayAlgorithm
-from levada.algorithms.suited import require_actions
+from levada.algorithms.user_classes import NetworkField
 from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.acting.exploration import PolicySampling
@@ -61,7 +61,7 @@ class RecurrentSAC(SequenceReplayAlgorithm):
 
     def flow(self, task: Task) -> Flow:
         """Step, slice into sequences, store; sample, learn, publish."""
-        require_actions(self, task, spaces.Discrete)
+        require_action_space(self, task, spaces.Discrete)
         policy = self.policy(task)
         networks = {
             "critic": partial(RecurrentCritic, policy, self.memory(policy_gain=1.0)),

@@ -5,7 +5,7 @@
 >>> find_algorithm("pop")                             # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
-levada.algorithms.custom.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ...
+levada.algorithms.user_classes.AlgorithmError: no algorithm 'pop'; did you mean 'ppo'? There are: ...
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from types import ModuleType
 
 from levada.algorithms import foreign
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.custom import AlgorithmError, load_module
 from levada.algorithms.names import ALGORITHMS, first_paragraph
+from levada.algorithms.user_classes import AlgorithmError, load_module
 from levada.rl.envs.user_files import file_of
 
 

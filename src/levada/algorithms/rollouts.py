@@ -34,6 +34,8 @@ class RolloutAlgorithm(NeuralAlgorithm):
     """Coefficient of the value loss."""
     max_grad_norm: PositiveFloat | None = 0.5
     adam_eps: PositiveFloat = 1e-5
+    """Epsilon of Adam. Larger values take smaller steps where gradients are small. 1e-5 is usual for PPO and A2C; the paper of
+    Adam has 1e-8 (arXiv 1412.6980)."""
     rnn_type: Literal["lstm", "gru"] | None = None
     """Recurrent layer of the policy. None: feedforward."""
     rnn_size: PositiveInt = 64

@@ -21,9 +21,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from levada.algorithms.custom import NetworkField
+from levada.algorithms.action_spaces import require_action_space
 from levada.algorithms.replayed import ReplayAlgorithm
-from levada.algorithms.suited import require_actions
+from levada.algorithms.user_classes import NetworkField
 from levada.flow import Flow
 from levada.math import Categorical, td_target
 from levada.rl.acting.exploration import PolicySampling
@@ -62,7 +62,7 @@ class SAC(ReplayAlgorithm):
 
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""
-        require_actions(self, task, spaces.Box, spaces.Discrete)
+        require_action_space(self, task, spaces.Box, spaces.Discrete)
         loss: SACLoss | DiscreteSACLoss
         critic: Callable[[], nn.Module]
         noise = {}

@@ -19,9 +19,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from levada.algorithms.custom import NetworkField
+from levada.algorithms.action_spaces import require_action_space
 from levada.algorithms.replayed import ReplayAlgorithm
-from levada.algorithms.suited import require_actions
+from levada.algorithms.user_classes import NetworkField
 from levada.flow import Flow
 from levada.math import td_target
 from levada.rl.acting.exploration import GaussianNoise
@@ -61,7 +61,7 @@ class TD3(ReplayAlgorithm):
 
     def flow(self, task: Task) -> Flow:
         """Step, compute n-step returns, store; sample, learn, publish."""
-        require_actions(self, task, spaces.Box)
+        require_action_space(self, task, spaces.Box)
         policy = self.policy(task, tanh_squash=True)
         space = cast("spaces.Box", policy.action_space)
         critic = partial(self.with_network_settings(Critic), policy, num=self.num_critics)

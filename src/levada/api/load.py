@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +15,14 @@ from typing import Any, get_type_hints
 import msgspec
 
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.custom import AlgorithmError
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.hints import hint
 from levada.algorithms.registry import find_algorithm
 from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.rollouts import RolloutAlgorithm
+from levada.algorithms.user_classes import AlgorithmError
 from levada.api.foreign import check_code, check_env_kwargs
-from levada.api.options import Env, check_integers
+from levada.api.options import Env, Options, check_integers
 from levada.api.run import Result, build
 from levada.flow import Episode, Flow, LevadaError, Statistics
 from levada.flow.state import PrefixView
@@ -34,6 +37,10 @@ from levada.run.storage.files import short
 from levada.run.storage.restore import check_belongs, newest_checkpoint
 from levada.run.storage.state import check_numbers, learner_prefix
 from levada.run.summary import Summary, summarize
+
+_OPTIONS = {field.name for kind in (Options, Task) for field in dataclasses.fields(kind)}
+_OPTIONS |= {"algorithm_class", "config", "json", "quiet"}
+"""Settings in config.json besides the fields of the algorithm."""
 
 CUT_OFF = "cut off"
 """`Summary.stopped_by`, as returned by `load`, of a run that was killed."""
@@ -189,8 +196,8 @@ def saying_where_to_look(directory: RunDirectory) -> Iterator[None]:
     """Add a hint to errors about missing modules and files: they may have moved since the run was trained."""
     try:
         yield
-    except (AlgorithmError, TaskError) as error:
-        if isinstance(error.__cause__, ModuleNotFoundError) or "no file" in str(error):
+    except (AlgorithmError, ConfigError, TaskError) as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) or re.search("no file|No module named", str(error)):
             msg = f"{directory.shown}: {error}; if it is elsewhere now, say where: --at DIR, in Python at=DIR"
             raise LoadError(msg) from error
         raise
@@ -283,6 +290,11 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
         hints = get_type_hints(cls)
     except NameError:  # names imported only under TYPE_CHECKING
         hints = {}
+    known = {field.name for field in dataclasses.fields(cls)} | _OPTIONS
+    for name in directory.config.settings:
+        if name not in known:
+            msg = f"{directory.shown}: config.json has {name!r}, which is no setting of {cls.__name__}{hint(name, sorted(known))}"
+            raise LoadError(msg)
     values = {}
     for field in dataclasses.fields(cls):
         saved = read_setting(directory, field.name)
@@ -291,7 +303,7 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
         if field.name == "optimizer" and ":" in str(saved):  # it names a class outside of PyTorch
             check_code(directory, "optimizer", saved)
         try:
-            values[field.name] = msgspec.convert(saved, hints.get(field.name, Any), strict=False)
+            values[field.name] = _read_back(saved, hints.get(field.name, Any))
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             msg = (
                 f"{directory.shown}: {field.name} of {cls.__name__} was saved as {saved!r}, which cannot be read back "
@@ -301,7 +313,28 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
     device = directory.config.settings.get("device")
     if device is not None and device.origin == "machine":
         values["device"] = "auto"  # it was chosen for the machine of the run, which may be another
-    return cls(**values)
+    with saying_where_to_look(directory):
+        return cls(**values)
+
+
+def _read_back(saved: Any, kind: Any) -> Any:
+    """Convert plain data to the type of a field."""
+    try:
+        return msgspec.convert(saved, kind, str_keys=True)
+    except msgspec.ValidationError:
+        numbers = _with_specials(saved)
+        if numbers == saved:
+            raise
+        return msgspec.convert(numbers, kind, str_keys=True)
+
+
+def _with_specials(saved: Any) -> Any:
+    """Infinities and NaN as numbers, which JSON has as text."""
+    if isinstance(saved, dict):
+        return {key: _with_specials(value) for key, value in saved.items()}
+    if isinstance(saved, list):
+        return [_with_specials(value) for value in saved]
+    return float(saved) if saved in ("inf", "-inf", "nan") else saved
 
 
 def read_setting(directory: RunDirectory, name: str) -> Any:

@@ -15,7 +15,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.api.load import LoadError, build_again, read_run, read_setting, saying_where_to_look
 from levada.api.memory import check_memory, estimate
 from levada.api.options import Env, Options, check_instruments, deployment
-from levada.api.run import Result, carry_out, of_policies, resolve_deployment
+from levada.api.run import Job, Result, of_policies, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Flow, Instrument, RunState
 from levada.flow.deployment import Deployment
@@ -114,10 +114,12 @@ def resume(
             if state is not None and not state.is_exact:
                 warnings.warn(_what_is_new(directory, flow, state), CheckpointWarning, stacklevel=2)
             on_directory(directory)
-            return carry_out(
-                flow, task, config, directory, monitor, identity=identity, place=place, until=goal, options=options,
-                display=shown, instruments=instruments, state=state, rewind_to=-1 if saved is None else monitor.updates,
+            job = Job(
+                config=config, task=task, flow=flow, place=place, until=goal, options=options, identity=identity,
+                directory=directory, monitor=monitor, display=shown, instruments=instruments, state=state,
+                rewind_to=-1 if saved is None else monitor.updates,
             )  # fmt: skip
+            return job.execute()
 
 
 def _resolved(config: Algorithm, directory: RunDirectory, task: Task) -> Algorithm:

@@ -18,7 +18,7 @@ from levada.flow import Flow, Instrument, LevadaError, RunState
 from levada.flow.deployment import Deployment, Run
 from levada.flow.patience import telling_of_hangs
 from levada.portable import VARIABLE, Mode, is_fixed, is_mode, machine, problems
-from levada.rl.acting.evaluation import TrainedPolicy
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.compute import torch_modes
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.task import Task
@@ -67,89 +67,102 @@ class Result:
     __repr__ = __str__
 
 
-def carry_out(
-    flow: Flow,
-    task: Task,
-    config: Algorithm,
-    directory: RunDirectory,
-    monitor: Monitor,
-    *,
-    identity: Identity,
-    place: Deployment,
-    until: Until,
-    options: Options,
-    display: Display,
-    instruments: Sequence[Instrument],
-    state: RunState | None = None,
-    rewind_to: int | None = None,
-) -> Result:
-    """Run until the end, write everything, and return the result; after Ctrl-C, raise Interrupted with the result.
+@dataclass(kw_only=True)
+class Job:
+    """A run of which everything is decided: `execute` opens it, runs it to its end, and closes it."""
 
-    Args:
-        flow: flow of the configuration.
-        task: the resolved task.
-        config: configuration of the algorithm.
-        directory: directory of the run.
-        monitor: counts of the run; those of the interrupted run if it is resumed.
-        identity: identity of the run, for display and summary.
-        place: deployment, resolved.
-        until: stopping condition.
-        options: options of the run, of which those above take precedence.
-        display: display during the run.
-        instruments: receive every event.
-        state: state of a resumed run.
-        rewind_to: number of updates; records of later ones are removed from the directory once the run has been opened.
-    """
-    every, every_s = _AUTO if options.checkpoint_every_updates == "auto" else (options.checkpoint_every_updates, 0.0)
-    set_threads(options.threads)
-    keep_freed_memory()
-    shown = UntilClosed(display)
-    watch = Watch(config, task, until)
-    try:
-        with directory.locked(), sys_exit_is_an_error():
-            shown.start(identity, until)  # opening takes seconds with workers
-            try:
-                with telling_of_hangs(shown.note):
-                    run = place.open(
-                        flow, seed=identity.seed, instruments=[monitor, *instruments], state=state, save_every=every
-                    )
-            except BaseException:
-                shown.finish(None)
-                raise
-            try:
-                if rewind_to is not None:
-                    directory.rewind(rewind_to)
-                sinks: list[MetricSink] = [JsonLines(directory.metrics_path)]
-                if options.tensorboard:
-                    purge_step = None if state is None else monitor.env_steps + 1
-                    sinks.append(TensorBoard(directory.path, purge_step=purge_step))
-                loop = Loop(
-                    identity=identity, until=until, monitor=monitor, directory=directory, sinks=sinks, display=shown,
-                    arrays_of=lambda: pack(run.save(options.save_replays)), params_of=lambda: _weights(run),
-                    watch=watch, is_whole=lambda: _is_whole(run), checkpoint_every_updates=every, checkpoint_every_s=every_s,
+    config: Algorithm
+    task: Task
+    flow: Flow
+    place: Deployment
+    """Resolved, as the task is."""
+    until: Until
+    options: Options
+    """Options of the run, of which `place`, `until` and the seed in `identity` take precedence."""
+    identity: Identity
+    directory: RunDirectory
+    monitor: Monitor
+    """Counts of the run; those of the interrupted run if it is resumed."""
+    display: Display
+    instruments: Sequence[Instrument]
+    """Receive every event."""
+    state: RunState | None = None
+    """State of a resumed run."""
+    rewind_to: int | None = None
+    """Number of updates; records of later ones are removed from the directory once the run has been opened."""
+
+    def __post_init__(self) -> None:
+        self.display = UntilClosed(self.display)
+
+    def execute(self) -> Result:
+        """Run until the end, write everything, and return the result; after Ctrl-C, raise Interrupted with the result."""
+        set_threads(self.options.threads)
+        keep_freed_memory()
+        try:
+            with self.directory.locked(), sys_exit_is_an_error():
+                run = self._open()
+                try:
+                    summary, is_interrupted = self._loop(run)
+                    policy = _policy(run)
+                except BaseException:
+                    run.close()
+                    raise
+                self._close(run)
+        except Exception as error:  # any error of the user's code, which is raised again
+            self.directory.write_error(error)
+            raise
+        result = Result(summary, policy, self.directory.path, self.task, self.flow)
+        if is_interrupted:
+            where = shlex.quote(str(self.directory.shown))
+            raise Interrupted(result, f"everything is saved in {where}; go on with `levada resume {where}`")
+        return result
+
+    def _open(self) -> Run:
+        """Open the run, which takes seconds with workers."""
+        self.display.start(self.identity, self.until)
+        try:
+            with telling_of_hangs(self.display.note):
+                return self.place.open(
+                    self.flow, seed=self.identity.seed, instruments=[self.monitor, *self.instruments], state=self.state,
+                    save_every=self._checkpoint_every[0],
                 )  # fmt: skip
-                summary, is_interrupted = _executed(loop, run)
-                policy = _policies(run)[0]
-            except BaseException:
-                run.close()
-                raise
-            _close(run, directory)
-    except Exception as error:  # any error of the user's code, which is raised again
-        directory.write_error(error)
-        raise
-    result = Result(summary, policy, directory.path, task, flow)
-    if is_interrupted:
-        where = shlex.quote(str(directory.shown))
-        raise Interrupted(result, f"everything is saved in {where}; go on with `levada resume {where}`")
-    return result
+        except BaseException:
+            self.display.finish(None)
+            raise
 
+    def _loop(self, run: Run) -> tuple[Summary, bool]:
+        """Run until the end; return the summary, and whether Ctrl-C was pressed."""
+        if self.rewind_to is not None:
+            self.directory.rewind(self.rewind_to)
+        sinks: list[MetricSink] = [JsonLines(self.directory.metrics_path)]
+        if self.options.tensorboard:
+            purge_step = None if self.state is None else self.monitor.env_steps + 1
+            sinks.append(TensorBoard(self.directory.path, purge_step=purge_step))
+        every, every_s = self._checkpoint_every
+        loop = Loop(
+            identity=self.identity, until=self.until, monitor=self.monitor, directory=self.directory, sinks=sinks,
+            display=self.display, arrays_of=lambda run: pack(run.save(self.options.save_replays)), params_of=_weights,
+            is_whole=_is_whole, watch=Watch(self.config, self.task, self.until), checkpoint_every_updates=every,
+            checkpoint_every_s=every_s,
+        )  # fmt: skip
+        try:
+            return loop.execute(run), False
+        except Interrupted as stop:
+            return stop.result, True
 
-def _executed(loop: Loop, run: Any) -> tuple[Summary, bool]:
-    """Return the summary, and whether Ctrl-C ended the run."""
-    try:
-        return loop.execute(run), False
-    except Interrupted as stop:
-        return stop.result, True
+    def _close(self, run: Run) -> None:
+        """Close a finished and saved run. An error of an environment on closing becomes a warning."""
+        try:
+            run.close()
+        except Exception as error:  # from the environment's own code; nothing of the run is lost
+            when = f"that was when the run in {self.directory.shown} was closed, and all of it is saved"
+            warnings.warn(f"{type(error).__name__}: {error}; {when}", RuntimeWarning, stacklevel=2)
+
+    @property
+    def _checkpoint_every(self) -> tuple[int | None, float]:
+        """Updates and seconds between checkpoints."""
+        every = self.options.checkpoint_every_updates
+        return _AUTO if every == "auto" else (every, 0.0)
 
 
 def build(config: Algorithm, task: Task) -> Flow:
@@ -227,15 +240,6 @@ def _learners(run: Run) -> dict[str, Any]:
     return {name: run.node_state(name) for name in run.flow.learners()}
 
 
-def _close(run: Run, directory: RunDirectory) -> None:
-    """Close a finished and saved run. An error of an environment on closing becomes a warning."""
-    try:
-        run.close()
-    except Exception as error:  # from the environment's own code; nothing of the run is lost
-        text = f"{type(error).__name__}: {error}; that was when the run in {directory.shown} was closed, and all of it is saved"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
 def _weights(run: Run) -> dict[str, Any]:
     return {f"{name}/{key}": value for name, live in _learners(run).items() for key, value in live.weights().items()}
 
@@ -247,9 +251,8 @@ def _is_whole(run: Run) -> bool:
     return all(live.num_updates == versions[recipes[name].policy_name] for name, live in _learners(run).items())
 
 
-def _policies(run: Run) -> list[TrainedPolicy]:
-    recipes: dict[str, Learner] = run.flow.learners()
-    return [
-        TrainedPolicy(recipes[name].policy, live.weights(), version=live.num_updates)
-        for name, live in _learners(run).items()
-    ]
+def _policy(run: Run) -> TrainedPolicy:
+    """The policy of the first learner, with the final weights."""
+    name, live = next(iter(_learners(run).items()))
+    recipe: Learner = run.flow.learners()[name]
+    return TrainedPolicy(recipe.policy, live.weights(), version=live.num_updates)

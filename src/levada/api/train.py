@@ -13,7 +13,7 @@ from levada.algorithms.registry import algorithm_home, algorithm_name
 from levada.api.memory import check_memory, estimate
 from levada.api.notes import default_until
 from levada.api.options import Env, OptionError, Options, check_instruments, configure, deployment
-from levada.api.run import Result, build, carry_out, of_policies, require_level, resolve_deployment
+from levada.api.run import Job, Result, build, of_policies, require_level, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Instrument
 from levada.flow.deployment import Deployment
@@ -158,10 +158,11 @@ def launch(
         directory = RunDirectory.create(out, identity, {**about, **settings}, root=root)
         on_directory(directory)
         monitor = Monitor(target_return=until.return_mean, began_s=began_s)
-        return carry_out(
-            flow, task, config, directory, monitor, identity=identity, place=place, until=until, options=options,
-            display=shown, instruments=instruments, state=state,
+        job = Job(
+            config=config, task=task, flow=flow, place=place, until=until, options=options, identity=identity,
+            directory=directory, monitor=monitor, display=shown, instruments=instruments, state=state,
         )  # fmt: skip
+        return job.execute()
 
 
 def _resolved(

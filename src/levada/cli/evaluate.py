@@ -15,7 +15,7 @@ from rich.progress import Progress
 from levada.api import evaluate as evaluate_run
 from levada.api import load
 from levada.cli.errors import say
-from levada.cli.parse import env_kwargs_of, parse_run
+from levada.cli.parse import kwargs_of, parse_run
 from levada.cli.resume import keep_to_installed
 from levada.run.display.stdout import reserved_stdout
 from levada.run.display.text import return_text
@@ -54,7 +54,7 @@ def evaluate(args: list[str]) -> int:
 
 def _play(options: EvalOptions, stdout: TextIO) -> int:
     keep_to_installed(options.run, trust=options.trust)
-    kwargs = env_kwargs_of(options.env_kwargs)
+    kwargs = kwargs_of("--env-kwargs", options.env_kwargs)
     result = load(options.run, checkpoint=options.checkpoint, at=options.at, trust=options.trust)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("episodes", total=options.episodes)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Generic, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import tyro
@@ -39,9 +39,11 @@ _SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}
 
 _METAVARS = {
     "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "cpu|cuda",
-    "hidden_sizes": "[INT ...]", "optimizer_kwargs": "[NAME VALUE ...]", "checkpoint_every_updates": "INT|auto|None",
+    "checkpoint_every_updates": "INT|auto|None",
 }  # fmt: skip
 """Name -> placeholder of its value in the help, if its type is not a good one."""
+
+_EXAMPLES = {"--env-kwargs": "repeat_action_probability=0.0", "--optimizer-kwargs": "weight_decay=0.01"}
 
 OptionsT = TypeVar("OptionsT", bound="EnvOption")
 RunOptionsT = TypeVar("RunOptionsT")
@@ -83,8 +85,8 @@ class EnvOption:
             UsageError: a keyword argument has no value, or is repeated.
         """
         return Task(
-            self.env, env_kwargs=env_kwargs_of(self.env_kwargs), vectorization=self.vectorization, frame_stack=self.frame_stack,
-            reward_clip=self.reward_clip, life_loss=self.life_loss, action_mask=self.action_mask,
+            self.env, env_kwargs=kwargs_of("--env-kwargs", self.env_kwargs), vectorization=self.vectorization,
+            frame_stack=self.frame_stack, reward_clip=self.reward_clip, life_loss=self.life_loss, action_mask=self.action_mask,
         )  # fmt: skip
 
 
@@ -138,7 +140,8 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
         )
     values = {name: value for title in sections for name, value in vars(getattr(said, title)).items()}
     given = frozenset(names) | {name.removeprefix("no_") for name in names}
-    fields = {name: values[name] for name in _fields(cls) if name in given}
+    hints = get_type_hints(cls)
+    fields = {name: _as_field(name, values[name], hints[name]) for name in _fields(cls) if name in given}
     config, settings = configure(algorithm, env or "", fields, origin="command line")
     if told:
         settings = {name: s if name in fields else Setting(s.value, "config") for name, s in settings.items()}
@@ -184,9 +187,8 @@ def _as_options(told: Mapping[str, Any], env: str | None, names: Collection[str]
     task: Task = told["env"]
     values = {name: value for name, value in told.items() if name not in ("algorithm", "env")}
     if env == task.env:
-        kwargs = task.env_kwargs.items()
         values |= {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-        values["env_kwargs"] = tuple(f"{name}={msgspec.json.encode(value).decode()}" for name, value in kwargs)
+        values["env_kwargs"] = _as_words(task.env_kwargs)
     return {name: value for name, value in {**values, "env": env}.items() if name in names}
 
 
@@ -198,6 +200,7 @@ def _sections(options: EnvOption, config: Algorithm) -> dict[str, type[Any]]:
         usual = {field.name: field.default for field in dataclasses.fields(type(part))}
         for name in _fields(type(part)):
             value, is_unset = getattr(part, name), part is options and usual[name] is None
+            value = _as_words(value) if _is_mapping(hints[name]) else value
             default = dataclasses.field(default_factory=partial(_same, value))
             shown[name] = (name, _shown(name, hints[name], value, texts.get(name, ""), is_unset), default)
     own = type(config).__name__.lower()
@@ -212,6 +215,31 @@ def _sections(options: EnvOption, config: Algorithm) -> dict[str, type[Any]]:
     }
 
 
+def _is_mapping(hint: Any) -> bool:
+    """Whether a field is given as `name=value`."""
+    return get_origin(hint) in (dict, Mapping) and get_args(hint)[0] is str
+
+
+def _as_words(kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """`name=value` of each, the inverse of `kwargs_of`."""
+    return tuple(f"{name}={msgspec.json.encode(value).decode()}" for name, value in kwargs.items())
+
+
+def _as_field(name: str, value: Any, hint: Any) -> Any:
+    """Value of a field from that of its option.
+
+    Raises:
+        UsageError: a keyword argument is no `name=value`, or of another type.
+    """
+    if not _is_mapping(hint):
+        return value
+    try:
+        return msgspec.convert(kwargs_of(option(name), value), hint)
+    except msgspec.ValidationError as error:
+        msg = f"{option(name)} {' '.join(value)}: expected values of {get_args(hint)[1]}"
+        raise UsageError(msg) from error
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -221,7 +249,9 @@ def _shown(name: str, hint: Any, value: Any, text: str, is_unset: bool) -> Any:
     about: dict[str, Any] = {"help": text}
     if name in _SHORT:
         about["aliases"] = [option(_SHORT[name])]
-    if metavar := _METAVARS.get(name) or _placeholder(hint):
+    if _is_mapping(hint):
+        hint, about["metavar"] = tuple[str, ...], _METAVARS["env_kwargs"]
+    elif metavar := _METAVARS.get(name) or _placeholder(hint):
         about["metavar"] = metavar
     if value is None or value in ((), {}):
         about["help_behavior_hint"] = "(default: None)" if "None" in text else ""
@@ -302,8 +332,8 @@ def _is_short_for(name: str, full: str) -> bool:
     return name == "".join(word[0] for word in words) or name in words or words[0].startswith(name)
 
 
-def env_kwargs_of(words: Sequence[str]) -> dict[str, Any]:
-    """Parse keyword arguments from `name=value`.
+def kwargs_of(flag: str, words: Sequence[str]) -> dict[str, Any]:
+    """Parse the keyword arguments that an option has as `name=value`.
 
     Raises:
         UsageError: one has no value, or is repeated.
@@ -312,10 +342,10 @@ def env_kwargs_of(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         if not (name.isidentifier() and equals):
-            msg = f"--env-kwargs {word}: expected name=value, such as `--env-kwargs repeat_action_probability=0.0`"
+            msg = f"{flag} {word}: expected name=value, such as `{flag} {_EXAMPLES.get(flag, 'size=3')}`"
             raise UsageError(msg)
         if name in kwargs:
-            msg = f"--env-kwargs has {name} twice; keep one"
+            msg = f"{flag} has {name} twice; keep one"
             raise UsageError(msg)
         kwargs[name] = _value(value)
     return kwargs

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from levada.rl.acting.actor import Actor as Actor
     from levada.rl.acting.double_buffered import DoubleBufferedSampler as DoubleBufferedSampler
     from levada.rl.acting.evaluation import Evaluation as Evaluation
-    from levada.rl.acting.evaluation import TrainedPolicy as TrainedPolicy
     from levada.rl.acting.exploration import EpsilonGreedy as EpsilonGreedy
     from levada.rl.acting.exploration import GaussianNoise as GaussianNoise
     from levada.rl.acting.exploration import PolicySampling as PolicySampling
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from levada.rl.acting.sequences import Sequences as Sequences
     from levada.rl.acting.step_sampler import NStep as NStep
     from levada.rl.acting.step_sampler import StepSampler as StepSampler
+    from levada.rl.acting.trained_policy import TrainedPolicy as TrainedPolicy
     from levada.rl.data.frames import Frames as Frames
     from levada.rl.data.spaces import SpaceError as SpaceError
     from levada.rl.envs.batch import EnvError as EnvError
@@ -94,7 +94,7 @@ _HOME = {
     "SpaceError": "levada.rl.data.spaces",
     "StepSampler": "levada.rl.acting.step_sampler",
     "Task": "levada.rl.envs.task",
-    "TrainedPolicy": "levada.rl.acting.evaluation",
+    "TrainedPolicy": "levada.rl.acting.trained_policy",
     "Transitions": "levada.rl.replay.transitions",
     "ValueMLP": "levada.rl.policies.networks",
     "concatenate": "levada.rl.replay.transitions",

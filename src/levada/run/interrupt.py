@@ -23,7 +23,7 @@ from typing import Any, Self
 from levada.run.user_exit import OwnExit
 
 MESSAGE = "\nstopping after this update; press Ctrl-C again to stop at once\n"
-ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that ask the whole process to exit, from a scheduler, `kill`, or a closed terminal."""
 
 TOGETHER_S = 1.0

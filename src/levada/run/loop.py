@@ -92,11 +92,11 @@ class Loop:
     display: Display
     """Shows the run; finished at the end, also after an error. If its stream is closed, nothing more is shown, and the run
     continues."""
-    arrays_of: Callable[[], tuple[Arrays, Mapping[str, JSON]]]
+    arrays_of: Callable[[Run], tuple[Arrays, Mapping[str, JSON]]]
     """Content of a checkpoint: arrays, and data that are not arrays."""
-    params_of: Callable[[], Arrays] | None = None
+    params_of: Callable[[Run], Arrays] | None = None
     """The learned parameters, for the fingerprint in the summary; None uses the arrays of `arrays_of`."""
-    is_whole: Callable[[], bool] = lambda: True
+    is_whole: Callable[[Run], bool] = lambda run: True
     """Whether each update was applied in full or not at all; called if the run has failed."""
     watch: Watcher | None = None
     """Source of notes, which are shown and recorded in the summary."""
@@ -105,9 +105,6 @@ class Loop:
     checkpoint_every_s: NonNegativeFloat = 0.0
     """Minimum seconds between checkpoints. If above 0, checkpoints are also skipped while saving would take more than
     `SAVING_SHARE` of the time."""
-    metrics_every_updates: PositiveInt = 1
-    """Number of updates between metrics; larger values lose resolution and save time. After `FULL_METRICS` updates metrics get
-    sparser."""
     keep_checkpoints: PositiveInt = 3
     """Number of checkpoints kept; older ones are deleted."""
 
@@ -127,7 +124,7 @@ class Loop:
             Exception: any error of the run; files written so far stay, and there is no summary.json. A note tells whether the
                 learned state could be saved.
         """
-        metrics, saver, shown = _Metrics(self, run), _Saver(self), self.display
+        metrics, saver, shown = _Metrics(self, run), _Saver(self, run), self.display
         summary: Summary | None = None
         with Interrupt(show=shown.notice, is_hung=run.is_hung) as interrupt, ExitStack() as closing:
             closing.enter_context(telling_of_hangs(log.warning))
@@ -140,7 +137,7 @@ class Loop:
                 interrupt.saving()
                 ended = self._ended(run, metrics, saver, ending)
             except (Exception, SystemExit) as error:
-                saver.rescue(error, self.is_whole)
+                saver.rescue(error)
                 raise
             summary = ended  # only now, because a display that shows it may say that everything is saved
         if interrupt.number is not None and interrupt.number in ENDING:  # a signal, perhaps during the final save
@@ -187,7 +184,7 @@ class Loop:
     def _ended(self, run: Run, metrics: _Metrics, saver: _Saver, ending: Ending) -> Summary:
         """Write everything, and return the summary."""
         statistics = run.statistics()
-        sha256 = params_sha256(self.arrays_of()[0] if self.params_of is None else self.params_of())
+        sha256 = params_sha256(self.arrays_of(run)[0] if self.params_of is None else self.params_of(run))
         summary = summarize(self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by)
         metrics.flush(statistics)
         saver.save(ending.stopped_by, between_updates=ending.between_updates)
@@ -245,18 +242,14 @@ def _every(num: int | None) -> Callable[[int], object]:
     return lambda count: None if num is None else count // num
 
 
-def _thinned(num: int) -> Callable[[int], object]:
+def _thinned(count: int) -> tuple[int, int]:
     """Growing intervals: a run of days writes megabytes of metrics, not gigabytes.
 
-    Every `num`-th of the first `FULL_METRICS` updates counts, every second of those in the next as many updates, every fourth
-    in the next twice as many, and so on.
+    Each of the first `FULL_METRICS` updates counts, every second of those in the next as many updates, every fourth in the next
+    twice as many, and so on.
     """
-
-    def interval(count: int) -> tuple[int, int]:
-        size = num << (count // FULL_METRICS).bit_length()
-        return size, count // size
-
-    return interval
+    size = 1 << (count // FULL_METRICS).bit_length()
+    return size, count // size
 
 
 class _Metrics:
@@ -265,7 +258,7 @@ class _Metrics:
     def __init__(self, loop: Loop, run: Run) -> None:
         self._loop = loop
         self._run = run
-        self._due = _Crossings(_thinned(loop.metrics_every_updates), loop.monitor.updates)
+        self._due = _Crossings(_thinned, loop.monitor.updates)
         self._reported: dict[str, float] = {}
         self._pending = False
 
@@ -292,8 +285,9 @@ class _Metrics:
 class _Saver:
     """Saves checkpoints, at most one for each number of updates."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, run: Run) -> None:
         self._loop = loop
+        self._run = run
         self._monitor = loop.monitor
         self._directory = loop.directory
         self._due_s = loop.monitor.elapsed_s + loop.checkpoint_every_s
@@ -315,7 +309,7 @@ class _Saver:
         if self._directory is None or step == self._saved_at:
             return
         began_s = self._monitor.elapsed_s
-        arrays, meta = self._loop.arrays_of()
+        arrays, meta = self._loop.arrays_of(self._run)
         record: dict[str, JSON] = {
             "seed": self._loop.identity.seed,
             "flow": meta,
@@ -336,13 +330,13 @@ class _Saver:
         now_s = self._monitor.elapsed_s
         self._due_s = now_s + max(self._loop.checkpoint_every_s, (now_s - began_s) / SAVING_SHARE)
 
-    def rescue(self, error: BaseException, is_whole: Callable[[], bool]) -> None:
+    def rescue(self, error: BaseException) -> None:
         """Save the learned state of a failed run, and add a note about it to the error."""
         step = self._monitor.updates
         if self._directory is None or step == 0 or step == self._failed_at:
             return
         try:
-            if step != self._saved_at and not is_whole():
+            if step != self._saved_at and not self._loop.is_whole(self._run):
                 error.add_note(f"update {step + 1} may have been applied in part: it was not saved")
                 return
             self.save(FAILED, between_updates=False)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from levada.flow.errors import LevadaError
 from levada.run.returns import RETURN_WINDOW
@@ -70,7 +70,7 @@ class Until:
         Raises:
             UntilError: an unknown name, a value that is not a number, a repeated condition, or no condition.
         """
-        values: dict[str, float] = {}
+        values: dict[str, Any] = {}
         for name, value in _pairs(conditions):
             if name in values:
                 msg = f"until: {name} is given twice, as {_show(values[name])} and {_show(value)}; keep one"
@@ -79,13 +79,7 @@ class Until:
                 value = int(value)  # steps=1e6 is allowed
             _check(name, value)
             values[name] = value
-        return cls(
-            return_mean=values.get("return"),
-            steps=_count(values.get("steps")),
-            updates=_count(values.get("updates")),
-            episodes=_count(values.get("episodes")),
-            minutes=values.get("minutes"),
-        )
+        return cls(**{"return_mean" if name == _GOAL else name: value for name, value in values.items()})
 
     def met(self, monitor: Monitor) -> str | None:
         """Return the first condition that holds, as ``"steps=100000"``, or None while the run continues."""
@@ -162,10 +156,6 @@ def _number(name: str, value: object) -> float:
         return value
     msg = f"until: {name}={value} is not a number, {_EXAMPLE}"
     raise UntilError(msg)
-
-
-def _count(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _check(name: str, value: float) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from annotated_types import Interval
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
@@ -19,8 +19,8 @@ THREADS_PER_CORE = 4
 WORKER_BYTES = 1 << 26
 """Least memory of a worker process with torch loaded, in bytes."""
 MAX_WORKER_THREADS = 1024
-MAX_SECONDS = 1e6
-"""Longer than any useful time limit, and short enough for every system call that waits."""
+TimeLimit: TypeAlias = Annotated[float, Interval(gt=0, le=1e6)]
+"""Seconds; the largest limit is short enough for every system call that waits."""
 
 
 def check_threads(kind: str, threads: int) -> None:
@@ -54,30 +54,6 @@ def check_worker_processes(kind: str, workers: int | None) -> None:
     most = max(1, machine_memory().total_nbytes // WORKER_BYTES)
     why = f"each takes at least {WORKER_BYTES >> 20} MiB of the {machine_memory().total_nbytes >> 20:,} MiB that this machine has"
     check_workers(kind, workers, most, why)
-
-
-def check_seconds(kind: str, name: str, value: object) -> None:
-    """Reject invalid time limits; None is no limit.
-
-    Raises:
-        DeploymentError: not a number, not above 0, or longer than a system call can wait.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and math.isfinite(value) and 0 < value <= MAX_SECONDS):  # type: ignore[arg-type, operator]
-        msg = f"{kind}: {name} is {value!r}, expected seconds above 0, at most {MAX_SECONDS:,.0f}, or None for no limit"
-        raise DeploymentError(msg)
-
-
-def check_counts(kind: str, counts: Mapping[str, tuple[int | None, int]]) -> None:
-    """Reject invalid counts, given as name -> (value, least). The value may be None for a default.
-
-    Raises:
-        DeploymentError: a value is not an integer, or too small.
-    """
-    for name, (value, least) in counts.items():
-        if value is not None and (type(value) is not int or value < least):
-            msg = f"{kind}: {name} is {value!r}, expected an integer of at least {least}"
-            raise DeploymentError(msg)
 
 
 PlaceT = TypeVar("PlaceT")
@@ -118,7 +94,7 @@ def place_text(name: str, place: Any) -> str:
     for field in dataclasses.fields(place):
         value = getattr(place, field.name)
         if field.name != "workers" and value != field.default:
-            said.append(f"{field.name}={value}")
+            said.append(f"{field.name}={str(value).removesuffix('.0')}")
     return ",".join(said)
 
 

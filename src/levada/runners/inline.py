@@ -22,15 +22,16 @@ from random import Random
 from typing import Any, Unpack
 
 from levada.flow.deployment import OpenOptions
-from levada.flow.errors import LevadaError
+from levada.flow.errors import DeploymentError, LevadaError
 from levada.flow.events import Report
 from levada.flow.graph import Flow
 from levada.flow.items import Item
 from levada.flow.patience import hung_s
-from levada.runners.deployments import check_counts, check_threads, parse_place, place_text
+from levada.runners.deployments import check_threads, parse_place, place_text
 from levada.runners.flow_run import FlowRun
 from levada.runners.inline_transport import InlineTransport, Undelivered
 from levada.schedule import Firing, Snapshot
+from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 
 class StuckError(LevadaError, RuntimeError):
@@ -41,11 +42,11 @@ class StuckError(LevadaError, RuntimeError):
 class Inline:
     """Runs a flow in the calling thread: the default for tests and small jobs."""
 
-    adversary: int | None = None
+    adversary: NonNegativeInt | None = None
     """Seed of an order that delays items at random for as long as the schedule allows. None: the plain order."""
-    threads: int = 1
+    threads: PositiveInt = 1
     """Threads of the shards for linear algebra; learners have a separate setting."""
-    max_restarts: int = 3
+    max_restarts: NonNegativeInt = 3
     """Number of consecutive failures of a shard before the run fails. 0: the first error of an environment ends the run."""
 
     def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> InlineRun:
@@ -62,8 +63,7 @@ class Inline:
         return parse_place(cls, "inline", after)
 
     def __post_init__(self) -> None:
-        check_counts("Inline", {"threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)})
-        check_counts("Inline", {"adversary": (self.adversary, 0)})
+        check_fields(self, DeploymentError)
         check_threads("Inline: ", self.threads)
 
     def __str__(self) -> str:

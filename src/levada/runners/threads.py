@@ -19,13 +19,12 @@ from time import monotonic, thread_time
 from typing import Any, Unpack
 
 from levada.flow.deployment import OpenOptions
-from levada.flow.errors import LevadaInternalError
+from levada.flow.errors import DeploymentError, LevadaInternalError
 from levada.flow.graph import Flow
 from levada.flow.items import Shard
 from levada.flow.state import Arrays
 from levada.runners.deployments import (
     MAX_WORKER_THREADS,
-    check_counts,
     check_workers,
     parse_place,
     place_text,
@@ -36,19 +35,20 @@ from levada.runners.shard_host import ShardHost
 from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
 from levada.runners.versions import Versions
 from levada.schedule import Ticket
+from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
     """Runs shards in threads, and everything behind the queues in the calling thread."""
 
-    workers: int | None = None
+    workers: PositiveInt | None = None
     """Number of threads; each runs whole shards. None: one per core, but at most one per shard."""
-    max_restarts: int = 3
+    max_restarts: NonNegativeInt = 3
     """Number of consecutive failures of a shard before the run fails."""
 
     def __post_init__(self) -> None:
-        check_counts("Threads", {"workers": (self.workers, 1), "max_restarts": (self.max_restarts, 0)})
+        check_fields(self, DeploymentError)
         check_workers("Threads", self.workers, MAX_WORKER_THREADS, "more threads only wait for each other")
 
     def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> FlowRun:

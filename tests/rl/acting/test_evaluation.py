@@ -12,7 +12,8 @@ from gymnasium import spaces
 
 from levada.flow import Episode
 from levada.rl.acting.actor import Actor
-from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.acting.evaluation import evaluate
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
 

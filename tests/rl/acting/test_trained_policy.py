@@ -8,8 +8,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from support.envs import small as small_envs
 
-from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.acting.evaluation import evaluate
 from levada.rl.acting.network import WeightsError
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet

@@ -16,9 +16,10 @@ from support.envs.pixels import Pixels, make_pixels, make_stacked_pixels
 
 import levada as lv
 from levada.flow import Flow, Prioritized, Shard
-from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.acting.evaluation import evaluate
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.step_sampler import NStep, StepSampler
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.data.frames import FramePart, FramePool, Frames, as_array
 from levada.rl.data.spaces import SpaceError, map_nest
 from levada.rl.envs.task import Task, TaskError

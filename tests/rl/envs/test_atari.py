@@ -13,8 +13,9 @@ from gymnasium import spaces
 
 import levada as lv
 from levada.flow import Shard
-from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.acting.evaluation import evaluate
 from levada.rl.acting.sampler import Sampler
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.data.frames import Frames
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.policies.networks import NatureCNN
@@ -119,7 +120,7 @@ def test_evaluations_play_whole_games() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"reward_clip": 0.0}, "reward_clip=0.0.: expected a number > 0, or None"),
+        ({"reward_clip": 0.0}, "reward_clip=0.0.: expected a finite number > 0, or None"),
         ({"reward_clip": True}, "reward_clip=True"),
         ({"life_loss": 1}, "life_loss=1.: expected True or False"),
     ],

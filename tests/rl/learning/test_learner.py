@@ -164,6 +164,24 @@ def test_eager_recorded_and_compiled_learn_the_same(network: Any) -> None:
         assert other_stats == pytest.approx(stats, abs=1e-5 if network is None else 1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_any_number_of_learners_compile_in_one_process() -> None:
+    """PyTorch limits how often one code object is compiled: to 8 by default."""
+
+    def weighted(value_coef: float) -> Any:
+        def sum_of_both(networks: Networks, batch: Any, coefficients: Mapping[str, Tensor]) -> LossOutput:
+            both = loss(networks, batch, coefficients).stats
+            return LossOutput(both["policy_loss"] + value_coef * both["value_loss"], both)
+
+        return sum_of_both
+
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for value_coef in (0.25, 0.5, 1.0):
+            compiled, eager = (make(loss=weighted(value_coef), compile=c).update(batch()) for c in (True, False))
+            for name, array in eager.weights.items():
+                np.testing.assert_allclose(compiled.weights[name], array, atol=2e-6, err_msg=name)
+
+
 def test_the_same_seed_gives_the_same_bits() -> None:
     one, two = make(), make()
     for seed in range(3):

@@ -133,17 +133,43 @@ def test_each_optimizer_learns_something_else():
 def test_on_the_command_line(capsys):
     done = Shell(capsys)(
         f"train ppo --env CartPole-v1 {TINY} --until updates=1 --out run --optimizer adamw "
-        "--optimizer-kwargs weight_decay 0.01 amsgrad True betas 0.5 0.9"
+        "--optimizer-kwargs weight_decay=0.01 amsgrad=true betas=[0.5,0.9]"
     )
     assert done.code == 0
     settings = json.loads(Path("run/config.json").read_text())["settings"]
     assert settings["optimizer"]["value"] == "adamw"
     assert settings["optimizer_kwargs"]["value"] == {"weight_decay": 0.01, "amsgrad": True, "betas": [0.5, 0.9]}
+    assert Shell(capsys)("train --config run --out again --no-tensorboard --quiet").code == 0
+    assert levada.load("again").summary.params_sha256 == levada.load("run").summary.params_sha256
     assert levada.load("run").summary.updates == 1
     assert Shell(capsys)("train ppo --env CartPole-v1 --optimizer adom").message == (
         "levada: PPO: optimizer='adom': expected 'adam', 'adamw', 'rmsprop', 'sgd', 'adagrad', 'radam', 'nadam', "
-        "a class of torch.optim, or 'module:Class'"
+        "a class of torch.optim, 'module:Class' or 'path/to/file.py:Class'"
     )
+    for kwargs, said in {
+        "weight_decay 0.01": "weight_decay: expected name=value, such as `--optimizer-kwargs weight_decay=0.01`",
+        "alpha=1 alpha=2": "has alpha twice; keep one",
+        "alpha=high": "alpha=high: expected values of bool | int | float | tuple[float, float]",
+    }.items():
+        done = Shell(capsys)(f"train ppo --env CartPole-v1 --optimizer rmsprop --optimizer-kwargs {kwargs}")
+        assert (done.code, done.message) == (2, f"levada: --optimizer-kwargs {said}")
+
+
+@pytest.mark.parametrize("on", ["inline", "processes:1,learner=worker"])
+def test_one_in_a_file_is_trained_with_loaded_and_resumed(tmp_path, capsys, on):
+    shell = Shell(capsys)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "signs.py").write_text(OWN)
+    train = f"train ppo --env CartPole-v1 {TINY} --no-tensorboard --quiet --on {on} --until updates=2"
+    assert shell(f"{train} --optimizer ./mine/signs.py:Signs --out run").code == 0
+    assert shell(f"{train} --optimizer levada_test_optimizers:Signs --out module").code == 0
+    assert levada.load("run").summary.params_sha256 == levada.load("module").summary.params_sha256
+    (tmp_path / "mine").rename(tmp_path / "there")
+    moved = "(no file './mine/signs.py'); if it is elsewhere now, say where: --at DIR"
+    assert moved in shell("eval run --episodes 1").message
+    assert shell("resume run --until updates=3 --at there --quiet").code == 0
+    for name, said in {"there/signs.py:Other": "no attribute 'Other'", "gone.py:Signs": "no file 'gone.py'"}.items():
+        assert said in shell(f"{train} --optimizer {name} --out refused").message
 
 
 @pytest.mark.parametrize(("fields", "message"), [
@@ -159,28 +185,54 @@ def test_what_cannot_be_is_refused(fields, message):
         PPO(**fields)
 
 
-def test_state_that_cannot_be_saved_is_refused():
-    class Listing(torch.optim.SGD):
-        def step(self, closure=None):
-            super().step(closure)
-            for state in self.state.values():
-                state["list"] = []
+class Listing(torch.optim.SGD):
+    """Keeps a list beside each parameter."""
 
-    torch.optim.Listing = Listing
-    try:
-        with pytest.raises(ConfigError, match="Listing keeps 'list', a list, which cannot be saved"):
-            DQN(**REPLAYED, optimizer="Listing")
-    finally:
-        del torch.optim.Listing
+    def step(self, closure=None):
+        super().step(closure)
+        for state in self.state.values():
+            state["list"] = []
 
 
-def test_a_foreign_run_does_not_bring_its_own(tmp_path):
+class Growing(torch.optim.SGD):
+    """Keeps an estimate of its own in the settings of a group, as Prodigy and D-Adaptation do."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group["distance"] = (
+                group.get("distance", 1e-6) + torch.stack([p.grad.norm() for p in group["params"]]).sum()
+            )
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in an attribute."""
+
+    num_steps = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.num_steps += 1
+
+
+@pytest.mark.parametrize(("cls", "message"), [
+    (Listing, "Listing keeps 'list', a list, which cannot be saved"),
+    (Growing, r"Growing changes param_groups\[\.\.\.\]\['distance'\], which would be lost when a run is resumed"),
+    (Counting, r"Counting changes self\.num_steps, which would be lost when a run is resumed"),
+])  # fmt: skip
+def test_state_that_cannot_be_saved_is_refused(cls, message, monkeypatch):
+    monkeypatch.setattr(torch.optim, cls.__name__, cls, raising=False)
+    with pytest.raises(ConfigError, match=message):
+        DQN(**REPLAYED, optimizer=cls.__name__)
+
+
+@pytest.mark.parametrize("optimizer", ["levada_test_optimizers:Signs", "./levada_test_optimizers.py:Signs"])
+def test_a_foreign_run_does_not_bring_its_own(tmp_path, optimizer):
     levada.train(
-        "ppo", "CartPole-v1", until="updates=1", out="run", display="quiet", optimizer="levada_test_optimizers:Signs",
-        **TINY_FIELDS,
+        "ppo", "CartPole-v1", until="updates=1", out="run", display="quiet", optimizer=optimizer, **TINY_FIELDS,
     )  # fmt: skip
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["hmac"] = "0" * 64
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UntrustedError, match="optimizer is 'levada_test_optimizers:Signs'"):
+    with pytest.raises(UntrustedError, match=f"optimizer is '{optimizer}'"):
         levada.load("run")

@@ -10,7 +10,8 @@ from torch import nn
 
 from benchmarks._hidden import hidden_cartpole
 from levada.rl.acting.actor import Actor
-from levada.rl.acting.evaluation import TrainedPolicy, evaluate
+from levada.rl.acting.evaluation import evaluate
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.data.spaces import allocate, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import ModelError, Policy

@@ -165,7 +165,7 @@ def test_a_sampler_draws_for_each_item_and_goes_on_where_it_was_saved():
     assert not np.array_equal(noises[0], noises[1])
     other.load_state_dict(live.state_dict())
     for _ in range(3):
-        np.testing.assert_array_equal(live(weights).walk.action, other(weights).walk.action)
+        np.testing.assert_array_equal(live(weights).buffer.action, other(weights).buffer.action)
     live.close()
     other.close()
 
@@ -263,7 +263,7 @@ def test_updates_in_one_call_are_those_one_by_one():
 
 
 @pytest.mark.parametrize(("options", "match"), [
-    ({"weight_noise": -1.0}, r"weight_noise=-1.0.: expected a number >= 0"),
+    ({"weight_noise": -1.0}, r"weight_noise=-1.0.: expected a finite number >= 0"),
     ({"weight_noise": math.nan}, "weight_noise=nan"),
     ({"weight_noise": 0.5, "network": None, "output": "distribution"}, "expected 0 with output='distribution', which explores"),
 ])  # fmt: skip

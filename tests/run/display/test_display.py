@@ -11,7 +11,7 @@ import pytest
 from support.runs.fakes import IDENTITY, Clock, FakeRun, channel, statistics, used
 
 from levada.flow.events import LagStatistics, Statistics
-from levada.run.display.displays import JsonDisplay, PlainDisplay, QuietDisplay, make_display
+from levada.run.display.displays import Display, JsonDisplay, PlainDisplay, make_display
 from levada.run.display.live import LiveDisplay
 from levada.run.monitor import Monitor
 from levada.run.summary import summarize
@@ -134,8 +134,8 @@ def test_nothing_is_asked_of_the_run_by_the_thread_that_moves_the_clock():
 def test_what_is_made_for_a_user_has_a_clock_that_moves_by_itself(mode, monkeypatch, capsys):
     started = threading.Event()
     display = make_display(mode)
-    monkeypatch.setattr(display._beat, "_every_s", 0.001)
-    monkeypatch.setattr(display._beat, "_tick", started.set)
+    monkeypatch.setattr(display._ticker, "_every_s", 0.001)
+    monkeypatch.setattr(display._ticker, "_tick", started.set)
     display.start(IDENTITY, UNTIL)
     assert started.wait(60.0)
     display.finish(None)
@@ -167,7 +167,7 @@ def test_json_has_null_where_there_is_no_number():
 
 
 def test_streams_are_the_ones_of_the_moment(capsys):
-    for display in (PlainDisplay(), JsonDisplay(), QuietDisplay()):
+    for display in (PlainDisplay(), JsonDisplay(), Display()):
         display.start(IDENTITY, UNTIL)
         display.finish(None)
     out, err = capsys.readouterr()
@@ -176,12 +176,12 @@ def test_streams_are_the_ones_of_the_moment(capsys):
 
 
 def test_quiet_is_quiet(capsys):
-    asked, _ = play(QuietDisplay(), Clock())
+    asked, _ = play(Display(), Clock())
     assert asked == []
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("display", [PlainDisplay(io.StringIO()), JsonDisplay(io.StringIO()), QuietDisplay()])
+@pytest.mark.parametrize("display", [PlainDisplay(io.StringIO()), JsonDisplay(io.StringIO()), Display()])
 def test_an_update_that_is_not_due_costs_about_a_microsecond(display):
     display.start(IDENTITY, UNTIL)
     monitor, run = Monitor(), FakeRun()
@@ -190,7 +190,7 @@ def test_an_update_that_is_not_due_costs_about_a_microsecond(display):
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind"), [("plain", PlainDisplay), ("json", JsonDisplay), ("quiet", QuietDisplay), ("live", LiveDisplay)]
+    ("mode", "kind"), [("plain", PlainDisplay), ("json", JsonDisplay), ("quiet", Display), ("live", LiveDisplay)]
 )
 def test_a_display_is_made_by_its_name(mode, kind):
     assert type(make_display(mode)) is kind

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from support.runs.fakes import Clock, channel, report, statistics, used
 
 from levada.flow.events import Reported
-from levada.run.display.view import History, View, Viewer, fate, goal_text, percentages, sparkline
+from levada.run.display.view import History, View, Viewer, dropped_text, goal_text, percentages, sparkline
 from levada.run.monitor import Monitor
 from levada.run.until import Until
 
@@ -112,5 +112,5 @@ def test_a_time_that_rounding_made_negative_is_none():
 
 
 def test_the_fate_of_items_in_words():
-    assert fate(channel()) == "0"
-    assert fate(channel(dropped={"stale": 3, "full": 0}, lost=2)) == "3 stale, 2 lost"
+    assert dropped_text(channel()) == "0"
+    assert dropped_text(channel(dropped={"stale": 3, "full": 0}, lost=2)) == "3 stale, 2 lost"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.runs.fakes import IDENTITY, SETTINGS, Clock, FakeRun
 
-from levada.run.display.displays import QuietDisplay
+from levada.run.display.displays import Display
 from levada.run.loop import Loop
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines
@@ -23,9 +23,9 @@ def run_it(directory, monitor, run, until):
         monitor=monitor,
         directory=directory,
         sinks=[JsonLines(directory.metrics_path)],
-        display=QuietDisplay(),
-        arrays_of=run.arrays,
-        params_of=run.params,
+        display=Display(),
+        arrays_of=FakeRun.arrays,
+        params_of=FakeRun.params,
         checkpoint_every_updates=4,
     ).execute(run)
 

@@ -150,10 +150,10 @@ class LiveTabularLearner:
 
 def with_next_action(steps: Steps) -> Transitions:
     """Transitions with the action that followed; without those after which none did."""
-    made, walk = NStep(discount=DISCOUNT)(steps), steps.walk
-    followed = np.broadcast_to(np.arange(len(walk.action))[:, None] < len(walk.action) - 1, walk.action.shape)
-    kept = (followed & ~walk.truncated).reshape(-1)
-    columns: Any = made.columns | {"next_action": np.roll(walk.action, -1, axis=0).reshape(-1)}
+    made, buffer = NStep(discount=DISCOUNT)(steps), steps.buffer
+    followed = np.broadcast_to(np.arange(len(buffer.action))[:, None] < len(buffer.action) - 1, buffer.action.shape)
+    kept = (followed & ~buffer.truncated).reshape(-1)
+    columns: Any = made.columns | {"next_action": np.roll(buffer.action, -1, axis=0).reshape(-1)}
     return Transitions({name: column[kept] for name, column in columns.items()})
 
 

@@ -11,9 +11,11 @@ its right, runs below the graph in a separate lane, and comes back on the left:
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from statistics import fmean
 
 GAP = 22.0
 """Space between a column and the lines next to it."""
@@ -165,8 +167,7 @@ def _columns(boxes: Sequence[Box], links: Sequence[Link]) -> list[list[Box]]:
 
 
 def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    length = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return one[:length]
+    return tuple(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _bands(boxes: Sequence[Box]) -> dict[tuple[str, ...], int]:
@@ -180,44 +181,25 @@ def _bands(boxes: Sequence[Box]) -> dict[tuple[str, ...], int]:
 # ---- rows
 
 
-def _pairs(links: Sequence[Link]) -> Iterator[tuple[Box, Box]]:
-    for link in links:
-        chain = [link.source, *link.stops, link.target]
-        yield from pairwise(chain)
-
-
 def _beside(links: Sequence[Link]) -> tuple[dict[Box, list[Box]], dict[Box, list[Box]]]:
     """Return the boxes to the left and to the right of each box."""
-    before: dict[Box, list[Box]] = {}
-    after: dict[Box, list[Box]] = {}
-    for left, right in _pairs(links):
-        before.setdefault(right, []).append(left)
-        after.setdefault(left, []).append(right)
+    before, after = defaultdict[Box, list[Box]](list), defaultdict[Box, list[Box]](list)
+    for link in links:
+        for left, right in pairwise([link.source, *link.stops, link.target]):
+            before[right].append(left)
+            after[left].append(right)
     return before, after
 
 
 def _order(columns: list[list[Box]], links: Sequence[Link], bands: Mapping[tuple[str, ...], int]) -> None:
-    """Sort each column by the mean position of its neighbors, in both directions; keep the order with fewest crossings."""
+    """Sort each column by the mean position of its neighbors, in both directions."""
     before, after = _beside(links)
-    best, fewest = [list(column) for column in columns], -1
     for sweep in range(8):
         beside = after if sweep % 2 else before
         for column in reversed(columns) if sweep % 2 else columns:
             place = {box: index for other in columns for index, box in enumerate(other)}
-            mean = {box: sum(place[b] for b in beside.get(box, [box])) / len(beside.get(box, [box])) for box in column}
+            mean = {box: fmean(place[near] for near in beside.get(box, [box])) for box in column}
             column.sort(key=lambda box: (bands[box.scope], mean[box]))
-        crossings = _crossings(columns, links)
-        if fewest < 0 or crossings < fewest:
-            best, fewest = [list(column) for column in columns], crossings
-    columns[:] = best
-
-
-def _crossings(columns: list[list[Box]], links: Sequence[Link]) -> int:
-    place = {box: index for column in columns for index, box in enumerate(column)}
-    lines = [(left.column, place[left], place[right]) for left, right in _pairs(links)]
-    return sum(
-        a[0] == b[0] and (a[1] - b[1]) * (a[2] - b[2]) < 0 for index, a in enumerate(lines) for b in lines[index + 1 :]
-    )
 
 
 def _rows(
@@ -239,14 +221,13 @@ def _rows(
         y, last = y + height, scope
     bottom = max([y + _FOOTER * len(last), *(_stack(column) for i, column in enumerate(columns) if i not in bound)])
     before, after = _beside(links)
+    strips = [[(column, 0.0, bottom)] for column in columns]
+    for i in bound:
+        strips[i] = [([box for box in columns[i] if box.scope == scope], *ends) for scope, ends in rows.items()]
     for sweep in range(10):
-        beside = after if sweep % 2 else before
-        for i in reversed(range(len(columns))) if sweep % 2 else range(len(columns)):
-            if i in bound:
-                for scope, (top, end) in rows.items():
-                    _settle([box for box in columns[i] if box.scope == scope], beside, top, end, first=sweep == 0)
-            else:
-                _settle(columns[i], beside, 0.0, bottom, first=sweep == 0)
+        for column in reversed(strips) if sweep % 2 else strips:
+            for boxes, top, end in column:
+                _settle(boxes, after if sweep % 2 else before, top, end, first=sweep == 0)
     return rows, bottom
 
 
@@ -316,13 +297,13 @@ def _lead(links: Sequence[Link], lanes: Sequence[Loop], lefts: Sequence[float], 
 
     A loop has a separate vertical line at each end; deeper loops turn further out, so that the lines do not cross.
     """
-    num_in: dict[Box, int] = {}
+    num_in = Counter(link.target for link in links)
     for link in links:
-        num_in[link.target] = num_in.get(link.target, 0) + 1
         link.start = (link.source.right, link.source.y)
     for box, count in num_in.items():
-        coming = [(link.stops[-1] if link.stops else link.source, link) for link in links if link.target is box]
-        for number, (_, link) in enumerate(sorted(coming, key=lambda pair: pair[0].y)):
+        coming = [link for link in links if link.target is box]
+        coming.sort(key=lambda link: (link.stops or [link.source])[-1].y)
+        for number, link in enumerate(coming):
             link.end = (box.left, box.y + PORT * (number - (count - 1) / 2))
     num_out = {link.source: 1 for link in links}
     for going_down, edges in ((True, rights), (False, lefts)):

@@ -53,12 +53,12 @@ class DoubleBufferedSampler:
         """Refuse a network that cannot act."""
         self.sampler.verify()
 
-    def __call__(self, shard: Shard) -> LiveRing:
+    def __call__(self, shard: Shard) -> LiveDoubleBufferedSampler:
         """Make the environments of a shard; raise ValueError if inference runs outside of the sampler."""
-        return LiveRing(self, shard)
+        return LiveDoubleBufferedSampler(self, shard)
 
 
-class LiveRing:
+class LiveDoubleBufferedSampler:
     """A running set of groups."""
 
     def __init__(self, recipe: DoubleBufferedSampler, shard: Shard) -> None:
@@ -82,7 +82,7 @@ class LiveRing:
                 self._groups.append(each(replace(shard, seed=seed, empty=empty)))
                 opened.callback(self._groups[-1].close)
             opened.pop_all()
-        self._threads = ThreadPoolExecutor(recipe.num_groups, thread_name_prefix="levada ring")
+        self._threads = ThreadPoolExecutor(recipe.num_groups, thread_name_prefix="levada group")
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights, in all groups at once."""

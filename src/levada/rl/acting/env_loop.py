@@ -60,7 +60,7 @@ class StepBuffer:
     states ``[M, state_size]`` before those."""
 
     def begin(self, obs: Nest) -> None:
-        """Store the observations ``[B, ...]`` before the first step, for walks that do not start with a reset."""
+        """Store the observations ``[B, ...]`` before the first step, if that does not follow a reset."""
 
     def put(self, t: int, obs: Nest) -> None:
         """Store the observations ``[B, ...]`` before step t, or after the last step."""
@@ -99,7 +99,7 @@ class EnvLoop:
         self.actor: Actor = Actor(policy, shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
         self.envs: EnvBatch = task.make(num_envs, shard.num_threads)
         self._reward_clip, self._has_lives = task.reward_clip, task.life_loss
-        self._goes_on = list[tuple[int, Array]]()
+        self._lives_lost = list[tuple[int, Array]]()
         self._episodes = EpisodeCounter(num_envs)
         self.returns: DiscountedReturn = DiscountedReturn(num_envs, discount)
         """Discounted returns, by which rewards are normalized."""
@@ -110,22 +110,22 @@ class EnvLoop:
         )
         """Recurrent state; None if the policy is not recurrent."""
 
-    def walk(
-        self, into: StepBuffer, choose: Choose, see: Callable[[int, Array, Array | None], None], first: int = 0,
+    def collect(
+        self, into: StepBuffer, choose: Choose, record: Callable[[int, Array, Array | None], None], first: int = 0,
         is_cut: Callable[[], bool] = never,
     ) -> int:  # fmt: skip
-        """Act and fill the rows from `first` on; call `see(step, parameters, values)` with the network's outputs of each step.
+        """Act and fill the rows from `first` on; call `record(step, parameters, values)` with the network's outputs of each step.
         Return the number of filled rows: all, unless `is_cut()` returned True after one. The others are not transitions.
         """
         envs, actor, memory = self.envs, self.actor, self.memory
         none = actor.initial_state(0)
-        self._goes_on.clear()
+        self._lives_lost.clear()
         for t in range(first, len(into.action)):
             into.put(t, self.obs)
             if memory is not None and into.memory is not None:
                 into.memory.state[t], into.memory.age[t] = memory.state, memory.age
             row, v_t, state = actor.step(self.obs, none if memory is None else memory.state)
-            see(t, row, v_t)
+            record(t, row, v_t)
             step = envs.step(choose(t, row, actor.mask(self.obs), into.action[t]))
             into.reward[t] = step.reward
             into.terminated[t] = step.terminated
@@ -134,7 +134,7 @@ class EnvLoop:
             if step.final_obs is not None:
                 into.put_final(t, *step.final_obs)
             if self._has_lives and step.life_lost.any():
-                self._goes_on.append((t, step.life_lost))
+                self._lives_lost.append((t, step.life_lost))
             self.obs = step.obs
             if memory is not None:
                 is_over = step.terminated | step.truncated | step.is_reset
@@ -150,19 +150,19 @@ class EnvLoop:
         np.logical_not(into.mask[first:], out=into.mask[first:])
         return num_rows
 
-    def episodes(self, walk: StepBuffer, first: int = 0) -> tuple[Episode, ...]:
-        """Return the episodes that ended in the rows of the last walk from `first` on, and clip its rewards. Call it once."""
-        is_over = walk.ended
-        for t, life_lost in self._goes_on:
+    def episodes(self, buffer: StepBuffer, first: int = 0) -> tuple[Episode, ...]:
+        """Return the episodes that ended in the rows of the last buffer from `first` on, and clip its rewards. Call it once."""
+        is_over = buffer.ended
+        for t, life_lost in self._lives_lost:
             is_over[t] &= ~life_lost
-        reward = walk.reward[first:]
-        episodes = self._episodes.count(reward, is_over[first:], walk.mask[first:])
+        reward = buffer.reward[first:]
+        episodes = self._episodes.count(reward, is_over[first:], buffer.mask[first:])
         if self._reward_clip is not None:
             np.clip(reward, -self._reward_clip, self._reward_clip, out=reward)
         return episodes
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all state of the next walk except the weights: generator, environments, running episodes."""
+        """Return all state of the next steps except the weights: generator, environments, running episodes."""
         envs = np.frombuffer(self.envs.save(), np.uint8)
         obs = {f"obs/{path}": leaf for path, leaf in named_leaves(self.obs).items()}
         counts = {f"episodes/{name}": array for name, array in self._episodes.state_dict().items()}

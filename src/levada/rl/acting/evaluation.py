@@ -9,82 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from levada.flow import Episode
-from levada.rl.acting.actor import Actor, check_row
+from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.data.spaces import Array
 from levada.rl.envs.task import Task
-from levada.rl.policies.policy import Policy, Weights
+
+__all__ = ["Evaluation", "TrainedPolicy", "evaluate"]
 
 MAX_ENVS = 8
 """Maximum number of environments evaluated together."""
 _ENDLESS = np.iinfo(np.int64).max
-
-
-class TrainedPolicy:
-    """A policy with its weights. Acts as in training, normalization included."""
-
-    def __init__(self, policy: Policy, weights: Weights, *, version: int, seed: int = 0) -> None:
-        """`version`: number of updates of the weights; `seed`: seed of sampled actions."""
-        self.policy = policy
-        self.weights = weights
-        self.version = version
-        self._rng = np.random.default_rng(seed)
-        self._open()
-        self._state = self._actor.initial_state(1)
-        self._states = self._actor.initial_state(0)
-
-    def reset(self, is_new: Array | None = None) -> None:
-        """Reset the recurrent state at the start of episodes; other policies have no state.
-
-        `is_new`: bool ``[B]``, the rows of `act_batch` whose episodes start; None: all rows, and the state of `act`.
-        """
-        if is_new is None:
-            self._state[...], self._states = 0.0, self._actor.initial_state(0)
-        else:
-            self._states[np.asarray(is_new, np.bool_)] = 0.0
-
-    def act(self, obs: Any, *, deterministic: bool = True) -> Array:
-        """Return the action for one observation: the most probable one, or a sample as in training.
-
-        The observation and the action have the environment's format: Discrete actions count from the `start` of the space, and
-        continuous ones are clipped to the bounds. A recurrent policy keeps its state between calls; call `reset` at the start
-        of an episode.
-
-        Raises:
-            ValueError: the observation differs from the environment's space in structure, shape, dtype or discrete values, is not
-                finite, or its mask allows no action. The bounds of a Box are not checked, because environments exceed them.
-        """
-        return self._actor.act(obs, self._rng, deterministic, self._state)
-
-    def act_batch(self, obs: Any, *, deterministic: bool = True) -> Array:
-        """Return the actions ``[B, ...]`` for a batch of observations: arrays ``[B, ...]`` in the structure of the space.
-
-        Vector environments return such batches. Each row is computed as by `act`. A recurrent policy keeps a state per row; a
-        different number of rows resets it. Call ``reset(is_new)`` at the start of episodes.
-
-        Raises:
-            ValueError: as in `act`.
-        """
-        num_rows = self._actor.num_rows(obs)
-        if len(self._states) != num_rows:
-            self._states = self._actor.initial_state(num_rows)
-        return self._actor.act_batch(obs, self._rng, deterministic, self._states)
-
-    def _open(self) -> None:
-        self._actor = Actor(self.policy)
-        self._actor.load(self.weights)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_actor"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +71,9 @@ def evaluate(
     actor, rng = Actor(policy.policy), np.random.default_rng(seed)
     actor.load(policy.weights)
     with task.make(num_envs) as envs:
-        obs, state, head = envs.reset(seed), actor.initial_state(num_envs), actor.head
+        obs, state = envs.reset(seed), actor.initial_state(num_envs)
         while (played < quota).any():
-            row, _, state[...] = actor.step(obs, state)
-            check_row(row)
-            mask = actor.mask(obs)
-            action = head.mode(row, mask) if deterministic else head.sample(row, head.draw(rng, 1, num_envs)[0], mask)
-            step = envs.step(action)
+            step = envs.step(actor.act(obs, state, None if deterministic else rng))
             ended = step.is_over
             state[step.terminated | step.truncated | step.is_reset] = 0.0
             counted = counter.count(step.reward[None], ended[None], ~step.is_reset[None])

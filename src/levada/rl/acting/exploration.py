@@ -84,13 +84,11 @@ class EpsilonGreedy:
         """Draw the random numbers of all T steps at once."""
         if self.base is None:
             before = num_env_steps + np.arange(num_steps) * num_envs * shard.num_shards
-            epsilon = np.broadcast_to(self.epsilon(before)[:, None], (num_steps, num_envs))
+            epsilon = self.epsilon(before)[:, None]
         else:
             num_all = num_envs * shard.num_shards
             number = shard.index * num_envs + np.arange(num_envs)
-            epsilon = np.broadcast_to(
-                self.base ** (1.0 + self.alpha * number / max(1, num_all - 1)), (num_steps, num_envs)
-            )
+            epsilon = self.base ** (1.0 + self.alpha * number / max(1, num_all - 1))
         wander: Array = np.less(rng.random((num_steps, num_envs)), epsilon)
         which = rng.random((num_steps, num_envs))
         has_to = np.any(wander, axis=1)

@@ -1,7 +1,7 @@
 """A step buffer that stores each frame of stacked observations once.
 
-Row t of a walk adds frame t + k - 1; k - 1 older frames come before the first. A stack never reaches beyond the first frame of
-its episode. So the frames, and the number of frames of the episode before row 0, determine all stacks.
+Row t adds frame t + k - 1; k - 1 older frames come before the first. A stack never reaches beyond the first frame of its
+episode. So the frames, and the number of frames of the episode before row 0, determine all stacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from levada.rl.envs.task import Task
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FrameStepBuffer(StepBuffer):
-    """A walk whose `obs` are single frames ``[T + k, B, ...]``, and whose `final_obs` are single frames too."""
+    """A buffer whose `obs` are single frames ``[T + k, B, ...]``, and whose `final_obs` are single frames too."""
 
     age: Array
     """``[B]``, int64: number of frames of the episode before the frame of row 0, at most k - 1."""
@@ -97,7 +97,7 @@ def _newest(stacks: Nest) -> Array:
 def step_buffer_for(
     task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0, *, has_returns: bool = False
 ) -> StepBuffer:
-    """Allocate the buffer of a walk in a task; `state_size`: size of the recurrent state, if states are to be stored."""
+    """Allocate the buffer of some steps in a task; `state_size`: size of the recurrent state, if states are to be stored."""
     shape = (num_steps, num_envs)
     columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
     columns["action"] = allocate(task.action_space, *shape, make=empty)

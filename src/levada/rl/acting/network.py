@@ -22,10 +22,10 @@ from levada.rl.acting.numpy_network import Stack
 from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.threads import use_threads
 from levada.rl.data.spaces import Array, Nest, leaves, map_nest
-from levada.rl.policies.custom import ModelError
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
 from levada.rl.policies.module import NORMALIZED_LIMIT, VARIANCE_FLOOR, PolicyModule, state_size_of
 from levada.rl.policies.policy import Policy, Weights
+from levada.rl.policies.user_networks import ModelError
 from levada.rl.policies.weight_noise import WeightNoise
 
 _PREFIX = "network."

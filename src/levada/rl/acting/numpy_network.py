@@ -108,6 +108,10 @@ class _Buffers:
 
 def in_place(name: str, x: Array) -> Callable[[], object]:
     """Return a function that applies the activation function of this name to `x`, float32, with an error of at most 1e-6."""
+    if name == "tanh":
+        return partial(np.tanh, x, out=x)
+    if name == "relu":
+        return partial(np.maximum, x, _ZERO, out=x)
     function, num_scratch = _FUNCTIONS[name]
     return partial(function, x, *(np.empty_like(x) for _ in range(num_scratch)))
 
@@ -198,7 +202,6 @@ _P = np.float32(0.3275911 / math.sqrt(2.0))
 _POLYNOMIAL = [np.float32(a / 2.0) for a in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)]
 
 _FUNCTIONS: Mapping[str, tuple[Callable[..., None], int]] = {
-    "tanh": (lambda x: np.tanh(x, out=x), 0), "relu": (lambda x: np.maximum(x, _ZERO, out=x), 0),
-    "elu": (_elu, 1), "silu": (_silu, 1), "gelu": (_gelu, 3), "gelu_tanh": (_gelu_tanh, 2),
+    "elu": (_elu, 1), "silu": (_silu, 1), "gelu": (_gelu, 3), "gelu_tanh": (_gelu_tanh, 2)
 }  # fmt: skip
 """Name -> a function that works in place, and the number of arrays it needs besides."""

@@ -81,8 +81,8 @@ class LiveSampler(EnvLoop):
         actor.load(weights)
         head = actor.head
         noise = head.draw(self.rng, num_steps, num_envs)
-        walk = step_buffer_for(recipe.task, num_steps, num_envs, empty)
-        walk.begin(self.obs)
+        buffer = step_buffer_for(recipe.task, num_steps, num_envs, empty)
+        buffer.begin(self.obs)
         rows = np.empty((num_steps, num_envs, head.row_size), np.float32)
         value = empty((num_steps + 1, num_envs), np.float32)
         next_value = empty((num_steps, num_envs), np.float32)
@@ -92,7 +92,7 @@ class LiveSampler(EnvLoop):
         def choose(t: int, row: Array, mask: Array | None, out: Array) -> Array:
             return head.sample(row, noise[t], mask, out)
 
-        def see(t: int, row: Array, v_t: Array | None) -> None:
+        def record(t: int, row: Array, v_t: Array | None) -> None:
             nonlocal has_values
             rows[t] = row
             if v_t is None:
@@ -100,10 +100,10 @@ class LiveSampler(EnvLoop):
             else:
                 value[t] = v_t
 
-        num_rows = self.walk(walk, choose, see, is_cut=self._is_cut)
+        num_rows = self.collect(buffer, choose, record, is_cut=self._is_cut)
         if num_rows < num_steps:
-            self._fill(walk, rows, num_rows)
-        obs, final_obs = walk.observations()
+            self._fill(buffer, rows, num_rows)
+        obs, final_obs = buffer.observations()
         acted = map_nest(lambda leaf: leaf[:-1], obs)
         if self.memory is not None or has_values:
             state = actor.initial_state(0) if self.memory is None else self.memory.state
@@ -114,33 +114,33 @@ class LiveSampler(EnvLoop):
         next_value[...] = value[1:]
         for t, index, last in final_obs if before is None else ():
             next_value[t, index] = actor.value(map_nest(as_array, last))
-        for t, index, last, state in walk.lasts:
+        for t, index, last, state in buffer.lasts:
             next_value[t, index] = actor.step(last, state)[1]
-        log_prob = head.log_prob(flat(rows), flat(walk.action), actor.mask(flat(acted)))
-        episodes = self.episodes(walk)
-        moments = self._moments(acted, walk.reward, walk.ended, walk.mask)
+        log_prob = head.log_prob(flat(rows), flat(buffer.action), actor.mask(flat(acted)))
+        episodes = self.episodes(buffer)
+        moments = self._moments(acted, buffer.reward, buffer.ended, buffer.mask)
         if num_rows < num_steps:
             # A cut rollout bootstraps from the value of its last observation, like any other truncation.
-            walk.truncated[num_rows - 1] |= walk.mask[num_rows - 1] & ~walk.terminated[num_rows - 1]
+            buffer.truncated[num_rows - 1] |= buffer.mask[num_rows - 1] & ~buffer.terminated[num_rows - 1]
         if actor.reward_scale != 1.0:
-            walk.reward[...] *= np.float32(actor.reward_scale)
+            buffer.reward[...] *= np.float32(actor.reward_scale)
         memory: list[Array] = []
         if before is not None:
             state, begins = before
-            memory = [state, np.concatenate([begins[None], walk.ended | ~walk.mask])]
+            memory = [state, np.concatenate([begins[None], buffer.ended | ~buffer.mask])]
         return Rollout(
             obs.of_first_part() if isinstance(obs, Frames) else obs,
-            walk.action, walk.reward, walk.terminated, walk.truncated, walk.mask,
+            buffer.action, buffer.reward, buffer.terminated, buffer.truncated, buffer.mask,
             log_prob.reshape(num_steps, num_envs), value[:-1], next_value, moments, episodes,
             *memory,
         )  # fmt: skip
 
-    def _fill(self, walk: StepBuffer, rows: Array, first: int) -> None:
+    def _fill(self, buffer: StepBuffer, rows: Array, first: int) -> None:
         """Fill the masked rows from `first` on with valid parameters and actions, so that they cannot spoil a sum."""
         actor, memory = self.actor, self.memory
         row = actor.step(self.obs, actor.initial_state(0) if memory is None else memory.state)[0]
         rows[first:] = row
-        walk.action[first:] = actor.head.mode(row, actor.mask(self.obs))
+        buffer.action[first:] = actor.head.mode(row, actor.mask(self.obs))
 
     def _moments(self, obs: Nest, reward: Array, ended: Array, mask: Array) -> dict[str, Moments]:
         policy = self.recipe.policy

@@ -91,15 +91,14 @@ class Sequences:
         Raises:
             ValueError: the policy that acted is not recurrent.
         """
-        walk, memory = steps.walk, steps.walk.memory
+        buffer, memory = steps.buffer, steps.buffer.memory
         if memory is None:
             msg = "Sequences: the policy that acted is not recurrent; did you want NStep?"
             raise ValueError(msg)
-        num_rows, end_of = len(walk.reward), _ends(walk)
+        num_rows, end_of = len(buffer.reward), _ends(buffer)
         complete = np.minimum(np.arange(num_rows)[:, None] + self.length + self.num_steps - 2, end_of)
-        begins = (
-            walk.mask & (memory.age % self.stride == 0) & (complete >= steps.num_overlap_steps) & (complete < num_rows)
-        )
+        begins = buffer.mask & (memory.age % self.stride == 0)
+        begins &= (complete >= steps.num_overlap_steps) & (complete < num_rows)
         start, env = (index[:, None] for index in np.nonzero(begins))
         first, end = start - memory.age[start, env], end_of[start, env]
 
@@ -116,19 +115,19 @@ class Sequences:
         step = start + np.arange(self.length)
         is_step = step <= end
         step, envs = step.clip(max=num_rows - 1), np.broadcast_to(env, is_step.shape)
-        reward, last, discount = look_ahead(walk, step, envs, is_step, self.num_steps, self.discount)
+        reward, last, discount = look_ahead(buffer, step, envs, is_step, self.num_steps, self.discount)
         columns: dict[str, Nest] = {
             "obs": obs,
             "is_first": slot == first,
             "state": _zero(memory.state[row[:, 0], env[:, 0]], is_there[:, 0]),
-            "action": _zero(walk.action[step, env], is_step),
+            "action": _zero(buffer.action[step, env], is_step),
             "reward": reward,
             "discount": _zero(discount, is_step),
             "ahead": _zero(last - step + 1, is_step),
             "is_step": is_step,
         }
-        if walk.discounted_return is not None:
-            columns[RETURN] = _zero(walk.discounted_return[step, env], is_step)
+        if buffer.discounted_return is not None:
+            columns[RETURN] = _zero(buffer.discounted_return[step, env], is_step)
         return Transitions(columns)
 
 
@@ -156,10 +155,10 @@ def unroll(net: Net, steps: Mapping[str, Any], burn_in: int, state: Tensor | Non
     return tuple(outputs)
 
 
-def _ends(walk: StepBuffer) -> Array:
+def _ends(buffer: StepBuffer) -> Array:
     """Return the row ``[T, B]`` in which the episode of each row ends, `_NEVER` if it is not known yet."""
-    row = np.arange(len(walk.reward))[:, None]
-    return np.minimum.accumulate(np.where(walk.ended, row, _NEVER)[::-1])[::-1]
+    row = np.arange(len(buffer.reward))[:, None]
+    return np.minimum.accumulate(np.where(buffer.ended, row, _NEVER)[::-1])[::-1]
 
 
 def _zero(array: Array, where_not: Array) -> Array:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from levada.flow import Episode, Shard
-from levada.flow.items import Allocate
 from levada.flow.state import PrefixView
 from levada.rl.acting.env_loop import EnvLoop, Finals, StepBuffer
 from levada.rl.acting.exploration import Exploration
@@ -38,7 +36,7 @@ the bootstrap state, its action masks ``[T, B, num_actions]`` if there are any) 
 class Steps:
     """T steps of B environments, the first `num_overlap_steps` from the previous item, for windows that start there."""
 
-    walk: StepBuffer
+    buffer: StepBuffer
     num_overlap_steps: int
     episodes: tuple[Episode, ...]
     """Episodes that ended in new steps, in order."""
@@ -54,12 +52,12 @@ class Steps:
     @property
     def num_env_steps(self) -> int:
         """Number of new transitions."""
-        return int(self.walk.mask[self.num_overlap_steps :].sum())
+        return int(self.buffer.mask[self.num_overlap_steps :].sum())
 
     @property
     def observations(self) -> tuple[Any, Finals]:
         """Observations ``[T+1, B, ...]`` and the true final ones. With a frame stack they are `Frames`."""
-        return self.walk.observations(self.stream, self.first_step)
+        return self.buffer.observations(self.stream, self.first_step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,145 +117,106 @@ class LiveStepSampler(EnvLoop):
         self.recipe = recipe
         self._shard = shard
         self._num_items = shard.num_items
-        self._old: StepBuffer | None = None
+        self._old: dict[str, Array] = {}
+        """The last steps, copied because their memory is reused; empty if none are needed."""
         self._old_rows = np.empty((0, recipe.num_envs, self.actor.head.row_size), np.float32)
 
     def __call__(self, weights: Mapping[str, Array]) -> Steps:
         """Act for T steps with these weights."""
         recipe, shard, actor = self.recipe, self._shard, self.actor
-        num_overlap_steps = 0 if self._old is None else len(self._old.action)
+        num_overlap_steps = len(self._old["action"]) if self._old else 0
         actor.load(weights)
         actor.draw_weight_noise(self.rng)
-        walk = self._allocate(num_overlap_steps + recipe.num_steps, shard.empty)
-        if self._old is not None:
-            _copy(self._old, walk, 0)
+        buffer = step_buffer_for(
+            recipe.task, num_overlap_steps + recipe.num_steps, recipe.num_envs, shard.empty, recipe.policy.state_size,
+            has_returns=recipe.policy.normalize_reward,
+        )  # fmt: skip
+        if self._old:
+            _begin_with(self._old, buffer)
         num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards
         explore = recipe.explore.plan(actor.head, self.rng, recipe.num_steps, recipe.num_envs, shard, num_env_steps)
-        rows = self._rows(num_overlap_steps)
-        see = (lambda *_: None) if rows is None else (lambda t, row, _: rows.__setitem__(t, row))
-        self.walk(walk, lambda t, *rest: explore(t - num_overlap_steps, *rest), see, first=num_overlap_steps)
+        rows: Array | None = None
+        if recipe.keeps_network_outputs:
+            rows = np.concatenate([self._old_rows, np.empty((recipe.num_steps, *self._old_rows.shape[1:]), np.float32)])
+        record = (lambda *_: None) if rows is None else (lambda t, row, _: rows.__setitem__(t, row))
+        self.collect(buffer, lambda t, *rest: explore(t - num_overlap_steps, *rest), record, first=num_overlap_steps)
         first_step = self._num_items * recipe.num_steps - num_overlap_steps
         self._num_items += 1
-        episodes = self.episodes(walk, num_overlap_steps)
-        if walk.discounted_return is not None:
-            new = (column[num_overlap_steps:] for column in (walk.reward, walk.ended, walk.mask))
-            walk.discounted_return[num_overlap_steps:] = self.returns.sums(*new)
+        episodes = self.episodes(buffer, num_overlap_steps)
+        if buffer.discounted_return is not None:
+            new = (column[num_overlap_steps:] for column in (buffer.reward, buffer.ended, buffer.mask))
+            buffer.discounted_return[num_overlap_steps:] = self.returns.sums(*new)
         if recipe.num_overlap_steps or recipe.task.frame_stack:
-            self._keep(walk, rows)
+            first = max(0, len(buffer.action) - recipe.num_overlap_steps)
+            self._old = _tail(buffer, first)
+            if rows is not None:
+                self._old_rows = rows[first:].copy()
         stream = f"{shard.node}/{shard.index}"
-        return Steps(walk, num_overlap_steps, episodes, rows, stream, first_step, actor.reward_scale)
+        return Steps(buffer, num_overlap_steps, episodes, rows, stream, first_step, actor.reward_scale)
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next item except the weights."""
         own = {"num_items": np.array(self._num_items), "old_rows": self._old_rows}
-        return super().state_dict() | own | _arrays(self._old)
+        return super().state_dict() | own | {f"old/{name}": array for name, array in self._old.items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Restore the state that `state_dict` returned."""
         super().load_state_dict(state)
         self._num_items = int(state["num_items"])
         self._old_rows = state["old_rows"].copy()
-        self._old = None
-        if "old/reward" in state:
-            self._old = self._allocate(len(state["old/reward"]), np.empty)
-            _load(self._old, PrefixView(state, "old/"))
-
-    def _rows(self, num_overlap_steps: int) -> Array | None:
-        """Allocate the rows of parameters and copy the old ones into them."""
-        if not self.recipe.keeps_network_outputs:
-            return None
-        rows = np.empty((num_overlap_steps + self.recipe.num_steps, *self._old_rows.shape[1:]), np.float32)
-        rows[:num_overlap_steps] = self._old_rows
-        return rows
-
-    def _keep(self, walk: StepBuffer, rows: Array | None) -> None:
-        """Copy the last steps, because their memory is reused."""
-        num_kept = min(self.recipe.num_overlap_steps, len(walk.action))
-        first = len(walk.action) - num_kept
-        self._old = self._allocate(num_kept, np.empty)
-        _copy(walk, self._old, first)
-        if rows is not None:
-            self._old_rows = rows[first:].copy()
-
-    def _allocate(self, num_steps: int, empty: Allocate) -> StepBuffer:
-        recipe = self.recipe
-        policy = recipe.policy
-        return step_buffer_for(
-            recipe.task, num_steps, recipe.num_envs, empty, policy.state_size, has_returns=policy.normalize_reward
-        )
+        self._old = {name: array.copy() for name, array in PrefixView(state, "old/").items()}
 
 
-def _copy(source: StepBuffer, into: StepBuffer, first: int) -> None:
-    """Copy the rows of one walk, from `first` on, into the first rows of another."""
-    num = len(source.action) - first
-    map_nest(lambda to, of: np.copyto(to[: len(of) - first], of[first:]), into.obs, source.obs)
-    if isinstance(source, FrameStepBuffer) and isinstance(into, FrameStepBuffer):
-        into.age[...] = source.ages()[first]
-    sources = _columns(source)
-    for name, column in _columns(into).items():
-        column[:num] = sources[name][first:]
-    into.final_obs.extend(
-        (t - first, index.copy(), map_nest(np.copy, last)) for t, index, last in source.final_obs if t >= first
-    )
+def _columns(buffer: StepBuffer) -> dict[str, Array]:
+    """Return the columns, which have one row per step, and the observations."""
+    columns = {name: getattr(buffer, name) for name in ("action", "reward", "terminated", "truncated", "mask")}
+    if buffer.memory is not None:
+        columns |= {"state": buffer.memory.state, "age": buffer.memory.age}
+    if buffer.discounted_return is not None:
+        columns[RETURN] = buffer.discounted_return
+    return columns | {f"obs/{path}": leaf for path, leaf in named_leaves(buffer.obs).items()}
 
 
-def _columns(walk: StepBuffer) -> dict[str, Array]:
-    """Return the columns that have one row per step."""
-    more = {} if walk.memory is None else {"state": walk.memory.state, "age": walk.memory.age}
-    if walk.discounted_return is not None:
-        more |= {RETURN: walk.discounted_return}
-    return {name: getattr(walk, name) for name in ("action", "reward", "terminated", "truncated", "mask")} | more
+def _tail(buffer: StepBuffer, first: int) -> dict[str, Array]:
+    """Copy the steps of a buffer from `first` on."""
+    tail = {name: column[first:].copy() for name, column in _columns(buffer).items()}
+    if isinstance(buffer, FrameStepBuffer):
+        tail["frame_age"] = buffer.ages()[first]
+    for number, (t, index, last) in enumerate(final for final in buffer.final_obs if final[0] >= first):
+        tail |= {f"final/{number}/t": np.array(t - first), f"final/{number}/index": index.copy()}
+        tail |= {f"final/{number}/obs/{path}": leaf.copy() for path, leaf in named_leaves(last).items()}
+    return tail
 
 
-def _saved(walk: StepBuffer) -> dict[str, Array]:
-    """Return all arrays of a walk except its final observations."""
-    obs = {f"obs/{path}": leaf for path, leaf in named_leaves(walk.obs).items()}
-    return _columns(walk) | obs | ({"frame_age": walk.age} if isinstance(walk, FrameStepBuffer) else {})
-
-
-def _arrays(walk: StepBuffer | None) -> dict[str, Array]:
-    if walk is None:
-        return {}
-    found = _saved(walk)
-    for number, (t, index, last) in enumerate(walk.final_obs):
-        found |= {f"final/{number}/t": np.array(t), f"final/{number}/index": index}
-        found |= {f"final/{number}/obs/{path}": leaf for path, leaf in named_leaves(last).items()}
-    return {f"old/{name}": array for name, array in found.items()}
-
-
-def _rows_like(num_rows: int, leaf: Array) -> Array:
-    return np.empty((num_rows, *leaf.shape[2:]), leaf.dtype)
-
-
-def _load(walk: StepBuffer, state: Mapping[str, Array]) -> None:
-    for name, array in _saved(walk).items():
-        array[...] = state[name]
+def _begin_with(tail: Mapping[str, Array], buffer: StepBuffer) -> None:
+    """Copy the last steps of another buffer to the beginning of a buffer."""
+    for name, column in _columns(buffer).items():
+        column[: len(tail[name])] = tail[name]
+    if isinstance(buffer, FrameStepBuffer):
+        buffer.age[...] = tail["frame_age"]
     number = 0
-    while f"final/{number}/t" in state:
-        final = PrefixView(state, f"final/{number}/")
-        index = final["index"].copy()
-        last: Nest = map_nest(partial(_rows_like, len(index)), walk.obs)
-        for path, leaf in named_leaves(last).items():
-            leaf[...] = final[f"obs/{path}"]
-        walk.final_obs.append((int(final["t"]), index, last))
+    while f"final/{number}/t" in tail:
+        final = PrefixView(tail, f"final/{number}/")
+        leaves = iter([final[f"obs/{path}"] for path in named_leaves(buffer.obs)])
+        buffer.final_obs.append((int(final["t"]), final["index"], map_nest(lambda _, of=leaves: next(of), buffer.obs)))
         number += 1
 
 
 def look_ahead(
-    walk: StepBuffer, start: Array, env: Array, is_step: Array, num_steps: int, discount: float
+    buffer: StepBuffer, start: Array, env: Array, is_step: Array, num_steps: int, discount: float
 ) -> tuple[Array, Array, Array]:
     """Return the n-step windows that start in the rows `start` of the environments `env` and end with the episode or after n
     steps: the discounted sum of rewards, the last row, and the discount of the bootstrap value. `is_step`: False for no
     transition.
     """
-    ended, num_rows = walk.ended, len(walk.reward)
+    ended, num_rows = buffer.ended, len(buffer.reward)
     reward, last, alive = np.zeros(start.shape, np.float32), start.copy(), is_step.copy()
     for k in range(num_steps):
         row = np.minimum(start + k, num_rows - 1)
-        reward += np.float32(discount**k) * walk.reward[row, env] * alive
+        reward += np.float32(discount**k) * buffer.reward[row, env] * alive
         last[alive] = start[alive] + k
         alive &= ~ended[row, env]
-    alive = ~walk.terminated[np.minimum(last, num_rows - 1), env]
+    alive = ~buffer.terminated[np.minimum(last, num_rows - 1), env]
     after = np.float32(discount) ** (last - start + 1).astype(np.float32) * alive
     return reward, last, after.astype(np.float32)
 
@@ -294,29 +253,29 @@ class NStep:
 
     def __call__(self, steps: Steps) -> Transitions:
         """Return the windows that this item completes."""
-        walk = steps.walk
+        buffer = steps.buffer
         obs, final_obs = steps.observations
-        num_all, num_envs = walk.reward.shape
+        num_all, num_envs = buffer.reward.shape
         num = max(0, num_all - self.num_overlap_steps)
         start, env = np.mgrid[0:num, 0:num_envs]
-        reward, last, discount = look_ahead(walk, start, env, walk.mask[:num], self.num_steps, self.discount)
+        reward, last, discount = look_ahead(buffer, start, env, buffer.mask[:num], self.num_steps, self.discount)
         after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], obs)}
         for t, index, final in final_obs:
             rows, columns = np.nonzero((last == t) & np.isin(env, index))
             place = np.searchsorted(index, columns)
             map_nest(lambda to, of, r=rows, c=columns, p=place: to.__setitem__((r, c), of[p]), after["next_obs"], final)
         columns_: dict[str, Nest] = {
-            "obs": map_nest(lambda leaf: leaf[:num], obs), "action": walk.action[:num], "reward": reward,
-            "discount": discount, **after, "mask": walk.mask[:num],
+            "obs": map_nest(lambda leaf: leaf[:num], obs), "action": buffer.action[:num], "reward": reward,
+            "discount": discount, **after, "mask": buffer.mask[:num],
         }  # fmt: skip
-        if walk.discounted_return is not None:
-            columns_[RETURN] = walk.discounted_return[:num]
+        if buffer.discounted_return is not None:
+            columns_[RETURN] = buffer.discounted_return[:num]
         if self.priority is not None:
             assert steps.rows is not None, "priorities need StepSampler(keeps_network_outputs=True)"
-            after_t = np.where(walk.ended[last, env], last, last + 1)  # no action is chosen after an episode
+            after_t = np.where(buffer.ended[last, env], last, last + 1)  # no action is chosen after an episode
             mask_t = obs[ACTION_MASK][after_t, env] if isinstance(obs, dict) and ACTION_MASK in obs else None
             scaled = reward * np.float32(steps.reward_scale)
             columns_[PRIORITY] = self.priority(
-                steps.rows[start, env], walk.action[:num], scaled, discount, steps.rows[after_t, env], mask_t
+                steps.rows[start, env], buffer.action[:num], scaled, discount, steps.rows[after_t, env], mask_t
             )
         return Transitions(flat(columns_))

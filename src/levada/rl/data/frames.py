@@ -110,16 +110,7 @@ class FramePool:
 
     def take(self, index: Array) -> Array:
         """Copy the frames at positions ``[...]``."""
-        first = self.parts[0].frames
-        if len(self.parts) == 1:
-            return first.take(index, axis=0)
-        found = np.empty((*index.shape, *first.shape[1:]), first.dtype)
-        start = 0
-        for part in self.parts:
-            here = (index >= start) & (index < start + len(part.ids))
-            found[here] = part.frames[index[here] - start]
-            start += len(part.ids)
-        return found
+        return take_rows([part.frames for part in self.parts], index)
 
 
 class Frames:
@@ -176,6 +167,19 @@ class Frames:
         start_of = {id(pool): start for pool, start in zip(pools, starts[:-1], strict=True)}
         index = np.concatenate([frames.index + start_of[id(frames.pool)] for frames in several])
         return Frames(FramePool(tuple(part for pool in pools for part in pool.parts)), index)
+
+
+def take_rows(blocks: Sequence[Array], index: Array) -> Array:
+    """Copy the rows at positions ``[...]``, counted through all blocks."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first.take(index, axis=0)
+    found, start = np.empty((*index.shape, *first.shape[1:]), first.dtype), 0
+    for block in blocks:
+        here = np.nonzero((index >= start) & (index < start + len(block)))
+        found[here] = block[index[here] - start]
+        start += len(block)
+    return found
 
 
 def as_array(leaf: Any) -> Array:

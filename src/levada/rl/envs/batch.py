@@ -27,7 +27,7 @@ The transition of row i is (previous `obs`, action, `reward`, next), with next =
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
@@ -170,20 +170,17 @@ class EnvBatch:
         self.observation_space = canonical_observation_space(self.env_observation_space)
         self._stack = FrameStack(cast("spaces.Box", self.observation_space), self.num_envs)
 
-    def count_lives(self) -> None:
+    def terminate_on_life_loss(self) -> None:
         """End an episode with each lost life from now on. Call it before the first reset."""
         self._lives = np.zeros(self.num_envs, np.int64)
         if isinstance(self._env.unwrapped, SerialVectorEnv):
-            self._env.unwrapped.tell_lives()
+            self._env.unwrapped.report_lives()
 
     def find_masks(self) -> MaskSource | None:
         """Find the source of action masks outside of the observations; see `levada.rl.envs.masks`. It may reset environments."""
         env = self._env.unwrapped
-        self.stepping_since_s = monotonic()
-        try:
-            return find_masks(env.envs[0] if isinstance(env, SerialVectorEnv) else env)
-        finally:
-            self.stepping_since_s = None
+        found: MaskSource | None = self._call(find_masks, env.envs[0] if isinstance(env, SerialVectorEnv) else env)
+        return found
 
     def reject_masks(self) -> None:
         """Raise an EnvError if `info["action_mask"]` appears, unless the observations have the masks."""
@@ -202,16 +199,7 @@ class EnvBatch:
         """
         self._seed, self._env_seeds, self._num_steps = seed, None, 0
         self._done = self._none
-        self.stepping_since_s = monotonic()
-        try:
-            result = self._env.reset(seed=self._derived_seeds(seed))
-        except Violation as violation:
-            raise self._error(violation) from None
-        except Exception as error:
-            error.add_note(self.where())
-            raise
-        finally:
-            self.stepping_since_s = None
+        result = self._call(self._env.reset, seed=self._derived_seeds(seed))
         try:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise Violation("reset() did not return a tuple (obs, info)")
@@ -232,18 +220,11 @@ class EnvBatch:
         if not self._num_steps:
             msg = f"environment {self.name!r}: step() before reset(); call reset(seed) first"
             raise RuntimeError(msg)
-        encoded = self._encode(actions)
-        self.stepping_since_s = monotonic()
+        result = self._call(self._env.step, self._encode(actions))
         try:
-            rows, reward, terminated, truncated, info = self._env.step(encoded)
-        except Violation as violation:
-            raise self._error(violation) from None
-        except Exception as error:
-            error.add_note(self.where())
-            raise
-        finally:
-            self.stepping_since_s = None
-        try:
+            if not isinstance(result, tuple) or len(result) != 5:
+                raise Violation("step() did not return a tuple (obs, reward, terminated, truncated, info)")
+            rows, reward, terminated, truncated, info = result
             if self._rejects_masks:
                 reject_mask(info, self.env_action_space)
             obs = self._read(rows)
@@ -332,6 +313,19 @@ class EnvBatch:
     def __repr__(self) -> str:
         return f"EnvBatch({self.name!r}, num_envs={self.num_envs}, {self.autoreset_mode.name})"
 
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the environments; `stepping_since_s` says since when, and an error where it happened."""
+        self.stepping_since_s = monotonic()
+        try:
+            return method(*args, **kwargs)
+        except Violation as violation:
+            raise self._error(violation) from None
+        except Exception as error:
+            error.add_note(self.where())
+            raise
+        finally:
+            self.stepping_since_s = None
+
     def _declared_mode(self) -> AutoresetMode:
         mode = self._env.metadata.get("autoreset_mode")
         try:
@@ -408,11 +402,7 @@ class EnvBatch:
             raise Violation(violation.what, None if row_index is None else int(indices[row_index])) from None
 
     def _reset_done(self, obs: Nest, done: Array, indices: Array) -> None:
-        try:
-            fresh, _ = self._env.reset(options={"reset_mask": done.copy()})
-        except Exception as error:
-            error.add_note(self.where())
-            raise
+        fresh, _ = self._call(self._env.reset, options={"reset_mask": done.copy()})
         write(obs, indices, map_nest(lambda leaf: leaf[indices], self._read(fresh)))
 
     def where(self) -> str:

@@ -95,7 +95,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
             put(rows, index, obs)
             if self._lives is not None:
                 self._lives[index] = _lives(info, index)
-            if self._rejects_masks:
+            if self._rejects_masks and (type(info) is not dict or info):
                 reject_mask(info, self.single_action_space, index)
             reward[index] = r if isinstance(r, float) and -_LARGEST <= r <= _LARGEST else _number(r, index)
             if has_terminated is not False or has_truncated is not False:
@@ -114,7 +114,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         """Return the only info that is used: the number of lives left, if they are counted."""
         return {} if self._lives is None else {"lives": self._lives.copy()}
 
-    def tell_lives(self) -> None:
+    def report_lives(self) -> None:
         """Report `info["lives"]` from now on."""
         self._lives = np.zeros(self.num_envs, np.int64)
 

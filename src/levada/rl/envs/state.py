@@ -178,10 +178,6 @@ def _kind(env: Any) -> str | None:
     return "mujoco" if hasattr(env, "data") and hasattr(env, "model") and type(env.data).__name__ == "MjData" else None
 
 
-def _restore_ale(env: Any, state: Any) -> None:
-    env.ale.restoreState(state)
-
-
 def _restore_mujoco(env: Any, data: Any) -> None:
     import mujoco  # it is there, for the environment uses it
 
@@ -189,7 +185,7 @@ def _restore_mujoco(env: Any, data: Any) -> None:
 
 
 _SIMULATORS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
-    "ale": (lambda env: env.ale.cloneState(include_rng=True), _restore_ale),
+    "ale": (lambda env: env.ale.cloneState(include_rng=True), lambda env, state: env.ale.restoreState(state)),
     "mujoco": (lambda env: env.data, _restore_mujoco),
 }
 

@@ -15,49 +15,30 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import Annotated, Any, NamedTuple, Self
 
 import gymnasium
 from annotated_types import Interval
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
-from levada.flow.mistakes import syntax_text
 from levada.rl.data.spaces import SpaceError, has_action_mask
 from levada.rl.envs.atari import is_atari, preprocessing
 from levada.rl.envs.batch import EnvBatch
-from levada.rl.envs.envpool import EnvPoolEnv
-from levada.rl.envs.masks import WHERE, WITHOUT, MaskInObs, MaskOption, MaskSource
-from levada.rl.envs.registry import (
-    TaskError,
-    deprecations_shown_once,
-    find_spec,
-    has_sound_vector_env,
-    is_installed,
-    translated_errors,
-)
-from levada.rl.envs.serial import KeepFinalObs
-from levada.rl.envs.user_files import find_file, loaded, split
+from levada.rl.envs.making import EnvFactory, EnvMaker, Vectorization, takes_num_envs
+from levada.rl.envs.masks import WHERE, WITHOUT, MaskOption, MaskSource
+from levada.rl.envs.registry import TaskError, find_spec
+from levada.rl.envs.user_files import split
 from levada.validation import PositiveFloat, check_fields
 
 __all__ = ["EnvFactory", "MaskOption", "Task", "TaskError", "Vectorization"]
 
-Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point", "envpool"]
-MakeOne: TypeAlias = Callable[[], "gymnasium.Env[Any, Any]"]
-EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
-
-
 MAX_FRAME_STACK = 1024
-FEW_ENVS = 5
-"""Number of environments below which stepping single environments is faster than a NumPy vector environment. For CartPole, a
-step takes 10 us against 31 us with one environment, 27 against 31 with four, 47 against 31 with eight."""
 
 
-class _Look(NamedTuple):
+class _Probe(NamedTuple):
     """Spaces and mask source that one probed environment has."""
 
     observation_space: gymnasium.Space[Any]
@@ -163,7 +144,7 @@ class Task(_Named):
                     "a callable may take num_envs instead"
                 )
                 raise TaskError(msg)
-            if _takes_num_envs(self.env, self.env_kwargs):
+            if takes_num_envs(self.env, self.env_kwargs):
                 msg = (
                     f"task {self.name!r}: the callable takes num_envs, so it vectorizes by itself and "
                     f"vectorization={self.vectorization!r} cannot take effect; leave it out, or give a "
@@ -171,7 +152,7 @@ class Task(_Named):
                 )
                 raise TaskError(msg)
         object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
-        if isinstance(self.env, str) and is_atari(self.env) and self.vectorization not in ("sync", "async"):
+        if self._is_atari and self.vectorization not in ("sync", "async"):
             by_envpool = self.vectorization == "envpool"
             chosen = preprocessing(self.env_kwargs, self.frame_stack, self.reward_clip, by_envpool)
             for name, value in chosen._asdict().items():
@@ -192,12 +173,12 @@ class Task(_Named):
         """Observation space that one environment declares, or of its frame stacks; a `Policy` holds its canonical form. The
         first access makes an environment and closes it.
         """
-        return self._look.observation_space
+        return self._probe.observation_space
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """Action space that one environment declares."""
-        return self._look.action_space
+        return self._probe.action_space
 
     @property
     def reward_threshold(self) -> float | None:
@@ -222,11 +203,11 @@ class Task(_Named):
         >>> Task("Taxi-v4").resolved().action_mask
         'info'
         """
-        look = self._look
-        if look.mask_source == self.action_mask or look.mask_source is None:
+        probe = self._probe
+        if probe.mask_source == self.action_mask or probe.mask_source is None:
             return self
-        task = dataclasses.replace(self, action_mask=look.mask_source)
-        task.__dict__["_look"] = look  # one look is enough
+        task = dataclasses.replace(self, action_mask=probe.mask_source)
+        task.__dict__["_probe"] = probe  # one probe is enough
         return task
 
     @property
@@ -238,7 +219,7 @@ class Task(_Named):
     def _is_vector(self) -> bool:
         if isinstance(self.env, str):
             return self.vectorization in ("vector_entry_point", "envpool")
-        return _takes_num_envs(self.env, self.env_kwargs)
+        return takes_num_envs(self.env, self.env_kwargs)
 
     def make(self, num_envs: int, num_threads: int | None = None) -> EnvBatch:
         """Make the environments; the caller closes them. `num_threads`: of environments that have their own.
@@ -264,27 +245,27 @@ class Task(_Named):
         if self.action_mask != "auto":
             return self.action_mask
         try:
-            return self._look.mask_source
+            return self._probe.mask_source
         except SpaceError:
             raise
         except Exception:
             return None  # making all environments raises the same error, with their number
 
     @cached_property
-    def _look(self) -> _Look:
+    def _probe(self) -> _Probe:
         # Probing needs no worker processes.
         how: Vectorization = "sync" if self.vectorization == "async" else self.vectorization
         told = None if self.action_mask == "auto" else self.action_mask
         with self._make(1, how, told) as batch:
-            look = _Look(batch.env_observation_space, batch.env_action_space, told)
+            probe = _Probe(batch.env_observation_space, batch.env_action_space, told)
             source = self._find_masks(batch) if self.action_mask == "auto" else None
         if source is None:
-            return look
+            return probe
         try:
             if self._is_vector:
                 raise SpaceError("only masks of single environments are read; put it into the observations")
             with self._make(1, how, source) as batch:
-                return _Look(batch.env_observation_space, batch.env_action_space, source)
+                return _Probe(batch.env_observation_space, batch.env_action_space, source)
         except (SpaceError, TaskError) as error:
             what = str(error).removeprefix(f"task {self.name!r}: ")
             msg = f"task {self.name!r} has action masks in {WHERE[source]}, which cannot be used: {what}; {WITHOUT}"
@@ -304,219 +285,21 @@ class Task(_Named):
     def _make(
         self, num_envs: int, vectorization: Vectorization, masks: MaskSource | None, num_threads: int | None = None
     ) -> EnvBatch:
+        maker = EnvMaker(self.env, self.env_kwargs, self.name, vectorization, masks)
         try:
-            with deprecations_shown_once():
-                batch = self._make_unstacked(num_envs, vectorization, masks, num_threads)
+            batch = maker.make(num_envs, num_threads)
             if self.life_loss:
-                batch.count_lives()
+                batch.terminate_on_life_loss()
             if self.frame_stack is not None:
                 batch.stack_frames(self.frame_stack)
             return batch
         except SpaceError as error:
             msg = f"task {self.name!r}: {error}"
             raise SpaceError(msg) from None
-        except TaskError:
-            raise
-        except Exception as error:
-            unknown = [name for name in self.env_kwargs if f"unexpected keyword argument {name!r}" in str(error)]
-            if traceback.extract_tb(error.__traceback__)[-1].filename == __file__ and "takes no arguments" in str(
-                error
-            ):
-                unknown = list(self.env_kwargs)  # a class without __init__
-            if isinstance(error, TypeError) and unknown:
-                msg = f"task {self.name!r}: env_kwargs has {unknown[0]!r}, which the environment does not take: {error}"
-                raise TaskError(msg) from error
-            if self.env_kwargs and self._is_id and is_installed(find_spec(self.name)):
-                frame = traceback.extract_tb(error.__traceback__)[-1]
-                where = f"{Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
-                said = f"{type(error).__name__}: {error} ({where})"
-                msg = f"task {self.name!r} cannot be made with env_kwargs {self.env_kwargs}: {said}"
-                raise TaskError(msg) from error
-            error.add_note(f"while making {num_envs} of task {self.name!r} with env_kwargs {self.env_kwargs}")
-            raise
-
-    def _make_unstacked(
-        self, num_envs: int, vectorization: Vectorization, masks: MaskSource | None, num_threads: int | None
-    ) -> EnvBatch:
-        factory = _of_file(self.env, vectorization) if isinstance(self.env, str) else self.env
-        if isinstance(factory, str):
-            if masks is not None and vectorization == "auto":
-                vectorization = "sync"  # masks are read from single environments
-            make_one = _masking(partial(_make_one_registered, factory, self.env_kwargs), masks)
-            return _make_registered(factory, self.env_kwargs, num_envs, vectorization, num_threads, make_one)
-        if _takes_num_envs(factory, self.env_kwargs):
-            return EnvBatch(self._call_for_many(factory, num_envs), name=self.name)
-        make_one = partial(_call_for_one, factory, self.env_kwargs, self.name)
-        return _make_from_single(_masking(make_one, masks), num_envs, vectorization, self.name)
-
-    def _call_for_many(self, factory: EnvFactory, num_envs: int) -> VectorEnv[Any, Any, Any]:
-        env = factory(num_envs=num_envs, **self.env_kwargs)
-        if not isinstance(env, VectorEnv):
-            msg = (
-                f"task {self.name!r}: the callable takes num_envs, so it must return a "
-                f"gymnasium.vector.VectorEnv, but it returned {_kind(env)}; if it makes one environment, "
-                "call its parameter something else"
-            )
-            raise TaskError(msg)
-        if env.num_envs != num_envs:
-            env.close()
-            msg = (
-                f"task {self.name!r}: the callable was asked for {num_envs} environments, but returned "
-                f"{env.num_envs}; does it pass num_envs on?"
-            )
-            raise TaskError(msg)
-        return env
 
 
 def single_env(task: Task) -> gymnasium.Env[Any, Any] | None:
     """Make a single environment for Gymnasium's checker; None if the callable only makes vector environments."""
-    factory = _of_file(task.env, "sync") if isinstance(task.env, str) else task.env
-    if isinstance(factory, str):
-        kwargs = {} if is_atari(factory) else task.env_kwargs  # Atari's vector environment takes different arguments
-        return gymnasium.make(factory, **{"disable_env_checker": True, **kwargs})
-    if _takes_num_envs(factory, task.env_kwargs):
-        return None
-    return _call_for_one(factory, task.env_kwargs, task.name)
-
-
-def _of_file(env: str, vectorization: Vectorization) -> str | EnvFactory:
-    """Load the callable of `path/to/file.py:Name`; return a registered id unchanged."""
-    named = split(env)
-    if named is None:
-        return env
-    path, name = named
-    file = find_file(Path(path))
-    if file is None:
-        msg = f"task {env!r}: there is no file {path!r}, nor one of its name beside the modules that can be imported"
-        raise TaskError(msg)
-    try:
-        factory = getattr(loaded(file), name, None)
-    except SyntaxError as error:
-        msg = f"task {env!r}: {syntax_text(error)}"
-        raise TaskError(msg) from error
-    if not callable(factory):
-        msg = f"task {env!r}: {file} has no class or function {name!r} that makes an environment"
-        raise TaskError(msg)
-    if vectorization in ("vector_entry_point", "envpool"):
-        msg = f"task {env!r}: only a registered id goes together with vectorization={vectorization!r}"
-        raise TaskError(msg)
-    return cast("EnvFactory", factory)
-
-
-def _make_registered(
-    env_id: str,
-    kwargs: Mapping[str, Any],
-    num_envs: int,
-    how: Vectorization,
-    num_threads: int | None,
-    make_one: MakeOne,
-) -> EnvBatch:
-    if how == "envpool":
-        threads = {} if num_threads is None else {"num_threads": num_threads}
-        return EnvBatch(EnvPoolEnv(env_id, num_envs, {**threads, **kwargs}), name=env_id)
-    spec = find_spec(env_id)
-    if how == "vector_entry_point" and spec.vector_entry_point is None:
-        msg = f"task {env_id!r} has no vector_entry_point; use vectorization='auto' or 'sync'"
-        raise TaskError(msg)
-    # Vector environments with a namespace (ALE/...) differ from the single ones. Gymnasium's own differ only in speed.
-    few = num_envs < FEW_ENVS and spec.namespace is None and spec.entry_point is not None
-    if how == "vector_entry_point" or (how == "auto" and has_sound_vector_env(spec) and not few):
-        threads = {"num_threads": num_threads} if num_threads is not None and is_atari(env_id) else {}
-        with translated_errors(env_id, spec):
-            env = gymnasium.make_vec(
-                spec.id, num_envs, vectorization_mode="vector_entry_point", **{**threads, **kwargs}
-            )
-        return EnvBatch(env, name=env_id)
-    return _make_from_single(make_one, num_envs, how, env_id)
-
-
-def _make_one_registered(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    spec = find_spec(env_id)  # registers the id in worker processes too
-    with translated_errors(env_id, spec):
-        return gymnasium.make(spec.id, **{"disable_env_checker": True, **kwargs})
-
-
-def _make_from_single(
-    make_one: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, vectorization: Vectorization, name: str
-) -> EnvBatch:
-    if vectorization == "async":
-        # EnvBatch copies what it reads, so a second copy would be wasted.
-        factories = [partial(_keeping_final_obs, make_one)] * num_envs
-        env = AsyncVectorEnv(factories, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-        return EnvBatch(env, name=name)
-    envs: list[gymnasium.Env[Any, Any]] = []
-    try:
-        for _ in range(num_envs):
-            envs.append(make_one())
-            if any(envs[-1].unwrapped is other.unwrapped for other in envs[:-1]):
-                msg = (
-                    f"task {name!r}: the callable returned the same environment twice; make a new one in "
-                    "each call (not `lambda: env`)"
-                )
-                raise TaskError(msg)
-    except BaseException:
-        for opened in envs:
-            opened.close()
-        raise
-    return EnvBatch.serial(envs, name=name)
-
-
-def _masking(make_one: MakeOne, masks: MaskSource | None) -> MakeOne:
-    return make_one if masks is None else partial(_mask_in_obs, make_one, masks)
-
-
-def _mask_in_obs(make_one: MakeOne, source: MaskSource) -> gymnasium.Env[Any, Any]:
-    env = make_one()
-    try:
-        return MaskInObs(env, source)
-    except BaseException:
-        env.close()
-        raise
-
-
-def _keeping_final_obs(make_one: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
-    return KeepFinalObs(make_one())
-
-
-def _call_for_one(factory: EnvFactory, kwargs: Mapping[str, Any], name: str) -> gymnasium.Env[Any, Any]:
-    env = factory(**kwargs)
-    if isinstance(env, gymnasium.Env):
-        return env
-    if isinstance(env, VectorEnv):
-        env.close()
-        msg = (
-            f"task {name!r}: the callable returned a VectorEnv but has no parameter num_envs; give it one: "
-            "how many environments there are is the algorithm's to say"
-        )
-        raise TaskError(msg)
-    is_old = any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__)
-    raise TaskError(
-        f"task {name!r}: the callable returned {_kind(env)}, expected a gymnasium.Env"
-        + ("; this is one of the old gym package: convert it (the package shimmy does)" if is_old else "")
-        + ("; did you forget `return`?" if env is None else "")
-    )
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _takes_num_envs(factory: EnvFactory, kwargs: Mapping[str, Any]) -> bool:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some built-in callables have no signature
-        return False
-    parameters = signature.parameters
-    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    missing = [
-        p.name
-        for p in parameters.values()
-        if p.default is p.empty and p.kind not in open_ended and p.name not in (*kwargs, "num_envs")
-    ]
-    if missing:
-        msg = (
-            f"the callable {factory!r} needs {', '.join(missing)}, which env_kwargs does not give; a "
-            "parameter for the number of environments must be called num_envs"
-        )
-        raise TaskError(msg)
-    return "num_envs" in parameters
+    kwargs = {} if task._is_atari else task.env_kwargs  # Atari's vector environment takes different arguments
+    maker = EnvMaker(task.env, kwargs, task.name, "sync")
+    return None if maker.is_vector else maker.make_one()

@@ -324,16 +324,17 @@ class LiveLearner:
         self._refuse_non_finite(state, buffers, stats)
         self._state, self._buffers, self._moments = state, buffers, running
         self.num_updates += 1
-        if self.recipe.target_update_unit == "updates" and self.num_updates % self.recipe.target_update_interval == 0:
-            self._follow(state)
+        self._follow(state, self.num_updates, "updates")
         self.num_minibatches += num_minibatches
         self.num_transitions += num_transitions
         reported = {f"losses/{name}": value for name, value in stats.items()}
         return self.weights(), reported | {f"charts/{name}": value for name, value in values.items()}
 
-    def _follow(self, state: _State) -> None:
-        """Update the target networks."""
-        state.target.lerp_(state.params[: len(state.target)], self.recipe.tau)
+    def _follow(self, state: _State, count: int, unit: Literal["updates", "gradient_steps"]) -> None:
+        """Update the target networks, if there are any and it is time."""
+        recipe = self.recipe
+        if recipe.targets and recipe.target_update_unit == unit and count % recipe.target_update_interval == 0:
+            state.target.lerp_(state.params[: len(state.target)], recipe.tau)
 
     def _normalizing(self, running: Mapping[str, Moments]) -> dict[str, Tensor]:
         """Return the normalization buffers for the running moments."""
@@ -363,13 +364,12 @@ class LiveLearner:
         noises: Iterator[Tensor | None] = self._noises(recipe.num_epochs * num_rows // size)
         for rows in self._rows(num_rows, size):
             num = self.num_minibatches + len(collected) + 1
-            active = tuple(name for name in self._spans if num % recipe.update_every.get(name, 1) == 0)
+            active = tuple([name for name in self._spans if num % recipe.update_every.get(name, 1) == 0])
             gradient, stats, some = gradient_of(state.params, state.target, rows, active, next(noises))
             norm = self._apply(state, gradient, values["learning_rate"], active)
             collected.append(torch.cat([stats, norm[None]]))
             priorities.append(some.clone())  # a graph overwrites it
-            if recipe.target_update_unit == "gradient_steps" and num % recipe.target_update_interval == 0:
-                self._follow(state)
+            self._follow(state, num, "gradient_steps")
             if self._exceeded(stats):
                 break
         table = torch.stack(collected)
@@ -380,8 +380,10 @@ class LiveLearner:
 
     def _apply(self, state: _State, gradient: Tensor, learning_rate: float, active: Sequence[str]) -> Tensor:
         """Apply a gradient to some networks; return its norm."""
-        spans = {name: self._spans[name] for name in active}
-        parts = {name: Part(state.params[span], gradient[span], state.optimizer[name]) for name, span in spans.items()}
+        parts = {}
+        for name in active:
+            span = self._spans[name]
+            parts[name] = Part(state.params[span], gradient[span], state.optimizer[name])
         return self._optimizer.step(parts, learning_rate)
 
     def _rows(self, num_rows: int, size: int) -> Iterator[Tensor | slice]:

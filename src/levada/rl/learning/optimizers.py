@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from levada.flow.errors import LevadaError
+from levada.flow.mistakes import syntax_text
 from levada.rl.compute.torch_private import fused_adam
+from levada.rl.envs.user_files import find_file, loaded
 
 _IS_NEW = "is_new"
 OptimizerState = dict[str, dict[str, Any]]
@@ -132,17 +135,24 @@ class TorchOptimizer:
     def __post_init__(self) -> None:
         cls = self.cls
         try:
-            template = self.open({"policy": torch.zeros(2)}).template
+            live = self.open({"policy": torch.zeros(2)})
+            elsewhere = live.kept_elsewhere()
         except (TypeError, ValueError, RuntimeError) as error:
             msg = f"optimizer={self.optimizer!r} cannot be made with {dict(self.kwargs)}: {error}"
             raise OptimizerError(msg) from error
-        for name, value in template["policy"].items():
+        for name, value in live.template["policy"].items():
             if not isinstance(value, Tensor | int | float):
                 msg = (
                     f"optimizer={self.optimizer!r}: {cls.__name__} keeps {name!r}, a {type(value).__name__}, which cannot be "
                     "saved; expected tensors and numbers"
                 )
                 raise OptimizerError(msg)
+        if elsewhere:
+            msg = (
+                f"optimizer={self.optimizer!r}: a step of {cls.__name__} changes {', '.join(elsewhere)}, which would be lost "
+                "when a run is resumed; expected all state of a parameter in self.state[parameter]"
+            )
+            raise OptimizerError(msg)
 
     @property
     def cls(self) -> type[torch.optim.Optimizer]:
@@ -188,26 +198,60 @@ class LiveTorchOptimizer:
         self._optimizer.step()
         return norm
 
+    def kept_elsewhere(self) -> list[str]:
+        """Return what two steps change outside the state of parameters, where it is not saved."""
+        groups = self._optimizer.param_groups
+        of_all = vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))])).keys()
+
+        def seen() -> dict[str, str]:
+            """Attributes and settings, with the exact values of tensors."""
+            own = {f"self.{name}": value for name, value in vars(self._optimizer).items() if name not in of_all}
+            own |= {
+                f"param_groups[...][{name!r}]": value
+                for name, value in groups[0].items()
+                if name not in ("params", "lr")
+            }
+            return {name: repr(value.tolist() if isinstance(value, Tensor) else value) for name, value in own.items()}
+
+        before, state = seen(), self.init()
+        for _ in range(2):
+            params = {name: param.detach().clone() for name, param in self._params.items()}
+            parts = {name: Part(vector, torch.ones_like(vector), state[name]) for name, vector in params.items()}
+            self.step(parts, learning_rate=1e-3)
+        after = seen()
+        return [name for name in after if after[name] != before.get(name)]
+
 
 NAMES = {"adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD", "adagrad": "Adagrad", "radam": "RAdam", "nadam": "NAdam"}
 """Short names of optimizers, as the command line lists them; `adam` is `Adam`."""
 
 
 def find_optimizer(name: str) -> type[torch.optim.Optimizer]:
-    """Return the class of a short name, of a name in torch.optim, or of ``module:Class``, or raise OptimizerError.
+    """Return the class of a short name, of a name in torch.optim, of ``module:Class`` or ``path/to/file.py:Class``, or raise
+    OptimizerError.
 
     >>> find_optimizer("sgd").__name__
     'SGD'
     """
-    module, colon, cls = name.partition(":")
+    module, colon, cls = name.rpartition(":")
+    found: Any = None
+    why = ""
     try:
-        found = getattr(importlib.import_module(module), cls) if colon else getattr(torch.optim, NAMES.get(name, name))
-        why = ""
+        if not colon:
+            found = getattr(torch.optim, NAMES.get(name, name), None)
+        elif not module.endswith(".py"):
+            found = getattr(importlib.import_module(module), cls)
+        elif (file := find_file(Path(module))) is not None:
+            found = getattr(loaded(file), cls)
+        else:
+            why = f" (no file {module!r})"
+    except SyntaxError as error:
+        why = f" ({syntax_text(error)})"
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last one for "./module"
-        found, why = None, f" ({error})" if colon else ""
+        why = f" ({error})"
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or found is torch.optim.Optimizer:
         names = ", ".join(map(repr, ["adam", *NAMES]))
-        msg = f"optimizer={name!r}: expected {names}, a class of torch.optim, or 'module:Class'{why}"
+        msg = f"optimizer={name!r}: expected {names}, a class of torch.optim, 'module:Class' or 'path/to/file.py:Class'{why}"
         raise OptimizerError(msg)
     if found is torch.optim.LBFGS:
         msg = f"optimizer={name!r} evaluates the loss several times per step, which a learner does not do"

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -252,7 +253,9 @@ def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """Fuse the whole function with TorchInductor. The compiled code is cached on disk and reused by later runs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "levada" / "inductor"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
-    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
+    # torch limits how often a code object is compiled: each function has its own, and its compiled code is freed with it
+    own = FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+    compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=False)
 
     known = set[tuple[torch.Size, ...]]()  # TorchInductor compiles once per shape
 

@@ -36,9 +36,9 @@ from torch import Tensor, nn
 
 from levada.rl.data.images import image_scale, image_sides, is_image, is_large_image
 from levada.rl.data.spaces import Array, SpaceError, leaf_spaces, named_leaves
-from levada.rl.policies.custom import make_features
 from levada.rl.policies.layers import ACTIVATIONS, Activation, Dense, NumpyLayers, Vector, dense_layers
 from levada.rl.policies.size import check_layer
+from levada.rl.policies.user_networks import make_features
 
 TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]"
 FeaturesExtractor: TypeAlias = Callable[[Space[Any]], nn.Module]

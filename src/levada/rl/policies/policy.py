@@ -44,7 +44,6 @@ from levada.rl.data.spaces import (
     check_observation_space,
     has_action_mask,
 )
-from levada.rl.policies.custom import ModelError, make_network
 from levada.rl.policies.heads.make import ActionHead, action_head
 from levada.rl.policies.heads.q_values import ValueHead
 from levada.rl.policies.layers import Activation
@@ -52,6 +51,7 @@ from levada.rl.policies.module import PolicyModule, dry_run, state_size_of
 from levada.rl.policies.networks import default_network, is_default
 from levada.rl.policies.precision import Precision
 from levada.rl.policies.q_distributions import ValueKind
+from levada.rl.policies.user_networks import ModelError, make_network
 from levada.rl.policies.weight_noise import add_deviations
 from levada.validation import FiniteFloat, NonNegativeFloat, PositiveInt, Text, check_fields
 

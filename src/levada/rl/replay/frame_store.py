@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from levada.flow.items import Allocate
-from levada.rl.data.frames import FramePart, Frames
+from levada.rl.data.frames import FramePart, Frames, take_rows
 from levada.rl.data.spaces import Array
 
 NONE = 0
@@ -96,12 +96,7 @@ class FrameStore:
 
     def take(self, slots: Array) -> Array:
         """Copy the frames in slots ``[N, k]``: ``[N, k, ...]``."""
-        if len(self._blocks) == 1:
-            return self._blocks[0].take(slots, axis=0)
-        found = np.empty((*slots.shape, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
-        for here, block, rows in self._by_block(slots):
-            found[here] = block[rows]
-        return found
+        return take_rows(self._blocks, slots)
 
     def state_dict(self) -> dict[str, Array]:
         """Return the frames, as views, in pieces."""

@@ -1,7 +1,7 @@
 """Display of a run while it runs: live, in lines, as JSON, or none.
 
 While the run's loop is busy, for instance with a long update, a thread updates the clock of the last state; see
-`levada.run.display.beat`.
+`levada.run.display.ticker`.
 
 Displays write to stderr, so that stdout is free for the user. The exception is `JsonDisplay`, which is meant for programs.
 """
@@ -21,11 +21,11 @@ import msgspec
 
 from levada.flow.events import Statistics
 from levada.flow.mistakes import plural
-from levada.run.display.beat import DRAWING, Beat
 from levada.run.display.closed_pipes import CLOSED, FULL
 from levada.run.display.printable import printable
 from levada.run.display.stdout import reserved_stdout
 from levada.run.display.text import lag_text, rate_text, return_text, reuse_text, summary_text
+from levada.run.display.ticker import DRAWING, Ticker
 from levada.run.display.view import View, Viewer, bottleneck_text, goal_text
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
@@ -40,7 +40,7 @@ GRACE_S = 1.0
 
 
 class Display:
-    """Display of a run. This one shows nothing; the others replace its methods."""
+    """Display of a run. This one, of the mode "quiet", shows nothing; the others replace its methods."""
 
     def start(self, identity: Identity, until: Until) -> None:
         """Called once, before anything is opened."""
@@ -62,10 +62,6 @@ class Display:
 
     def finish(self, summary: Summary | None) -> None:
         """Called once at the end; without a summary after an error."""
-
-
-class QuietDisplay(Display):
-    """Shows nothing."""
 
 
 class UntilClosed(Display):
@@ -135,7 +131,7 @@ class _Lines(Display, ABC):
         self._viewer = Viewer()
         self._view: View | None = None
         self._until: Until | None = None
-        self._beat = Beat(self.tick) if ticks else None
+        self._ticker = Ticker(self.tick) if ticks else None
 
     def start(self, identity: Identity, until: Until) -> None:
         """Write which run starts."""
@@ -143,8 +139,8 @@ class _Lines(Display, ABC):
         self._began_s = self._clock()
         self._due_s = self._late_s = self._began_s + self._first_s
         self._print(self._head(identity, until))
-        if self._beat is not None:
-            self._beat.start()
+        if self._ticker is not None:
+            self._ticker.start()
 
     def note(self, text: str) -> None:
         """Write it."""
@@ -154,7 +150,7 @@ class _Lines(Display, ABC):
         """Write a line if one is due. The first state is read for the thread, because the next step may take long."""
         now_s = self._clock()
         is_due = now_s >= self._due_s
-        if is_due or (self._view is None and self._beat is not None):
+        if is_due or (self._view is None and self._ticker is not None):
             view = self._viewer.look(monitor, statistics())
             with DRAWING:
                 self._view, self._looked_s = view, now_s
@@ -175,8 +171,8 @@ class _Lines(Display, ABC):
 
     def finish(self, summary: Summary | None) -> None:
         """Write the summary of the run."""
-        if self._beat is not None:
-            self._beat.stop()
+        if self._ticker is not None:
+            self._ticker.stop()
         if summary is not None:
             self._print(self._tail(summary))
 
@@ -297,7 +293,7 @@ def make_display(mode: Mode = "auto") -> Display:
     if mode == "json":
         return JsonDisplay()
     if mode == "quiet":
-        return QuietDisplay()
+        return Display()
     msg = f"display {mode!r}: expected one of auto, live, plain, quiet, json"
     raise ValueError(msg)
 

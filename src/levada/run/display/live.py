@@ -20,17 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from levada.flow.events import LagStatistics, Statistics
-from levada.run.display.beat import DRAWING, EVERY_S, Beat
 from levada.run.display.displays import Display
 from levada.run.display.printable import printable
 from levada.run.display.text import number_text, rate_text, return_text, summary_text
+from levada.run.display.ticker import DRAWING, EVERY_S, Ticker
 from levada.run.display.view import (
     History,
     View,
     Viewer,
     bottleneck_text,
     clock_time,
-    fate,
+    dropped_text,
     goal_text,
     percentages,
     sparkline,
@@ -64,7 +64,7 @@ class LiveDisplay(Display):
         self._notice: str | None = None
         self._noticed: str | None = None
         """The notice that has been drawn."""
-        self._beat = Beat(self.tick) if ticks else None
+        self._ticker = Ticker(self.tick) if ticks else None
         self._viewer = Viewer()
         self._returns = History()
         self._live: Live | None = None
@@ -79,7 +79,7 @@ class LiveDisplay(Display):
     def notice(self, text: str) -> bool:
         """Show it below the panel from the next drawing on, which a thread makes soon."""
         self._notice = text
-        return self._live is not None and self._beat is not None
+        return self._live is not None and self._ticker is not None
 
     def start(self, identity: Identity, until: Until) -> None:
         """Show that the run is starting, until there is something to draw."""
@@ -93,8 +93,8 @@ class LiveDisplay(Display):
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
-        if self._beat is not None:
-            self._beat.start()
+        if self._ticker is not None:
+            self._ticker.start()
 
     def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
         """Draw if a drawing is due."""
@@ -118,8 +118,8 @@ class LiveDisplay(Display):
 
     def finish(self, summary: Summary | None) -> None:
         """Draw the final state, restore the terminal, and print the summary."""
-        if self._beat is not None:
-            self._beat.stop()
+        if self._ticker is not None:
+            self._ticker.stop()
         self._notice = None  # it is no longer true
         if self._live is None:
             return
@@ -266,9 +266,9 @@ def _channels(statistics: Statistics, *, wide: bool) -> Table:
         fill = f"{channel.fill}/{channel.capacity}"
         if len(channel.lag) == 1:
             (lag,) = channel.lag.values()
-            table.add_row(Text(printable(name)), fill, *_lag(lag), fate(channel))
+            table.add_row(Text(printable(name)), fill, *_lag(lag), dropped_text(channel))
             continue
-        table.add_row(Text(printable(name)), fill, "", "", "", fate(channel))
+        table.add_row(Text(printable(name)), fill, "", "", "", dropped_text(channel))
         for policy, lag in channel.lag.items():
             table.add_row(f"  {policy}", "", *_lag(lag), "")
     return table

@@ -197,7 +197,7 @@ def clock_time(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def fate(channel: ChannelStatistics) -> str:
+def dropped_text(channel: ChannelStatistics) -> str:
     """Describe the items that were not and will not be consumed: ``3 stale, 1 lost``; ``0`` if there are none."""
     counts = {**channel.ledger.dropped, "lost": channel.ledger.lost}
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or "0"

@@ -327,7 +327,7 @@ def _is_torn(folder: Path) -> bool:
 def _record(folder: Path) -> tuple[_Record, bool]:
     """Content of meta.json, and whether it was written by this user on this machine."""
     try:
-        record = json.loads(_read(folder, META, META_BYTES), parse_constant=_no_number)
+        record = msgspec.json.decode(_read(folder, META, META_BYTES))
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:
@@ -367,11 +367,6 @@ def _check_digest(folder: Path, name: str, found: str, expected: str) -> None:
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _no_number(text: str) -> float:
-    msg = f"{text} is no number of JSON"
-    raise ValueError(msg)
 
 
 def _read(folder: Path, name: str, most: int) -> bytes:

@@ -227,7 +227,7 @@ class RunDirectory:
         if self._is_locked:
             yield
             return
-        descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -314,22 +314,13 @@ class RunDirectory:
             raise RunDirectoryError(_unwritable(self.path, error)) from error
 
     def _keep_metrics(self, updates: int) -> None:
-        """Keep the metrics up to this many updates. The file is replaced atomically."""
-        temporary = temporary_name(self.metrics_path)
-        try:
-            with temporary.open("xb") as kept:
-                for values, line in self._metrics():
-                    counted = values.get("charts/updates")
-                    if isinstance(counted, int | float) and counted <= updates:
-                        kept.write(line)
-                kept.flush()
-                os.fsync(kept.fileno())
-            temporary.replace(self.metrics_path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # it was never created, or the disk cannot be written
-                temporary.unlink()
-            raise
-        sync_directory(self.path)
+        """Keep the metrics up to this many updates."""
+        kept = []
+        for values, line in self._metrics():
+            counted = values.get("charts/updates")
+            if isinstance(counted, int | float) and counted <= updates:
+                kept.append(line)
+        write_atomic(self.metrics_path, b"".join(kept))
 
     def _metrics(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Iterate over the lines, decoded and raw."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, Unpack, get_args
+from typing import Literal, TypeAlias, Unpack
 
 from levada.flow.deployment import OpenOptions
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
 from levada.runners.deployments import (
-    check_counts,
-    check_seconds,
+    TimeLimit,
     check_threads,
     check_worker_processes,
     parse_place,
@@ -24,6 +23,7 @@ from levada.runners.processes.ipc.forkserver import preload
 from levada.runners.processes.learner.handle import RemoteRun
 from levada.runners.processes.tables.handle import TableProcesses
 from levada.runners.processes.transport import SharedMemoryTransport
+from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 Learner: TypeAlias = Literal["main", "worker"]
 Replays: TypeAlias = Literal["learner", "worker"]
@@ -37,7 +37,7 @@ class Processes:
         DeploymentError: a setting is invalid.
     """
 
-    workers: int | None = None
+    workers: PositiveInt | None = None
     """Number of workers; each runs whole shards. None: one per core, but at most one per shard."""
     learner: Learner = "main"
     """Where learning runs: in this process (`main`), or in a separate one (`worker`), which is replaced if it is killed."""
@@ -47,26 +47,16 @@ class Processes:
     replays: Replays = "learner"
     """Where replay tables are: in the learner's process (`learner`), or each in a separate process (`worker`), which copies
     rows directly from where they were made. If it is killed it is replaced, and its contents are lost."""
-    threads: int = 1
+    threads: PositiveInt = 1
     """Threads of each worker for linear algebra. Workers times threads should not exceed the number of cores."""
-    max_restarts: int = 3
+    max_restarts: NonNegativeInt = 3
     """Number of consecutive failures or kills of a shard before the run fails."""
-    hang_timeout_s: float | None = None
+    hang_timeout_s: TimeLimit | None = None
     """Seconds without a sign of life, during work, after which a worker is killed. For a learner in a worker the limit is 1.5
     times as long. None: never."""
 
     def __post_init__(self) -> None:
-        counts = {"workers": (self.workers, 1), "threads": (self.threads, 1), "max_restarts": (self.max_restarts, 0)}
-        check_counts("Processes", counts)
-        for name, value, places in (
-            ("learner", self.learner, Learner),
-            ("inference", self.inference, Inference),
-            ("replays", self.replays, Replays),
-        ):
-            if value not in get_args(places):
-                msg = f"Processes: {name} is {value!r}, expected one of {', '.join(map(repr, get_args(places)))}"
-                raise DeploymentError(msg)
-        check_seconds("Processes", "hang_timeout_s", self.hang_timeout_s)
+        check_fields(self, DeploymentError)
         check_threads("Processes: ", self.threads)
         check_worker_processes("Processes", self.workers)
 

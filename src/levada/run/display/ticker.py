@@ -20,7 +20,7 @@ LOOK_S = 0.25
 """Seconds between calls."""
 
 
-class Beat:
+class Ticker:
     """Calls `tick` every `every_s` seconds between `start` and `stop`, in a daemon thread."""
 
     def __init__(self, tick: Callable[[], None], *, every_s: float = LOOK_S) -> None:

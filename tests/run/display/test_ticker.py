@@ -5,19 +5,19 @@ import threading
 
 import pytest
 
-from levada.run.display.beat import DRAWING, Beat
+from levada.run.display.ticker import DRAWING, Ticker
 
 
 def test_it_calls_until_it_is_stopped():
     called = threading.Semaphore(0)
-    beat = Beat(called.release, every_s=0.001)
-    beat.stop()  # before the start: nothing to stop
+    ticker = Ticker(called.release, every_s=0.001)
+    ticker.stop()  # before the start: nothing to stop
     for _ in range(2):
-        beat.start()
+        ticker.start()
         assert called.acquire(timeout=60.0)
         assert called.acquire(timeout=60.0)
-        beat.stop()
-        beat.stop()
+        ticker.stop()
+        ticker.stop()
     assert "levada-display" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -31,12 +31,12 @@ def test_a_stream_that_cannot_be_written_ends_it_quietly(error):
         called.release()
         raise error
 
-    beat = Beat(tick, every_s=0.001)
-    beat.start()
+    ticker = Ticker(tick, every_s=0.001)
+    ticker.start()
     assert called.acquire(timeout=60.0)
-    beat._thread.join(60.0)
-    assert not beat._thread.is_alive()
-    beat.stop()
+    ticker._thread.join(60.0)
+    assert not ticker._thread.is_alive()
+    ticker.stop()
     assert not called.acquire(blocking=False)
 
 

@@ -1,4 +1,4 @@
-"""Checks that an algorithm supports the spaces of a task; errors name the algorithms that do."""
+"""Check that an algorithm supports the action space of a task; the error names algorithms that do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.task import Task
 
-SUITED: Mapping[type[Space[Any]], tuple[str, ...]] = {
+SUGGESTED: Mapping[type[Space[Any]], tuple[str, ...]] = {
     spaces.Discrete: ("ppo", "dqn", "impala", "sac"),
     spaces.Box: ("ppo", "sac", "td3"),
     spaces.MultiDiscrete: ("ppo", "impala", "a2c"),
@@ -20,12 +20,12 @@ SUITED: Mapping[type[Space[Any]], tuple[str, ...]] = {
 """Kind of action space -> algorithms to try first."""
 
 
-def require_actions(config: Algorithm, task: Task, *kinds: type[Space[Any]]) -> None:
+def require_action_space(config: Algorithm, task: Task, *kinds: type[Space[Any]]) -> None:
     """Raise SpaceError, which names other algorithms, unless the action space is of one of these kinds."""
     space = task.action_space
     if not isinstance(space, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
-        instead = next((names for kind, names in SUITED.items() if isinstance(space, kind)), ())
+        instead = next((names for kind, names in SUGGESTED.items() if isinstance(space, kind)), ())
         hint = f"; for these there are {', '.join(instead)}" if instead else ""
         msg = f"{type(config).__name__} needs {expected} actions, but {task.name!r} has {space}{hint}"
         raise SpaceError(msg)
