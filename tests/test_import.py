@@ -17,7 +17,7 @@ import levada.testing
 
 PUBLIC = {
     "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritized",
-    "Processes", "Queue",
+    "Processes", "Queue", "Ray",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
     "Threads", "load", "resume", "settings", "train",
 }  # fmt: skip

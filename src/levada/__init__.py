@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from levada.rl.replay.transitions import Transitions as Transitions
     from levada.runners.inline import Inline as Inline
     from levada.runners.processes import Processes as Processes
+    from levada.runners.ray import Ray as Ray
     from levada.runners.threads import Threads as Threads
 
 _HOME = {
@@ -58,6 +59,7 @@ _HOME = {
     "Prioritized": "levada.flow",
     "Processes": "levada.runners.processes",
     "Queue": "levada.flow",
+    "Ray": "levada.runners.ray",
     "Report": "levada.flow",
     "Result": "levada.api",
     "Rollout": "levada.rl.acting.rollout",

@@ -101,8 +101,8 @@ if TYPE_CHECKING:
     from levada.runners import StuckError as StuckError
     from levada.runners import WorkerError as WorkerError
     from levada.runners import WorkError as WorkError
-    from levada.runners.processes.ipc.errors import RemoteError as RemoteError
     from levada.runners.processes.ipc.weights_ring import WeightsGrownError as WeightsGrownError
+    from levada.runners.remote_errors import RemoteError as RemoteError
     from levada.runners.tables import TableLostError as TableLostError
 
 _HOME = {
@@ -132,7 +132,7 @@ _HOME = {
     "OptionError": "levada.api.options",
     "RangeError": "levada.math",
     "RecordError": "levada.rl.compute.tracing",
-    "RemoteError": "levada.runners.processes.ipc.errors",
+    "RemoteError": "levada.runners.remote_errors",
     "RunDirectoryError": "levada.run.storage.directory",
     "ShapeError": "levada.math",
     "SizeError": "levada.rl.policies.size",

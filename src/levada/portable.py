@@ -74,6 +74,12 @@ def fix(mode: Mode) -> None:
                 del os.environ[name]
 
 
+def variables() -> dict[str, str]:
+    """Return the environment variables with which a new process on another machine uses the same setting as this one."""
+    names = (VARIABLE, _DECIDED, *_LIBRARIES, *(_BEFORE + name for name in _LIBRARIES))
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def is_fixed() -> bool:
     """Whether a library is prevented from using the processor's AVX-512."""
     return has_avx512() and any(_BEFORE + name in os.environ for name in _LIBRARIES)

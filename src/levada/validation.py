@@ -77,6 +77,8 @@ def _without_numpy(value: Any) -> Any:
     """Numbers of numpy as Python's, also those in a sequence; others unchanged. Nothing is imported."""
     if type(value) in (tuple, list):
         return type(value)(map(_without_numpy, value))
+    if type(value) is dict:
+        return {key: _without_numpy(each) for key, each in value.items()}
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
@@ -95,14 +97,20 @@ def message(owner: str, name: str, value: Any, expected: str) -> str:
 
 def accepted_by(cls: type[Any]) -> Mapping[str, Accepted]:
     """Accepted values of the fields of a dataclass, by name."""
+    hints = types_of(cls)
+    kinds = {field.name: accepted(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def types_of(cls: type[Any]) -> dict[str, Any]:
+    """Annotations of a class and its bases as types, with their ranges; Any for one that cannot be evaluated."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, hint in vars(base).get("__annotations__", {}).items():
             found, inherited = _evaluated(hint, base), hints.get(name)
             # a subclass with another default need not repeat the range
-            hints[name] = inherited if found == _without_ranges(inherited) else found
-    kinds = {field.name: accepted(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
+            hints[name] = inherited if found == without_ranges(inherited) else found
+    return hints
 
 
 def _evaluated(hint: Any, owner: type[Any]) -> Any:
@@ -116,14 +124,15 @@ def _evaluated(hint: Any, owner: type[Any]) -> Any:
         return Any
 
 
-def _without_ranges(hint: Any) -> Any:
+def without_ranges(hint: Any) -> Any:
+    """A type without the ranges in it."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _without_ranges(args[0])
+        return without_ranges(args[0])
     if origin in (Union, UnionType):
-        return functools.reduce(operator.or_, map(_without_ranges, args))
+        return functools.reduce(operator.or_, map(without_ranges, args))
     if origin is tuple:
-        return GenericAlias(tuple, tuple(map(_without_ranges, args)))
+        return GenericAlias(tuple, tuple(map(without_ranges, args)))
     return hint
 
 
@@ -149,6 +158,12 @@ def accepted(hint: Any) -> Accepted | None:
         return None if None in kinds else _either([kind for kind in kinds if kind is not None])
     if origin is tuple and len(args) == 2 and args[1] is ...:
         return _sequence(accepted(args[0]))
+    if origin is tuple and len(set(args)) == 1:
+        item = accepted(args[0])
+        return None if item is None else _several(item, len(args))
+    if origin in (dict, Mapping) and args[0] is str:
+        item = accepted(args[1])
+        return None if item is None else _by_name(item)
     if hint in (None, type(None)):
         return _one_of((None,))
     if hint is bool:
@@ -188,6 +203,25 @@ def _sequence(item: Accepted | None) -> Accepted | None:
         lambda value: isinstance(value, tuple | list) and all(map(item.check, value)),
         f"a sequence of {plural}, such as (64, 64)",
         f"[{item.metavar} ...]",
+    )
+
+
+def _several(item: Accepted, count: int) -> Accepted:
+    plural = item.words.replace("a number", "numbers").replace("an integer", "integers")
+    return Accepted(
+        lambda value: isinstance(value, tuple | list) and len(value) == count and all(map(item.check, value)),
+        f"{count} {plural}",
+        f"[{' '.join([item.metavar] * count)}]",
+    )
+
+
+def _by_name(item: Accepted) -> Accepted:
+    return Accepted(
+        lambda value: (
+            isinstance(value, Mapping) and all(isinstance(key, str) and item.check(value[key]) for key in value)
+        ),
+        f"values by name, each {item.words}",
+        "NAME=VALUE",
     )
 
 

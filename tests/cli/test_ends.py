@@ -46,7 +46,18 @@ def test_an_environment_that_does_not_close_is_left(shell, monkeypatch):
 def test_an_environment_that_fails_to_close_does_not_undo_what_was_learned(shell):
     done = shell(f"train ppo --env support.envs.broken:BrokenFailsInClose-v0 {SMALL} --until updates=2 --out run")
     assert done.code == 0
-    assert "OSError: cannot be closed; that was when the run in run was closed, and all of it is saved" in done.message
+    assert "OSError: cannot be closed; that was when the run in run was closed" in done.message
+
+
+@pytest.mark.filterwarnings("always::RuntimeWarning")
+def test_an_environment_that_fails_in_a_step_and_in_close_is_reported_by_its_step(shell):
+    env = "support.envs.broken:BrokenRaisesAndNeverCloses-v0"
+    done = shell(f"train ppo --env {env} {SMALL} --on inline,max_restarts=0 --until updates=9 --out run")
+    assert done.code == 1
+    assert "ValueError: lost" in done.message
+    assert "what was learned in 2 updates is saved in run" in done.message
+    with open("run/error.txt") as file:
+        assert "ValueError: lost" in file.read()
 
 
 @pytest.mark.filterwarnings("always::RuntimeWarning")

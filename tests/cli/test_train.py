@@ -342,3 +342,42 @@ def test_another_seed_learns_something_else_from_the_same_flow(shell, run):
     assert shell(f"{COMMAND.replace('--seed 1', '--seed 2')} --until updates=5 --quiet --out run").code == 0
     assert summary_of("run")["flow_hash"] == summary_of(path)["flow_hash"]
     assert summary_of("run")["params_sha256"] != summary_of(path)["params_sha256"]
+
+
+def test_help_shows_ranges_of_settings_with_another_default(shell):
+    """A subclass that changes a default repeats no range."""
+    assert "--shards INT>=1" in shell("train apex_dqn --help").out
+
+
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from levada.algorithms.ppo import PPO
+if TYPE_CHECKING:
+    from collections import OrderedDict
+@dataclass(frozen=True, kw_only=True)
+class Mine(PPO):
+    "PPO."
+    where: OrderedDict | None = None
+    "Something."
+"""
+
+
+def test_an_annotation_for_type_checkers_alone_hinders_nothing(shell, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_for_checkers.py").write_text(OWN)
+    done = shell(f"train own_for_checkers:Mine --env CartPole-v1 {cli_harness.TINY} --until updates=1 --out run")
+    assert done.code == 0, done.message
+    assert shell("resume run --until updates=2").code == 0
+
+
+def test_a_display_ends_when_the_files_of_metrics_cannot_be_opened(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("levada.api.run.TensorBoard", full)
+    more = cli_harness.TINY_FIELDS
+    with pytest.raises(OSError, match="No space left"):
+        levada.train("ppo", "CartPole-v1", until="updates=1", out=tmp_path / "run", display="plain", **more)
+    assert "levada-display" not in {thread.name for thread in threading.enumerate()}

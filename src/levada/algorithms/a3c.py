@@ -27,7 +27,8 @@ class A3C(RolloutAlgorithm):
     """Configuration of A3C."""
 
     shards: PositiveInt = 4
-    """Number of shards: samplers, each with its own environments. More shards can use more cores and make gradients older."""
+    """Number of samplers, called shards. Each has its own environments. With more shards, more cores can be used and gradients
+    are older."""
     max_lag: NonNegativeInt = 8
     """Maximum number of updates between the weights a gradient was computed with and the weights it is applied to."""
     gae_lambda: UnitFloat = 1.0

@@ -31,8 +31,8 @@ class APPO(IMPALA):
     """Configuration of APPO."""
 
     num_epochs: PositiveInt = 1
-    """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
-    it."""
+    """Number of passes over each batch. With more passes, the agent learns more from a sample, and the policy moves further from
+    the one that collected it."""
     target_update_interval: PositiveInt = 1
     """Number of updates between copies of the policy to the target policy. With larger values the policy stays close to an
     older one."""

@@ -16,6 +16,7 @@ class DDPG(TD3):
     """Configuration of DDPG."""
 
     num_critics: int = 1
-    """Number of critics; targets use the smallest value. More than one is no longer DDPG, but overestimates less."""
+    """Number of critics; targets use the smallest value. With more than one, values are
+    overestimated less, but the algorithm is no longer DDPG."""
     policy_delay: int = 1
     target_policy_noise: float = 0.0

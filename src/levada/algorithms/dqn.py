@@ -28,6 +28,7 @@ from torch import Tensor
 from levada.algorithms.action_spaces import require_action_space
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.user_classes import NetworkField
 from levada.flow import Flow
 from levada.math import categorical_td_loss, quantile_td_loss, td_loss, td_target
 from levada.rl.acting.exploration import EpsilonGreedy
@@ -51,8 +52,6 @@ class DQN(ReplayAlgorithm):
     num_envs: PositiveInt = 8
     buffer_size: PositiveInt = 100_000
     samples_per_insert: PositiveFloat = 8.0
-    """Average number of times a transition is sampled: `batch_size` times the gradient steps per env step. Larger values learn
-    more from a step and take longer."""
     batch_size: PositiveInt = 64
     target_update_interval: PositiveInt = 500
     tau: PositiveUnitFloat = 1.0
@@ -68,14 +67,14 @@ class DQN(ReplayAlgorithm):
     num_atoms: Annotated[int, Ge(2)] = 51
     """Number of atoms or quantiles of the return distribution."""
     v_min: FiniteFloat = -10.0
-    """Smallest atom of the categorical distribution; smaller returns are clipped to it. A wider range from `v_min` to `v_max`
-    spaces the atoms further apart."""
+    """Smallest atom of the categorical distribution; smaller returns are clipped to it. The wider the range from `v_min` to
+    `v_max`, the further apart the atoms are."""
     v_max: FiniteFloat = 10.0
     """Largest atom of the categorical distribution; larger returns are clipped to it."""
     noisy: bool = False
     """Noisy nets: explore by learned parameter noise in place of epsilon-greedy."""
     noisy_std: PositiveFloat = 0.5
-    """Initial standard deviation sigma_0 of noisy nets, divided by the square root of a layer's inputs."""
+    """Initial noise sigma_0 of noisy nets. The initial standard deviation of a layer is sigma_0 / sqrt(number of its inputs)."""
     epsilon_start: UnitFloat | None = None
     """Initial epsilon of epsilon-greedy exploration. None: 1, or 0 with noisy nets."""
     epsilon_end: UnitFloat | None = None
@@ -88,12 +87,15 @@ class DQN(ReplayAlgorithm):
     epsilon_alpha: NonNegativeFloat = 7.0
     """Ape-X: spread of epsilon over the environments. 0: the same epsilon for all."""
     initial_priorities: bool = False
-    """Initial priorities of Ape-X: samplers compute them, from TD errors of the network that acted. False: a new transition
-    has the largest priority so far."""
+    """Priority of a new transition in prioritized replay. True: its TD error, which the sampler computes with the network that
+    acted (Ape-X). False: the largest priority so far."""
     huber_delta: PositiveFloat | None = 1.0
-    """Threshold delta of the Huber loss: it is quadratic below and linear above. None: squared error, or plain quantile
+    """Threshold delta of the Huber loss, which is quadratic below delta and linear above. None: squared error, or plain quantile
     regression. Has no effect with `categorical`."""
     max_grad_norm: PositiveFloat | None = 10.0
+    network: NetworkField = None
+    """Custom network as `module:Class`, called with the observation space and the number of outputs: one value per action, and
+    more with `distribution` or `dueling`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

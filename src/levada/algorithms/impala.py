@@ -47,7 +47,7 @@ class IMPALA(RolloutAlgorithm):
     """
 
     num_rollouts: PositiveInt = 1
-    """Number of rollouts per update. More rollouts make updates less noisy, and fewer."""
+    """Number of rollouts per update. With more rollouts, updates are less noisy, and there are fewer."""
     microbatch_size: PositiveInt | None = None
     """Gradient accumulation: number of transitions whose gradient is computed at a time; must be a multiple of num_steps and
     divide num_rollouts * num_envs * num_steps. Smaller values give the same gradient up to rounding; for images a few hundred
@@ -60,7 +60,7 @@ class IMPALA(RolloutAlgorithm):
     order: Literal["admission", "arrival"] = "arrival"
     """Order in which rollouts are used. `admission`: the order in which they were started, so the result does not depend on
     timing. `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the result then
-    depends on timing, except inline."""
+    depends on timing, except with `--on inline`."""
     on_new_weights: OnNewWeights = "continue"
     """Treatment of a rollout in progress when new weights arrive. `continue`: finish it with the old weights. `cut`: end it
     early, which reduces lag; needs order=arrival, since lengths then depend on timing."""
@@ -69,8 +69,8 @@ class IMPALA(RolloutAlgorithm):
     replay_buffer_size: PositiveInt = 64
     """Replay buffer size, in rollouts. The oldest are overwritten."""
     clip_rho: PositiveFloat = 1.0
-    """Upper limit rho-bar of the importance ratios of V-trace. Larger values are less biased towards the behavior policy,
-    with higher variance."""
+    """Upper limit rho-bar of the importance ratios of V-trace. With larger values, the bias towards the behavior policy
+    is smaller and the variance is higher."""
     clip_c: PositiveFloat = 1.0
     """Upper limit c-bar of the trace coefficients of V-trace. Larger values propagate corrections further back in time."""
 

@@ -27,21 +27,22 @@ class NeuralAlgorithm(Algorithm):
     """Base configuration of the algorithms that train networks by gradient."""
 
     shards: PositiveInt = 1
-    """Number of shards: samplers, each with its own environments. More shards can use more cores."""
+    """Number of samplers, called shards. Each has its own environments. More shards can use more cores."""
     num_envs: PositiveInt = 8
-    """Number of environments per shard, stepped together. More environments cost less per step and make batches larger."""
+    """Number of environments per shard, stepped together. With more environments, a step costs less and batches are larger."""
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of the optimizer."""
     anneal_steps: PositiveInt | None = None
     """Env steps over which the learning rate falls to zero. None: constant."""
     learning_rate_schedule: Schedule = "linear"
-    """Schedule of the learning rate over `anneal_steps`. `cosine` is refused without them."""
+    """Schedule of the learning rate over `anneal_steps`. `cosine` requires `anneal_steps`."""
     discount: UnitFloat = 0.99
-    """Discount factor gamma per step. Closer to 1 weighs distant rewards more."""
+    """Discount factor gamma per step. Values closer to 1 give distant rewards more weight."""
     max_grad_norm: PositiveFloat | None = None
     """Maximum norm of the gradient; larger gradients are scaled down to it. None: no limit."""
     adam_eps: PositiveFloat = 1e-8
-    """Epsilon of Adam. Larger values take smaller steps where gradients are small. Adam's paper has 1e-8 (arXiv 1412.6980)."""
+    """Epsilon of Adam. With a larger epsilon, steps are smaller where gradients are small. Adam's paper has 1e-8 (arXiv
+    1412.6980)."""
     optimizer: Text = "adam"
     """Optimizer: `adam`, `adamw`, `rmsprop`, `sgd`, `adagrad`, a class of torch.optim, or a custom one as `module:Class` or
     `path/to/file.py:Class`."""
@@ -53,11 +54,11 @@ class NeuralAlgorithm(Algorithm):
     """Scale rewards by the running standard deviation of the discounted return."""
     network: NetworkField = None
     """Custom network of the policy as `module:Class`, called with the observation space and the number of outputs: logits,
-    action values, or means of Box actions."""
+    or means of Box actions."""
     features_extractor: NetworkField = None
     """Custom feature extractor as `module:Class`, called with the observation space; the default networks are built on its
-    features. Actor and critics each have their own. None: a CNN for images, one-hot encoding of discrete values, and vectors as
-    they are."""
+    features. Each network has an extractor of its own. None: a CNN for images, one-hot encoding of discrete values, and vectors
+    unchanged."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of the default networks."""
     activation: Activation = "tanh"

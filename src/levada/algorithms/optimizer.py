@@ -30,6 +30,9 @@ def make_optimizer(config: Any) -> Optimizer:
             msg = f"{kind}(optimizer_kwargs={kwargs}): expected none for optimizer='adam', which has the field adam_eps"
             raise ConfigError(msg)
         return Adam(eps=config.adam_eps, max_grad_norm=config.max_grad_norm)
+    if "lr" in kwargs:
+        msg = f"{kind}(optimizer_kwargs={kwargs}): lr is the field learning_rate"
+        raise ConfigError(msg)
     try:
         return TorchOptimizer(optimizer=config.optimizer, kwargs=kwargs, max_grad_norm=config.max_grad_norm)
     except OptimizerError as error:

@@ -50,13 +50,13 @@ class PPO(RolloutAlgorithm):
     order: Literal["admission", "arrival"] = "admission"
     """Order in which rollouts are used. `admission`: the order in which they were started, so the result does not depend on
     timing. `arrival`: the order in which they finish, which is faster where rollouts differ in duration; the result then
-    depends on timing, except inline."""
+    depends on timing, except with `--on inline`."""
     num_epochs: PositiveInt = 4
-    """Number of passes over each batch. More passes learn more from a sample and move further from the policy that collected
-    it."""
+    """Number of passes over each batch. With more passes, the agent learns more from a sample, and the policy moves further from
+    the one that collected it."""
     minibatch_size: PositiveInt | None = None
-    """Number of transitions per gradient step; must divide shards * num_envs * num_steps. Smaller minibatches make more and
-    noisier gradient steps. None: 256, unless `num_minibatches` is set."""
+    """Number of transitions per gradient step; must divide shards * num_envs * num_steps. With smaller minibatches,
+    gradient steps are more frequent and noisier. None: 256, unless `num_minibatches` is set."""
     num_minibatches: PositiveInt | None = None
     """Number of minibatches per epoch, as an alternative to `minibatch_size`; must divide shards * num_envs * num_steps. None:
     use `minibatch_size`."""

@@ -45,7 +45,7 @@ class RecurrentSAC(SequenceReplayAlgorithm):
     tau: PositiveUnitFloat = 0.02
     """Polyak factor of the target critics, applied at each gradient step."""
     log_alpha_init: FiniteFloat = -2.0
-    """Initial log temperature. Larger values explore more at first."""
+    """Initial log temperature. With larger values, the agent explores more at first."""
     target_entropy_ratio: UnitFloat = 0.3
     """Target entropy as a fraction of its maximum, log(number of allowed actions)."""
     num_random_steps: NonNegativeInt = 1_000

@@ -33,25 +33,24 @@ class ReplayAlgorithm(NeuralAlgorithm):
     """Base configuration of the algorithms that learn from a replay."""
 
     num_envs: PositiveInt = 1
-    """Number of environments per shard, stepped together. More environments cost less per step; samplers still fetch new
-    weights every `num_steps` steps per environment."""
+    """Number of environments per shard, stepped together. With more environments, a step costs less; samplers still
+    fetch new weights every `num_steps` steps per environment."""
     num_steps: PositiveInt = 8
-    """Number of steps per environment before a sampler fetches newer weights. Larger values are faster, but act with older
-    weights."""
+    """Number of steps per environment before a sampler fetches newer weights. Larger values are faster, but actions
+    are chosen by older weights."""
     buffer_size: PositiveInt = 1_000_000
     """Replay buffer size, in transitions. The oldest are overwritten."""
     learning_starts: PositiveInt = 1_000
-    """Number of transitions stored before the first gradient step. Until then SAC, TD3 and DDPG take random actions; DQN is
-    epsilon-greedy from the start."""
+    """Number of transitions stored before the first gradient step."""
     samples_per_insert: PositiveFloat = 256.0
-    """Average number of times a transition is sampled: `batch_size` times the gradient steps per env step. Larger values learn
-    more from a step and take longer."""
+    """Average number of times a transition is sampled = `batch_size` x gradient steps per env step. With larger values, the
+    agent makes more gradient steps per env step, which takes longer."""
     tolerance: NonNegativeFloat = 0.0
-    """Slack of the ratio `samples_per_insert`, in samples: how far sampling may run ahead of inserting, or behind it, before
-    one of them waits (`error_buffer` in Reverb). 0: the result does not depend on timing."""
+    """Allowed deviation from `samples_per_insert`, in samples. Beyond it, sampling or inserting waits (`error_buffer` in
+    Reverb). 0: the result does not depend on timing."""
     order: Literal["admission", "arrival"] = "admission"
-    """Order in which transitions are stored. `admission`: the order in which their collection was started, which is fixed.
-    `arrival`: the order in which they arrive, so no shard waits for a slower one, and the result depends on timing."""
+    """Order in which transitions are stored. `admission`: first started, first stored; timing does not change this order.
+    `arrival`: first finished, first stored; no shard waits for a slower one, but the result depends on timing."""
     tables: PositiveInt = 1
     """Number of tables that the replay is split into; they are filled and sampled in turn. The deployment can place each in
     its own process (`replays=worker`)."""
@@ -69,9 +68,9 @@ class ReplayAlgorithm(NeuralAlgorithm):
     values need less memory for activations. None: the whole batch."""
     num_gradient_steps: PositiveInt = 8
     """Number of gradient steps per update; their minibatches are drawn from the replay at once. Larger values are faster, but
-    priorities and the weights of samplers are updated less often."""
+    priorities and the samplers' weights are updated less often."""
     n_step: PositiveInt = 1
-    """n of n-step returns. Larger n propagates rewards faster and makes targets more off-policy."""
+    """Number of steps n of n-step returns. A larger n propagates rewards faster and makes targets more off-policy."""
     tau: PositiveUnitFloat = 0.005
     """Polyak factor of the target networks. 1: copy the online network."""
     target_update_interval: PositiveInt = 1

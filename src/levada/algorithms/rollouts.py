@@ -27,21 +27,22 @@ class RolloutAlgorithm(NeuralAlgorithm):
     actions of the next are computed. 2 is faster where environments release the GIL, as those of Atari do, and cores are
     free. 1: no groups."""
     num_steps: PositiveInt = 32
-    """Length of one rollout, in steps per environment. Longer rollouts give better return estimates and fewer updates."""
+    """Length of one rollout, in steps per environment. With longer rollouts, return estimates are better
+    and updates fewer."""
     entropy_coef: NonNegativeFloat = 0.0
-    """Coefficient of the entropy bonus. Larger values explore longer."""
+    """Coefficient of the entropy bonus. With larger values, the agent explores longer."""
     value_coef: NonNegativeFloat = 0.5
     """Coefficient of the value loss."""
     max_grad_norm: PositiveFloat | None = 0.5
     adam_eps: PositiveFloat = 1e-5
-    """Epsilon of Adam. Larger values take smaller steps where gradients are small. 1e-5 is usual for PPO and A2C; the paper of
-    Adam has 1e-8 (arXiv 1412.6980)."""
+    """Epsilon of Adam. With a larger epsilon, steps are smaller where gradients are small. 1e-5 is usual for PPO and A2C; Adam's
+    paper has 1e-8 (arXiv 1412.6980)."""
     rnn_type: Literal["lstm", "gru"] | None = None
     """Recurrent layer of the policy. None: feedforward."""
     rnn_size: PositiveInt = 64
     """Number of units of the recurrent layer."""
     log_std_init: FiniteFloat = 0.0
-    """Initial log standard deviation of Box actions. Larger values explore more."""
+    """Initial log standard deviation of Box actions. With larger values, the agent explores more."""
     MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = (
         ("rnn_type", "network"),
         *NeuralAlgorithm.MUTUALLY_EXCLUSIVE,

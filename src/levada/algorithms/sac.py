@@ -42,14 +42,16 @@ class SAC(ReplayAlgorithm):
     """Configuration of SAC."""
 
     num_critics: PositiveInt = 2
-    """Number of critics; targets use the smallest value. More critics estimate lower values."""
+    """Number of critics; targets use the smallest value. With more critics, value estimates are lower."""
     log_alpha_init: FiniteFloat = 0.0
-    """Initial log temperature. Larger values explore more at first."""
+    """Initial log temperature. With larger values, the agent explores more at first."""
     target_entropy: FiniteFloat | None = None
     """Box actions: target entropy in nats, of actions scaled to (-1, 1). None: minus the number of action dimensions."""
     target_entropy_ratio: UnitFloat = 0.6
     """Discrete actions: target entropy as a fraction of its maximum, log(number of allowed actions). The paper uses 0.98,
     which keeps the policy almost random; with 0 it becomes greedy."""
+    learning_starts: PositiveInt = 1_000
+    """Number of transitions stored before the first gradient step. Until then, actions are random."""
     network: NetworkField = None
     """Custom network of the actor as `module:Class`, called with the observation space and the number of outputs: logits,
     or means and log standard deviations."""

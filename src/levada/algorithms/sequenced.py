@@ -32,21 +32,22 @@ class SequenceReplayAlgorithm(ReplayAlgorithm):
 
     num_envs: PositiveInt = 8
     num_steps: PositiveInt = 20
-    """Number of steps per environment before a sampler fetches newer weights. Larger values copy the burn-in less often, but
-    act with older weights."""
+    """Number of steps per environment before a sampler fetches newer weights. With larger values, the burn-in is copied less
+    often, but actions are chosen by older weights."""
     sequence_length: PositiveInt = 20
-    """Number of steps per sequence, without the burn-in. Longer sequences learn longer dependencies."""
+    """Number of steps per sequence, without the burn-in. With longer sequences, the network learns longer dependencies."""
     burn_in: NonNegativeInt = 10
-    """Number of steps before the sequence that only warm up the recurrent state. More steps rely less on stale states and
-    take longer."""
+    """Number of steps before the sequence that only warm up the recurrent state. With more steps, learning relies less on
+    stale states and takes longer."""
     overlap: NonNegativeInt = 0
-    """Number of steps that consecutive sequences share, beside the burn-in."""
+    """Number of steps that consecutive sequences share, besides the burn-in."""
     buffer_size: PositiveInt = 10_000
     """Replay buffer size, in sequences. The oldest are overwritten."""
     learning_starts: PositiveInt = 50
     """Number of sequences stored before the first gradient step."""
     samples_per_insert: PositiveFloat = 16.0
-    """Average number of times a sequence is sampled. Larger values learn more from a step and take longer."""
+    """Average number of times a sequence is sampled. With larger values, the agent makes more gradient steps per env step, which
+    takes longer."""
     batch_size: PositiveInt = 32
     """Number of sequences per gradient step."""
     num_gradient_steps: PositiveInt = 4

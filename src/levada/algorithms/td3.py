@@ -39,7 +39,7 @@ class TD3(ReplayAlgorithm):
     """Configuration of TD3."""
 
     num_critics: PositiveInt = 2
-    """Number of critics; targets use the smallest value. More critics estimate lower values."""
+    """Number of critics; targets use the smallest value. With more critics, value estimates are lower."""
     target_update_interval: PositiveInt = 1
     """Number of actor gradient steps between updates of the target networks."""
     policy_delay: PositiveInt = 2
@@ -49,7 +49,9 @@ class TD3(ReplayAlgorithm):
     target_policy_noise: NonNegativeFloat = 0.2
     """Standard deviation of the noise on target actions, as a fraction of half the action range."""
     target_noise_clip: NonNegativeFloat = 0.5
-    """Clip range of that noise, in the same unit."""
+    """Clip range of the noise on target actions, in the same unit."""
+    learning_starts: PositiveInt = 1_000
+    """Number of transitions stored before the first gradient step. Until then, actions are random."""
     network: NetworkField = None
     """Custom network of the actor as `module:Class`, called with the observation space and the number of outputs: means of the
     actions."""

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
@@ -37,6 +37,7 @@ from levada.run.storage.files import short
 from levada.run.storage.restore import check_belongs, newest_checkpoint
 from levada.run.storage.state import check_numbers, learner_prefix
 from levada.run.summary import Summary, summarize
+from levada.validation import types_of, without_ranges
 
 _OPTIONS = {field.name for kind in (Options, Task) for field in dataclasses.fields(kind)}
 _OPTIONS |= {"algorithm_class", "config", "json", "quiet"}
@@ -286,10 +287,7 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
         check_code(directory, "algorithm_class", home)
         with saying_where_to_look(directory):
             cls = find_algorithm(home)
-    try:
-        hints = get_type_hints(cls)
-    except NameError:  # names imported only under TYPE_CHECKING
-        hints = {}
+    hints = {name: without_ranges(kind) for name, kind in types_of(cls).items()}
     known = {field.name for field in dataclasses.fields(cls)} | _OPTIONS
     for name in directory.config.settings:
         if name not in known:
@@ -298,12 +296,12 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
     values = {}
     for field in dataclasses.fields(cls):
         saved = read_setting(directory, field.name)
-        if hints.get(field.name, Any) is Any:  # a field of type Any may name a network
+        if hints[field.name] is Any:  # a field of type Any may name a network
             check_code(directory, "network", saved)
         if field.name == "optimizer" and ":" in str(saved):  # it names a class outside of PyTorch
             check_code(directory, "optimizer", saved)
         try:
-            values[field.name] = _read_back(saved, hints.get(field.name, Any))
+            values[field.name] = _read_back(saved, hints[field.name])
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             msg = (
                 f"{directory.shown}: {field.name} of {cls.__name__} was saved as {saved!r}, which cannot be read back "

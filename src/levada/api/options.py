@@ -22,6 +22,7 @@ from levada.runners.auto import Auto
 from levada.runners.deployments import check_threads
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
+from levada.runners.ray import Ray
 from levada.runners.threads import Threads
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
@@ -41,10 +42,10 @@ class Options:
     `episodes=500`, `minutes=2`, or several of them. By default `anneal_steps` env steps if the algorithm anneals, 1,000,000
     otherwise."""
     seed: NonNegativeInt = 0
-    """Random seed. Inline, the same seed gives the same bits on the same machine."""
+    """Random seed. With `--on inline`, the same seed gives bit-identical results on the same machine."""
     on: str = "inline"
-    """Deployment. `inline`: everything in one thread. `processes`, `processes:2`: more cores. `auto`: measure briefly and
-    choose."""
+    """Deployment. `inline`: everything runs in one thread. `processes:2`, `threads:2`, `ray:2`: samplers run in two processes,
+    threads or Ray actors; `processes` alone uses one per core. `auto`: levada measures briefly and chooses."""
     out: str | None = None
     """Directory of the run; must be new or empty. By default a new one in runs/."""
     threads: PositiveInt = 1
@@ -61,9 +62,9 @@ class Options:
     """Directory of a run whose weights to start from; the networks must be the same. The state of the optimizer is not
     loaded."""
     portable: Mode = "auto"
-    """Instruction set of numpy and torch. `auto`: AVX2 on every x86-64 processor, so that processors of one vendor give the
-    same bits, except in convolutions, bfloat16 and large matrix products. `on`: AVX2 in these too, which is slower on AVX-512
-    processors. `off`: that of the processor."""
+    """Instruction set of numpy and torch. `auto`: AVX2, so that x86-64 processors of one vendor give bit-identical results,
+    except in convolutions, bfloat16 and large matrix products. `on`: AVX2 in these operations too, which is slower on processors
+    with AVX-512. `off`: everything that the processor supports."""
 
     def __post_init__(self) -> None:
         if self.seed is None:
@@ -144,10 +145,12 @@ def deployment(on: str | Deployment) -> Deployment:
         return Threads.parse(on.removeprefix("threads"))
     if on.startswith("processes"):
         return Processes.parse(on.removeprefix("processes"))
+    if on.startswith("ray"):
+        return Ray.parse(on.removeprefix("ray"))
     hint = f"; did you mean 'processes:{on}'?" if on.isdecimal() else ""
     msg = (
         f"on={on!r}: expected 'inline' (everything in one thread), 'processes', with a number 'processes:2', 'threads:2', "
-        f"or 'auto'{hint}"
+        f"'ray:2' (a cluster), or 'auto'{hint}"
     )
     raise DeploymentError(msg)
 

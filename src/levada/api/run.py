@@ -104,10 +104,8 @@ class Job:
                 try:
                     summary, is_interrupted = self._loop(run)
                     policy = _policy(run)
-                except BaseException:
-                    run.close()
-                    raise
-                self._close(run)
+                finally:
+                    self._close(run)
         except Exception as error:  # any error of the user's code, which is raised again
             self.directory.write_error(error)
             raise
@@ -132,12 +130,11 @@ class Job:
 
     def _loop(self, run: Run) -> tuple[Summary, bool]:
         """Run until the end; return the summary, and whether Ctrl-C was pressed."""
-        if self.rewind_to is not None:
-            self.directory.rewind(self.rewind_to)
-        sinks: list[MetricSink] = [JsonLines(self.directory.metrics_path)]
-        if self.options.tensorboard:
-            purge_step = None if self.state is None else self.monitor.env_steps + 1
-            sinks.append(TensorBoard(self.directory.path, purge_step=purge_step))
+        try:
+            sinks = self._sinks()
+        except BaseException:
+            self.display.finish(None)
+            raise
         every, every_s = self._checkpoint_every
         loop = Loop(
             identity=self.identity, until=self.until, monitor=self.monitor, directory=self.directory, sinks=sinks,
@@ -150,12 +147,22 @@ class Job:
         except Interrupted as stop:
             return stop.result, True
 
+    def _sinks(self) -> list[MetricSink]:
+        """Open the files of metrics, without records of updates that are made again."""
+        if self.rewind_to is not None:
+            self.directory.rewind(self.rewind_to)
+        sinks: list[MetricSink] = [JsonLines(self.directory.metrics_path)]
+        if self.options.tensorboard:
+            purge_step = None if self.state is None else self.monitor.env_steps + 1
+            sinks.append(TensorBoard(self.directory.path, purge_step=purge_step))
+        return sinks
+
     def _close(self, run: Run) -> None:
         """Close a finished and saved run. An error of an environment on closing becomes a warning."""
         try:
             run.close()
         except Exception as error:  # from the environment's own code; nothing of the run is lost
-            when = f"that was when the run in {self.directory.shown} was closed, and all of it is saved"
+            when = f"that was when the run in {self.directory.shown} was closed"
             warnings.warn(f"{type(error).__name__}: {error}; {when}", RuntimeWarning, stacklevel=2)
 
     @property

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 import tyro
@@ -32,13 +32,13 @@ from levada.api import settings as read_settings
 from levada.cli.errors import ParserExit, UsageError, parsing
 from levada.rl.envs.task import MaskOption, Task, Vectorization
 from levada.run.identity import Origin, Setting
-from levada.validation import accepted
+from levada.validation import accepted, types_of
 
 _SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}
 """Field -> short form of its option."""
 
 _METAVARS = {
-    "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "cpu|cuda",
+    "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "auto|cpu|cuda",
     "checkpoint_every_updates": "INT|auto|None",
 }  # fmt: skip
 """Name -> placeholder of its value in the help, if its type is not a good one."""
@@ -61,7 +61,8 @@ class EnvOption:
     Python literals; anything else is text."""
     action_mask: MaskOption | None = "auto"
     """Source of action masks that are not part of the observations. `info`: `info["action_mask"]`. `method`:
-    `env.action_masks()`. `auto`: one of the two if the environment has it. None: no masks."""
+    `env.action_masks()`. `auto`: the method if the environment has it, otherwise the info if it contains masks.
+    None: no masks."""
     vectorization: Vectorization = "auto"
     """How several environments are stepped. `sync`: one after another. `async`: each in its own process.
     `vector_entry_point`: by the vector environment registered for the id. `envpool`: by EnvPool. `auto`: by the registered
@@ -72,10 +73,10 @@ class EnvOption:
     """Clip the rewards used in training to [-LIMIT, LIMIT]; reported returns are not clipped. By default 1 for Atari, and no
     clipping otherwise."""
     life_loss: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Terminate episodes on life loss, for the learner; the game continues."""
+    """In the training data, an episode terminates when a life is lost; the game itself continues."""
     config: Annotated[str | None, tyro.conf.arg(metavar="RUN/config.json")] = None
-    """Settings of an earlier run in place of the defaults: algorithm, environment, options and fields. Options on the command
-    line take precedence."""
+    """Use the settings of an earlier run instead of the defaults: algorithm, environment, options and fields. Options on the
+    command line take precedence."""
 
     @property
     def task(self) -> Task:
@@ -140,7 +141,7 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
         )
     values = {name: value for title in sections for name, value in vars(getattr(said, title)).items()}
     given = frozenset(names) | {name.removeprefix("no_") for name in names}
-    hints = get_type_hints(cls)
+    hints = types_of(cls)
     fields = {name: _as_field(name, values[name], hints[name]) for name in _fields(cls) if name in given}
     config, settings = configure(algorithm, env or "", fields, origin="command line")
     if told:
@@ -196,7 +197,7 @@ def _sections(options: EnvOption, config: Algorithm) -> dict[str, type[Any]]:
     """Options and fields as dataclasses, one per group of the help, with their values as defaults."""
     shown: dict[str, tuple[str, Any, Any]] = {}
     for part in (config, options):
-        hints, texts = get_type_hints(type(part), include_extras=True), meanings(type(part))
+        hints, texts = types_of(type(part)), meanings(type(part))
         usual = {field.name: field.default for field in dataclasses.fields(type(part))}
         for name in _fields(type(part)):
             value, is_unset = getattr(part, name), part is options and usual[name] is None

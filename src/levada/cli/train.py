@@ -23,7 +23,7 @@ class Shown:
     """Options of what a run displays."""
 
     quiet: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print nothing but errors."""
+    """Print only errors, and warnings about failures that the run survives, such as restarts of shards."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object per line, the summary last."""
 

@@ -504,3 +504,18 @@ def test_a_policy_takes_a_tuple_of_masks():
     run = levada.train("ppo", Tuples, until="updates=1", display="quiet", tensorboard=False, out="run", **TINY_FIELDS)
     obs, info = Tuples().reset(seed=1)
     assert run.policy.act({"obs": obs, "action_mask": info["action_mask"]}).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("action_mask", ["auto", "info"])
+def test_masks_of_vector_environments_made_in_a_file_are_refused(tmp_path, action_mask):
+    file = tmp_path / "own_vector.py"
+    file.write_text(f"from {__name__} import many\n")
+    with pytest.raises(SpaceError, match="only masks of single environments are read"):
+        Task(f"{file}:many", action_mask=action_mask).make(2)
+    with pytest.raises(TaskError, match="its function takes num_envs, so only vectorization='auto' takes effect"):
+        Task(f"{file}:many", vectorization="async", action_mask=None).make(2)
+
+
+def test_keyword_arguments_are_checked_before_masks():
+    with pytest.raises(TaskError, match="env_kwargs is 5, expected a mapping"):
+        Task(many, env_kwargs=5, action_mask="info")

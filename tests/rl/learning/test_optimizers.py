@@ -12,7 +12,7 @@ import levada
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.ppo import PPO
-from levada.rl.learning.optimizers import Adam, Part, TorchOptimizer, find_optimizer
+from levada.rl.learning.optimizers import Adam, OptimizerError, Part, TorchOptimizer, find_optimizer
 from levada.run.storage.trust import UntrustedError
 
 KINDS = {
@@ -108,6 +108,7 @@ def test_runs_with_it_go_on_to_the_bit(algorithm, env, kind):
     "more",
     [
         {"optimizer": "sgd", "optimizer_kwargs": {"momentum": 0.9, "nesterov": True, "weight_decay": 1}},
+        {"optimizer": "sgd", "optimizer_kwargs": {"momentum": np.float64(0.5), "nesterov": np.bool_(True)}},
         {"optimizer": "adamw", "optimizer_kwargs": {"betas": (0.5, 0.9), "amsgrad": True}},
         {"learning_rate": 1, "max_grad_norm": 1, "discount": 1, "entropy_coef": 0},
     ],
@@ -178,6 +179,8 @@ def test_one_in_a_file_is_trained_with_loaded_and_resumed(tmp_path, capsys, on):
     ({"optimizer": "sgd", "optimizer_kwargs": {"momentun": 0.9}}, r"PPO: optimizer='sgd' cannot be made with .*momentun"),
     ({"optimizer": "sgd", "optimizer_kwargs": {"momentum": -1.0}}, "Invalid momentum"),
     ({"optimizer_kwargs": {"betas": 1.0}}, "expected none for optimizer='adam', which has the field adam_eps"),
+    ({"optimizer": "sgd", "optimizer_kwargs": {"foreach": None}}, "expected values by name, each True or False"),
+    ({"optimizer": "sgd", "optimizer_kwargs": {"lr": 0.1}}, "lr is the field learning_rate"),
     ({"optimizer": ""}, "optimizer"), ({"optimizer": 3}, "optimizer"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(fields, message):
@@ -215,10 +218,68 @@ class Counting(torch.optim.SGD):
         self.num_steps += 1
 
 
+class GlobalKey(torch.optim.SGD):
+    """Counts its steps in the state, but not in that of a parameter."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state["all"]["steps"] = self.state["all"].get("steps", 0) + 1
+
+
+class Late(torch.optim.SGD):
+    """Keeps one more entry from the third step on, as lookahead does."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for state in self.state.values():
+            state["steps"] = state.get("steps", 0) + 1
+            if state["steps"] == 3:
+                state["slow"] = torch.zeros(1)
+
+
+class Replacing(torch.optim.Optimizer):
+    """SGD with momentum that makes new tensors and a new state in each step, in place of changing the old ones."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    mean = self.state[param].get("mean", torch.zeros_like(param)) * 0.9 + param.grad
+                    self.state[param] = {"mean": mean}
+                    param.data = param.data - group["lr"] * mean
+
+
+def test_what_a_step_replaces_is_kept(monkeypatch):
+    monkeypatch.setattr(torch.optim, "Replacing", Replacing, raising=False)
+    ours, theirs = torch.ones(4), torch.nn.Parameter(torch.ones(4))
+    live = TorchOptimizer(optimizer="Replacing").open({"policy": ours})
+    by_hand, state = torch.optim.SGD([theirs], lr=0.1, momentum=0.9), live.init()
+    for step in range(5):
+        theirs.grad = torch.full((4,), step + 1.0)
+        live.step({"policy": Part(ours, theirs.grad.clone(), state["policy"])}, learning_rate=0.1)
+        by_hand.step()
+        torch.testing.assert_close(ours, theirs.detach())
+
+
+def test_state_that_comes_later_ends_the_run(monkeypatch):
+    monkeypatch.setattr(torch.optim, "Late", Late, raising=False)
+    live, params = TorchOptimizer(optimizer="Late").open({"policy": torch.ones(2)}), torch.ones(2)
+    state = live.init()["policy"]
+    for _ in range(2):
+        live.step({"policy": Part(params, torch.ones(2), state)}, learning_rate=0.1)
+    with pytest.raises(OptimizerError, match=r"optimizer='Late': 'slow' in self.state\[parameter\] came or went"):
+        live.step({"policy": Part(params, torch.ones(2), state)}, learning_rate=0.1)
+
+
 @pytest.mark.parametrize(("cls", "message"), [
     (Listing, "Listing keeps 'list', a list, which cannot be saved"),
     (Growing, r"Growing changes param_groups\[\.\.\.\]\['distance'\], which would be lost when a run is resumed"),
     (Counting, r"Counting changes self\.num_steps, which would be lost when a run is resumed"),
+    (GlobalKey, r"GlobalKey changes self\.state\['all'\], which would be lost when a run is resumed"),
 ])  # fmt: skip
 def test_state_that_cannot_be_saved_is_refused(cls, message, monkeypatch):
     monkeypatch.setattr(torch.optim, cls.__name__, cls, raising=False)

@@ -186,6 +186,12 @@ class NeverCloses(Sound):
         raise OSError(msg)
 
 
+class RaisesAndNeverCloses(NeverCloses):
+    def broken(self):
+        msg = "lost"
+        raise ValueError(msg)
+
+
 class ExitsInClose(Sound):
     def close(self):
         sys.exit(3)

@@ -67,7 +67,7 @@ class Sequences:
     overlap: NonNegativeInt = 0
     """Number of steps that consecutive sequences share, besides the burn-in. A larger overlap repeats each step more often."""
     num_steps: PositiveInt = 1
-    """n of the n-step returns."""
+    """Number of steps n of n-step returns."""
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)

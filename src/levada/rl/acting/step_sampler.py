@@ -227,9 +227,9 @@ class NStep:
 
     The columns of row t, ``[N, ...]``, for a window that ends after k steps, because it is full or its episode ended:
 
-    - `obs`, `action`: at step t.
-    - `reward`: r_t + discount r_{t+1} + ... + discount^(k-1) r_{t+k-1}.
-    - `next_obs`: the true observation after these k steps, also if the episode was truncated.
+    - `obs`, `action`: s_t and a_t, at step t.
+    - `reward`: r_{t+1} + discount r_{t+2} + ... + discount^(k-1) r_{t+k}, where r_{t+1} is the reward that follows a_t.
+    - `next_obs`: s_{t+k}, the true observation after these k steps, also if the episode was truncated.
     - `discount`: discount^k, or 0 if the episode terminated: the factor of the value of `next_obs`.
     - `discounted_return`, if the policy normalizes rewards: the discounted sum of the rewards of the episode up to step t.
 

@@ -99,6 +99,11 @@ class EnvMaker:
             if (env := self._registered(factory, num_envs, num_threads)) is not None:
                 return EnvBatch(env, name=self.name)
         elif takes_num_envs(factory, self.kwargs):
+            if self.masks is not None:
+                raise SpaceError("only masks of single environments are read; put it into the observations")
+            if self.vectorization != "auto":
+                msg = f"task {self.name!r}: its function takes num_envs, so only vectorization='auto' takes effect"
+                raise TaskError(msg)
             return EnvBatch(self._vectorized(factory(num_envs=num_envs, **self.kwargs), num_envs), name=self.name)
         if self.vectorization == "async":
             # EnvBatch copies what it reads, so a second copy would be wasted.

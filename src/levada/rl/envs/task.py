@@ -101,8 +101,8 @@ class Task(_Named):
     """Bound of rewards: the rewards used in training are clipped to plus and minus this value. Reported returns are not
     clipped. None: no clipping; 1 for Atari, unless `env_kwargs` has `reward_clipping=False`."""
     life_loss: bool = False
-    """Termination on life loss: for the learner, an episode terminates whenever `info["lives"]` decreases. The game continues,
-    and the episode return covers all of it. The agent learns earlier to stay alive."""
+    """Termination on life loss: in the training data, an episode terminates whenever `info["lives"]` decreases. The game itself
+    continues, and the episode return covers all of it. The agent learns earlier to stay alive."""
     action_mask: MaskOption | None = "auto"
     """Source of action masks that are not part of the observations. "info": `info["action_mask"]` of each reset and step.
     "method": `env.action_masks()`, as in sb3-contrib. The mask is added to the observation. "auto": the method if the environment
@@ -122,14 +122,14 @@ class Task(_Named):
             )
             raise TaskError(msg)
         check_fields(self, TaskError)
+        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):
+            msg = f"env_kwargs is {self.env_kwargs!r}, expected a mapping from names to values, such as {{'size': 5}}"
+            raise TaskError(msg)
         if self.action_mask not in (None, "auto") and self._is_vector:
             msg = (
                 f"task {self.name!r}: action_mask={self.action_mask!r} reads the masks of single environments, and this one is "
                 "vectorized by itself; have it show {'obs': ..., 'action_mask': ...}"
             )
-            raise TaskError(msg)
-        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):
-            msg = f"env_kwargs is {self.env_kwargs!r}, expected a mapping from names to values, such as {{'size': 5}}"
             raise TaskError(msg)
         if "disable_env_checker" in self.env_kwargs and self._is_id:
             raise TaskError(

@@ -101,9 +101,11 @@ class Learner:
     optimizer: Optimizer = field(default_factory=Adam)
     """Optimizer: `Adam`, or a `TorchOptimizer`."""
     num_epochs: PositiveInt = 1
-    """Number of passes over each batch. More passes learn more from a sample and move further from the policy that took it."""
+    """Number of passes over each batch. With more passes, the policy moves further from the one that collected
+    the batch."""
     minibatch_size: PositiveInt | None = None
-    """Number of transitions per gradient step; None: the whole batch. Smaller minibatches make more and noisier steps."""
+    """Number of transitions per gradient step; None: the whole batch. With smaller
+    minibatches, gradient steps are more frequent and noisier."""
     sequence_length: PositiveInt = 1
     """Number of transitions in a row of the batch if the policy is recurrent; otherwise a row is one transition."""
     shuffle: bool = True

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,8 +138,9 @@ class TorchOptimizer:
         try:
             live = self.open({"policy": torch.zeros(2)})
             elsewhere = live.kept_elsewhere()
-        except (TypeError, ValueError, RuntimeError) as error:
-            msg = f"optimizer={self.optimizer!r} cannot be made with {dict(self.kwargs)}: {error}"
+        except Exception as error:  # code of the user's, or of torch
+            what = str(error) if isinstance(error, TypeError | ValueError | RuntimeError) else repr(error)
+            msg = f"optimizer={self.optimizer!r} cannot be made with {dict(self.kwargs)}: {what}"
             raise OptimizerError(msg) from error
         for name, value in live.template["policy"].items():
             if not isinstance(value, Tensor | int | float):
@@ -173,12 +175,14 @@ class LiveTorchOptimizer:
         groups = [{"params": [param]} for param in self._params.values()]
         self._optimizer = recipe.cls(groups, lr=1e-3, **recipe.kwargs)  # type: ignore[call-arg]
         self._first = copied({name: self._optimizer.state[param] for name, param in self._params.items()})
+        self._is_complete = False
         self.template: OptimizerState = self.init()
         zeros = {name: torch.zeros_like(vector) for name, vector in params.items()}
         self.step({name: Part(zeros[name].clone(), zeros[name], own) for name, own in self.template.items()}, 0.0)
         for own in self.template.values():
             for name in [name for name, value in own.items() if value is None]:
                 del own[name]
+        self._is_complete = True
 
     def init(self) -> OptimizerState:
         """Return the state before the first step."""
@@ -196,7 +200,28 @@ class LiveTorchOptimizer:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
+        for name, part in parts.items():
+            self._keep(name, part)
         return norm
+
+    def _keep(self, name: str, part: Part) -> None:
+        """Keep what a step has replaced rather than changed in place; refuse state that a checkpoint would not have."""
+        param = self._params[name]
+        if param.data_ptr() != part.params.data_ptr():
+            part.params.copy_(param.data)
+        state = self._optimizer.state[param]
+        if state is not part.state:
+            part.state.clear()
+            part.state.update(state)
+        if self._is_complete:
+            names = {entry for entry, value in part.state.items() if value is not None}
+            if names != self.template[name].keys():
+                other = ", ".join(map(repr, sorted(names ^ self.template[name].keys())))
+                msg = (
+                    f"optimizer={self._recipe.optimizer!r}: {other} in self.state[parameter] came or went after the first step; "
+                    "expected the same entries after every step, because only these are saved"
+                )
+                raise OptimizerError(msg)
 
     def kept_elsewhere(self) -> list[str]:
         """Return what two steps change outside the state of parameters, where it is not saved."""
@@ -211,7 +236,9 @@ class LiveTorchOptimizer:
                 for name, value in groups[0].items()
                 if name not in ("params", "lr")
             }
-            return {name: repr(value.tolist() if isinstance(value, Tensor) else value) for name, value in own.items()}
+            others = {key: value for key, value in self._optimizer.state.items() if not isinstance(key, Tensor)}
+            own |= {f"self.state[{key!r}]": value for key, value in others.items()}
+            return {name: _exactly(value) for name, value in own.items()}
 
         before, state = seen(), self.init()
         for _ in range(2):
@@ -224,6 +251,16 @@ class LiveTorchOptimizer:
 
 NAMES = {"adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD", "adagrad": "Adagrad", "radam": "RAdam", "nadam": "NAdam"}
 """Short names of optimizers, as the command line lists them; `adam` is `Adam`."""
+
+
+def _exactly(value: Any) -> str:
+    """A text that differs if anything in a value does."""
+    if isinstance(value, Tensor):
+        return repr(value.tolist())
+    try:
+        return pickle.dumps(value).hex()
+    except Exception:  # pickling calls methods of every object, which may raise anything
+        return repr(value)
 
 
 def find_optimizer(name: str) -> type[torch.optim.Optimizer]:

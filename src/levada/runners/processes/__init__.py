@@ -2,6 +2,6 @@
 
 from levada.runners.processes.deployment import Processes
 from levada.runners.processes.guard import check_start
-from levada.runners.processes.ipc.errors import RemoteError
+from levada.runners.remote_errors import RemoteError
 
 __all__ = ["Processes", "RemoteError", "check_start"]

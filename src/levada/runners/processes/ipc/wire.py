@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from levada.runners.processes.ipc.errors import pack_error, unpack_error
+from levada.runners.remote_errors import pack_error, unpack_error
 
 _HEAD = struct.Struct("<IB")
 """Bytes of the message, and number of descriptors attached to it."""

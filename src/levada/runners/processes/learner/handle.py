@@ -28,9 +28,9 @@ from levada.flow.graph import Flow
 from levada.flow.patience import START_S, tell
 from levada.flow.state import RunState
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
-from levada.runners.processes.ipc.errors import unpack_error
 from levada.runners.processes.learner.connection import GoneError, Line
 from levada.runners.processes.learner.server import INTERRUPT, LEAVE_HUNG, execute
+from levada.runners.remote_errors import unpack_error
 from levada.runners.workers import WorkerError
 
 if TYPE_CHECKING:

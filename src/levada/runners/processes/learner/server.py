@@ -21,8 +21,8 @@ from levada.flow.patience import listening
 from levada.flow.state import RunState
 from levada.flow.strays import Leaving
 from levada.runners.flow_run import FlowRun
-from levada.runners.processes.ipc.errors import pack_error
 from levada.runners.processes.learner.connection import GoneError, Line
+from levada.runners.remote_errors import pack_error
 
 if TYPE_CHECKING:
     from levada.flow.deployment import Run

@@ -1,0 +1,141 @@
+"""The same flow on a Ray cluster: the same bits as inline, also when actors are killed, and errors that say what is wrong."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from support.processes import samples
+
+from levada.algorithms.dqn import DQN
+from levada.algorithms.impala import IMPALA
+from levada.flow import DeploymentError, Flow, Queue
+from levada.rl.envs.task import Task
+from levada.run.storage.hashing import params_sha256
+from levada.runners import Inline
+from levada.runners.processes import Processes
+from levada.runners.ray import Ray
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """One node with room for four actors, which all runs of this module join."""
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    ray.init(
+        "local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR", runtime_env=paths
+    )
+    yield
+    ray.shutdown()
+
+
+def small_dqn() -> Flow:
+    return DQN(
+        shards=2,
+        num_envs=2,
+        num_steps=8,
+        hidden_sizes=(16,),
+        learning_starts=64,
+        batch_size=16,
+        buffer_size=512,
+        compile=False,
+    ).flow(Task("CartPole-v1"))
+
+
+def small_impala() -> Flow:
+    hp = IMPALA(shards=4, num_envs=2, num_steps=8, num_rollouts=2, max_lag=3, order="admission", compile=False)
+    return hp.flow(Task("CartPole-v1"))
+
+
+def learned(flow: Flow, on, num_updates: int = 6, state=None, kill_after: int | None = None):
+    with on.open(flow, seed=1, state=state) as run:
+        for report in run:
+            if report.firing == kill_after:
+                os.kill(run.worker_pids[-1], signal.SIGKILL)
+            if report.firing == num_updates:
+                return params_sha256(run.node_state("learn").weights()), run.save(), run.statistics()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("kill_after", [None, 2])
+@pytest.mark.parametrize(
+    "flow",
+    [samples.small_ppo(0), samples.small_ppo(2), small_dqn(), small_impala()],
+    ids=["ppo", "ppo lag 2", "dqn", "impala"],
+)
+def test_as_inline_bit_for_bit(flow, kill_after):
+    found, _, statistics = learned(flow, Ray(workers=2), kill_after=kill_after)
+    assert found == learned(flow, Inline())[0]
+    assert all(channel.ledger.balanced for channel in statistics.channels.values())
+
+
+def test_a_run_moves_between_deployments():
+    flow = samples.small_ppo(2)
+    _, state, _ = learned(flow, Ray(workers=2), 3)
+    assert state.is_exact, state.unsaved
+    _, state, _ = learned(flow, Processes(workers=2), 6, state)
+    assert learned(flow, Ray(workers=1), 9, state)[0] == learned(flow, Inline(), 9)[0]
+
+
+def test_a_lost_item_is_made_again(tmp_path):
+    source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "kill"))
+    with Ray(workers=2).open(samples.counting_flow(source), seed=1) as run:
+        for report in run:
+            if report.firing == 10:
+                break
+        [channel] = run.statistics().channels.values()
+        learner = run.node_state("learn")
+    assert channel.ledger.balanced
+    assert channel.ledger.lost in (1, 2)  # one per shard of the actor that had a ticket
+    for update, batch in enumerate(learner.batches):
+        assert [row[0] for row in batch] == [0, 1, 2, 3]
+        assert {row[2] for row in batch} == {update}
+
+
+def test_the_users_error_comes_back_with_its_traceback():
+    source = samples.Numbers(misbehave=samples.Always("raise", firing=1))
+    with pytest.raises(samples.StormError, match="storm") as caught:
+        list(samples.counting_flow(source).run(on=Ray(workers=2, max_restarts=2)))
+    assert caught.traceback[-1].name == "do_harm"
+
+
+def test_lag_is_within_its_bound_in_arrival_order():
+    queue = Queue(max_lag=2, order="arrival")
+    with Ray(workers=2).open(samples.counting_flow(samples.Numbers(), queue=queue), seed=1) as run:
+        for report in run:
+            if report.firing == 50:
+                break
+        [channel] = run.statistics().channels.values()
+    assert channel.ledger.balanced
+    assert channel.lag["policy"].max <= 2
+
+
+def test_more_workers_than_the_cluster_has_room_for():
+    began_s = time.monotonic()
+    with pytest.raises(
+        DeploymentError,
+        match=r"no room for 4 workers with 3 CPU each within 1 s; it has 4 CPU, of which 4 CPU are free",
+    ):
+        Ray(workers=4, resources={"num_cpus": 3}, start_timeout_s=1.0).open(samples.small_ppo(0))
+    assert time.monotonic() - began_s < 20.0
+
+
+def test_nothing_is_left_in_the_cluster():
+    learned(samples.small_ppo(0), Ray(workers=4), 2)
+    deadline_s = time.monotonic() + 30.0
+    while ray.available_resources().get("CPU") != 4.0 and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert ray.available_resources()["CPU"] == 4.0
+
+
+def test_an_actor_that_hangs_is_replaced(tmp_path):
+    source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "sleep"))
+    with Ray(workers=2, hang_timeout_s=3.0).open(samples.counting_flow(source), seed=1) as run:
+        for report in run:
+            if report.firing == 10:
+                break
+        [channel] = run.statistics().channels.values()
+    assert channel.ledger.balanced
+    assert channel.ledger.lost in (1, 2)
