@@ -17,6 +17,8 @@ import levada
 import levada.errors
 from levada.algorithms.names import ALGORITHMS
 
+OPTIONAL = {"ray"}
+"""Packages that some modules need, and that may be missing."""
 PACKAGES = ("levada", *(f"levada.{name}" for name in ("errors", "flow", "math", "rl", "runners", "testing")))
 
 
@@ -63,7 +65,11 @@ def raised() -> set[type]:
     """Public errors of all modules, but for those of the command line."""
     for module in pkgutil.walk_packages(levada.__path__, "levada."):
         if not module.name.startswith("levada.cli"):
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if error.name not in OPTIONAL:
+                    raise
     found: set[type] = set()
     new: list[type] = [levada.LevadaError]
     while new:
