@@ -30,7 +30,7 @@ class Ray:
     threads: PositiveInt = 1
     """Threads of each actor for linear algebra."""
     resources: Mapping[str, Any] | None = None
-    """Options of each actor, as Ray names them: `num_cpus`, `num_gpus`, `resources`, `label_selector`, `runtime_env`."""
+    """Options of each actor, as Ray names them: `num_cpus`, `num_gpus`, `resources`, `runtime_env`."""
     start_timeout_s: TimeLimit = 60.0
     """Seconds in which the cluster must have room for all actors."""
     max_restarts: NonNegativeInt = 3

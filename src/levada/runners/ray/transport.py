@@ -158,7 +158,7 @@ class RayTransport:
         """Return events of workers."""
         self.flush()  # an answer may have left work behind
         calls = {worker.call: worker for worker in self._workers if worker.call is not None}
-        if not calls:
+        if not calls:  # no worker has anything to do: no event can arrive
             time.sleep(1.0 if timeout_s is None else timeout_s)
             return []
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout_s, fetch_local=False)
