@@ -73,3 +73,9 @@ def cpu_s(pids: Iterable[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def machine_busy_s() -> float:
+    """Seconds that the cores of this machine were busy, or stolen from it."""
+    _, user, nice, system, _idle, _iowait, irq, softirq, steal, _ = Path("/proc/stat").read_text().split(maxsplit=9)
+    return sum(map(int, (user, nice, system, irq, softirq, steal))) / os.sysconf("SC_CLK_TCK")

@@ -2,6 +2,7 @@
 
     python benchmarks/chaos.py workers --kills 200     # SIGKILL random workers of one run; --algorithm impala: of another one
     python benchmarks/chaos.py tables --kills 100      # SIGKILL workers and tables of one run of Ape-X
+    python benchmarks/chaos.py learners --kills 50     # SIGKILL one of the two learners of one run
     python benchmarks/chaos.py main --kills 30         # SIGKILL the main process of runs, and resume them
 
 workers: one run, whose workers are killed one by one at random moments, until the number of kills is reached and the task is
@@ -11,6 +12,9 @@ workers: one run, whose workers are killed one by one at random moments, until t
 
 tables: the same with Ape-X DQN, whose tables have their own processes, which get one kill in three. The content of a killed
     table is lost, and the ledger must report it; training must reach its target nevertheless. Parameters need not be equal.
+
+learners: PPO with two learners that add gradients exactly. One is killed at a random moment, the next once it is replaced.
+    Replicas compare hashes after every update. The parameters at the end must be those of one undisturbed learner.
 
 main: each run is a `levada train` process, killed at a random moment (perhaps during its start), resumed, and sometimes
     killed again. Three seconds after a kill none of its processes and named shared memory may be left. All runs must end with
@@ -33,6 +37,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -42,6 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._proc import marked, num_descriptors, pss_mb, segments
 from levada.algorithms.apex_dqn import ApexDQN
+from levada.algorithms.ppo import PPO
 from levada.algorithms.presets import PRESETS
 from levada.algorithms.registry import find_algorithm
 from levada.rl.compute.threads import set_threads
@@ -52,6 +58,7 @@ from levada.run.summary import Summary
 from levada.runners.flow_run import FlowRun
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
+from levada.runners.processes.replicas.handle import LearnerProcesses
 from levada.runners.processes.tables.handle import TableProcesses
 
 SEED = 1
@@ -64,10 +71,18 @@ LEFT_BEHIND_S = 3.0
 class Killer(threading.Thread):
     """Kills random processes of a run at random times."""
 
-    def __init__(self, num_kills: int, least_s: float, most_s: float, pids: Callable[[], Sequence[int]]) -> None:
-        """Prepare; `pids`: processes that may currently be killed."""
+    def __init__(
+        self,
+        num_kills: int,
+        least_s: float,
+        most_s: float,
+        pids: Callable[[], Sequence[int]],
+        killed: set[int] | None = None,
+    ) -> None:
+        """Prepare; `pids`: processes that may currently be killed; `killed`: gets those that were."""
         super().__init__(daemon=True)
         self._pids = pids
+        self._killed = set[int]() if killed is None else killed
         self._num_kills = num_kills
         self._least_s, self._most_s = least_s, most_s
         self.num_killed = 0
@@ -80,7 +95,9 @@ class Killer(threading.Thread):
             if self.stopped.wait(dice.uniform(self._least_s, self._most_s)):
                 return
             with suppress(ProcessLookupError, IndexError, ValueError):  # it has just exited, or is being replaced
-                os.kill(dice.choice(self._pids()), signal.SIGKILL)
+                pid = dice.choice(self._pids())
+                self._killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
                 self.num_killed += 1
 
 
@@ -172,6 +189,49 @@ def tables(num_kills: int, console: Console) -> bool:
     return ledger.balanced and replay.lost > 0 and last[1] <= 1.1 * first[1] + 2
 
 
+def learners(num_kills: int, console: Console) -> bool:
+    """Kill many learners of one run, one at a time."""
+    settings = {**PRESETS["ppo"]["CartPole-v1"], "shards": 4, "num_envs": 2, "max_lag": 1}
+    config = PPO(**settings)
+    config = replace(config, microbatch_size=config.resolved_minibatch_size // 4)
+    flow, killed = config.flow(Task("CartPole-v1")), set[int]()
+    start_s = time.perf_counter()
+    place = Processes(workers=1, learners=2, reduce="exact", max_restarts=10)
+    with place.open(flow, seed=SEED) as run, Progress(console=console) as progress:
+        assert isinstance(run, FlowRun)
+        assert isinstance(run.learner_place, LearnerProcesses)
+        group = run.learner_place
+        bar = progress.add_task("learners killed", total=num_kills)
+
+        def pids() -> Sequence[int]:
+            """None while one is being replaced."""
+            if killed.isdisjoint(group.pids) and len(group.pids) == 2:
+                return group.pids
+            return ()
+
+        killer = Killer(num_kills, 0.2, 1.0, pids, killed)
+        killer.start()
+        num_updates = 0
+        for report in run:
+            num_updates = report.firing
+            progress.update(bar, completed=killer.num_killed)
+            if killer.num_killed >= num_kills and killed.isdisjoint(group.pids):
+                break
+        killer.stopped.set()
+        killer.join()
+        found = params_sha256(run.node_state("learn").weights())
+        [channel] = run.statistics().channels.values()
+    with Inline().open(flow, seed=SEED) as undisturbed:
+        expected = next(
+            params_sha256(undisturbed.node_state("learn").weights()) for r in undisturbed if r.firing == num_updates
+        )
+    console.print(
+        f"{killer.num_killed} learners killed in {time.perf_counter() - start_s:.0f} s, {num_updates:,} updates; ledger "
+        f"{'balanced' if channel.ledger.balanced else 'NOT BALANCED'}; parameters {found[:12]}, undisturbed {expected[:12]}"
+    )
+    return channel.ledger.balanced and found == expected
+
+
 class Main:
     """Runs of the command line that are killed."""
 
@@ -249,8 +309,10 @@ def _left_behind(name: str, mark: str, before: set[str], temporary: Path) -> lis
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill workers, or main processes, and see that nothing breaks.")
-    parser.add_argument("what", choices=["workers", "tables", "main"])
-    parser.add_argument("--kills", type=int, help="default: 200 workers, 100 workers and tables, 30 main processes")
+    parser.add_argument("what", choices=["workers", "tables", "learners", "main"])
+    parser.add_argument(
+        "--kills", type=int, help="default: 200 workers, 100 workers and tables, 50 learners, 30 main processes"
+    )
     parser.add_argument(
         "--algorithm", choices=["ppo", "dqn", "impala", "appo"], default="ppo", help="whose workers are killed"
     )
@@ -262,6 +324,8 @@ def main() -> int:
         return 0 if workers(args.kills or 200, console, args.algorithm) else 1
     if args.what == "tables":
         return 0 if tables(args.kills or 100, console) else 1
+    if args.what == "learners":
+        return 0 if learners(args.kills or 50, console) else 1
     return 0 if main_process(args.kills or 30, console) else 1
 
 

@@ -8,6 +8,7 @@
     python benchmarks/compare.py dqn-cartpole --json dqn.json       # 6 minutes
     python benchmarks/compare.py sac-halfcheetah --json sac.json    # 7 minutes; the SBX environment takes another one, once
     python benchmarks/compare.py pong --json pong.json              # 40 minutes; needs levada[atari]
+    python benchmarks/compare.py ray-impala-cartpole                # 12 minutes; needs levada[ray]
 
 Every peer has its own virtual environment in `.bench/`, recreated when its pins in
 `compare/libraries/requirements-<peer>.txt` change;
@@ -41,6 +42,10 @@ ceiling* is their throughput if each had all cores in turn and nothing else took
 inference + passes / training). *Efficiency* is levada's rate of training divided by it. Memory is that of all processes of a
 run together, with shared memory divided among the processes that share it, libraries included, at the maximum of about one
 sample per second.
+
+**steps/s** (`ray-impala-cartpole`): IMPALA on a Ray cluster that each run starts for itself on this machine, and levada on
+processes in the same turns. `compare/ray_presets.py` lists what is equal and what is not. A second table has levada's rate on Ray
+divided by that on processes.
 
 **seconds to a return of 475** (`ppo-cartpole`): each library with its own settings for the task: SB3 and CleanRL with their
 tuned ones, levada out of the box. Measured from the start of the process to its exit, which follows as soon as the mean

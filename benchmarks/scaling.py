@@ -1,7 +1,9 @@
 """Overlap, scaling and idle cost, measured with components that take a known time.
 
-    python benchmarks/scaling.py                       # all, 3 minutes
+    python benchmarks/scaling.py                       # all but `nodes`, 3 minutes
     python benchmarks/scaling.py sleep overlap idle efficiency stragglers
+    python benchmarks/scaling.py nodes                 # 30 minutes; needs levada[ray]
+    python benchmarks/scaling.py nodes --quick         # does it work? 5 minutes
 
 sleep: PPO in environments of 5 ms a step, with 8 shards: env steps/s with 8 workers divided by those with one.
 overlap: sampling and learning that take equally long, asleep and busy: updates/s with lag 1 divided by those with lag 0.
@@ -10,6 +12,13 @@ efficiency: the processor time per env step of environments, inference and learn
     steps/s of all cores together: the fraction of the cores' time that was useful work. Beside it, the fraction that nodes
     report.
 stragglers: 2 % of the items take 200 times as long: bound and measured lag, and items/s, for each rule.
+nodes: IMPALA on Ray clusters of 1, 2, 4 and 8 nodes, all on this machine, each with two samplers in an environment of 20 ms a
+    step: env steps/s divided by those of one node. RLlib's IMPALA in the same turns, with an interpreter of its own and the same
+    environments, rollouts, batches and network. Three turns; each run starts a cluster, and leaves out the ten seconds after the
+    first update. `samplers idle`: the share of the time in which they made no rollout, `held back`: in which the schedule did
+    not let them. `hub`: cores that the process kept busy which started the run; learners are other processes. `all`: cores that
+    its processes kept busy together, Ray's included. `others`: cores that anything else kept busy meanwhile; the figures mean
+    something only where that is little.
 """
 
 from __future__ import annotations
@@ -21,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +39,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._proc import cpu_s, family
-from benchmarks._scaling.flows import How, Learning, Sleepy, Taking, timed_flow
+from benchmarks._scaling.envs import Sleepy
+from benchmarks._scaling.flows import How, Learning, Taking, timed_flow
+from benchmarks._scaling.nodes import nodes
+from benchmarks.compare.common import BenchmarkError
 from levada.algorithms.ppo import PPO
 from levada.flow import Flow, Queue
 from levada.flow.deployment import Deployment, Run
@@ -211,16 +224,25 @@ PARTS: dict[str, Callable[[Console], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how parts that take a known time overlap.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parts = parser.parse_args().parts or list(PARTS)
-    if unknown := [part for part in parts if part not in PARTS]:
-        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}, nodes; default: all but nodes"
+    )
+    parser.add_argument("--quick", action="store_true", help="of nodes: two sizes, one short turn: does it work?")
+    args = parser.parse_args()
+    known: dict[str, Callable[[Console], None]] = {**PARTS, "nodes": partial(nodes, is_quick=args.quick)}
+    parts = args.parts or list(PARTS)
+    if unknown := [part for part in parts if part not in known]:
+        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(known)}")
     set_threads(1)
     keep_freed_memory()  # as `levada train` does
     console = Console(width=120)
     for part in parts:
         with console.status(part):
-            PARTS[part](console)
+            try:
+                known[part](console)
+            except BenchmarkError as error:
+                console.print(f"error: {error}", markup=False)
+                return 2
     return 0
 
 

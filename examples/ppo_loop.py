@@ -45,7 +45,7 @@ def ppo(hp: PPO, task: lv.Task, seed: int) -> Iterator[Progress]:
     gae = GAE(discount=hp.discount, lambda_=hp.gae_lambda)
     recipe = hp.learner(
         policy, PPOLoss(hp), num_epochs=hp.num_epochs, minibatch_size=hp.resolved_minibatch_size,
-        microbatch_size=hp.microbatch_size, sequence_length=hp.num_steps,
+        num_microbatches=hp.num_microbatches, sequence_length=hp.num_steps,
         stop_above=None if hp.target_kl is None else ("approx_kl", 1.5 * hp.target_kl),
     )  # fmt: skip
 

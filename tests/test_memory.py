@@ -4,7 +4,13 @@ import pytest
 
 import levada as lv
 from levada.algorithms.checks import ConfigError
-from levada.api.memory import check_memory, estimate, observation_nbytes
+from levada.api.memory import (
+    check_memory,
+    check_object_store,
+    estimate,
+    estimate_object_store,
+    observation_nbytes,
+)
 from levada.api.options import configure, deployment
 from levada.api.run import build
 from levada.memory import Memory, machine_memory, nbytes_text
@@ -133,3 +139,18 @@ def test_the_machine_has_memory():
 @pytest.mark.parametrize(("nbytes", "text"), [(0, "0 bytes"), (1536, "1.5 KiB"), (10 * GIB, "10.0 GiB")])
 def test_bytes_in_words(nbytes, text):
     assert nbytes_text(nbytes) == text
+
+
+def test_the_object_store_of_a_cluster_is_bounded_by_tickets_and_versions():
+    config, _ = configure(
+        "ppo", "CartPole-v1", {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 32, "max_lag": 1}
+    )
+    needs = estimate_object_store(build(config, lv.Task("CartPole-v1")))
+    assert list(needs) == ["8 items of 'rollout'", "2 versions of 'weights'"]
+    assert needs["8 items of 'rollout'"] == 8 * 2 * 17 * (4 * 4 + 8 + 20)
+    assert check_object_store(needs, GIB).startswith("object store: at most about ")
+    with pytest.raises(
+        ConfigError,
+        match=r"object stores, which hold 1.0 KiB: .* Lower hidden_sizes",
+    ):
+        check_object_store(needs, 1024)

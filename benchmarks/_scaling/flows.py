@@ -1,4 +1,4 @@
-"""Sources, learners and environments that take a known time, asleep or busy; workers import them from here."""
+"""Sources and learners that take a known time, asleep or busy; workers import them from here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from levada.flow import Flow, Queue, Shard, Update
 
@@ -88,22 +86,3 @@ def timed_flow(source: Taking, learner: Learning, queue: Queue, *, shards: int) 
     flow.publish(update.weights, to=weights)
     flow.report(update.stats)
     return flow
-
-
-class Sleepy(gymnasium.Env[np.ndarray, int]):
-    """Each step takes 5 ms, without the processor: a simulator elsewhere."""
-
-    observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
-    action_space = spaces.Discrete(2)  # type: ignore[assignment]
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode."""
-        super().reset(seed=seed)
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Sleep."""
-        time.sleep(0.005)
-        return np.zeros(4, np.float32), 1.0, False, False, {}

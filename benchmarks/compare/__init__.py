@@ -7,6 +7,7 @@ presets             what `ppo-cartpole` compares: the peers' settings, and the s
 async_presets       the same for `async-cartpole`
 off_policy_presets  the same for `dqn-cartpole` and `sac-halfcheetah`
 atari_presets       the same for `pong`
+ray_presets         the same for `ray-impala-cartpole`
 jobs                which processes are run, and in which order
 sides               the command lines and the files of levada and of the peers
 environments        the peers' virtual environments

@@ -104,7 +104,7 @@ _PRESETS: Final = (
     Preset(
         name="RLlib",
         peer="rllib",
-        script="rllib_impala.py",
+        script="rllib_impala_atari.py",
         arguments=("--preset", "default"),
         threads=1,
         num_env_steps=6_000,
@@ -117,7 +117,7 @@ _PRESETS: Final = (
     Preset(
         name="RLlib, vectorized",
         peer="rllib",
-        script="rllib_impala.py",
+        script="rllib_impala_atari.py",
         arguments=("--preset", "vector"),
         threads=1,
         num_env_steps=10_240,

@@ -93,7 +93,7 @@ def training_rates(points: Sequence[Point]) -> tuple[float | None, float | None]
 def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
     """Run the process to its end and read what it has done."""
     side = _side(job)
-    watched = None if job.benchmark.parts is None else Watched()
+    watched = Watched() if job.benchmark.parts is not None or job.benchmark.is_watched else None
     folder.mkdir(parents=True)
     stderr = folder / "stderr"
     command, variables = side.command(job, seed, folder)

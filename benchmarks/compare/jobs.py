@@ -11,6 +11,7 @@ from benchmarks.compare.async_presets import ASYNC_CARTPOLE
 from benchmarks.compare.atari_presets import PONG
 from benchmarks.compare.off_policy_presets import DQN_CARTPOLE, SAC_HALFCHEETAH
 from benchmarks.compare.presets import PPO_CARTPOLE, Benchmark, Form, Preset
+from benchmarks.compare.ray_presets import RAY_IMPALA_CARTPOLE
 
 Part = Literal["warm-up", "steps/s", "parts", "solve", "threads"]
 """What a process is run for; a warm-up is not counted."""
@@ -21,6 +22,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "dqn-cartpole": DQN_CARTPOLE,
     "sac-halfcheetah": SAC_HALFCHEETAH,
     "pong": PONG,
+    "ray-impala-cartpole": RAY_IMPALA_CARTPOLE,
 }
 _LEVADA_SOLVE_STEPS: Final = 200_000
 _QUICK_SOLVE_STEPS: Final = 20_480

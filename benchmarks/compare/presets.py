@@ -25,6 +25,16 @@ class Form:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Share:
+    """The rate of training in one form of levada, divided by that in another one of the same turns."""
+
+    form: str
+    of: str
+    target: float
+    """What it is meant to be, at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preset:
     """A peer with one of its settings, and the same settings in levada's words."""
 
@@ -51,6 +61,8 @@ class Preset:
     """Levada is timed in each."""
     target_ratio: float | None = None
     """How many times as fast as the peer levada is meant to train, at least; as the largest rate that is quoted."""
+    share: Share | None = None
+    """None: the forms are compared with the peer alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +92,8 @@ class Benchmark:
     """Env steps with --quick."""
     parts: Parts | None = None
     """None: levada is compared with its peers alone."""
+    is_watched: bool = False
+    """Whether all processes of a run are looked at once a second, as with `parts`: the system forgets what Ray's have taken."""
 
 
 _SAME_IN_ALL: Final[Mapping[str, object]] = {

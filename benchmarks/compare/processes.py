@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from benchmarks._proc import cpu_s, family, pss_mb
+from benchmarks._proc import cpu_s, family, machine_busy_s, pss_mb
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_DROPPED: Final = {*THREAD_VARIABLES, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+_DROPPED: Final = {*THREAD_VARIABLES, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RAY_ADDRESS"}
 _ORPHANS_PATIENCE_S: Final = 5.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -173,10 +173,7 @@ def _cpu_s(who: int) -> float:
 
 
 def _busy_s() -> float | None:
-    """Seconds that the cores of this machine were busy, or stolen from it."""
-    try:
-        fields = Path("/proc/stat").read_text().split(maxsplit=9)
-    except OSError:
-        return None
-    _, user, nice, system, _idle, _iowait, irq, softirq, steal, _ = fields
-    return sum(map(int, (user, nice, system, irq, softirq, steal))) / os.sysconf("SC_CLK_TCK")
+    """Seconds that the cores of this machine were busy; None where the system does not tell."""
+    with contextlib.suppress(OSError):
+        return machine_busy_s()
+    return None

@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.compare.environments import pins
@@ -21,8 +21,7 @@ def as_json(runs: Sequence[Run], plan: Plan) -> str:
     """One object."""
     versions: dict[str, object] = {peer: pins(peer) for peer in plan.peers_to_run}
     if not plan.only_peers:
-        names = ("levada", "torch", "gymnasium", "numpy")
-        versions["levada"] = {name: importlib.metadata.version(name) for name in names}
+        versions["levada"] = dict(_installed("levada", "torch", "gymnasium", "numpy", "ray"))
     report = {
         "benchmark": plan.name,
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -36,6 +35,12 @@ def as_json(runs: Sequence[Run], plan: Plan) -> str:
         "runs": [{**dataclasses.asdict(run), "disturbed": run.disturbed} for run in runs],
     }
     return json.dumps(report, indent=1)
+
+
+def _installed(*names: str) -> Iterator[tuple[str, str]]:
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
 
 
 def _processor() -> str:

@@ -23,6 +23,7 @@ from benchmarks.compare.tables import (
     disturbances,
     efficiency_table,
     parts_table,
+    shares_table,
     solve_table,
     threads_table,
     throughput_table,
@@ -80,6 +81,8 @@ def show(runs: Sequence[Run], plan: Plan) -> None:
         if plan.benchmark.parts is not None and not plan.only_peers:
             console.print(parts_table(runs, plan.benchmark, plan.presets))
             console.print(efficiency_table(runs, plan.benchmark, plan.presets))
+        if any(preset.share for preset in plan.presets) and not plan.only_peers:
+            console.print(shares_table(runs, plan.benchmark, plan.presets))
         if plan.has_solve:
             console.print(solve_table(runs, plan.target_return))
     for line in disturbances(runs):

@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.compare.execute import DISTURBED_CORES, Run
 from benchmarks.compare.presets import Benchmark, Preset
 
-_WORDS: Final = {"settings", "over", "who", "levada runs", "target", "disturbed turns", "at least", "below"}
+_WORDS: Final = {"settings", "over", "who", "levada runs", "beside", "target", "disturbed turns", "at least", "below"}
 _LEFT_OUT_IF_EMPTY: Final = {"levada runs", "target"}
 _PARTS: Final = ("environment", "inference", "training")
 Rate = Callable[[Run], float | None]
@@ -113,6 +113,23 @@ def _compared(
         "target": goal,
         "disturbed turns": "; ".join(f"{who} {which}" for who, of in sides if (which := _disturbed_turns(of))),
     }
+
+
+def shares_table(runs: Sequence[Run], benchmark: Benchmark, presets: Sequence[Preset]) -> Table:
+    """One form of levada beside another."""
+    title = f"{benchmark.env}: levada beside itself, training {benchmark.counts}/s, median (min - max)"
+    table = _table(title, "settings", "levada runs", "beside", "ratio", "target", "disturbed turns")
+    rate = _RATES[benchmark.counts]["training"]
+    for preset in presets:
+        if (share := preset.share) is None:
+            continue
+        of = [run for run in runs if run.part == "steps/s" and run.settings == preset.name]
+        both = [[run for run in of if run.form == form] for form in (share.form, share.of)]
+        this, that = (Spread.of(map(rate, runs_of)) for runs_of in both)
+        goal = f"{share.target:g}: {'met' if this.median >= share.target * that.median else 'not met'}"
+        names = (f"{share.form}: {this.text()}", f"{share.of}: {that.text()}")
+        table.add_row(preset.name, *names, this.divided_by(that), goal, _disturbed_turns([*both[0], *both[1]]))
+    return table
 
 
 def parts_table(runs: Sequence[Run], benchmark: Benchmark, presets: Sequence[Preset]) -> Table:

@@ -15,6 +15,7 @@ invariant of levada itself: please report it.
     ├── EnvError(RuntimeError)
     ├── ExitError(RuntimeError)
     ├── FlowError(ValueError)
+    ├── ItemLostError
     ├── IteratorEndedError(RuntimeError)
     ├── LoadError(ValueError)
     ├── MinibatchError(ValueError)
@@ -26,6 +27,8 @@ invariant of levada itself: please report it.
     ├── OptionError(TypeError)
     ├── RecordError(TypeError)
     ├── RemoteError(RuntimeError)
+    ├── ReplicaLostError
+    ├── ReplicasDifferError(RuntimeError)
     ├── RunDirectoryError(ValueError)
     ├── SizeError(ValueError)
     ├── SpaceError(ValueError)
@@ -38,6 +41,7 @@ invariant of levada itself: please report it.
     ├── TaskError(ValueError)
     ├── UntilError(ValueError)
     ├── UntrustedError(ValueError)
+    ├── UploadError(RuntimeError)
     ├── WeightsError(ValueError)
     ├── WeightsGrownError(ValueError)
     ├── WorkError(TypeError)
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from levada.flow import LevadaInternalError as LevadaInternalError
     from levada.flow import NameInUseError as NameInUseError
     from levada.flow import NotSavedError as NotSavedError
+    from levada.flow import ReplicaLostError as ReplicaLostError
     from levada.flow import StreamError as StreamError
     from levada.flow.strays import StrayError as StrayError
     from levada.math import DtypeError as DtypeError
@@ -84,7 +89,7 @@ if TYPE_CHECKING:
     from levada.rl.compute.tracing import RecordError as RecordError
     from levada.rl.data.normalize import StatisticsError as StatisticsError
     from levada.rl.envs.registry import TaskError as TaskError
-    from levada.rl.learning.learner import MinibatchError as MinibatchError
+    from levada.rl.learning.batches import MinibatchError as MinibatchError
     from levada.rl.learning.optimizers import OptimizerError as OptimizerError
     from levada.rl.learning.starting import StartError as StartError
     from levada.rl.policies.size import SizeError as SizeError
@@ -93,6 +98,7 @@ if TYPE_CHECKING:
     from levada.run.storage.checkpoint import CheckpointWarning as CheckpointWarning
     from levada.run.storage.checkpoint import UnreadableError as UnreadableError
     from levada.run.storage.directory import RunDirectoryError as RunDirectoryError
+    from levada.run.storage.remote import UploadError as UploadError
     from levada.run.storage.trust import UntrustedError as UntrustedError
     from levada.run.until import UntilError as UntilError
     from levada.run.user_exit import ExitError as ExitError
@@ -101,8 +107,10 @@ if TYPE_CHECKING:
     from levada.runners import StuckError as StuckError
     from levada.runners import WorkerError as WorkerError
     from levada.runners import WorkError as WorkError
+    from levada.runners.losses import ItemLostError as ItemLostError
     from levada.runners.processes.ipc.weights_ring import WeightsGrownError as WeightsGrownError
     from levada.runners.remote_errors import RemoteError as RemoteError
+    from levada.runners.replicas.group import ReplicasDifferError as ReplicasDifferError
     from levada.runners.tables import TableLostError as TableLostError
 
 _HOME = {
@@ -119,11 +127,12 @@ _HOME = {
     "ExitError": "levada.run.user_exit",
     "FlowError": "levada.flow",
     "FlowWarning": "levada.flow",
+    "ItemLostError": "levada.runners.losses",
     "IteratorEndedError": "levada.runners",
     "LevadaError": "levada.flow",
     "LevadaInternalError": "levada.flow",
     "LoadError": "levada.api.load",
-    "MinibatchError": "levada.rl.learning.learner",
+    "MinibatchError": "levada.rl.learning.batches",
     "ModelError": "levada.rl.policies.user_networks",
     "NameInUseError": "levada.flow",
     "NonFiniteError": "levada.rl",
@@ -133,6 +142,8 @@ _HOME = {
     "RangeError": "levada.math",
     "RecordError": "levada.rl.compute.tracing",
     "RemoteError": "levada.runners.remote_errors",
+    "ReplicaLostError": "levada.flow",
+    "ReplicasDifferError": "levada.runners.replicas.group",
     "RunDirectoryError": "levada.run.storage.directory",
     "ShapeError": "levada.math",
     "SizeError": "levada.rl.policies.size",
@@ -147,6 +158,7 @@ _HOME = {
     "UnreadableError": "levada.run.storage.checkpoint",
     "UntilError": "levada.run.until",
     "UntrustedError": "levada.run.storage.trust",
+    "UploadError": "levada.run.storage.remote",
     "WeightsError": "levada.rl.acting.network",
     "WeightsGrownError": "levada.runners.processes.ipc.weights_ring",
     "WorkError": "levada.runners",

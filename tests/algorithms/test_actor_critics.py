@@ -20,9 +20,9 @@ from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Shard
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.functional import Net
+from levada.rl.learning.batches import MinibatchError
 from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.gradients import GradientLearner, GradientSampler
-from levada.rl.learning.learner import MinibatchError
 from levada.rl.learning.step import GradientStep
 from levada.rl.learning.unroll import Unrolled
 from levada.run.monitor import Monitor
@@ -176,6 +176,8 @@ def test_recurrent_policies_learn_the_same_everywhere(hp: RolloutAlgorithm) -> N
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(MinibatchError, match="multiple of num_steps=8"):
         PPO(num_envs=4, num_steps=8, minibatch_size=4, rnn_type="gru").flow(TASK).check()
+    with pytest.raises(MinibatchError, match=r"minibatch_size=32 in 8 microbatches, of 4: a recurrent .* num_steps=8"):
+        A2C(num_envs=4, num_steps=8, microbatch_size=4, rnn_type="gru").flow(TASK).check()
     with pytest.raises(ConfigError, match="expected at most one of them"):
         PPO(rnn_type="gru", network="levada.rl.policies.networks:MLP")
     with pytest.raises(ConfigError, match="target_update_interval=0"):

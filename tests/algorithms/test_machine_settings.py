@@ -38,7 +38,7 @@ def params(hp: Any, env: Any, updates: int = 3) -> np.ndarray:
 @pytest.mark.parametrize(("kind", "env", "fields"), [
     (SAC, "Pendulum-v1", QUICK), (SAC, "CartPole-v1", QUICK), (TD3, "Pendulum-v1", QUICK), (DQN, "CartPole-v1", QUICK),
     (R2D2, "CartPole-v1", SEQUENCES), (RecurrentSAC, "CartPole-v1", SEQUENCES),
-    (PPO, "CartPole-v1", {"num_envs": 2, "num_steps": 16, "minibatch_size": 16, "normalize_advantage": False}),
+    (PPO, "CartPole-v1", {"num_envs": 2, "num_steps": 16, "minibatch_size": 32, "normalize_advantage": False}),
 ])  # fmt: skip
 def test_microbatches_change_only_the_rounding(kind: Any, env: str, fields: dict[str, Any]) -> None:
     # SGD: Adam makes a whole step of a gradient that is nothing but rounding

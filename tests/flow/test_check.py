@@ -235,6 +235,11 @@ LV324
     got      what reads it batches different numbers of its items at the shard (four->learn: 4, rollout->replay: 1)
     expected the same for all queues and replays of a source
     hint     Batch behind the queue instead of at the shard.
+LV325
+  error at weights
+    got      has routing='consumed', but rollout->batch consumes 2 items of the 5 shards of rollout until a version is published: shard 4 has none among them, and its first item waits for weights that come once it is consumed
+    expected at most 2 shards, or a divisor of the 4 tickets
+    hint     Change the number of shards, the batch or max_lag as expected, or use routing='all'.
 LV401
   warning at rollout->batch
     got      has no bound on lag, and the loss of 'learn' does not correct for staleness
@@ -508,3 +513,53 @@ def test_who_waits_for_reports_refuses_a_flow_without():
     run.step(until="learn")  # step by step it may still be looked at
     with pytest.raises(FlowError, match="LV108"):
         next(iter(run))
+
+
+# ---- weights for consumed shards
+
+
+def routed(queue, *, size=2, shards=2, every=1):
+    flow, learner = Flow("flow"), Adder(tolerates_staleness=True)
+    weights = flow.latest("weights", of=learner, routing="consumed")
+    rollouts = flow.source("rollout", Roll(), reads=weights, shards=shards)
+    update = flow.learn("learn", learner, flow.batch("batch", rollouts.via(queue), size=size))
+    flow.publish(update.weights, to=weights, every=every)
+    flow.report(update.stats)
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("queue", "shards", "every", "why"),
+    [
+        (Queue(max_lag=1), 2, 1, None),
+        (Queue(max_lag=1), 4, 1, None),  # a divisor of the tickets
+        (Queue(max_lag=1), 3, 2, None),
+        (Queue(max_lag=1), 3, 1, "some shard has none among them when its next ticket needs their version"),
+        (Queue(max_lag=1), 8, 1, "shard 4 has none among them"),
+        (Queue(max_lag=0, order="arrival"), 2, 1, None),
+        (Queue(max_lag=4, order="arrival"), 1, 1, None),
+        (Queue(max_lag=4, order="arrival"), 2, 1, "fast shards of rollout can fill the updates of rollout->batch alone"),
+        (Queue(max_lag=1, on_stale="drop"), 2, 1, "its later items are stale too, and none is consumed"),
+        (FREE, 2, 1, "rollout->batch has no max_lag, so a slow shard of rollout keeps any old version"),
+    ],
+)  # fmt: skip
+def test_weights_for_consumed_shards_are_refused_where_the_lag_would_grow(queue, shards, every, why):
+    problems = routed(queue, shards=shards, every=every).problems()
+    assert [problem.code for problem in problems] == ([] if why is None else ["LV325"])
+    assert why is None or why in problems[0].got
+
+
+def test_weights_for_consumed_shards_need_a_queue_of_one_source_to_the_learner():
+    flow, learner = Flow("flow"), Adder()
+    weights = flow.latest("weights", of=learner, routing="consumed")
+    parts = [flow.source(name, Roll(), reads=weights) for name in ("one", "other", "watch")]
+    batch = flow.batch("batch", flow.union("both", *parts[:2]).via(Queue(max_lag=0)), size=2)
+    update = flow.learn("learn", learner, batch)
+    flow.publish(update.weights, to=weights)
+    flow.report(update.stats)
+    flow.report(parts[2].via(FREE), name="seen")
+    assert [(problem.code, problem.got) for problem in flow.problems()] == [
+        ("LV325", "has routing='consumed', but the sources of both->batch (one, other) share its updates by turns"),
+        ("LV325", "has routing='consumed', but the sources of both->batch (one, other) share its updates by turns"),
+        ("LV325", "has routing='consumed', but no update of policy 'policy' consumes items of watch from a queue"),
+    ]  # fmt: skip

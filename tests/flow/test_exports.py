@@ -23,12 +23,12 @@ from levada.flow import (
 )
 
 PUBLIC = {
-    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",
-    "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
+    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw", "Dropped",
+    "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
     "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
     "NodeStatistics", "NotSavedError", "Prioritized", "Problem", "Published", "Queue", "Replay", "ReplayStatistics",
-    "Report", "Reported", "Run", "RunState",
+    "Replica", "ReplicaLostError", "Replicable", "Report", "Reported", "Requeued", "Run", "RunState",
     "Shard", "Source", "Stateful", "Statistics", "Stored", "Stream", "StreamError", "Table",
     "Update", "Updates", "Used", "close", "derive_seed",
 }  # fmt: skip

@@ -122,3 +122,25 @@ def test_steps_and_iteration_can_be_mixed():
     run.step(until="report")
     run.step(until="report")
     assert [report.firing for report, _ in zip(run, range(3), strict=False)] == [2, 3, 4]
+
+
+# ---- weights that the caller has changed
+
+
+def test_samplers_read_weights_that_were_changed_between_two_updates():
+    with Inline().open(plain_flow(max_lag=2), seed=1) as run:
+        run.step(until="report")
+        run.node_state("learn")._fixed = "changed"
+        run.refresh_weights("learn")
+        for _ in range(4):
+            run.step(until="learn")
+        read = [item[3] for batch in run.node_state("learn").batches[-2:] for item in batch]
+    assert set(read) == {"changed"}
+
+
+def test_only_those_of_a_learner_can_be_refreshed():
+    with (
+        Inline().open(plain_flow()) as run,
+        pytest.raises(ValueError, match="'rollout' is no learner of flow 'toy'; those are learn"),
+    ):
+        run.refresh_weights("rollout")

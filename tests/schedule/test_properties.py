@@ -32,6 +32,29 @@ def test_every_promise_is_kept_under_random_schedules(plan: Plan, seed: int):
         executor.run(updates=1 if run else 3, firings=32).drain()
 
 
+@given(plans(), st.integers(0, 10**6))
+@settings(schedules, max_examples=400)
+def test_every_promise_is_kept_when_finished_items_are_lost(plan: Plan, seed: int):
+    flow = plan.build()
+    for run, losses in enumerate((0.02, 0.1)):
+        executor = Executor(flow, seed + run, losses=0.01, item_losses=losses, check_every=9)
+        executor.run(updates=2, firings=32).drain()
+
+
+@given(plans(order="admission"), st.integers(0, 10**6))
+@settings(schedules, max_examples=150)
+def test_in_admission_order_it_does_not_matter_what_is_lost(plan: Plan, seed: int):
+    flow = plan.build()
+    told = [
+        _consumed(Executor(flow, seed + run, item_losses=run / 20, check_every=7).run(updates=3)) for run in range(3)
+    ]
+    for learner, first in told[0].items():
+        for other in told[1:]:
+            common = min(len(first), len(other[learner]))
+            assert common >= 3
+            assert first[:common] == other[learner][:common]
+
+
 @given(plans(order="admission"), st.integers(0, 10**6))
 @settings(schedules, max_examples=400)
 def test_in_admission_order_timing_does_not_matter(plan: Plan, seed: int):

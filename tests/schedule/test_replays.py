@@ -14,9 +14,11 @@ from levada.schedule import (
     Firing,
     Forget,
     Insert,
+    ItemsLost,
     Notify,
     Output,
     Publish,
+    PublishAgain,
     Reprioritize,
     Start,
     TableLost,
@@ -51,6 +53,8 @@ class Plan:
     filters: bool
     """Some tickets yield nothing."""
     table_losses: bool = False
+    item_losses: bool = False
+    """Shards lose what they have finished."""
 
     def build(self) -> Flow:
         flow, learner = Flow("random"), ToyLearner()
@@ -92,7 +96,10 @@ class Execution:
         self.flow = plan.build()
         self.schedule = Schedule(self.flow)
         self.starts: list[tuple[Firing, int | None]] = []  # with the version that was read
-        self.readable = {0}
+        self.kept = {0}
+        self.readable: dict[int, None] = {0: None}
+        """Versions as workers hold them: what was published first is removed first."""
+        self.num_lost = 0
         self.made = [0] * plan.shards
         self.items: dict[tuple[int, int], Sized] = {}
         self.story: list[Any] = []
@@ -116,10 +123,13 @@ class Execution:
             assert self.starts, f"stuck: {self.schedule.hub.waiting()}"
             if self.plan.table_losses and self.random.random() < 0.03:
                 self.lose_a_table()
+            elif self.plan.item_losses and self.random.random() < 0.05:
+                self.lose_items()
             else:
                 self.step()
         for statistics in self.schedule.hub.replay_statistics().values():
             assert statistics.ledger.balanced
+            assert statistics.ledger.lost >= self.num_lost
             found = (statistics.inserted, statistics.sampled, statistics.fill)
             assert found == (self.seen or (self.inserted, self.sampled, sum(self.held)))
         return self
@@ -165,14 +175,37 @@ class Execution:
         self.sampled -= len(undone) * self.plan.batch
         self.follow(self.schedule.handle(TableLost("replay", table, undone)))
 
+    def lose_items(self) -> None:
+        shards = tuple(("rollout", i) for i in range(self.plan.shards) if self.random.random() < 0.5)
+        hub = self.schedule.hub
+        waiting = [header for replay in hub.replays.values() for item in replay.waiting() for header in item.headers]
+        self.num_lost += sum((header.source, header.shard) in shards for header in waiting)
+        undone = tuple(firing for firing, _ in self.starts if firing.shard is None and firing.draw is None)
+        self.starts = [
+            (firing, version)
+            for firing, version in self.starts
+            if firing not in undone and ("rollout", firing.shard) not in shards
+        ]
+        self.follow(self.schedule.handle(ItemsLost(shards, undone)))
+
+    def publish(self, version: int) -> None:
+        self.readable.pop(version, None)
+        self.readable[version] = None
+        if len(self.readable) > self.schedule.hub.registers["weights"].keep:
+            del self.readable[next(iter(self.readable))]
+
     def follow(self, instructions: list[Any]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Start):
                 self.start(instruction.firing)
             elif isinstance(instruction, Publish):
-                self.readable.add(instruction.version)
+                self.kept.add(instruction.version)
+                self.publish(instruction.version)
+            elif isinstance(instruction, PublishAgain):
+                assert instruction.version in self.kept
+                self.publish(instruction.version)
             elif isinstance(instruction, Forget):
-                self.readable.remove(instruction.version)
+                self.kept.remove(instruction.version)
             elif isinstance(instruction, Insert):
                 self.inserted += instruction.item.value.num_entries
                 self.held[instruction.table] += instruction.item.value.num_entries
@@ -233,6 +266,22 @@ def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     execution = Execution(replace(plan, table_losses=True), seed).run(num_updates=25)
     replay = execution.schedule.hub.replay_statistics()["replay"]
     assert replay.lost == execution.inserted - sum(execution.held)
+
+
+@settings(max_examples=500, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 10**6))
+def test_items_that_are_lost_are_made_again(plan: Plan, seed: int) -> None:
+    Execution(replace(plan, item_losses=True), seed).run(num_updates=25)
+
+
+@settings(max_examples=500, deadline=None)
+@given(plan=plans(exact=True), seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
+def test_an_exact_replay_sees_the_same_whatever_is_lost(plan: Plan, seeds: tuple[int, int]) -> None:
+    one = Execution(plan, seeds[0]).run(num_updates=25)
+    other = Execution(replace(plan, item_losses=True), seeds[1]).run(num_updates=25)
+    length = min(len(one.story), len(other.story))
+    assert one.story[:length] == other.story[:length]
+    assert one.reports == other.reports
 
 
 @settings(max_examples=500, deadline=None)

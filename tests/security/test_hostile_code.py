@@ -165,6 +165,33 @@ def test_code_that_a_foreign_run_names_is_not_executed(elsewhere, shell, setting
     assert not (elsewhere / "executed").exists()
 
 
+@pytest.mark.parametrize("change", [
+    {"of": "evil_module:X"}, {"of": "{run}/evil_file.py:X"}, {"of_kwargs": {"network": "evil_module:X"}},
+    {"of_kwargs": {"features_extractor": "evil_module.X"}}, {"of_kwargs": {"optimizer": "evil_module:X"}},
+    {"of_kwargs": {"unknown": "evil_module:X"}},
+], ids=str)  # fmt: skip
+def test_nor_is_code_of_an_algorithm_inside_another(tmp_path, monkeypatch, tmp_path_factory, shell, change):
+    monkeypatch.chdir(tmp_path)
+    kwargs = {"num_envs": 2, "num_steps": 8, "minibatch_size": 16, "hidden_sizes": [4]}
+    levada.train(
+        "diloco", "CartPole-v1", of="ppo", of_kwargs=kwargs, num_local_updates=1, until="updates=1", out="run",
+        display="quiet", tensorboard=False,
+    )  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("other-machine")))
+    assert shell("eval run --episodes 1").code == 0
+    for place in ("run/evil_file.py", "evil_module.py"):
+        (tmp_path / place).write_text(EVIL)
+    forget("evil_module", "evil_file")
+    told = {
+        name: x.format(run=tmp_path / "run") if isinstance(x, str) else {**kwargs, **x} for name, x in change.items()
+    }
+    hostile_runs.edit_config(tmp_path / "run", lambda values: values.update(told))
+    done = shell("eval run --episodes 1")
+    assert done.code == 2
+    assert "names code of its own" in done.err
+    assert not (tmp_path / "executed").exists()
+
+
 def test_it_is_executed_if_the_run_is_trusted(elsewhere, shell):
     (elsewhere / "evil_module.py").write_text(EVIL)
     forget("evil_module")

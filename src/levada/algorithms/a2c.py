@@ -41,17 +41,25 @@ class A2C(RolloutAlgorithm):
         super().__post_init__()
         if self.microbatch_size is not None:
             product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
-            require_divides(self, "microbatch_size", self.shards * self.num_envs * self.num_steps, product)
+            require_divides(self, "microbatch_size", self.transitions_per_update, product)
+
+    @property
+    def transitions_per_update(self) -> int:
+        """Number of transitions per update."""
+        return self.shards * self.num_envs * self.num_steps
+
+    @property
+    def num_microbatches(self) -> int:
+        """Number of microbatches per batch."""
+        return self.transitions_per_update // (self.microbatch_size or self.transitions_per_update)
 
     def flow(self, task: Task) -> Flow:
         """Sample, estimate advantages, batch, learn, publish."""
         policy = self.policy(task)
         learner = self.learner(
-            policy,
-            A2CLoss(self),
-            microbatch_size=self.microbatch_size,
-            sequence_length=self.num_steps,
-        )
+            policy, A2CLoss(self), minibatch_size=self.transitions_per_update,
+            num_microbatches=self.num_microbatches, sequence_length=self.num_steps,
+        )  # fmt: skip
 
         flow = Flow("a2c")
         weights = flow.latest("weights", of=learner)

@@ -51,6 +51,10 @@ class Algorithm(metaclass=ConfigType):
         """Groups of mutually exclusive fields: setting one of them drops a preset's value for the others."""
         return ()
 
+    def with_presets(self, env: str) -> Self:
+        """Take the fields of algorithms inside this one from their presets for an environment. Most have none inside."""
+        return self
+
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Decide the fields that depend on the machine, so that they can be recorded.
 

@@ -31,6 +31,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "env", "until", "seed", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs", "config", "init_from",
     ),
     OWN: (),
+    "groups": (
+        "of", "of_kwargs", "num_local_updates", "round_size", "outer_learning_rate", "outer_momentum", "staleness_exponent",
+        "compression", "top_k_fraction",
+    ),
     "sampling": (
         "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
         "replay_buffer_size", "normalize_obs", "normalize_reward", "frame_stack", "reward_clip", "life_loss", "action_mask",

@@ -79,7 +79,7 @@ class IMPALA(RolloutAlgorithm):
         if self.microbatch_size is not None:
             self.num_sequences(self.microbatch_size)
             product = f"num_rollouts * num_envs * num_steps = {self.num_rollouts} * {self.num_envs} * {self.num_steps}"
-            require_divides(self, "microbatch_size", self.num_rollouts * self.num_envs * self.num_steps, product)
+            require_divides(self, "microbatch_size", self.transitions_per_update, product)
         if self.replay_ratio and self.replay_buffer_size < self.num_rollouts:
             rollouts = f"num_rollouts={self.num_rollouts}"
             msg = f"{type(self).__name__}(replay_buffer_size={self.replay_buffer_size}): expected at least {rollouts}"
@@ -92,6 +92,16 @@ class IMPALA(RolloutAlgorithm):
             setting = next(setting for setting, holds in in_any_order.items() if holds)
             msg = f"{type(self).__name__}({setting}, order={self.order!r}): expected order='arrival', for timing decides here"
             raise ConfigError(msg)
+
+    @property
+    def transitions_per_update(self) -> int:
+        """Number of transitions per update."""
+        return self.num_rollouts * self.num_envs * self.num_steps
+
+    @property
+    def num_microbatches(self) -> int:
+        """Number of microbatches per batch."""
+        return self.transitions_per_update // (self.microbatch_size or self.transitions_per_update)
 
     def num_env_steps(self, num_transitions: int) -> float:
         """Number of new env steps after training on `num_transitions`, some of them replayed."""
@@ -115,8 +125,7 @@ class IMPALA(RolloutAlgorithm):
 
     def sequence_learner(self, policy: Policy, loss: Any, **more: Any) -> Learner:
         """Make a learner from whole rollouts of single environments."""
-        size = None if self.microbatch_size is None else self.num_sequences(self.microbatch_size)
-        return self.learner(policy, loss, microbatch_size=size, tolerates_staleness=True, **more)
+        return self.learner(policy, loss, num_microbatches=self.num_microbatches, tolerates_staleness=True, **more)
 
     def flow(self, task: Task) -> Flow:
         """Sample, batch, learn, publish."""

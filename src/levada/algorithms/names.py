@@ -17,6 +17,7 @@ ALGORITHMS = {
     "apex_dqn": "levada.algorithms.apex_dqn:ApexDQN",
     "appo": "levada.algorithms.appo:APPO",
     "ddpg": "levada.algorithms.ddpg:DDPG",
+    "diloco": "levada.algorithms.diloco:DiLoCo",
     "dqn": "levada.algorithms.dqn:DQN",
     "impala": "levada.algorithms.impala:IMPALA",
     "pg": "levada.algorithms.pg:PG",

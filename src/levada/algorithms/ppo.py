@@ -62,8 +62,9 @@ class PPO(RolloutAlgorithm):
     use `minibatch_size`."""
     microbatch_size: PositiveInt | None = None
     """Gradient accumulation: number of transitions whose gradient is computed at a time; must divide the minibatch. Smaller
-    values need less memory for activations. Advantages are then normalized per microbatch, which changes the result. None: the
-    whole minibatch."""
+    values need less memory for activations, and change the result: the batch is divided into as many parts as a minibatch has
+    microbatches, each microbatch is drawn from its own part, and advantages are normalized per microbatch. None: the whole
+    minibatch."""
     learning_rate: PositiveFloat = 3e-4
     anneal_steps: PositiveInt | None = None
     """Env steps over which the annealed settings fall to zero. None: constant."""
@@ -109,6 +110,11 @@ class PPO(RolloutAlgorithm):
         return self.minibatch_size or USUAL_MINIBATCH
 
     @property
+    def num_microbatches(self) -> int:
+        """Number of microbatches per minibatch."""
+        return self.resolved_minibatch_size // (self.microbatch_size or self.resolved_minibatch_size)
+
+    @property
     def transitions_per_update(self) -> int:
         """Number of transitions per update."""
         return self.shards * self.num_envs * self.num_steps
@@ -141,7 +147,7 @@ class PPO(RolloutAlgorithm):
         policy = self.policy(task)
         learner = self.learner(
             policy, self.make_loss(), num_epochs=self.num_epochs, minibatch_size=self.resolved_minibatch_size,
-            microbatch_size=self.microbatch_size, sequence_length=self.num_steps,
+            num_microbatches=self.num_microbatches, sequence_length=self.num_steps,
             stop_above=None if self.target_kl is None else ("approx_kl", 1.5 * self.target_kl),
         )  # fmt: skip
 

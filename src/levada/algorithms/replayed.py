@@ -85,6 +85,11 @@ class ReplayAlgorithm(NeuralAlgorithm):
             require_divides(self, "microbatch_size", self.batch_size, "batch_size")
 
     @property
+    def num_microbatches(self) -> int:
+        """Number of microbatches per gradient step."""
+        return self.batch_size // (self.microbatch_size or self.batch_size)
+
+    @property
     def n_step_returns(self) -> NStep:
         """Stage from steps to n-step transitions, the rows of the replay."""
         return NStep(discount=self.discount, num_steps=self.n_step)
@@ -115,7 +120,7 @@ class ReplayAlgorithm(NeuralAlgorithm):
         if self.normalize_obs or self.normalize_reward:
             moments = SampledMoments(policy=policy, burn_in=burn_in)
         return super().learner(
-            policy, loss, minibatch_size=self.batch_size, microbatch_size=self.microbatch_size, shuffle=False,
+            policy, loss, minibatch_size=self.batch_size, num_microbatches=self.num_microbatches, shuffle=False,
             tolerates_staleness=True, tau=self.tau,
             sampled_moments=moments, **{"target_update_interval": self.target_update_interval, **more},
         )  # fmt: skip

@@ -36,7 +36,7 @@ def check_code(directory: RunDirectory, setting: str, name: object) -> None:
     where = name.rpartition(":" if ":" in name or setting == "env" else ".")[0]
     if not where:  # a registered id
         return
-    inside = _is_inside(where, directory.path)
+    inside = any(_is_inside(where, place) for place in directory.places)
     is_known = where.partition(".")[0] in KNOWN.get(setting, ()) and not any(
         part.startswith("_") for part in where.split(".")
     )
@@ -75,7 +75,7 @@ def forget_modules_beside(path: str) -> None:
     """Remove from sys.path the directories that contain the run or are in it, so that a `mujoco.py` beside a foreign run is
     not imported as MuJoCo. Meant for the command line, whose process does nothing else.
     """
-    run = Path(path).resolve()
+    run = Path(path.partition("://")[2] or path).resolve()
     sys.path[:] = [entry for entry in sys.path if not _touches(Path(entry).resolve(), run)]
 
 

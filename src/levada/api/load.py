@@ -16,7 +16,9 @@ import msgspec
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.diloco import DiLoCo
 from levada.algorithms.hints import hint
+from levada.algorithms.neural import NeuralAlgorithm
 from levada.algorithms.registry import find_algorithm
 from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.rollouts import RolloutAlgorithm
@@ -31,7 +33,6 @@ from levada.rl.acting.evaluation import evaluate as evaluate_policy
 from levada.rl.envs.task import Task, TaskError
 from levada.run.monitor import Monitor
 from levada.run.storage import checkpoint
-from levada.run.storage.checkpoint import list_checkpoints
 from levada.run.storage.directory import RunDirectory, RunDirectoryError
 from levada.run.storage.files import short
 from levada.run.storage.restore import check_belongs, newest_checkpoint
@@ -63,7 +64,7 @@ def load(
     """Load a finished or interrupted run, with its newest valid checkpoint as the policy.
 
     Args:
-        path: directory of the run.
+        path: directory of the run, or its URL.
         env: needed only if the run was trained on a callable.
         algorithm: needed only if its class cannot be imported, or it has a field that JSON cannot represent.
         checkpoint: number of updates of the checkpoint to load; None: the newest valid one.
@@ -79,14 +80,17 @@ def load(
     directory, config, task = read_run("load", path, env, algorithm, at=at, trust=trust)
     if isinstance(config, RolloutAlgorithm | ReplayAlgorithm):  # acting needs no GPU, and this machine may have none
         config = dataclasses.replace(config, device="cpu")
+    elif isinstance(config, DiLoCo) and issubclass(config.algorithm_class, NeuralAlgorithm):
+        config = dataclasses.replace(config, of_kwargs={**config.of_kwargs, "device": "cpu"})
     with saying_where_to_look(directory):
         flow = build_again(directory, config, task)
     node, learner = next(iter(flow.learners().items()))
     saved = read_checkpoint(directory, checkpoint, check=lambda found: check_weights(found, node))
-    is_end = checkpoint is None or saved.path == list_checkpoints(directory.path)[-1]
+    is_end = checkpoint is None or saved.step == directory.steps()[-1]
     summary = (_summary(directory) if is_end else None) or _cut_off(directory, saved)
     weights, version = weights_of(saved, node), _num_updates(saved, node)
-    return Result(summary, TrainedPolicy(learner.policy, weights, version=version), directory.path, task, flow)
+    policy = TrainedPolicy(learner.policy, weights, version=version)
+    return Result(summary, policy, directory.path, task, flow, directory.copy)
 
 
 def evaluate(
@@ -104,7 +108,7 @@ def evaluate(
     """Play whole episodes with the policy of a run (or of its directory), and return their statistics.
 
     Args:
-        run: result of training, or directory of a run.
+        run: result of training, or directory of a run, or its URL.
         num_episodes: number of episodes, the same in each environment.
         seed: random seed of the environments and of the sampled actions.
         deterministic: take the most likely actions; otherwise sample them as in training.
@@ -224,14 +228,14 @@ def read_checkpoint(
             msg = f"{directory.shown} has no valid checkpoint: the run was cut off before it was saved"
             raise LoadError(msg)
         return newest
-    found = {int(path.name): path for path in list_checkpoints(directory.path)}
+    found = directory.steps()
     if num_updates not in found:
         msg = (
             f"{directory.shown} has no checkpoint={num_updates!r}, expected the number of updates of one that was kept: "
             f"{', '.join(map(str, found)) or 'there is none'}"
         )
         raise LoadError(msg)
-    saved = checkpoint.load(found[num_updates], replays=False)
+    saved = checkpoint.load(directory.checkpoint_path(num_updates, replays=False), replays=False)
     check_belongs(directory, saved)
     check(saved)
     return saved
@@ -296,10 +300,9 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
     values = {}
     for field in dataclasses.fields(cls):
         saved = read_setting(directory, field.name)
-        if hints[field.name] is Any:  # a field of type Any may name a network
-            check_code(directory, "network", saved)
-        if field.name == "optimizer" and ":" in str(saved):  # it names a class outside of PyTorch
-            check_code(directory, "optimizer", saved)
+        _check_field(directory, field.name, hints[field.name], saved)
+        if issubclass(cls, DiLoCo) and field.name == "of_kwargs":  # fields of an algorithm inside this one
+            _check_inner(directory, read_setting(directory, "of"), saved)
         try:
             values[field.name] = _read_back(saved, hints[field.name])
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
@@ -313,6 +316,24 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
         values["device"] = "auto"  # it was chosen for the machine of the run, which may be another
     with saying_where_to_look(directory):
         return cls(**values)
+
+
+def _check_field(directory: RunDirectory, name: str, kind: Any, saved: Any) -> None:
+    """Reject untrusted code that a field names."""
+    if kind is Any:  # it may name a network
+        check_code(directory, "network", saved)
+    if name == "optimizer" and ":" in str(saved):  # it names a class outside of PyTorch
+        check_code(directory, "optimizer", saved)
+
+
+def _check_inner(directory: RunDirectory, algorithm: Any, fields: Any) -> None:
+    """Reject untrusted code that an algorithm inside another one is, or names."""
+    check_code(directory, "algorithm_class", algorithm)
+    if isinstance(algorithm, str) and isinstance(fields, dict):
+        with saying_where_to_look(directory):
+            kinds = types_of(find_algorithm(algorithm))
+        for name, value in fields.items():
+            _check_field(directory, name, without_ranges(kinds.get(name, Any)), value)
 
 
 def _read_back(saved: Any, kind: Any) -> Any:

@@ -18,6 +18,7 @@ import torch
 from gymnasium import Space
 
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.groups import Group
 from levada.flow import Flow
 from levada.flow.deployment import Deployment
 from levada.flow.nodes import Node
@@ -32,10 +33,14 @@ from levada.rl.policies.networks import default_network
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.size import WEIGHT_NBYTES
 from levada.runners.deployments import useful_workers
+from levada.runners.inline import Inline
 from levada.runners.processes import Processes
+from levada.schedule.registers import versions_to_keep
 
 WORKER_NBYTES = 60 << 20
 """Memory of a worker process beside its environments that it does not share with its parent process."""
+FLOAT_NBYTES = 4
+"""Bytes of a published weight."""
 STEP_NBYTES = 20
 """Bytes per step of an item beside observation and action: reward, flags, and data from the policy."""
 ROW_NBYTES = 8
@@ -62,6 +67,9 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
             num_items = max([node.shards, *(c.tickets or 0 for c in queues), *(s.tickets for s in stores)])
             needs[f"{num_items:,} {'item' if num_items == 1 else 'items'} of {node.name!r}"] = num_items * item
             needs |= _environments(node)
+        if isinstance(node.work, Group):
+            inner = estimate(node.work.algorithm.flow(node.work.task), Inline())
+            needs |= {f"{what} in {node.shards:,} groups": node.shards * nbytes for what, nbytes in inner.items()}
     for storage in topology.storages:
         replay = storage.replay
         entries = [_entry_nbytes(flow, flow.nodes[source]) for source in storage.sources]
@@ -84,6 +92,44 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
     return needs
 
 
+def estimate_object_store(flow: Flow) -> dict[str, int]:
+    """Most bytes that a run has in the object store of a cluster at once, by purpose; unknown amounts are skipped.
+
+    Tickets bound the items, registers the versions of the weights.
+    """
+    topology = derive(flow)
+    needs = {
+        what: nbytes for what, nbytes in estimate(flow, Inline()).items() if "item" in what or " rows that " in what
+    }
+    policies = {recipe.policy_name: getattr(recipe, "policy", None) for recipe in flow.learners().values()}
+    keep = versions_to_keep(flow, topology)
+    for register in flow.registers.values():
+        policy = policies.get(register.policy)
+        if isinstance(policy, Policy) and _is_ours(policy.network):
+            num = keep[register.name]
+            what = f"{num:,} version{'s' if num > 1 else ''} of {register.name!r}"
+            needs[what] = num * FLOAT_NBYTES * _num_weights(policy)
+    return needs
+
+
+def check_object_store(needs: Mapping[str, int], total_nbytes: int) -> str:
+    """Message about an estimate for the user.
+
+    Raises:
+        ConfigError: the estimate exceeds what the cluster has.
+    """
+    total = sum(needs.values())
+    parts = _parts(needs)
+    if total > total_nbytes:
+        msg = (
+            f"the run would need about {nbytes_text(total)} of the cluster's object stores, which hold "
+            f"{nbytes_text(total_nbytes)}: {parts}. {_way_out(max(needs, key=needs.__getitem__))}, or give Ray more "
+            "(object_store_memory)"
+        )
+        raise ConfigError(msg)
+    return f"object store: at most about {nbytes_text(total)} of {nbytes_text(total_nbytes)}: {parts}"
+
+
 def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
     """Message about an estimate for the user; None if there is ample memory.
 
@@ -91,9 +137,7 @@ def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
         ConfigError: the estimate exceeds the machine's memory.
     """
     total = sum(needs.values())
-    parts = ", ".join(
-        f"{nbytes_text(n)} for {what}" for what, n in sorted(needs.items(), key=lambda need: -need[1]) if n
-    )
+    parts = _parts(needs)
     if total > has.total_nbytes:
         msg = (
             f"the run would need about {nbytes_text(total)} of memory, and this machine has {nbytes_text(has.total_nbytes)}: "
@@ -106,12 +150,19 @@ def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
     return None
 
 
+def _parts(needs: Mapping[str, int]) -> str:
+    """The needs in words, the largest first."""
+    largest_first = sorted(needs.items(), key=lambda need: -need[1])
+    return ", ".join(f"{nbytes_text(nbytes)} for {what}" for what, nbytes in largest_first if nbytes)
+
+
 _WAYS = {
     " environments": "num_envs or shards",
     " entries of ": "buffer_size",
     " rows that ": "batch_size or num_gradient_steps",
     " item": "num_envs, num_steps or shards",
     "the network of ": "hidden_sizes or rnn_size",
+    " of 'weights'": "hidden_sizes or rnn_size",
     " worker processes": "the number of workers",
 }
 """Text in the name of a need -> the fields that it depends on."""

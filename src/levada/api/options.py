@@ -47,7 +47,8 @@ class Options:
     """Deployment. `inline`: everything runs in one thread. `processes:2`, `threads:2`, `ray:2`: samplers run in two processes,
     threads or Ray actors; `processes` alone uses one per core. `auto`: levada measures briefly and chooses."""
     out: str | None = None
-    """Directory of the run; must be new or empty. By default a new one in runs/."""
+    """Directory of the run; must be new or empty. By default a new one in runs/. Or a URL that fsspec has a driver for, such as
+    `s3://bucket/runs/a`."""
     threads: PositiveInt = 1
     """Number of threads of torch and numpy in the learner. Results depend on it, so the default is the same on every machine.
     More threads are faster for images and wide networks, if cores are idle."""
@@ -59,7 +60,7 @@ class Options:
     tensorboard: bool = True
     """Write TensorBoard event files."""
     init_from: str | None = None
-    """Directory of a run whose weights to start from; the networks must be the same. The state of the optimizer is not
+    """Directory or URL of a run whose weights to start from; the networks must be the same. The state of the optimizer is not
     loaded."""
     portable: Mode = "auto"
     """Instruction set of numpy and torch. `auto`: AVX2, so that x86-64 processors of one vendor give bit-identical results,
@@ -91,6 +92,7 @@ def configure(
     Raises:
         AlgorithmError, ConfigError: unknown algorithm or field, or an invalid value.
     """
+    env_name = env.name if isinstance(env, Task) else env if isinstance(env, str) else ""
     if isinstance(algorithm, Algorithm):
         cls = type(algorithm)
         base = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
@@ -100,8 +102,7 @@ def configure(
         if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
             msg = f"algorithm is {algorithm!r}, expected a name such as 'ppo', a configuration such as lv.PPO(), or its class"
             raise OptionError(msg)
-        name = env.name if isinstance(env, Task) else env if isinstance(env, str) else ""
-        base = dict(preset(algorithm_name(cls), name))
+        base = dict(preset(algorithm_name(cls), env_name))
         origins = dict.fromkeys(base, "preset")
     _check_fields(cls, fields, given={*base, *fields})
     for together in cls.alternatives():
@@ -111,7 +112,7 @@ def configure(
                 origins.pop(name, None)
     known = [field.name for field in dataclasses.fields(cls)]
     try:
-        config = cls(**{**base, **fields})
+        config = cls(**{**base, **fields}).with_presets(env_name)
     except ValueError as error:
         if isinstance(error, LevadaError):
             raise

@@ -50,13 +50,13 @@ def resume(
     on_directory: Callable[[RunDirectory], None] = lambda directory: None,
     began_s: float | None = None,
 ) -> Result:
-    """Resume a run from its newest valid checkpoint, in the same directory.
+    """Resume a run from its newest valid checkpoint, in the same directory or at the same URL.
 
     In admission order, with environments that can be saved, the result is bitwise equal to that of an uninterrupted run,
     whatever the deployment. Otherwise the run continues with new episodes and warns with a CheckpointWarning.
 
     Args:
-        path: directory of the run.
+        path: directory of the run, or its URL.
         until: stopping condition; None: that of the run.
         on: deployment; None: that of the run.
         env: needed only if the run was trained on a callable.
@@ -113,6 +113,7 @@ def resume(
                 state = with_fresh_episodes(flow, state, "fresh episodes were asked for")
             if state is not None and not state.is_exact:
                 warnings.warn(_what_is_new(directory, flow, state), CheckpointWarning, stacklevel=2)
+            directory.take_over()
             on_directory(directory)
             job = Job(
                 config=config, task=task, flow=flow, place=place, until=goal, options=options, identity=identity,

@@ -6,12 +6,13 @@ import os
 import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
+from levada.api.memory import check_object_store, estimate_object_store
 from levada.api.notes import Watch
 from levada.api.options import Options
 from levada.flow import Flow, Instrument, LevadaError, RunState
@@ -31,6 +32,7 @@ from levada.run.loop import Loop
 from levada.run.monitor import Monitor
 from levada.run.sinks import JsonLines, MetricSink, TensorBoard
 from levada.run.storage.directory import RunDirectory
+from levada.run.storage.files import COPIES
 from levada.run.storage.state import pack
 from levada.run.summary import Summary
 from levada.run.until import Until
@@ -38,6 +40,7 @@ from levada.run.user_exit import sys_exit_is_an_error
 from levada.runners.auto import Auto
 from levada.runners.malloc import keep_freed_memory
 from levada.runners.processes import Processes, check_start
+from levada.runners.ray import Ray
 
 _AUTO = (10, 10.0)
 """Updates and seconds between checkpoints. Shards whose states take long to save are ready for a checkpoint after each
@@ -54,15 +57,17 @@ class Result:
     policy: TrainedPolicy
     """Policy with the final weights; `policy.act(observation)`."""
     path: Path
-    """Directory of the run."""
+    """Directory of the run. If that is a URL, its local copy, which is deleted with the Result; `levada.load` and
+    `levada.resume` take it for the URL."""
     task: Task
     flow: Flow
+    _copy: object = field(default=None, repr=False, compare=False)  # keeps the local copy from being deleted
 
     def __str__(self) -> str:
         """Three lines: the run, its result, its directory."""
         summary = self.summary
         which = f"{summary.algorithm} on {summary.env}, seed {summary.seed}, {summary.deployment}"
-        return f"{which}\n{summary_text(summary)}\n{self.path}"
+        return f"{which}\n{summary_text(summary)}\n{COPIES.get(self.path, self.path)}"
 
     __repr__ = __str__
 
@@ -98,6 +103,15 @@ class Job:
         """Run until the end, write everything, and return the result; after Ctrl-C, raise Interrupted with the result."""
         set_threads(self.options.threads)
         keep_freed_memory()
+        with self.directory.settled():
+            result, is_interrupted = self._run()
+        if is_interrupted:
+            where = shlex.quote(self.directory.shown)
+            raise Interrupted(result, f"everything is saved in {where}; go on with `levada resume {where}`")
+        return result
+
+    def _run(self) -> tuple[Result, bool]:
+        """Open, run and close; return the result, and whether Ctrl-C was pressed."""
         try:
             with self.directory.locked(), sys_exit_is_an_error():
                 run = self._open()
@@ -109,24 +123,33 @@ class Job:
         except Exception as error:  # any error of the user's code, which is raised again
             self.directory.write_error(error)
             raise
-        result = Result(summary, policy, self.directory.path, self.task, self.flow)
-        if is_interrupted:
-            where = shlex.quote(str(self.directory.shown))
-            raise Interrupted(result, f"everything is saved in {where}; go on with `levada resume {where}`")
-        return result
+        result = Result(summary, policy, self.directory.path, self.task, self.flow, self.directory.copy)
+        return result, is_interrupted
 
     def _open(self) -> Run:
         """Open the run, which takes seconds with workers."""
         self.display.start(self.identity, self.until)
         try:
             with telling_of_hangs(self.display.note):
-                return self.place.open(
+                run = self.place.open(
                     self.flow, seed=self.identity.seed, instruments=[self.monitor, *self.instruments], state=self.state,
                     save_every=self._checkpoint_every[0],
                 )  # fmt: skip
+                self._look_at_object_store(run)
+                return run
         except BaseException:
             self.display.finish(None)
             raise
+
+    def _look_at_object_store(self, run: Run) -> None:
+        """Compare what the run may put into the object store of a cluster with what there is, before it has done anything."""
+        if isinstance(self.place, Ray):
+            try:
+                total_nbytes = run.transport.object_store_nbytes  # type: ignore[attr-defined]
+                self.display.note(check_object_store(estimate_object_store(self.flow), total_nbytes))
+            except BaseException:
+                run.close()
+                raise
 
     def _loop(self, run: Run) -> tuple[Summary, bool]:
         """Run until the end; return the summary, and whether Ctrl-C was pressed."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
 from typing import Any
 
 from levada.api.load import LoadError, check_finite, look_in, read_checkpoint, read_config, read_task
@@ -62,7 +61,7 @@ def settings(
     """Arguments of `levada.train` that repeat a run, except `out`.
 
     Args:
-        path: directory of the run, or its config.json.
+        path: directory or URL of the run, or its config.json.
         at: directory with the run's own modules and files, if they have moved since it was trained.
         trust: execute code that the run names, wherever it comes from; see docs/security.md.
 
@@ -70,8 +69,7 @@ def settings(
         UntrustedError: the run names code, and was not made by this user on this machine.
         RunDirectoryError, LoadError: there is no run, or its settings cannot be read.
     """
-    where = Path(path)
-    directory = RunDirectory.open(where.parent if where.name == CONFIG else where, trust=trust)
+    directory = RunDirectory.open(os.fspath(path).removesuffix(f"/{CONFIG}"), trust=trust)
     look_in(at)
     told = {
         field.name: directory.config.settings[field.name].value

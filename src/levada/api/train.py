@@ -25,6 +25,7 @@ from levada.run.display.displays import Display, Mode, displayed
 from levada.run.identity import Identity, Origin, Setting
 from levada.run.monitor import Monitor
 from levada.run.storage.directory import RunDirectory, absolute
+from levada.run.storage.store import is_url
 from levada.run.until import Until
 from levada.run.user_exit import sys_exit_is_an_error
 
@@ -59,7 +60,7 @@ def train(
             1,000,000.
         seed: random seed of everything in the run.
         on: deployment.
-        out: directory of the run; None creates one in runs/.
+        out: directory of the run, or a URL that fsspec has a driver for, such as "s3://bucket/runs/a"; None creates one in runs/.
         threads: number of threads of torch and numpy in the learner. Results depend on it, so the default is 1 on every
             machine and deployment.
         checkpoint_every_updates: number of updates between checkpoints; None saves at the end only; "auto" saves about every
@@ -115,7 +116,8 @@ def launch(
     began_s = time.perf_counter() if began_s is None else began_s
     with displayed(display) as shown:
         # resolve paths now, because user code may change the working directory
-        root, out = (absolute("runs"), None) if options.out is None else ("", absolute(options.out))
+        out = options.out if options.out is None or is_url(options.out) else absolute(options.out)
+        root = absolute("runs") if out is None else ""
         asked = env if isinstance(env, Task) else Task(env)
         machine = require_level(options.portable)
         with sys_exit_is_an_error():

@@ -92,14 +92,26 @@ def _recorded_mode(args: list[str]) -> Mode:
     """Instruction set of the resumed run. Runs of versions without this option used that of the processor."""
     import json
 
-    for path in (os.path.join(os.path.expanduser(word), "config.json") for word in args):
+    for word in args:
         # an unreadable file is rejected when the run is opened
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            if os.path.isfile(path) and os.path.getsize(path) <= _LARGEST_CONFIG:
-                with open(path, "rb") as file:
-                    mode = json.load(file)["settings"]["portable"]["value"]
+            if (config := _config_of(word)) is not None:
+                mode = json.loads(config)["settings"]["portable"]["value"]
                 return cast("Mode", mode) if is_mode(mode) else "auto"
     return "off"
+
+
+def _config_of(word: str) -> bytes | None:
+    """The config.json of a run, if this is its directory or its URL."""
+    if "://" in word:
+        from levada.run.storage.store import Store
+
+        return Store(word).read("config.json", _LARGEST_CONFIG)
+    path = os.path.join(os.path.expanduser(word), "config.json")
+    if not os.path.isfile(path) or os.path.getsize(path) > _LARGEST_CONFIG:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _command(verb: str) -> Callable[..., int]:

@@ -27,7 +27,7 @@ class EvalOptions:
     """Play episodes with the policy of a run."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Directory of the run."""
+    """Directory of the run, or its URL."""
     episodes: int = 20
     """Number of episodes, the same in each environment."""
     seed: int = 0
@@ -65,7 +65,7 @@ def _play(options: EvalOptions, stdout: TextIO) -> int:
     returns = evaluation.returns
     if options.json:
         print(json.dumps({
-            "run": str(short(result.path)), "env": result.summary.env, "episodes": len(returns), "version": evaluation.version,
+            "run": short(result.path), "env": result.summary.env, "episodes": len(returns), "version": evaluation.version,
             "deterministic": evaluation.deterministic, "return_mean": evaluation.mean, "return_std": evaluation.std,
             "return_min": float(returns.min()), "return_max": float(returns.max()),
         }), file=stdout)  # fmt: skip

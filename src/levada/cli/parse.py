@@ -38,8 +38,8 @@ _SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}
 """Field -> short form of its option."""
 
 _METAVARS = {
-    "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR", "svg": "FILE", "device": "auto|cpu|cuda",
-    "checkpoint_every_updates": "INT|auto|None",
+    "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR|URL", "svg": "FILE",
+    "device": "auto|cpu|cuda", "checkpoint_every_updates": "INT|auto|None",
 }  # fmt: skip
 """Name -> placeholder of its value in the help, if its type is not a good one."""
 

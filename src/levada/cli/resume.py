@@ -23,7 +23,7 @@ class ResumeOptions(Shown):
     """Resume a run from its newest valid checkpoint."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Directory of the run."""
+    """Directory of the run, or its URL."""
     until: str | None = None
     """Stopping condition, as for `levada train`. By default that of the run."""
     on: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from shlex import quote
 
 import tyro
@@ -72,7 +73,8 @@ def train(args: list[str], began_s: float) -> int:
 
 def _what_next(result: Result, algorithm: str, is_interrupted: bool) -> str:
     path = short(result.path)
-    where, above = quote(str(path)), quote(str(path.parent))
+    above = path.rpartition("/")[0] if "://" in path else str(Path(path).parent)
+    where, above = quote(path), quote(above)
     play = {f"levada eval {where} --episodes 20": "play with the trained policy"}
     go_on = {f"levada resume {where}": "go on where it stopped"}
     train_on = {f"levada resume {where} --until ...": "train on"}

@@ -37,6 +37,7 @@ from levada.flow.events import (
     ReplayStatistics,
     Report,
     Reported,
+    Requeued,
     Statistics,
     Stored,
     Used,
@@ -45,13 +46,15 @@ from levada.flow.graph import Flow
 from levada.flow.items import Draw, Episode, Experience, Header, Item, Shard, derive_seed
 from levada.flow.nodes import Edge, Input, Node, Stream, Updates
 from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Stateful, Table, Update, close
+from levada.flow.replicas import Divisible, Replica, Replicable, ReplicaLostError
 from levada.flow.state import RunState
 
 __all__ = [
-    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Draw", "Dropped", "Edge",
-    "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
-    "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger", "LevadaError",
-    "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritized", "Problem", "Published",
-    "Queue", "Replay", "ReplayStatistics", "Report", "Reported", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics",
-    "Stored", "Stream", "StreamError", "Table", "Update", "Updates", "Used", "close", "derive_seed",
+    "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw",
+    "Dropped", "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning",
+    "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger",
+    "LevadaError", "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritized",
+    "Problem", "Published", "Queue", "Replay", "ReplayStatistics", "Replica", "ReplicaLostError", "Replicable", "Report",
+    "Reported", "Requeued", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics", "Stored", "Stream",
+    "StreamError", "Table", "Update", "Updates", "Used", "close", "derive_seed",
 ]  # fmt: skip

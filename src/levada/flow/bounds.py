@@ -43,7 +43,7 @@ def find_bounds(flow: Graph) -> list[Bound]:
 
 def bound_of(channel: Channel) -> Bound:
     """Return the bound of one channel."""
-    tickets = channel.tickets
+    tickets = channel.usable_tickets
     num_busy = channel.num_shards if tickets is None or not channel.queue.blocks else min(tickets, channel.num_shards)
     return Bound(
         channel.name, channel.policy, tickets, channel.per_update, channel.window, channel.lag_bound,

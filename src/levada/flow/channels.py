@@ -22,6 +22,7 @@ W = TypeVar("W")
 T = TypeVar("T")
 
 Order = Literal["admission", "arrival"]
+Routing = Literal["all", "consumed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,9 @@ class Queue:
     window: PositiveInt | None = None
     """For arrival order with `block`: an item may overtake the oldest outstanding ticket by `window - 1` numbers. A larger
     window tolerates slower stragglers but leaves fewer tickets. Default: half of what `max_lag` leaves."""
+    tickets_per_shard: PositiveInt | None = None
+    """For arrival order with `block`: largest number of a shard's tickets that have not come back. With 1, no update learns from
+    two items of one shard, because the ticket of the first returns only with the version made from it. None: no limit."""
     capacity: PositiveInt | None = None
     """Largest number of items in existence, finished or in progress. With `block` it follows from `max_lag` and must not be
     given; with `drop` it defaults to the number of tickets of `block`; without `max_lag` it is required."""
@@ -66,10 +70,10 @@ class Queue:
                 )
             if self.on_stale == "drop":
                 return "Queue(max_lag=None, on_stale='drop'): nothing is ever stale without max_lag; give max_lag"
-        if self.window is not None and (not self.blocks or self.order != "arrival"):
-            return (
-                "Queue(window=...) is for order='arrival' with max_lag and on_stale='block'; elsewhere it has no effect"
-            )
+        for name in ("window", "tickets_per_shard"):
+            if getattr(self, name) is not None and (not self.blocks or self.order != "arrival"):
+                what = f"Queue({name}=...) is for order='arrival' with max_lag and on_stale='block'"
+                return f"{what}; elsewhere it has no effect"
         if self.blocks and self.capacity is not None:
             return (
                 f"Queue(max_lag={self.max_lag}, capacity={self.capacity}): max_lag already says how many tickets exist"
@@ -106,6 +110,8 @@ class Queue:
         parts.append(f"{self.consumption} order")
         if self.window is not None:
             parts.append(f"window {self.window}")
+        if self.tickets_per_shard is not None:
+            parts.append(f"{self.tickets_per_shard} per shard")
         return ", ".join(parts)
 
 
@@ -119,6 +125,12 @@ class Latest(Generic[W]):
     name: str
     policy: str
     """The policy whose versions it holds."""
+    routing: Routing = "all"
+    """Which shards may read a new version: `all`, or only those of which an item was `consumed` since they read the last. The
+    check refuses `consumed` where the lag would exceed its bound; elsewhere the schedule obeys it without further messages."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, ChannelError, f"latest {self.name!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from levada.flow.errors import Problem
 from levada.flow.nodes import Graph, Node
+from levada.flow.routing import find_unrouted
 from levada.flow.topology import Channel, Topology, ancestors, consumers, derive, policy_read, shard_batches
 
 
@@ -26,7 +27,7 @@ def find_problems(
     """Return every problem of a flow, errors before warnings; see `Flow.problems` for the arguments."""
     subject = _Subject(flow, derive(flow))
     rules: list[Callable[[_Subject], Iterator[Problem]]] = [
-        _connected, _registers, _replays, _places, _queues, _staleness,
+        _connected, _registers, _replays, _places, _queues, _routing, _staleness,
     ]  # fmt: skip
     if reproducible:
         rules.append(_reproducible)
@@ -230,10 +231,11 @@ def _queues(s: _Subject) -> Iterator[Problem]:
                 "The items that one update consumes are not known from the graph; give a capacity.",
             )  # fmt: skip
         need = (channel.per_update or 1) * (channel.publish_every or 1)
-        if channel.queue.blocks and channel.tickets is not None and channel.tickets < need:
-            yield _cannot_start(
-                flow, channel, f"{channel.tickets} tickets for the {need} items until weights come back"
-            )
+        if channel.queue.blocks and channel.usable_tickets is not None and channel.usable_tickets < need:
+            tickets = f"{channel.usable_tickets} tickets"
+            if channel.usable_tickets != channel.tickets:
+                tickets += f" ({channel.queue.tickets_per_shard} for each of {channel.num_shards} shards)"
+            yield _cannot_start(flow, channel, f"{tickets} for the {need} items until weights come back")
         if channel.queue.on_stale == "drop" and channel.queue.max_lag == 0:
             yield Problem(
                 "LV313", channel.name, "max_lag=0 with on_stale='drop' discards whatever was begun before an update",
@@ -344,6 +346,14 @@ def _shard_batches(s: _Subject) -> Iterator[Problem]:
                 "LV324", stage.source, f"what reads it batches different numbers of its items at the shard ({listed})",
                 "the same for all queues and replays of a source", "Batch behind the queue instead of at the shard.",
             )  # fmt: skip
+
+
+def _routing(s: _Subject) -> Iterator[Problem]:
+    for found in find_unrouted(s.flow, s.topology):
+        yield Problem(
+            "LV325", found.register, f"has routing='consumed', but {found.why}", found.expected,
+            "Change the number of shards, the batch or max_lag as expected, or use routing='all'.",
+        )  # fmt: skip
 
 
 def _staleness(s: _Subject) -> Iterator[Problem]:

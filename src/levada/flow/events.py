@@ -55,6 +55,13 @@ class Consumed(Struct, frozen=True):
     """Policy -> updates between the version that the item was made with and the consumer's."""
 
 
+class Requeued(Struct, frozen=True):
+    """An item that was taken from a queue, but not used, is there again: it, or one that was taken with it, was lost."""
+
+    channel: str
+    header: Header
+
+
 class Used(Struct, frozen=True):
     """An update has learned from these items; if a queue leads to no learner, they were consumed."""
 
@@ -109,7 +116,7 @@ class Reported(Struct, frozen=True):
     report: Report
 
 
-Event: TypeAlias = Fired | Consumed | Used | Stored | Dropped | Published | Failed | Emptied | Reported
+Event: TypeAlias = Fired | Consumed | Requeued | Used | Stored | Dropped | Published | Failed | Emptied | Reported
 
 
 class Instrument(Protocol):
@@ -156,7 +163,7 @@ class Ledger:
     dropped: Mapping[str, int]
     """Dropped items, by reason."""
     lost: int
-    """Items lost with the worker that was making them. Their tickets were issued again."""
+    """Items lost with the worker that was making them, or that had made them. Their tickets were issued again."""
     in_flight: int
     """Items being made or waiting in the channel."""
 

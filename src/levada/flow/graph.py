@@ -24,7 +24,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Literal, TypeVar, overload
 
 from levada.flow.bounds import Bound, find_bounds
-from levada.flow.channels import Latest, Order, Removal, Replay, Sampling
+from levada.flow.channels import Latest, Order, Removal, Replay, Routing, Sampling
 from levada.flow.deployment import Deployment
 from levada.flow.errors import FlowError, NameInUseError, Problem, StreamError
 from levada.flow.events import Instrument, Report
@@ -192,17 +192,21 @@ class Flow(Graph):
 
     # ---- named channels and the edges into them
 
-    def latest(self, name: str, *, of: LearnerRecipe[Any, W]) -> Latest[W]:
+    def latest(self, name: str, *, of: LearnerRecipe[Any, W], routing: Routing = "all") -> Latest[W]:
         """Create a register for a learner's weights. It initially holds the learner's initial weights, version 0.
 
+        With `routing="consumed"` a shard reads a new version only once an item of its own was consumed, as in XingTian; the
+        check refuses flows whose lag would then exceed its bound. See `Latest`.
+
         Raises:
+            ChannelError: `routing` is neither.
             StreamError: `of` is not a recipe of a learner.
         """
         policy = getattr(of, "policy_name", None)
         if not isinstance(policy, str):
             msg = f"latest {name!r}: of={of!r}; expected the learner recipe whose weights it holds"
             raise StreamError(msg)
-        register: Latest[W] = Latest(self._free(name), policy)
+        register: Latest[W] = Latest(self._free(name), policy, routing)
         self.registers[register.name] = register
         return register
 

@@ -95,6 +95,16 @@ class Channel:
         return (self.queue.max_lag + 1) * self.per_update + 1 - self.window
 
     @property
+    def usable_tickets(self) -> int | None:
+        """Largest number of tickets that can be outstanding: fewer than exist if each shard may hold only some."""
+        per_shard = self.queue.tickets_per_shard
+        return (
+            self.tickets
+            if self.tickets is None or per_shard is None
+            else min(self.tickets, per_shard * self.num_shards)
+        )
+
+    @property
     def lag_bound(self) -> int | None:
         """The largest lag at consumption. None: no bound."""
         if not self.queue.blocks:

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from levada.rl.envs.batch import EnvError as EnvError
     from levada.rl.envs.task import Task as Task
     from levada.rl.learning.learner import Learner as Learner
-    from levada.rl.learning.learner import NonFiniteError as NonFiniteError
     from levada.rl.learning.loss import LossOutput as LossOutput
     from levada.rl.learning.loss import Networks as Networks
     from levada.rl.learning.optimizers import Adam as Adam
+    from levada.rl.learning.training import NonFiniteError as NonFiniteError
     from levada.rl.policies.critic import Critic as Critic
     from levada.rl.policies.critic import DiscreteCritic as DiscreteCritic
     from levada.rl.policies.networks import MLP as MLP
@@ -82,7 +82,7 @@ _HOME = {
     "NStep": "levada.rl.acting.step_sampler",
     "NatureCNN": "levada.rl.policies.networks",
     "Networks": "levada.rl.learning.loss",
-    "NonFiniteError": "levada.rl.learning.learner",
+    "NonFiniteError": "levada.rl.learning.training",
     "Policy": "levada.rl.policies.policy",
     "PolicySampling": "levada.rl.acting.exploration",
     "QuantileValues": "levada.rl.policies.q_distributions",

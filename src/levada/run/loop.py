@@ -121,6 +121,7 @@ class Loop:
         Raises:
             Interrupted: Ctrl-C was pressed, before or during the final save; everything is saved, and `result` is the summary.
             Terminated: SIGTERM or SIGHUP arrived; the run has ended as after Ctrl-C, and the process should exit.
+            UploadError: the run is to be kept at a URL, and its end could not be uploaded.
             Exception: any error of the run; files written so far stay, and there is no summary.json. A note tells whether the
                 learned state could be saved.
         """
@@ -139,6 +140,8 @@ class Loop:
             except (Exception, SystemExit) as error:
                 saver.rescue(error)
                 raise
+            if self.directory is not None:
+                self.directory.settle()
             summary = ended  # only now, because a display that shows it may say that everything is saved
         if interrupt.number is not None and interrupt.number in ENDING:  # a signal, perhaps during the final save
             raise Terminated(interrupt.number)
@@ -329,6 +332,7 @@ class _Saver:
         self._saved_at = step
         now_s = self._monitor.elapsed_s
         self._due_s = now_s + max(self._loop.checkpoint_every_s, (now_s - began_s) / SAVING_SHARE)
+        self._directory.publish()
 
     def rescue(self, error: BaseException) -> None:
         """Save the learned state of a failed run, and add a note about it to the error."""

@@ -15,6 +15,7 @@ are measured (times, rates, and the current fill of queues); `is_measured` recog
 | `queue/<channel>/fill` * | items that wait in the channel, as a fraction of its tickets |
 | `replay/<name>/fill` | entries held at the last draw, as a fraction of the capacity |
 | `replay/<name>/reuse` | samples per insert at the last draw, over the whole run |
+| `averaging/...` | metrics of a round of groups (DiLoCo) |
 | `node/<name>/busy` * | fraction of the wall time in which a node works |
 
 The step of every metric is the number of env steps.

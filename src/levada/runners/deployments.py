@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from annotated_types import Interval
+from threadpoolctl import threadpool_info
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
@@ -21,6 +22,11 @@ WORKER_BYTES = 1 << 26
 MAX_WORKER_THREADS = 1024
 TimeLimit: TypeAlias = Annotated[float, Interval(gt=0, le=1e6)]
 """Seconds; the largest limit is short enough for every system call that waits."""
+
+
+def num_threads_here() -> int:
+    """Return the number of threads for linear algebra in this process."""
+    return max((info["num_threads"] for info in threadpool_info()), default=1)
 
 
 def check_threads(kind: str, threads: int) -> None:

@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct, structs
+
 from levada.flow.errors import LevadaError
 from levada.flow.nodes import Node
 from levada.flow.protocols import LearnerState
@@ -21,6 +23,33 @@ class WorkError(LevadaError, TypeError):
 
 class IteratorEndedError(LevadaError, RuntimeError):
     """The work of a node raised StopIteration, which Python would take for the end of the run (PEP 479)."""
+
+
+PASSING: frozenset[str] = frozenset({"batch", "union", "sample"})
+"""Kinds of nodes that pass values on without looking at them."""
+
+
+class Deferred(Struct, frozen=True):
+    """The output of a map node that is computed where it is consumed."""
+
+    node: str
+    values: tuple[Any, ...]
+    """Inputs of the node."""
+
+
+def resolved(value: Any, resolve: Callable[[Any], Any]) -> Any:
+    """Return a value with its references resolved: those of a batch are in a tuple."""
+    if type(value) is tuple:
+        return tuple([resolved(each, resolve) for each in value])
+    if isinstance(value, Deferred):
+        return Deferred(value.node, resolved(value.values, resolve))
+    return resolve(value)
+
+
+def with_values(firing: Firing, resolve: Callable[[Any], Any]) -> Firing:
+    """Return a firing whose inputs hold values, not references."""
+    inputs = tuple([structs.replace(item, value=resolved(item.value, resolve)) for item in firing.inputs])
+    return structs.replace(firing, inputs=inputs)
 
 
 def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple[Output, ...]:
@@ -109,7 +138,15 @@ def _split(node: Node, value: Any) -> tuple[Output, ...]:
 
 
 def _learn(node: Node, learner: LearnerState[Any, Any], batch: Any) -> tuple[Output, ...]:
-    update = learner.update(batch)
+    return outputs_of(node, learner.update(batch))
+
+
+def outputs_of(node: Node, update: Any) -> tuple[Output, ...]:
+    """Return what a learn node passes on.
+
+    Raises:
+        WorkError: the learner has returned something else than an update.
+    """
     for field in ("weights", "stats", "priorities"):
         if not hasattr(update, field):
             msg = f"learner of node {node.name!r} must return an Update from update(batch), got {type(update).__name__}"

@@ -10,7 +10,7 @@ import logging
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter, process_time
@@ -22,10 +22,20 @@ from levada.flow.graph import Flow
 from levada.flow.items import derive_seed
 from levada.flow.nodes import Node
 from levada.flow.patience import tell
-from levada.flow.protocols import close
 from levada.flow.state import RunState
 from levada.flow.topology import Topology, derive
-from levada.runners.firing import explain, leave_if_forked, perform
+from levada.runners.firing import (
+    PASSING,
+    Deferred,
+    explain,
+    leave_if_forked,
+    outputs_of,
+    perform,
+    with_values,
+)
+from levada.runners.losses import ItemLostError, end_workers, withdraw
+from levada.runners.replicas.maps import deferrable
+from levada.runners.replicas.place import LearnerPlace, LearnersHere, UpdateDone, UpdateFailedError
 from levada.runners.saving import (
     ShardKey,
     collect,
@@ -58,10 +68,13 @@ from levada.schedule import (
     Firing,
     Forget,
     Hub,
+    HubInstruction,
     Insert,
     Issue,
     Notify,
+    Output,
     Publish,
+    PublishAgain,
     Reprioritize,
     ShardsLost,
     Snapshot,
@@ -97,6 +110,7 @@ class FlowRun:
         crosses_processes: bool = False,
         needs_reports: bool = True,
         tables: TablePlace | None = None,
+        learners: LearnerPlace | None = None,
     ) -> None:
         """Start everything.
 
@@ -113,6 +127,7 @@ class FlowRun:
             crosses_processes: whether work is sent to other processes and must be picklable.
             needs_reports: whether reports are the only output of the run, so that the flow must have some.
             tables: place of the replay tables. None: this process.
+            learners: place of the learners. None: this process.
 
         Raises:
             FlowError: the flow is not well formed.
@@ -121,7 +136,7 @@ class FlowRun:
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
         self.flow = flow
         topology = derive(flow)
-        self._hub = Hub(flow, topology)
+        self._hub = Hub(flow, topology, items_can_be_lost=transport.items_die_with_worker)
         self._accounts = Accounts(flow, self._hub, instruments)
         self._plan = Plan(
             flow=flow.name, nodes=_worker_nodes(flow, topology), stages=topology.shard_stages,
@@ -133,13 +148,18 @@ class FlowRun:
         self._ready: deque[Firing] = deque()
         """Central firings that can be executed: those of nodes that no worker executes."""
         self._reports: deque[Report] = deque()
-        self._learners: dict[str, Any] = {}
+        self._under_way: set[str] = set()
+        """Learn nodes whose firing is executed elsewhere."""
+        self._learners: Mapping[str, Any] = {}
+        self._deferred = deferrable(flow, topology) if learners is not None else {}
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
         self._shards: dict[ShardKey, ShardRecord] = {}
         self.transport = transport
         """The transport to the workers, for observers."""
         self.table_place: TablePlace | TablesHere = tables or TablesHere()
         """The place of the replay tables, for observers."""
+        self.learner_place: LearnerPlace = learners or LearnersHere()
+        """The place of the learners, for observers."""
         self.on_turn: Callable[[], None] = lambda: None
         """Called before each action of a loop over reports, as a sign of life."""
         self.workers: Workers = Workers(transport, self._hub, hang_timeout_s)
@@ -174,7 +194,7 @@ class FlowRun:
         return self._accounts.statistics()
 
     def node_state(self, node: str) -> Any:
-        """Return the live learner of a learn node; shards are elsewhere.
+        """Return the learner of a learn node, or a proxy of it; shards are elsewhere.
 
         Raises:
             ValueError: the node has no learner.
@@ -189,10 +209,16 @@ class FlowRun:
 
         `replays`: include the contents of replays. Otherwise they are refilled after resuming.
         """
+        while self._under_way:
+            self._listen()
         snapshot = take_snapshot(self._hub, self._ready)
         self._complete_histories(snapshot)
+        weights = {
+            register: {version: self.transport.resolve(value) for version, value in versions.items()}
+            for register, versions in self._weights.items()
+        }
         return collect(
-            self.flow, snapshot, tables=self._tables.contents(replays), learners=self._learners, weights=self._weights,
+            self.flow, snapshot, tables=self._tables.contents(replays), learners=self._learners, weights=weights,
             histories={key: shard.history for key, shard in self._shards.items()},
             generations={key: shard.shard.generation for key, shard in self._shards.items()},
             why_not=lambda key: self._shards[key].why_not,
@@ -207,10 +233,9 @@ class FlowRun:
         """Stop all workers and close everything that was opened here, even if a part of it fails to close."""
         self._is_closed = True
         with ExitStack() as closing:
-            closing.callback(self.table_place.close)
             closing.callback(self.transport.close)
-            for learner in self._learners.values():
-                closing.callback(close, learner)
+            closing.callback(self.table_place.close)
+            closing.callback(self.learner_place.close)
             self.workers.states, self._learners = {}, {}
 
     def __enter__(self) -> Self:
@@ -224,8 +249,11 @@ class FlowRun:
     def _open(self, seed: int, num_workers: int, state: RunState | None) -> None:
         snapshot = None if state is None else restore_hub(self._hub, state)
         registers = {}
-        for name, recipe in self.flow.learners().items():
-            learner = self._learners[name] = recipe.open(derive_seed(seed, name))
+        recipes = self.flow.learners()
+        seeded = {name: (recipe, derive_seed(seed, name)) for name, recipe in recipes.items()}
+        self._learners = self.learner_place.open(seeded, self._deferred)
+        for name, recipe in recipes.items():
+            learner = self._learners[name]
             restore_learner(learner, name, state)
             for register in self.flow.registers.values():
                 if register.policy == recipe.policy_name:
@@ -262,12 +290,27 @@ class FlowRun:
     def _execute(self, firing: Firing) -> None:
         """Execute a central firing."""
         node = self.flow.nodes[firing.node]
+        if node.kind == "learn" and self.learner_place.begin(firing):
+            self._ready.remove(firing)
+            self._under_way.add(firing.node)
+            return
+        if firing.node in self._deferred:
+            self._ready.remove(firing)
+            output = Output(Deferred(firing.node, tuple(item.value for item in firing.inputs)))
+            self._handle(Finished(firing, (output,)))
+            return
         start_s, start_cpu_s = perf_counter(), process_time()
         try:
-            outputs = perform(node, self._work_of(node), firing)
+            known = firing
+            if self.transport.passes_references and node.kind not in PASSING:
+                known = with_values(firing, self.transport.resolve)
+            outputs = perform(node, self._work_of(node), known)
             leave_if_forked(self._process, None)
         except TableLostError:
             return  # the firing is still waiting, and is withdrawn next
+        except ItemLostError as error:
+            self._replace_workers(error)
+            return
         except BaseException as error:
             leave_if_forked(self._process, error)
             explain(error, self.flow.name, firing, {})
@@ -276,7 +319,7 @@ class FlowRun:
         end_s, cpu_s = perf_counter(), process_time() - start_cpu_s
         self._accounts.fired(firing.node, None, firing.number, start_s, end_s, cpu_s)
         self._accounts.note_blocked(end_s)
-        self._handle(Finished(firing, outputs))
+        self._handle(Finished(known, outputs))
 
     def _work_of(self, node: Node) -> Any:
         """Return the live work of a central node."""
@@ -294,7 +337,10 @@ class FlowRun:
 
     def _handle(self, event: Event) -> None:
         """Let the hub handle an event, and follow its instructions."""
-        for instruction in self._hub.handle(event):
+        self._follow(self._hub.handle(event))
+
+    def _follow(self, instructions: Iterable[HubInstruction]) -> None:
+        for instruction in instructions:
             match instruction:
                 case Start(firing):
                     self._ready.append(firing)
@@ -307,6 +353,8 @@ class FlowRun:
                 case Publish(register, version, weights):
                     self.transport.publish(register, version, weights)
                     self._weights[register][version] = weights
+                case PublishAgain(register, version):
+                    self.transport.publish(register, version, self._weights[register][version])
                 case Forget(register, version):
                     del self._weights[register][version]
                 case Insert():
@@ -319,6 +367,25 @@ class FlowRun:
     def _listen(self) -> None:
         for state, event in self.workers.listen():
             self._on_event(state, event)
+        try:
+            while (done := self.learner_place.finished()) is not None:
+                self._on_update_done(done)
+        except UpdateFailedError as failed:
+            self._under_way.discard(failed.firing.node)
+            self._ready.appendleft(failed.firing)  # the next turn tries it again
+            if isinstance(failed.error, ItemLostError):
+                self._replace_workers(failed.error)
+                return
+            explain(failed.error, self.flow.name, failed.firing, {})
+            raise failed.error from None
+
+    def _on_update_done(self, done: UpdateDone) -> None:
+        """Record the result of a learner elsewhere."""
+        firing = done.firing
+        self._under_way.discard(firing.node)
+        self._accounts.fired(firing.node, None, firing.number, done.start_s, done.end_s, done.cpu_s)
+        self._accounts.note_blocked(done.end_s)
+        self._handle(Finished(firing, outputs_of(self.flow.nodes[firing.node], done.update)))
 
     def _on_event(self, state: WorkerState, event: WorkerEvent) -> None:
         """Record an event of a worker."""
@@ -364,7 +431,9 @@ class FlowRun:
             raise failed.error
 
     def _on_worker_ended(self, dead: WorkerState, ended: WorkerEnded) -> None:
-        """Replace a worker that ended. The new one gets its shards and their tickets; work in progress is lost."""
+        """Replace a worker that ended. The new one gets its shards and their tickets; work in progress is lost, and what it had
+        finished where items die with their worker.
+        """
         del self.workers.states[dead.worker]
         keys = [(shard.node, shard.index) for shard in dead.worker.shards]
         if len(dead.unopened) == len(keys) and ended.by_error:
@@ -375,17 +444,25 @@ class FlowRun:
         if any(self._shards[key].num_failures > self._max_restarts for key in keys):
             msg = f"the worker of the shards {_names(keys)} ended {self._max_restarts + 1} times in a row, now {ended.how}"
             raise WorkerError(msg)
+        instructions = withdraw(self._hub, self._shards, keys, self._ready)
         from_scratch = {
             key: reason for key in keys if (reason := self._shards[key].why_from_scratch(self._max_restarts))
         }
         self._report_failure(keys, f"the worker ended {ended.how}", from_scratch)
         for key in from_scratch:
             self._shards[key].reset(self._plan.seed)
+        self._follow(each for each in instructions if isinstance(each, PublishAgain))  # for the new worker to read
         fresh = self.workers.start([self._shards[key].resumed() for key in keys])
-        self._handle(ShardsLost(tuple(key for key in keys if self._hub.tickets(*key))))
+        self._follow(each for each in instructions if not isinstance(each, PublishAgain))
         fresh.worker.forget_tickets()
         for key in keys:
             fresh.worker.submit(self._hub.tickets(*key))
+
+    def _replace_workers(self, error: ItemLostError) -> None:
+        """Replace the workers whose items are lost. The firing that needed them is still waiting, and is withdrawn with them."""
+        ended = end_workers(error, self.workers, self.transport)
+        while not ended.isdisjoint(self.workers.states):
+            self._listen()
 
     def _report_failure(self, keys: Sequence[ShardKey], why: str, from_scratch: Mapping[ShardKey, str]) -> None:
         """Report failures. `from_scratch`: for the shards that cannot resume and start over, the reason."""

@@ -16,9 +16,8 @@ one thread, but delays items at random for as long as the schedule allows, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Unpack
 
 from levada.flow.deployment import OpenOptions
@@ -27,6 +26,7 @@ from levada.flow.events import Report
 from levada.flow.graph import Flow
 from levada.flow.items import Item
 from levada.flow.patience import hung_s
+from levada.runners.adversary import Adversary
 from levada.runners.deployments import check_threads, parse_place, place_text
 from levada.runners.flow_run import FlowRun
 from levada.runners.inline_transport import InlineTransport, Undelivered
@@ -54,7 +54,7 @@ class Inline:
         transport = InlineTransport(self.threads, holds_back=self.adversary is not None)
         run = InlineRun(flow, transport, max_restarts=self.max_restarts, needs_reports=False, **options)
         if self.adversary is not None:
-            run.adversary = _Adversary(self.adversary)
+            run.adversary = Adversary(self.adversary)
         return run
 
     @classmethod
@@ -74,7 +74,7 @@ class InlineRun(FlowRun):
     """A flow that is executed step by step. Created by `Inline().open(flow)`, closed at the end of a `with` block."""
 
     transport: InlineTransport
-    adversary: _Adversary | None = None
+    adversary: Adversary | None = None
     """Chooses the next firing. None: central nodes first, then nodes at shards, then tickets in their order."""
     _breakpoints: tuple[tuple[str, Callable[[Firing], bool]], ...] = ()
 
@@ -112,6 +112,23 @@ class InlineRun(FlowRun):
         if self.flow.nodes[node].kind == "source":
             return self.transport.worker.host.work_of(node)
         return self._work_of(self.flow.nodes[node])
+
+    def refresh_weights(self, learner: str) -> None:
+        """Replace all weights of a learner that samplers can read by its current ones, which the caller has changed.
+
+        Call it between two updates, as when the run has yielded a report.
+
+        Raises:
+            ValueError: the node is no learner.
+        """
+        if learner not in self._learners:
+            msg = f"refresh_weights: {learner!r} is no learner of flow {self.flow.name!r}; those are {', '.join(self._learners)}"
+            raise ValueError(msg)
+        policy = self.flow.learners()[learner].policy_name
+        for name in (name for name, register in self.flow.registers.items() if register.policy == policy):
+            weights = self._learners[learner].weights()
+            self._weights[name] = dict.fromkeys(self._weights[name], weights)
+            self.transport.replace(name, weights)
 
     def is_hung(self, seconds: float) -> bool:
         """Whether the current step of an environment has taken this long."""
@@ -164,27 +181,6 @@ class InlineRun(FlowRun):
         if node is not None and node not in self.flow.nodes:
             msg = f"flow {self.flow.name!r} has no node {node!r}; its nodes: {', '.join(self.flow.nodes)}"
             raise ValueError(msg)
-
-
-class _Adversary:
-    """Chooses at random what is executed and what is delivered; a disfavored stage starves while anything else can proceed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = Random(seed)
-        self._favor: dict[tuple[str, int | None], float] = {}
-
-    def choose(self, options: Sequence[Firing | Undelivered]) -> Firing | Undelivered | None:
-        """Choose what happens next. None: nothing can."""
-        if self._random.random() < 0.05:
-            self._favor.clear()
-        return max(options, key=self._rank, default=None)
-
-    def _rank(self, option: Firing | Undelivered) -> float:
-        late, firing = (0.5, option.firing) if isinstance(option, Undelivered) else (0.0, option)
-        key = (firing.node, firing.shard)
-        if key not in self._favor:
-            self._favor[key] = self._random.random()
-        return self._favor[key] - late * self._random.random()
 
 
 def _counting_flow() -> Flow:

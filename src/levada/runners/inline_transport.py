@@ -50,6 +50,9 @@ class Undelivered:
 class InlineTransport:
     """Executes shards in the calling thread: `wait` executes one firing."""
 
+    passes_references: bool = False
+    items_die_with_worker: bool = False
+
     def __init__(self, num_threads: int, *, holds_back: bool = False) -> None:
         """`num_threads`: for linear algebra; `holds_back`: whether events stay here until `due` asks for them."""
         self._num_threads = num_threads
@@ -80,6 +83,14 @@ class InlineTransport:
     def publish(self, register: str, version: int, weights: Any) -> None:
         """Make a version readable."""
         self._weights[register].publish(version, weights)
+
+    def replace(self, register: str, weights: Any) -> None:
+        """Replace all versions that can be read."""
+        self._weights[register].replace(weights)
+
+    def resolve(self, value: Any) -> Any:
+        """Return the value, which is in this process."""
+        return value
 
     def flush(self) -> None:
         """Do nothing: tickets are handed over at once."""

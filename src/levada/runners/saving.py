@@ -138,7 +138,7 @@ def save_rule(hub: Hub, source: str, save_every: int | None) -> SaveRule:
     num_tickets = tickets_per_update(hub, source)
     num_shards = hub.flow.nodes[source].shards
     every = None if save_every is None or num_tickets is None else save_every * num_tickets
-    return SaveRule(num_shards, every, num_ahead(hub, source) > 1)
+    return SaveRule(num_shards, every, hub.items_can_be_lost or num_ahead(hub, source) > 1)
 
 
 def renewed(shard: Shard, seed: int, num_items: int) -> Shard:

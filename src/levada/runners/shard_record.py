@@ -19,6 +19,9 @@ class ShardRecord:
         """States after its last tickets."""
         self.last_ticket = history.last_ticket if history.last_ticket >= 0 else None
         """Last ticket completed with its current environments."""
+        self._first_ticket: int | None = (
+            None  # the first that its current environments have completed, if they began here
+        )
         self.why_not = ""
         """Why it has no state that can be saved; empty if it has."""
         self.num_items: int = shard.num_items
@@ -29,17 +32,27 @@ class ShardRecord:
 
     def did(self, ticket: int, state: Arrays | None) -> None:
         """Record a completed ticket, and the state after it if that was saved."""
+        if self.last_ticket is None:
+            self._first_ticket = ticket
         self.last_ticket = ticket
         self.num_items += 1
         self.num_failures = self.num_blamed = 0
         if state is not None:
             self.history.add(ticket, state)
 
+    def go_back_to(self, ticket: int) -> None:
+        """Return to the state before a ticket that is made again, with all that the shard has completed since, in turn."""
+        if self.last_ticket is None or ticket > self.last_ticket:
+            return
+        self.num_items -= (self.last_ticket - ticket) // self.shard.num_shards + 1
+        self.history.forget_from(ticket)
+        self.last_ticket = None if ticket == self._first_ticket else ticket - self.shard.num_shards
+
     def reset(self, seed: int) -> None:
         """Restart the shard. `seed`: seed of the run."""
         self.shard = renewed(self.shard, seed, self.num_items)
         self.history.clear()
-        self.last_ticket = None
+        self.last_ticket = self._first_ticket = None
 
     def why_from_scratch(self, max_restarts: int) -> str:
         """Return why it cannot resume from its last state after its worker was lost; empty if it can, or has done nothing yet."""

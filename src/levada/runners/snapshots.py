@@ -86,7 +86,8 @@ class SaveRule(Struct, frozen=True):
     every: int | None
     """Tickets between planned saves. None: no save is planned."""
     runs_ahead: bool = False
-    """Whether a shard may be more than one ticket ahead of what was learned from."""
+    """Whether a state may be needed that cannot be asked for then: a shard may be more than one ticket ahead of what was learned
+    from, or end with all that it has."""
 
     def must(self, ticket: int) -> bool:
         """Whether the next ticket of the same shard is after a planned save."""
@@ -115,7 +116,7 @@ class History:
 
     def after(self, ticket: int) -> Arrays | None:
         """Return the state after this ticket, if it was taken and is still kept."""
-        return next((state for number, state in self._states if number == ticket), None)
+        return next((state for number, state in reversed(self._states) if number == ticket), None)
 
     @property
     def last_ticket(self) -> int:
@@ -125,6 +126,11 @@ class History:
     def newest(self) -> Arrays | None:
         """Return the newest state."""
         return self._states[-1][1] if self._states else None
+
+    def forget_from(self, ticket: int) -> None:
+        """Discard the states after this ticket and later ones, which are done again."""
+        while self.last_ticket >= ticket:
+            self._states.pop()
 
     def clear(self) -> None:
         """Discard states that can no longer be resumed from."""

@@ -79,6 +79,9 @@ PATIENCE_S = 5.0
 class ThreadTransport:
     """Executes shards in threads."""
 
+    passes_references: bool = False
+    items_die_with_worker: bool = False
+
     def __init__(self) -> None:
         self._events: SimpleQueue[tuple[WorkerThread, WorkerEvent]] = SimpleQueue()
         self._weights: dict[str, Versions] = {}
@@ -98,6 +101,10 @@ class ThreadTransport:
     def publish(self, register: str, version: int, weights: Any) -> None:
         """Make a version readable."""
         self._weights[register].publish(version, weights)
+
+    def resolve(self, value: Any) -> Any:
+        """Return the value, which is in this process."""
+        return value
 
     def flush(self) -> None:
         """Hand over the tickets."""

@@ -140,6 +140,15 @@ class Worker(Protocol):
 class Transport(Protocol):
     """Starts workers, and moves tickets, weights and items."""
 
+    @property
+    def items_die_with_worker(self) -> bool:
+        """Whether items remain with the worker that made them, so that those that nothing has used are lost with it.
+
+        Their values may then be references, except for items that are stored in a replay, which is never without them. A learner
+        that cannot get a value raises `ItemLostError`.
+        """
+        ...
+
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
         """Start. `registers`: number of versions each register keeps, and the existing weights, oldest first."""
         ...
@@ -149,11 +158,23 @@ class Transport(Protocol):
         ...
 
     def publish(self, register: str, version: int, weights: Any) -> None:
-        """Make a version readable; the oldest one kept is removed."""
+        """Make a version readable; of those kept, the one published first is removed.
+
+        Where items die with their worker, an older version may be published again, for the workers that start next.
+        """
         ...
 
     def flush(self) -> None:
         """Send everything pending; tickets are sent after the versions that they name are published."""
+        ...
+
+    @property
+    def passes_references(self) -> bool:
+        """Whether the values of items may be references, which `resolve` turns into values."""
+        ...
+
+    def resolve(self, value: Any) -> Any:
+        """Return the value of an item."""
         ...
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[Worker, WorkerEvent]]:
@@ -161,7 +182,7 @@ class Transport(Protocol):
         ...
 
     def kill(self, worker: Any, why: str) -> None:
-        """Kill a hanging worker at once, and what it hangs on. Its `WorkerEnded` reports the reason."""
+        """Kill a worker at once, and what it hangs on. Its `WorkerEnded` reports the reason, even if it has no work."""
         ...
 
     def close(self) -> None:

@@ -61,6 +61,8 @@ class Workers:
         self._state_of: dict[ShardKey, WorkerState] = {}
         self._silent_since_s: float | None = None
         self._has_reported = False
+        self._next_check_s = 0.0
+        """Time before which no worker can have been silent for too long: events and new work only move it later."""
 
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerState:
         """Start a worker for some shards, each with the state to resume from, if any."""
@@ -69,6 +71,10 @@ class Workers:
         for shard in state.worker.shards:
             self._state_of[shard.node, shard.index] = state
         return state
+
+    def of(self, key: ShardKey) -> WorkerState:
+        """Return the worker of a shard."""
+        return self._state_of[key]
 
     def submit(self, ticket: Ticket, *, first: bool) -> None:
         """Pass a ticket to the worker of its shard. `first`: before those that wait there."""
@@ -107,8 +113,11 @@ class Workers:
                 if self._hang_timeout_s is not None:
                     state.heard_s = perf_counter()
                 yield state, event
-        if self._hang_timeout_s is not None:  # the events of this call are already recorded
-            self.kill_the_silent(perf_counter() - self._hang_timeout_s)
+        # the events of this call are already recorded
+        if self._hang_timeout_s is not None and (now_s := perf_counter()) >= self._next_check_s:
+            self.kill_the_silent(now_s - self._hang_timeout_s)
+            since_s = [state.heard_s + state.start_s for state in self.states.values() if self._has_work(state)]
+            self._next_check_s = min([now_s, *since_s]) + self._hang_timeout_s
 
     def kill_the_silent(self, limit_s: float) -> None:
         """Kill the workers with work left that were last heard of before `limit_s`, by `time.perf_counter`; `START_S` before, if
@@ -120,12 +129,10 @@ class Workers:
                 self._transport.kill(state.worker, f"after {self._hang_timeout_s:g} s without a sign of life")
 
     def _patience_s(self) -> float | None:
-        """Return how long to wait for the longest-silent worker, or until the silence is reported."""
+        """Return how long to wait until a worker may have been silent for too long, or until the silence is reported."""
         if self._hang_timeout_s is None:
             return None if self._has_reported else HANG_S
-        pending = [state.heard_s + state.start_s for state in self.states.values() if self._has_work(state)]
-        longest_s = self._hang_timeout_s  # for observers of this run from outside
-        return max(0.0, min(pending) + longest_s - perf_counter()) if pending else longest_s
+        return max(0.0, self._next_check_s - perf_counter())
 
     def _report_silence(self) -> None:
         """Report which shards the run is waiting for. The worker itself reports the step, if its environment lets it."""

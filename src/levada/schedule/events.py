@@ -90,6 +90,16 @@ class ShardsLost(Struct, frozen=True):
     shards: tuple[tuple[str, int], ...]
 
 
+class ItemsLost(Struct, frozen=True):
+    """These shards, given by source and number, lost the ticket that they were working on, and all their finished items that
+    nothing has used. All are made again: each shard needs all its tickets again (`Hub.tickets`), in their order.
+    """
+
+    shards: tuple[tuple[str, int], ...]
+    undone: tuple[Firing, ...] = ()
+    """Central firings, other than samples, that were started but not executed. They start again, without lost items."""
+
+
 class TableLost(Struct, frozen=True):
     """A table of a replay was lost; an empty one replaces it."""
 
@@ -109,7 +119,7 @@ class Closed(Struct, frozen=True):
     """Header of the source's last firing, for tickets that yielded no items."""
 
 
-Event: TypeAlias = Begin | Finished | ShardsLost | TableLost | Closed
+Event: TypeAlias = Begin | Finished | ShardsLost | ItemsLost | TableLost | Closed
 
 
 # ---- instructions to the runner
@@ -135,6 +145,13 @@ class Publish(Struct, frozen=True):
     register: str
     version: int
     weights: Any
+
+
+class PublishAgain(Struct, frozen=True):
+    """Make an older version readable again, whether or not it still is: a ticket that is issued again names it."""
+
+    register: str
+    version: int
 
 
 class Forget(Struct, frozen=True):
@@ -165,6 +182,6 @@ class Notify(Struct, frozen=True):
     event: WatchEvent
 
 
-Instruction: TypeAlias = Start | Publish | Forget | Insert | Reprioritize | Notify
+Instruction: TypeAlias = Start | Publish | PublishAgain | Forget | Insert | Reprioritize | Notify
 HubInstruction: TypeAlias = Issue | Instruction
 """Instructions of a hub: what a runner does itself, and the tickets that it passes to shards."""

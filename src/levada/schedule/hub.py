@@ -10,7 +10,8 @@ Sans-I/O, like everything here: no threads, clocks, sockets or tensors; time and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from levada.flow.events import ChannelStatistics, Consumed, Dropped, Published, ReplayStatistics, Report, Reported, Used
 from levada.flow.items import Draw, Item
 from levada.flow.nodes import Node
-from levada.flow.topology import ShardStage, Storage, Topology, ancestors, derive
+from levada.flow.topology import Topology, ancestors, derive
 from levada.schedule.events import (
     Begin,
     Closed,
@@ -27,6 +28,7 @@ from levada.schedule.events import (
     Firing,
     Forget,
     HubInstruction,
+    ItemsLost,
     Notify,
     Output,
     Publish,
@@ -36,11 +38,12 @@ from levada.schedule.events import (
     TableLost,
     Ticket,
 )
+from levada.schedule.losses import Trail, empty_table, versions_in_flight, withdraw
 from levada.schedule.queues import QueueMachine
-from levada.schedule.registers import RegisterMachine, versions_to_keep
+from levada.schedule.registers import RegisterMachine, num_readable, versions_to_keep, versions_to_spare
 from levada.schedule.replays import ReplayMachine
 from levada.schedule.shards import draws_of, headers, headers_of, readers, stores
-from levada.schedule.sources import SourceMachine, issue_all, with_turns
+from levada.schedule.sources import SourceMachine, issue_all, source_machine, with_turns
 from levada.schedule.stages import StageMachine
 from levada.schedule.tickets import TicketBook
 
@@ -51,10 +54,13 @@ if TYPE_CHECKING:
 class Hub:
     """State shared by all shards."""
 
-    def __init__(self, flow: Flow, topology: Topology | None = None) -> None:
-        """`flow` must have passed its check. `topology`: derived from it; None: derive it here."""
+    def __init__(self, flow: Flow, topology: Topology | None = None, *, items_can_be_lost: bool = False) -> None:
+        """`flow` must have passed its check. `topology`: derived from it; None: derive it here. `items_can_be_lost`: whether
+        `ItemsLost` may come, for which more is remembered.
+        """
         topology = topology or derive(flow)
         self.flow = flow
+        self.items_can_be_lost = items_can_be_lost
         self._readers = readers(flow.nodes)
         self._stores = stores(flow.edges)
         channels = with_turns(topology.channels, flow)
@@ -64,13 +70,16 @@ class Hub:
             self._into.setdefault(queue.channel.consumer, []).append(queue)
         keep = versions_to_keep(flow, topology)
         self.replays: dict[str, ReplayMachine] = {
-            each.replay.name: ReplayMachine(each, keep=_kept(flow, each, keep)) for each in topology.storages
+            each.replay.name: ReplayMachine(each, keep=num_readable(flow, each, keep)) for each in topology.storages
         }
-        self.sources: dict[str, SourceMachine] = {stage.source: self._source(stage) for stage in topology.shard_stages}
+        self.sources: dict[str, SourceMachine] = {
+            stage.source: source_machine(flow, stage, self.channels) for stage in topology.shard_stages
+        }
         self.stages: list[StageMachine] = [
             StageMachine([flow.nodes[name] for name in stage.nodes]) for stage in topology.consumer_stages
         ]
-        self._stage_of = {name: stage for stage in self.stages for name in stage.machines}
+        self.stage_of: dict[str, StageMachine] = {name: stage for stage in self.stages for name in stage.machines}
+        self.trails: dict[StageMachine, Trail] = {stage: Trail(stage) for stage in self.stages if items_can_be_lost}
         self._feeds = {
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self.stages
@@ -79,7 +88,8 @@ class Hub:
             stage: [(m, self.replays[m.node.replay]) for m in stage.machines.values() if m.node.replay is not None]
             for stage in self.stages
         }
-        self.registers: dict[str, RegisterMachine] = {name: RegisterMachine(name, keep=n) for name, n in keep.items()}
+        spare = versions_to_spare(flow, topology) if items_can_be_lost else Counter[str]()
+        self.registers: dict[str, RegisterMachine] = {n: RegisterMachine(n, keep=keep[n], spare=spare[n]) for n in keep}
         self._spared: dict[str, set[int]] = {name: set() for name in flow.registers}
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates."""
@@ -99,28 +109,22 @@ class Hub:
             case ShardsLost(shards):
                 for source, shard in shards:
                     self.sources[source].lost(shard)
+            case ItemsLost():
+                instructions += withdraw(self, event)
             case TableLost():
-                instructions.append(self._table_lost(event))
+                instructions.append(empty_table(self, event))
             case Begin():
                 pass
         return self._go_on(instructions)
 
-    def _table_lost(self, event: TableLost) -> Notify:
-        machine = self.replays[event.replay]
-        for firing in event.undone:
-            stage = self._stage_of[firing.node]
-            stage.busy = None
-            stage.machines[firing.node].num_firings -= 1
-            assert firing.draw is not None
-            machine.withdraw(firing.draw)
-        return Notify(machine.emptied(event.table))
-
     def _finished(self, event: Finished) -> list[HubInstruction]:
         firing = event.firing
-        node, stage = self.flow.nodes[firing.node], self._stage_of[firing.node]
+        node, stage = self.flow.nodes[firing.node], self.stage_of[firing.node]
         stage.busy = None
         instructions: list[HubInstruction] = []
-        if node.kind == "learn":
+        if is_used := node.kind == "learn":
+            if self.trails:
+                self.trails[stage].used(firing.inputs)
             unlearned = headers(self.unlearned(stage))
             for queue in self.queues.values():
                 if node.name in queue.channel.learners:
@@ -136,14 +140,15 @@ class Hub:
             draws = (msgspec.structs.replace(firing.draw, entries=event.outputs[0].entries),)
         elif not event.outputs:
             instructions += self._release(draws)
-        for output in event.outputs:
-            item = Item(output.value, headers_of(firing), draws)
+        made = [Item(output.value, headers_of(firing), draws) for output in event.outputs]
+        for item, output in zip(made, event.outputs, strict=True):
             for replay in self._stores.get((node.name, output.port), ()):
                 instructions.append(self.replays[replay].insert_at_once(item))
-            found = self._readers.get((node.name, output.port))
-            if found:
-                for consumer, index in found:
-                    stage.put(consumer.name, index, item)
+                is_used = True
+            for consumer, index in self._readers.get((node.name, output.port), ()):
+                stage.put(consumer.name, index, item)
+        if self.trails:
+            self.trails[stage].finished(firing, made, is_used=is_used)
         return instructions
 
     # ---- inspection
@@ -169,7 +174,7 @@ class Hub:
 
     def peek(self, node: str) -> list[Item]:
         """Return the items waiting for a node behind a queue, including those in its queues."""
-        stage = self._stage_of.get(node)
+        stage = self.stage_of.get(node)
         return (stage.held(node) if stage else []) + [item for q in self._into.get(node, ()) for item in q.waiting()]
 
     def waiting(self) -> list[str]:
@@ -211,7 +216,7 @@ class Hub:
         for edge in self.flow.edges:
             if edge.kind == "publish" and edge.source.node == node.name and version % edge.every == 0:
                 yield Publish(edge.target, version, weights)
-                yield from (Forget(edge.target, old) for old in self._forgotten(edge.target, version))
+                yield from self._forget(edge.target, self.registers[edge.target].publish(version))
                 yield Notify(Published(edge.target, version))
         for queue in self.queues.values():
             every = queue.channel.publish_every
@@ -221,13 +226,17 @@ class Hub:
             if replay.policy == policy and version % replay.storage.publish_every == 0:
                 replay.published(version)
 
-    def _forgotten(self, register: str, version: int) -> Iterator[int]:
-        """Yield the versions that are no longer needed once a new one is published: neither for reading, nor for making again
-        what a replay has not inserted yet when the run is saved.
-        """
-        old = self._spared[register] | set(self.registers[register].publish(version))
-        self._spared[register] = old & self.versions_named(register)
-        yield from sorted(old - self._spared[register])
+    def publish_again(self, register: str, version: int) -> Iterator[Forget]:
+        """Record that a version is readable again."""
+        self._spared[register].discard(version)
+        yield from self._forget(register, self.registers[register].publish_again(version))
+
+    def _forget(self, register: str, old: Iterable[int]) -> Iterator[Forget]:
+        """Forget versions that nothing needs: to read, or to make again what may be lost, or what a saved run has in flight."""
+        left = self._spared[register].union(old)
+        named = self.versions_named(register) | versions_in_flight(self, register) if left else left
+        self._spared[register] = left & named
+        yield from (Forget(register, version) for version in sorted(left - named))
 
     def _learned(self, node: Node, firing: Firing, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
         """Release the draws that were learned from, and send new priorities to the replays that take them."""
@@ -258,7 +267,7 @@ class Hub:
 
     def _report(self, node: Node, firing: Firing) -> Notify:
         origin = node.inputs[0].node
-        stage = self._stage_of.get(origin)
+        stage = self.stage_of.get(origin)
         number = stage.machines[origin].num_firings if stage else firing.number
         return Notify(Reported(Report(origin, number, dict(self.versions), dict(firing.inputs[0].value))))
 
@@ -313,17 +322,8 @@ class Hub:
                     queue.discard_stale(version)
                 if queue.num_waiting < queue.channel.at_once - len(machine.buffers[queue.channel.input_index]):
                     continue
-                while queue.ready and stage.wants(name, queue.channel.input_index):
-                    stage.put(name, queue.channel.input_index, queue.take(version))
-
-    def _source(self, stage: ShardStage) -> SourceMachine:
-        channels: list[TicketBook] = []
-        channels += [queue for queue in self.queues.values() if stage.source in queue.channel.sources]
-        channels += [replay for replay in self.replays.values() if stage.source in replay.storage.sources]
-        read = [(register, self.flow.registers[register].policy) for _, register in self.flow.nodes[stage.source].reads]
-        return SourceMachine(stage, channels, read)
-
-
-def _kept(flow: Flow, storage: Storage, keep: Mapping[str, int]) -> int:
-    """Number of versions that a replay's sources can read at a time."""
-    return min((keep[name] for name, r in flow.registers.items() if r.policy == storage.policy), default=1)
+                while (place := queue.next()) is not None and stage.wants(name, queue.channel.input_index):
+                    item = queue.take(version)
+                    stage.put(name, queue.channel.input_index, item)
+                    if stage in self.trails:
+                        self.trails[stage].took(queue, place, item)

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush
 from math import inf
 
 from levada.flow.channels import Queue
-from levada.flow.events import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger
+from levada.flow.events import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger, Requeued
 from levada.flow.items import Header, Item
 from levada.flow.nodes import Input
 from levada.flow.topology import Channel
@@ -52,12 +53,19 @@ class QueueMachine(TicketBook):
         self._debt = dict.fromkeys(channel.sources, 0.0)
         self._returned = 0  # tickets that came back
         self._unpublished = 0  # tickets of consumed items; they come back with the next version
+        # with a window, the waiting items, each with its place in their order, because a search through all of them would cost
+        # too much where a straggler holds up thousands: heaps of those beyond the window by number, of the others by place
+        self._num_placed = 0
+        self._beyond: list[tuple[int, int, deque[Item]]] = []
+        self._within: list[tuple[int, int, deque[Item]]] = []
+        self.tickets_per_shard: int | None = channel.queue.tickets_per_shard
+        self._unpublished_numbers: set[int] = set()  # of these tickets, where they are limited per shard
         self.num_waiting: int = 0
         """Number of items that are finished but not consumed."""
         self._consumed = 0
         self._lag_max = self._lag_sum = self._lag_count = 0  # of the items that were learned from
         self._measured: list[tuple[Header, int]] = []  # lag of items consumed but not yet learned from
-        self.events: list[Consumed | Dropped] = []
+        self.events: list[Consumed | Dropped | Requeued] = []
         """Events since the caller last emptied the list."""
 
     # ---- items
@@ -65,6 +73,7 @@ class QueueMachine(TicketBook):
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
         """Take the items made with a ticket: usually one, none if it was filtered, several from a flat_map."""
         del self._making[number]
+        items = self._unused(number, items)
         if not items:
             self._dropped["filtered"] += 1
             if header is not None:
@@ -75,8 +84,8 @@ class QueueMachine(TicketBook):
         self._produced += len(items) - 1
         self._waiting[number] = deque(items)
         self.num_waiting += len(items)
-        while self._drops_when_full and self.num_waiting > self.tickets:
-            self._drop(next(iter(self._waiting)), "full")
+        self._place(number)
+        self.discard_excess()
 
     @property
     def ready(self) -> bool:
@@ -87,20 +96,62 @@ class QueueMachine(TicketBook):
         """Take the next item, consumed by an update that starts from `version` of the channel's policy."""
         number = self._eligible()
         assert number is not None, f"{self.channel.name} is not ready"
-        items = self._waiting[number]
-        item = items.popleft()
+        item = self._pop(number)
         self.num_waiting -= 1
         self._consumed += 1
-        if not items:
-            del self._waiting[number]
-            self._settle(number)
+        if number not in self._waiting:
             if self._blocks:
                 self._unpublished += 1
+                if self.tickets_per_shard is not None:
+                    self._unpublished_numbers.add(number)
             else:
                 self._returned += 1
         for header in item.headers:
             self._measure(header, version)
         return item
+
+    def next(self) -> tuple[int, int] | None:
+        """Return the ticket of the item that `take` takes, and how many items of that ticket precede it."""
+        number = self._eligible()
+        return None if number is None else (number, self._num_used.get(number, 0))
+
+    def put_back(self, number: int, num_before: int, item: Item) -> None:
+        """Take back an item, before those that wait. `number`, `num_before`: what `next` returned before it was taken.
+
+        If others of the same ticket were lost before, the ticket is being repeated, and the item is repeated with it.
+        """
+        self._consumed -= 1
+        if number in self.used_before:
+            self.used_before[number] = num_before
+            self._lost += 1
+        else:
+            if number in self._waiting:
+                self._waiting[number].appendleft(item)
+            else:
+                self._waiting = {number: deque([item]), **self._waiting}
+                self._unsettle(number)
+                if self._blocks:
+                    self._unpublished -= 1
+                else:
+                    self._returned -= 1
+                self._unpublished_numbers.discard(number)
+                self._place_all()
+            self._num_used[number] = num_before
+            self.num_waiting += 1
+        for header in item.headers:
+            self._forget_lag(header)
+            self.events.append(Requeued(self.channel.name, header))
+
+    def discard_excess(self) -> None:
+        """Drop the oldest items that are more than the queue may hold, if it drops any."""
+        while self._drops_when_full and self.num_waiting > self.tickets:
+            self._drop(next(iter(self._waiting)), "full")
+
+    def lose(self, shards: Collection[tuple[str, int]]) -> list[tuple[int, Header]]:
+        """Handle the loss of the waiting items of these shards; see `TicketBook`."""
+        lost = super().lose(shards)
+        self.num_waiting = sum(map(len, self._waiting.values()))
+        return lost
 
     def learned(self, held: Collection[Header] = ()) -> None:
         """Count the lags of the items that an update has learned from: all that were taken, except those in `held`."""
@@ -125,6 +176,11 @@ class QueueMachine(TicketBook):
         """Record that the version made from the taken items is published: their tickets come back."""
         self._returned += self._unpublished
         self._unpublished = 0
+        self._unpublished_numbers.clear()
+
+    def is_outstanding(self, number: int) -> bool:
+        """Whether a ticket has not come back. Known only where `tickets_per_shard` is set."""
+        return super().is_outstanding(number) or number in self._unpublished_numbers
 
     # ---- saving
 
@@ -187,21 +243,37 @@ class QueueMachine(TicketBook):
             self._debt = self._owed()
             self._debt[source] -= 1.0
 
+    def _place(self, number: int) -> None:
+        """Note the place of the waiting items of a ticket: behind all others."""
+        if 1 < self._window < inf:
+            self._num_placed += 1
+            heappush(self._beyond, (number, self._num_placed, self._waiting[number]))
+
+    def _place_all(self) -> None:
+        """Note the places of all waiting items anew: the order has changed, or the window."""
+        self._beyond, self._within = [], []
+        for number in self._waiting:
+            self._place(number)
+
     def _eligible(self) -> int | None:
-        limit = self._oldest + self._window
         if self._window == 1:
             return self._oldest if self._oldest in self._waiting else None
-        return next((number for number in self._waiting if number < limit), None)
+        if self._window == inf:
+            return next(iter(self._waiting), None)
+        limit = self._oldest + self._window
+        while self._beyond and self._beyond[0][0] < limit:
+            number, place, items = heappop(self._beyond)
+            heappush(self._within, (place, number, items))
+        while self._within and self._waiting.get(self._within[0][1]) is not self._within[0][2]:
+            heappop(self._within)  # its items have been taken
+        return self._within[0][1] if self._within else None
 
     def _drop(self, number: int, reason: str) -> None:
-        items = self._waiting[number]
-        item = items.popleft()
+        item = self._pop(number)
         self.num_waiting -= 1
         self._dropped[reason] += 1
         self.events += [Dropped(self.channel.name, header, reason) for header in item.headers]
-        if not items:
-            del self._waiting[number]
-            self._settle(number)
+        if number not in self._waiting:
             self._returned += 1
 
     def _measure(self, header: Header, version: int | None) -> None:
@@ -212,6 +284,12 @@ class QueueMachine(TicketBook):
             lag[self.channel.policy] = measured
             self._measured.append((header, measured))
         self.events.append(Consumed(self.channel.name, header, lag))
+
+    def _forget_lag(self, header: Header) -> None:
+        for index in range(len(self._measured) - 1, -1, -1):
+            if self._measured[index][0] is header:
+                del self._measured[index]
+                return
 
     def _is_measured(self, header: Header) -> bool:
         return self.channel.policy is not None and self.channel.policy in header.versions

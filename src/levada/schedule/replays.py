@@ -23,7 +23,8 @@ ticket a - B was settled, where B is the number of tickets in existence. It is i
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 
 from levada.flow.channels import Replay
 from levada.flow.events import Dropped, Emptied, Ledger, ReplayStatistics, Stored
@@ -32,7 +33,7 @@ from levada.flow.topology import Storage
 from levada.schedule.events import Insert
 from levada.schedule.limiter import ReplayLimiter
 from levada.schedule.snapshot import ReplayAccount, Uncounted
-from levada.schedule.tickets import TicketBook
+from levada.schedule.tickets import Grant, TicketBook
 
 
 class ReplayMachine(TicketBook):
@@ -59,6 +60,7 @@ class ReplayMachine(TicketBook):
         # for each ticket that is back: number of draws at that time
         self._room: deque[int] = deque([0] * storage.tickets)
         self._draws_of: dict[int, int] = {}  # the same for each outstanding ticket
+        self._unread: list[int] = []  # a heap of the tickets being worked on, and of some that are done
         self._filtered: dict[int, Header | None] = {}  # those of `_waiting` that yielded nothing
         self._published = 0
         self._num_inserts = 0
@@ -80,9 +82,17 @@ class ReplayMachine(TicketBook):
 
     # ---- tickets
 
+    def issue(self, source: str) -> Grant:
+        """Issue a ticket."""
+        grant = super().issue(source)
+        if self.policy is not None:
+            heappush(self._unread, grant.number)
+        return grant
+
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
         """Take the items made with a ticket. An empty result also waits for its turn, when its ticket comes back."""
         del self._making[number]
+        items = self._unused(number, items)
         self._produced += max(0, len(items) - 1)
         self._waiting[number] = deque(items)
         if not items:
@@ -97,14 +107,12 @@ class ReplayMachine(TicketBook):
     def inserts(self) -> Iterator[Insert]:
         """Insert what may be inserted now."""
         while (number := self._next_to_insert()) is not None:
-            items = self._waiting[number]
-            item = items.popleft() if items else None
-            if not items:
+            if number in self._filtered:
                 del self._waiting[number]
                 self._settle(number)
-            if item is None:
                 self._drop(self._filtered.pop(number))
             else:
+                item = self._pop(number)
                 is_filling = not self._limiter.is_full
                 self._limiter.insert(_num_entries(item))
                 yield self._insert(item, is_filling)
@@ -146,6 +154,13 @@ class ReplayMachine(TicketBook):
             self.counted.append(self._uncounted.popleft()[1])
 
     # ---- losing
+
+    def lose(self, shards: Collection[tuple[str, int]]) -> list[tuple[int, Header]]:
+        """Handle the loss of the waiting items of these shards; see `TicketBook`."""
+        lost = super().lose(shards)
+        for number, _ in lost:
+            self._filtered.pop(number, None)
+        return lost
 
     def emptied(self, table: int) -> Emptied:
         """Handle the loss of a table. If too few entries remain, they must be replaced before the next draw."""
@@ -268,6 +283,9 @@ class ReplayMachine(TicketBook):
     def _num_in_flight(self) -> int:
         return len(self._making) + sum(map(len, self._waiting.values())) + len(self._filtered)
 
+    def _header_of_nothing(self, number: int) -> Header | None:
+        return self._filtered[number]
+
     def _insert(self, item: Item, is_filling: bool) -> Insert:
         for header in item.headers:
             stored = Stored(self.name, header)
@@ -312,8 +330,10 @@ class ReplayMachine(TicketBook):
         """Whether the versions that tickets name and may still read are kept after learning from this many draws."""
         if self.policy is None:
             return True
-        unread = [self._draws_of[number] for number in self._making] + list(self._room)[:1]
-        oldest = min(unread, default=num_draws)
+        while self._unread and self._unread[0] not in self._making:
+            heappop(self._unread)
+        # tickets are issued in the order of their draws
+        oldest = self._draws_of[self._unread[0]] if self._unread else next(iter(self._room), num_draws)
         every = self.storage.publish_every
         return num_draws // every - oldest // every < self._keep
 

@@ -87,8 +87,10 @@ def names_all_versions(hub: Hub) -> bool:
 
 
 def num_ahead(hub: Hub, source: str) -> int:
-    """Number of tickets that a shard of a source may have finished or started and that a restored run makes again."""
-    if not can_be_exact(hub):
+    """Number of tickets that a shard of a source may have finished or started and that are made again with the same result, in a
+    restored run or after a loss.
+    """
+    if not (can_be_exact(hub) or (hub.items_can_be_lost and names_all_versions(hub))):
         return 0
     machine = hub.sources[source]
     return max(-(-channel.tickets // machine.stage.shards) for channel in machine.channels)

@@ -5,12 +5,13 @@ Every channel that receives the source's items issues a ticket; together they go
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from levada.flow.errors import LevadaInternalError
+from levada.flow.items import Header
 from levada.flow.topology import Channel, ShardStage
 from levada.schedule.events import Closed, Issue, Ticket
 from levada.schedule.tickets import TicketBook
@@ -25,7 +26,13 @@ class _Held:
 
     ticket: Ticket
     numbers: Mapping[str, int]
-    """Channel -> number of the ticket there, which differs from the ticket's own if several sources share a queue."""
+    """Channel -> number of the ticket there, which differs from the ticket's own if several sources share a queue. Without the
+    channels that have used what was made with it before the rest was lost."""
+
+    @property
+    def number(self) -> int:
+        """Number of the ticket, counted per source."""
+        return self.ticket.number
 
 
 AT_HAND = 2
@@ -50,8 +57,16 @@ class SourceMachine:
         """Number of shards without a ticket."""
         self.issued: int = 0
         """Number of tickets issued, not counting those issued again."""
-        self._lost: list[tuple[int, int]] = []  # each with the shard that lost it and gets it again
+        self._limits = [channel for channel in channels if channel.tickets_per_shard is not None]
+        self._numbers: list[dict[str, list[int]]] = [{c.name: [] for c in self._limits} for _ in range(stage.shards)]
+        self._lost: list[_Held] = []  # in the order of their numbers; they are issued again before new ones
+        self._named = {channel.policy for channel in channels if channel.names_versions}
         self._issued_last = [-1] * stage.shards
+        self._free: list[list[tuple[int, int]]] = [[] for _ in range(AT_HAND)]
+        """For each number of tickets below `AT_HAND`: last ticket and number of the shards that hold so many, sorted. A search
+        through all shards for each ticket would make a run of n shards cost n squared. Unused in admission order."""
+        if not self.round_robin:
+            self._free[0] = [(-1, shard) for shard in range(stage.shards)]
 
     @property
     def issued_per_shard(self) -> float:
@@ -67,31 +82,50 @@ class SourceMachine:
 
     def issue(self) -> Issue | None:
         """Issue a ticket, if one may be issued now."""
+        again = bool(self._lost)
+        held = self._issue_again() if again else self._issue_new()
+        if held is None:
+            return None
+        shard = held.ticket.shard
+        self._leave(shard)
+        self._issued_last[shard] = held.number
+        self.num_idle -= not self.tickets[shard]
+        insort(self.tickets[shard], held, key=_number)
+        self._enter(shard)
+        return Issue(held.ticket, again)
+
+    def _issue_again(self) -> _Held:
+        held = self._lost.pop(0)
+        for machine in self.channels:
+            if machine.name in held.numbers:
+                number = machine.issue(self.stage.source).number
+                assert number == held.numbers[machine.name], f"{machine.name}: lost {held.numbers}, issued {number}"
+        return held
+
+    def _issue_new(self) -> _Held | None:
         shard = self._shard() if self.blocked_by() is None else None
         if shard is None:
             return None
         grants = {c: c.issue(self.stage.source) for c in self.channels}
-        again = bool(self._lost)
-        number = self._lost.pop(0)[0] if again else self.issued
-        self.issued += not again
-        self._issued_last[shard] = number
         versions: dict[str, int] = {}
         for machine, grant in grants.items():
             policy = machine.policy
             if policy is not None and grant.version is not None:
                 versions[policy] = max(grant.version, versions.get(policy, 0))
         named = {register: versions[policy] for register, policy in self._registers if policy in versions}
-        ticket = Ticket(self.stage.source, shard, number, named)
-        held = _Held(ticket, {machine.name: grant.number for machine, grant in grants.items()})
-        self.num_idle -= not self.tickets[shard]
-        self.tickets[shard].insert(0 if again else len(self.tickets[shard]), held)
-        return Issue(ticket, again)
+        ticket = Ticket(self.stage.source, shard, self.issued, named)
+        self.issued += 1
+        for machine in self._limits:
+            self._numbers[shard][machine.name].append(grants[machine].number)
+        return _Held(ticket, {machine.name: grant.number for machine, grant in grants.items()})
 
     def left(self) -> set[int]:
         """Return the tickets that are outstanding or lost."""
-        return {held.ticket.number for tickets in self.tickets for held in tickets} | {
-            number for number, _ in self._lost
-        }
+        return {ticket.number for ticket in self.outstanding()}
+
+    def outstanding(self) -> Iterator[Ticket]:
+        """Yield the tickets that shards hold or have lost."""
+        return (held.ticket for tickets in (*self.tickets, self._lost) for held in tickets)
 
     def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
         """Whether exactly the tickets before `number` were used for that many updates."""
@@ -100,34 +134,92 @@ class SourceMachine:
 
     def closed(self, closed: Closed) -> None:
         """Hand the result of a ticket to its channels."""
-        held = self._take_back(closed.ticket.shard)
+        held = self._first(closed.ticket.shard)
+        self._take_back(held)
         assert held.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {held.ticket}"
         for machine in self.channels:
-            machine.finished(held.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
+            if machine.name in held.numbers:
+                machine.finished(held.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
 
     def lost(self, shard: int) -> None:
         """Mark the ticket that a shard was working on to be issued again."""
-        held = self._take_back(shard)
-        for machine in self.channels:
-            machine.lost(held.numbers[machine.name])
-        insort(self._lost, (held.ticket.number, shard))
+        self._lose(self._first(shard))
 
-    def _take_back(self, shard: int) -> _Held:
+    def lost_finished(self, header: Header, numbers: Mapping[str, int]) -> Ticket:
+        """Mark a ticket whose items were lost to be issued again, with the versions that it named.
+
+        Args:
+            header: a header of the items.
+            numbers: number of the ticket in each channel that lost its items; the others do not get them again.
+        """
+        named = {register: header.versions[policy] for register, policy in self._registers if policy in self._named}
+        ticket = Ticket(header.source, header.shard, header.ticket, named)
+        for held in [held for held in self.tickets[header.shard] if held.number == ticket.number]:
+            self._lose(held)  # it is being repeated for other channels
+        numbers = dict(numbers)
+        for held in [held for held in self._lost if held.number == ticket.number]:
+            self._lost.remove(held)
+            numbers |= held.numbers
+        insort(self._lost, _Held(ticket, numbers), key=_number)
+        return ticket
+
+    def _lose(self, held: _Held) -> None:
+        self._take_back(held)
+        for machine in self.channels:
+            if machine.name in held.numbers:
+                machine.lost(held.numbers[machine.name])
+        insort(self._lost, held, key=_number)
+
+    def _first(self, shard: int) -> _Held:
         if not self.tickets[shard]:
             msg = f"shard {shard} of {self.stage.source!r} has lost or closed a ticket that it does not hold"
             raise LevadaInternalError(msg)
-        held = self.tickets[shard].pop(0)
+        return self.tickets[shard][0]
+
+    def _take_back(self, held: _Held) -> None:
+        shard = held.ticket.shard
+        self._leave(shard)
+        self.tickets[shard].remove(held)
         self.num_idle += not self.tickets[shard]
-        return held
+        self._enter(shard)
+
+    def _leave(self, shard: int) -> None:
+        """Take a shard whose tickets change out of the order in which shards get tickets."""
+        num_held = len(self.tickets[shard])
+        if not self.round_robin and num_held < AT_HAND:
+            free = self._free[num_held]
+            del free[bisect_left(free, (self._issued_last[shard], shard))]
+
+    def _enter(self, shard: int) -> None:
+        """Put it back, at its place."""
+        num_held = len(self.tickets[shard])
+        if not self.round_robin and num_held < AT_HAND:
+            insort(self._free[num_held], (self._issued_last[shard], shard))
 
     def _shard(self) -> int | None:
-        if self._lost:
-            return self._lost[0][1]
         if self.round_robin:
             return self.issued % self.stage.shards
-        least = min(map(len, self.tickets))
-        waiting = (shard for shard, tickets in enumerate(self.tickets) if len(tickets) == least)
-        return min(waiting, key=self._issued_last.__getitem__) if least < AT_HAND else None
+        free = (shard for some in self._free for _, shard in some)
+        return next((shard for shard in free if not self._limits or self._is_below_limits(shard)), None)
+
+    def _is_below_limits(self, shard: int) -> bool:
+        """Whether a shard may have another ticket of every channel that limits them."""
+        for machine in self._limits:
+            numbers = self._numbers[shard][machine.name]
+            numbers[:] = [number for number in numbers if machine.is_outstanding(number)]
+            if len(numbers) >= (machine.tickets_per_shard or 1):
+                return False
+        return True
+
+
+def source_machine(flow: Flow, stage: ShardStage, channels: Iterable[TicketBook]) -> SourceMachine:
+    """Return the machine of a source; it gets its tickets from those of the channels that receive its items."""
+    read = [(register, flow.registers[register].policy) for _, register in flow.nodes[stage.source].reads]
+    return SourceMachine(stage, [channel for channel in channels if stage.source in channel.sources], read)
+
+
+def _number(held: _Held) -> int:
+    return held.number
 
 
 def issue_all(sources: Collection[SourceMachine]) -> Iterator[Issue]:

@@ -11,7 +11,7 @@ grow old or pile up between a queue and the update.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from levada.flow.items import Draw, Item
@@ -30,7 +30,8 @@ class NodeMachine:
     buffers: tuple[deque[Item], ...] = field(init=False)
     num_firings: int = 0
     _taken: list[int] = field(init=False)
-    _last: int = field(default=-1, init=False)
+    turn: tuple[int, int] = field(default=(-1, -1), init=False)
+    """Input that a union took from last, and the one before."""
 
     def __post_init__(self) -> None:
         self.need = self.node.size if self.node.kind == "batch" else 1
@@ -56,7 +57,7 @@ class NodeMachine:
 
     def order_of(self, index: int) -> int:
         """Rank of an input when several could supply an item: the one after the last is first, in turn."""
-        return (index - self._last - 1) % len(self.buffers)
+        return (index - self.turn[0] - 1) % len(self.buffers)
 
     def waiting(self) -> str:
         """Describe in words what the node waits for."""
@@ -72,9 +73,21 @@ class NodeMachine:
             index = self._turn()
             assert index is not None
             self._taken[index] += 1
-            self._last = index
+            self.turn = (index, self.turn[0])
             return (self.buffers[index].popleft(),)
         return tuple(buffer.popleft() for buffer in self.buffers for _ in range(self.need))
+
+    def put_back(self, inputs: Sequence[Item], turn: tuple[int, int]) -> None:
+        """Undo the last firing that is not undone yet. `turn`: that of a union after it."""
+        self.num_firings -= 1
+        if self.node.kind == "union":
+            index, before = turn
+            self._taken[index] -= 1
+            self.turn = (before, -1)
+            self.buffers[index].extendleft(inputs)
+            return
+        for index, buffer in enumerate(self.buffers):
+            buffer.extendleft(reversed(inputs[index * self.need : (index + 1) * self.need]))
 
     def _turn(self) -> int | None:
         """Return the input that a union takes from next, if it has an item."""
@@ -126,6 +139,13 @@ class StageMachine:
         machine.num_firings += 1
         self.busy = machine.node.name
         return Start(Firing(machine.node.name, self.shard, machine.num_firings, inputs, reads, ticket, draw))
+
+    def withdraw(self, firing: Firing) -> None:
+        """Undo the start of a firing: its items wait where they were."""
+        machine = self.machines[firing.node]
+        machine.put_back(firing.inputs, machine.turn)
+        self.num_held += len(firing.inputs)
+        self.busy = None
 
     def held(self, node: str) -> list[Item]:
         """Return the items that wait at a node."""

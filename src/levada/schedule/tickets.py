@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -36,10 +36,13 @@ class TicketBook(ABC):
     """Whether the items in progress of a saved run can be made again with the same result."""
     per_update: int | None = None
     """Number of items that one update consumes. None: cannot be determined."""
+    tickets_per_shard: int | None = None
+    """Largest number of a shard's tickets that have not come back. None: no limit."""
 
     def __init__(self, name: str, policy: str | None, sources: Sequence[str], num_tickets: int, order: str) -> None:
         self.name = name
         self.policy = policy
+        self.sources = sources
         self.tickets = num_tickets
         """Number of tickets in existence."""
         self.is_ordered: bool = order == "admission"
@@ -47,8 +50,11 @@ class TicketBook(ABC):
         self._lost_numbers: dict[str, list[int]] = {source: [] for source in sources}
         self._making: dict[int, str] = {}
         self._waiting: dict[int, deque[Item]] = {}  # in the order in which items were finished
+        self._num_used: dict[int, int] = {}  # items no longer waiting, of the tickets of which others wait
         self._oldest = 0  # smallest unsettled number
         self._settled: set[int] = set()  # settled numbers above it
+        self.used_before: dict[int, int] = {}
+        """For each ticket of lost items, number of its items that were used before: as many are left out when it is repeated."""
         self._produced = self._lost = 0
         self._dropped: Counter[str] = Counter()
 
@@ -71,11 +77,37 @@ class TicketBook(ABC):
         self._produced += 1
         return Grant(number, self._version_of(number))
 
+    def is_outstanding(self, number: int) -> bool:
+        """Whether a ticket has not come back. Known only where `tickets_per_shard` is set."""
+        lost = any(number in numbers for numbers in self._lost_numbers.values())
+        return lost or number in self._making or number in self._waiting
+
     def lost(self, number: int) -> None:
         """Handle the loss of a ticket's items: it can be issued again, to the same source."""
         source = self._making.pop(number)
         self._lost += 1
         heapq.heappush(self._lost_numbers[source], number)
+
+    def lose(self, shards: Collection[tuple[str, int]]) -> list[tuple[int, Header]]:
+        """Handle the loss of the waiting items of these shards, given by source and number: their tickets can be issued again.
+
+        A result without items is lost, too: the shard has to repeat it on its way to the next. Of a ticket with several items,
+        as many as were used before are left out when the others come again.
+
+        Returns:
+            The numbers of these tickets, each with a header of its items: the last, since a batch at a shard may have begun with
+            an earlier ticket.
+        """
+        lost = []
+        for number, items in self._waiting.items():
+            header = items[0].headers[-1] if items else self._header_of_nothing(number)
+            if header is not None and (header.source, header.shard) in shards:
+                lost.append((number, header))
+        for number, header in lost:
+            self._lost += max(1, len(self._waiting.pop(number)))
+            self.used_before[number] = self._num_used.pop(number, 0)
+            heapq.heappush(self._lost_numbers[header.source], number)
+        return lost
 
     @abstractmethod
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
@@ -100,6 +132,37 @@ class TicketBook(ABC):
     @abstractmethod
     def _version_of(self, number: int) -> int | None:
         """Return the version that a ticket names."""
+
+    def _header_of_nothing(self, number: int) -> Header | None:
+        """Return the header of a ticket that yielded no items and waits for its turn."""
+        return None
+
+    def _unused(self, number: int, items: Sequence[Item]) -> Sequence[Item]:
+        """Return the items made with a ticket, without as many as were used before the others were lost."""
+        num_used = self.used_before.pop(number, 0)
+        if len(items) > num_used > 0:
+            self._num_used[number] = num_used
+        return items[num_used:]
+
+    def _pop(self, number: int) -> Item:
+        """Take the next waiting item of a ticket, and settle the ticket with its last one."""
+        items = self._waiting[number]
+        item = items.popleft()
+        if items:
+            self._num_used[number] = self._num_used.get(number, 0) + 1
+        else:
+            del self._waiting[number]
+            self._num_used.pop(number, None)
+            self._settle(number)
+        return item
+
+    def _unsettle(self, number: int) -> None:
+        """Undo `_settle`."""
+        if number < self._oldest:
+            self._settled.update(range(number + 1, self._oldest))
+            self._oldest = number
+        else:
+            self._settled.remove(number)
 
     def _settle(self, number: int) -> None:
         """Record that a ticket's items are all consumed, dropped or inserted."""

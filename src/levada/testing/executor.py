@@ -10,18 +10,33 @@ its own and compares them with what the schedule promises and says.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from heapq import heappop, heappush
+from collections import defaultdict, deque
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
 from levada.flow import Flow
-from levada.schedule import Begin, Finished, Firing, Forget, Instruction, Output, Publish, Start
-from levada.testing.audit import Audit, Token
+from levada.schedule import (
+    Begin,
+    Finished,
+    Firing,
+    Forget,
+    Instruction,
+    ItemsLost,
+    Output,
+    Publish,
+    PublishAgain,
+    Start,
+)
+from levada.testing.audit import Audit, Token, stage_of
 from levada.testing.schedule import Event, Lost, Schedule
 
 STRAGGLER = 200.0
 """What a straggler takes; others take up to 10."""
+
+
+MOST_ITEM_LOSSES = 25
+"""Largest number of losses of finished items in a run; without an end, they could be too frequent for any update."""
 
 
 class Executor:
@@ -32,7 +47,14 @@ class Executor:
     """
 
     def __init__(
-        self, flow: Flow, seed: int, *, losses: float = 0.0, stragglers: float = 0.02, check_every: int = 1
+        self,
+        flow: Flow,
+        seed: int,
+        *,
+        losses: float = 0.0,
+        item_losses: float = 0.0,
+        stragglers: float = 0.02,
+        check_every: int = 1,
     ) -> None:
         """A flow that does not pass `flow.check()` is executed too: it gets stuck or breaks a promise.
 
@@ -40,6 +62,8 @@ class Executor:
             flow: its graph, channels and rates count, its work does not.
             seed: of all that is random.
             losses: probability that a firing of a shard is lost, as with a worker that is killed.
+            item_losses: probability, at each firing, that some shards also lose what they have finished; up to
+                `MOST_ITEM_LOSSES` times.
             stragglers: probability that a firing of a source takes 20 times as long as the longest of the others.
             check_every: number of firings between two comparisons with the ledgers and bounds; larger is faster.
 
@@ -54,10 +78,13 @@ class Executor:
         self.audit: Audit = Audit(flow, self.schedule)
         self.random: Random = Random(seed)
         self.losses: float = losses
+        self.item_losses: float = item_losses
         self.stragglers: float = stragglers
         self.check_every: int = check_every
         self.registers: dict[str, list[int]] = {name: [0] for name in flow.registers}
+        self._readable = {name: deque([0], self.schedule.hub.registers[name].keep) for name in flow.registers}
         self.num_ended: int = 0
+        self.num_item_losses: int = 0
         self._time = 0.0
         self._serial = 0
         self._pending: list[tuple[float, int, bool, Firing]] = []
@@ -101,12 +128,32 @@ class Executor:
             self._read[firing] = self._read_now(firing)
             return
         self.num_ended += 1
-        if firing.shard is not None and self.losses and self.random.random() < self.losses:
+        may_lose = self.num_item_losses < MOST_ITEM_LOSSES
+        if self.item_losses and may_lose and self.random.random() < self.item_losses:
+            self.num_item_losses += 1
+            self._push(self._time, False, firing)
+            self._lose_items()
+        elif firing.shard is not None and self.losses and self.random.random() < self.losses:
             self._handle(Lost(firing))
         else:
             self._handle(Finished(firing, self._work(firing), self._read.pop(firing, {})))
         if self.num_ended % self.check_every == 0:
             self.audit.check()
+
+    def _lose_items(self) -> None:
+        """Lose some shards with all that they have finished. A learner may be elsewhere, and go on with what it was given."""
+        keys = [
+            (name, shard) for name, source in self.schedule.hub.sources.items() for shard in range(source.stage.shards)
+        ]
+        lost = tuple(key for key in keys if self.random.random() < 2 / len(keys))
+        is_elsewhere = self.random.random() < 0.5
+        central = [firing for *_, firing in self._pending if firing.shard is None]
+        undone = [each for each in central if not (is_elsewhere and self.flow.nodes[each.node].kind == "learn")]
+        gone = {firing for *_, firing in self._pending if firing.shard is not None and stage_of(firing) in lost}
+        gone.update(undone)
+        self._pending = [entry for entry in self._pending if entry[-1] not in gone]
+        heapify(self._pending)
+        self._handle(ItemsLost(lost, tuple(undone)))
 
     def _handle(self, event: Event) -> None:
         self.audit.before(event)
@@ -124,6 +171,11 @@ class Executor:
             case Publish(register, version):
                 assert version == self.audit.versions[self.flow.registers[register].policy]
                 self.registers[register].append(version)
+                self._readable[register].append(version)
+            case PublishAgain(register, version):
+                assert version in self.registers[register], f"{version} of {register} was forgotten"
+                readable = self._readable[register]
+                self._readable[register] = deque([v for v in readable if v != version] + [version], readable.maxlen)
             case Forget(register, version):
                 self.registers[register].remove(version)
 
@@ -149,9 +201,9 @@ class Executor:
     def _read_now(self, firing: Firing) -> dict[str, int]:
         versions = {}
         for read in firing.reads:
-            there = self.registers[read.register]
+            there = self._readable[read.register]
             assert read.version is None or read.version in there, f"{firing} wants {read}, there is {there}"
-            versions[self.flow.registers[read.register].policy] = there[-1] if read.version is None else read.version
+            versions[self.flow.registers[read.register].policy] = max(there) if read.version is None else read.version
         return versions
 
     def _work(self, firing: Firing) -> tuple[Output, ...]:

@@ -24,10 +24,12 @@ from levada.schedule import (
     HubInstruction,
     Instruction,
     Issue,
+    ItemsLost,
     ShardMachine,
     ShardsLost,
     Start,
     TableLost,
+    Ticket,
 )
 from levada.schedule.shards import readers, stores
 
@@ -38,7 +40,7 @@ class Lost(Struct, frozen=True):
     firing: Firing
 
 
-Event = Begin | Finished | TableLost | Lost
+Event = Begin | Finished | TableLost | ItemsLost | Lost
 
 
 class Schedule:
@@ -47,18 +49,22 @@ class Schedule:
     def __init__(self, flow: Flow) -> None:
         """`flow` must have passed its check."""
         topology, found, stored = derive(flow), readers(flow.nodes), stores(flow.edges)
-        self.hub: Hub = Hub(flow, topology)
-        self._shards = {
-            (stage.source, shard): ShardMachine(flow.nodes, found, stored, stage, shard)
-            for stage in topology.shard_stages
-            for shard in range(stage.shards)
-        }
+        self.hub: Hub = Hub(flow, topology, items_can_be_lost=True)
+        stages = {stage.source: stage for stage in topology.shard_stages}
+
+        def new(source: str, shard: int) -> ShardMachine:
+            return ShardMachine(flow.nodes, found, stored, stages[source], shard)
+
+        self._new = new
+        self._shards = {(name, i): new(name, i) for name, stage in stages.items() for i in range(stage.shards)}
         self._running: dict[Firing, ShardMachine] = {}
 
     def handle(self, event: Event) -> list[Instruction]:
         """Record an event; return what is to be done next."""
         if isinstance(event, Begin | TableLost):
             return self._follow(self.hub.handle(event))
+        if isinstance(event, ItemsLost):
+            return self._replace(event)
         machine = self._running.pop(event.firing, None)
         if isinstance(event, Finished):
             return self._follow(self.hub.handle(event) if machine is None else machine.finished(event), machine)
@@ -69,6 +75,19 @@ class Schedule:
     def peek(self, node: str) -> list[Item]:
         """Return the items waiting for a node, including those in its queues."""
         return [item for machine in self._shards.values() for item in machine.held(node)] + self.hub.peek(node)
+
+    def _replace(self, event: ItemsLost) -> list[Instruction]:
+        """Replace shards that lost everything; the new ones get all their tickets."""
+        self._shards |= {key: self._new(*key) for key in event.shards}
+        living = set(self._shards.values())
+        self._running = {firing: machine for firing, machine in self._running.items() if machine in living}
+        instructions = self.hub.handle(event)
+        given = [each for each in instructions if isinstance(each, Issue) and _key(each.ticket) in event.shards]
+        left = self._follow([each for each in instructions if not any(each is one for one in given)])
+        for key in event.shards:
+            for ticket in self.hub.tickets(*key):
+                left += self._follow(self._shards[key].accept(ticket), self._shards[key])
+        return left
 
     def _follow(
         self, instructions: Sequence[HubInstruction | Closed], machine: ShardMachine | None = None
@@ -89,3 +108,7 @@ class Schedule:
             else:
                 left.append(instruction)
         return left
+
+
+def _key(ticket: Ticket) -> tuple[str, int]:
+    return ticket.source, ticket.shard

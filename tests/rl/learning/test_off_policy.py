@@ -202,7 +202,7 @@ def test_auto_stays_with_a_recording_that_is_quicker_than_what_can_be_compiled(m
 @pytest.mark.parametrize("compile_", [False, "auto"])
 def test_microbatches_give_the_gradient_of_the_whole_batch(compile_):
     hp = DQN(prioritized=True)
-    whole, parts = (learner(hp=hp, microbatch_size=size, compile=compile_) for size in (None, 2))
+    whole, parts = (learner(hp=hp, num_microbatches=num, compile=compile_) for num in (1, 4))
     importance = np.random.default_rng(5).random(24).astype(np.float32)
     for seed in range(3):
         a, b = (live.update(batch(24, seed, importance=importance)) for live in (whole, parts))
@@ -213,7 +213,5 @@ def test_microbatches_give_the_gradient_of_the_whole_batch(compile_):
 
 
 def test_what_does_not_divide_into_microbatches_is_refused():
-    with pytest.raises(
-        ValueError, match="a minibatch of 8 rows does not divide into microbatches of 3; 2 would be left"
-    ):
-        learner(microbatch_size=3).update(batch(8))
+    with pytest.raises(ValueError, match="a minibatch of 8 rows does not divide into 3 microbatches; 2 would be left"):
+        learner(num_microbatches=3).update(batch(8))

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from support.ray.hosts import Hosts, are_permitted
@@ -11,7 +12,7 @@ from support.ray.hosts import Hosts, are_permitted
 pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(not are_permitted(), reason="network namespaces are not permitted")
 
-PROGRAM = """
+BEGIN = """
 import os, sys
 os.environ["RAY_AUTH_MODE"] = "disabled"
 import ray
@@ -19,39 +20,113 @@ from levada.runners import Inline
 from levada.runners.ray import Ray
 from levada.run.storage.hashing import params_sha256
 from support.processes import samples
-from support.ray.hosts import Hosts
 
-def learned(on, kill=None):
+def tell(what):
+    print("@", what, flush=True)
+    sys.stdin.readline()
+
+address, ip = sys.argv[1:]
+ray.init(address=address, _node_ip_address=ip, log_to_driver=False, logging_level="ERROR")
+assert {node["NodeManagerAddress"] for node in ray.nodes()} > {ip}
+"""
+
+FAULTS = (
+    BEGIN
+    + """
+def learned(on, faults):
     with on.open(samples.small_ppo(1), seed=1) as run:
         for report in run:
-            if report.firing == 4 and kill is not None:
-                Hosts.kill(None, kill)
-            if report.firing == 10:
+            if report.firing in faults:
+                tell(faults[report.firing])
+            if report.firing == 16:
                 [channel] = run.statistics().channels.values()
                 assert channel.ledger.balanced, channel
                 return params_sha256(run.node_state("learn").weights())
 
-if __name__ == "__main__":
-    address, ip, *nodes = sys.argv[1:]
-    expected = learned(Inline())
-    ray.init(address=address, _node_ip_address=ip, log_to_driver=False, logging_level="ERROR")
-    assert {node["NodeManagerAddress"] for node in ray.nodes()} > {ip}
-    assert learned(Ray(workers=2)) == expected
-    assert learned(Ray(workers=2), kill=nodes[-1]) == expected
-    print("equal")
+expected = learned(Inline(), {})
+assert learned(Ray(workers=2, max_restarts=10), {4: "cut", 8: "kill", 12: "add"}) == expected
+tell("equal")
 """
+)
+
+FETCHES = (
+    BEGIN
+    + """
+from levada.algorithms.ppo import PPO
+from levada.rl.envs.task import Task
+from levada.rl.policies.size import WEIGHT_NBYTES
+
+hp = PPO(shards=4, num_envs=1, num_steps=4, minibatch_size=16, num_epochs=1, hidden_sizes=(1024, 1024), compile=False)
+with Ray(workers=4).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
+    reports = iter(run)
+    next(reports)
+    tell("begin")
+    for report in reports:
+        if report.firing == 11:
+            break
+    num_bytes = sum(array.nbytes for array in run.node_state("learn").weights().values())
+    assert run.transport.num_bytes_received == 0
+    tell(f"end {num_bytes}")
+"""
+)
 
 
-def test_two_hosts_give_the_bits_of_one_process_also_when_one_is_lost(tmp_path: Path) -> None:
+def execute(program: str, hosts: Hosts, folder: Path, obey) -> None:
+    """Run a program on the head, which waits for an answer after each line that it tells; `obey` gets their words."""
+    file = folder / "program.py"
+    file.write_text(program)
+    command = [sys.executable, str(file), hosts.address, "10.77.0.1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as running:
+        stop = Timer(170.0, running.kill)
+        stop.start()
+        try:
+            for line in running.stdout:
+                mark, *words = line.split() or [""]
+                if mark != "@":  # said by Ray
+                    continue
+                obey(words)
+                running.stdin.write("\n")
+                running.stdin.flush()
+            assert running.wait() == 0, running.stderr.read()
+        finally:
+            stop.cancel()
+            running.kill()
+
+
+def test_hosts_that_are_cut_off_lost_and_added_change_no_bit(tmp_path: Path) -> None:
     """The driver imports Ray, and with it torch, before levada: its instruction set must reach the hosts."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    said = []
     with Hosts(tmp_path).open(num_nodes=2) as hosts:
-        command = [sys.executable, str(program), hosts.address, "10.77.0.1", *hosts.names]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150.0, check=False, env=_environment())
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("equal")
+        first, second = hosts.names
+
+        def obey(words: list[str]) -> None:
+            said.append(words[0])
+            if words[0] == "cut":
+                hosts.connect(first, False)
+                Timer(4.0, hosts.connect, (first, True)).start()
+            elif words[0] == "kill":
+                hosts.kill(second)
+            elif words[0] == "add":
+                hosts.add()
+
+        execute(FAULTS, hosts, tmp_path, obey)
+    assert said == ["cut", "kill", "add", "equal"]
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+def test_weights_are_fetched_once_per_host_and_version(tmp_path: Path) -> None:
+    """Two workers on each host read them. The bytes are those that the network brings to a host in ten updates."""
+    counted = []
+    with Hosts(tmp_path).open(num_nodes=2) as hosts:
+
+        def obey(words: list[str]) -> None:
+            counted.append([hosts.num_bytes_into(name) for name in hosts.names])
+            if words[0] == "end":
+                counted.append(int(words[1]))
+
+        execute(FETCHES, hosts, tmp_path, obey)
+    before, after, num_bytes = counted
+    assert num_bytes > 4_000_000
+    for first, last in zip(before, after, strict=True):
+        assert 9 <= (last - first) / num_bytes <= 12.0

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 from support.processes import samples
+from support.ray.cluster import one_node
 
 from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
@@ -23,12 +25,8 @@ ray = pytest.importorskip("ray")
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """One node with room for four actors, which all runs of this module join."""
-    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
-    ray.init(
-        "local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR", runtime_env=paths
-    )
-    yield
-    ray.shutdown()
+    with one_node(num_cpus=4):
+        yield
 
 
 def small_dqn() -> Flow:
@@ -45,7 +43,16 @@ def small_dqn() -> Flow:
 
 
 def small_impala() -> Flow:
-    hp = IMPALA(shards=4, num_envs=2, num_steps=8, num_rollouts=2, max_lag=3, order="admission", compile=False)
+    hp = IMPALA(
+        shards=4,
+        num_envs=2,
+        num_steps=8,
+        num_rollouts=4,
+        microbatch_size=16,
+        max_lag=3,
+        order="admission",
+        compile=False,
+    )
     return hp.flow(Task("CartPole-v1"))
 
 
@@ -55,20 +62,57 @@ def learned(flow: Flow, on, num_updates: int = 6, state=None, kill_after: int | 
             if report.firing == kill_after:
                 os.kill(run.worker_pids[-1], signal.SIGKILL)
             if report.firing == num_updates:
+                if isinstance(on, Ray):
+                    assert run.transport.num_bytes_received == 0  # of rollouts
                 return params_sha256(run.node_state("learn").weights()), run.save(), run.statistics()
     raise AssertionError
 
 
 @pytest.mark.parametrize("kill_after", [None, 2])
-@pytest.mark.parametrize(
-    "flow",
-    [samples.small_ppo(0), samples.small_ppo(2), small_dqn(), small_impala()],
-    ids=["ppo", "ppo lag 2", "dqn", "impala"],
-)
-def test_as_inline_bit_for_bit(flow, kill_after):
+def test_on_policy_as_inline_bit_for_bit(kill_after):
+    """For other algorithms, see test_six_deployments.py."""
+    flow = samples.small_ppo(0)
     found, _, statistics = learned(flow, Ray(workers=2), kill_after=kill_after)
     assert found == learned(flow, Inline())[0]
     assert all(channel.ledger.balanced for channel in statistics.channels.values())
+
+
+def test_learners_of_a_cluster_share_an_update():
+    flow = small_impala()
+    with Ray(workers=2, learners=2, reduce="exact").open(flow, seed=1) as run:
+        for report in run:
+            if report.firing == 6:
+                found = params_sha256(run.node_state("learn").weights())
+                break
+            if report.firing in (2, 3):
+                os.kill(run.learner_place.pids[report.firing % 2], signal.SIGKILL)
+    assert found == learned(flow, Inline())[0]
+
+
+def test_a_table_whose_actor_is_killed_is_refilled():
+    with Ray(workers=2).open(small_dqn(), seed=1) as run:
+        for report in run:
+            if report.firing == 3:
+                os.kill(run.table_place.pids[0], signal.SIGKILL)
+            if report.firing == 6:
+                break
+        [replay] = run.statistics().replays.values()
+    assert replay.lost > 0
+    assert replay.ledger.balanced
+
+
+def test_labels_that_no_node_has():
+    with pytest.raises(
+        DeploymentError, match=r"no room for 1 learners with 1 CPU each on nodes with pool=gpus within 1 s"
+    ):
+        Ray(workers=1, place={"learn": {"pool": "gpus"}}, start_timeout_s=1.0).open(samples.small_ppo(0))
+
+
+def test_a_place_for_a_node_that_has_none():
+    with pytest.raises(
+        DeploymentError, match=r"place names 'gae', which .* \(edge rollout -> gae\); expected rollout or learn"
+    ):
+        Ray(place={"gae": {"num_cpus": 2}}).open(samples.small_ppo(0))
 
 
 def test_a_run_moves_between_deployments():
@@ -86,10 +130,10 @@ def test_a_lost_item_is_made_again(tmp_path):
             if report.firing == 10:
                 break
         [channel] = run.statistics().channels.values()
-        learner = run.node_state("learn")
+        batches = run.node_state("learn").batches
     assert channel.ledger.balanced
     assert channel.ledger.lost in (1, 2)  # one per shard of the actor that had a ticket
-    for update, batch in enumerate(learner.batches):
+    for update, batch in enumerate(batches):
         assert [row[0] for row in batch] == [0, 1, 2, 3]
         assert {row[2] for row in batch} == {update}
 
@@ -118,7 +162,7 @@ def test_more_workers_than_the_cluster_has_room_for():
         DeploymentError,
         match=r"no room for 4 workers with 3 CPU each within 1 s; it has 4 CPU, of which 4 CPU are free",
     ):
-        Ray(workers=4, resources={"num_cpus": 3}, start_timeout_s=1.0).open(samples.small_ppo(0))
+        Ray(workers=4, place={"rollout": {"num_cpus": 3}}, start_timeout_s=1.0).open(samples.small_ppo(0))
     assert time.monotonic() - began_s < 20.0
 
 
@@ -139,3 +183,21 @@ def test_an_actor_that_hangs_is_replaced(tmp_path):
         [channel] = run.statistics().channels.values()
     assert channel.ledger.balanced
     assert channel.ledger.lost in (1, 2)
+
+
+PROGRAM = """
+import signal
+from support.processes import samples
+from levada.runners.ray import Ray
+
+before = signal.getsignal(signal.SIGTERM)
+with Ray(workers=1).open(samples.small_ppo(0), seed=1) as run:
+    next(iter(run))
+    assert signal.getsignal(signal.SIGTERM) is before
+"""
+
+
+def test_a_cluster_that_is_started_for_a_run_leaves_signals_alone():
+    """A run that is ended by SIGTERM saves itself first; Ray would exit."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=120)

@@ -405,6 +405,16 @@ def uneven_shard_batches() -> Flow:
     return p.flow
 
 
+@miswired("LV325")
+def weights_for_consumed_shards_only() -> Flow:
+    flow, learner = Flow("flow"), Adder()
+    weights = flow.latest("weights", of=learner, routing="consumed")
+    rollouts = flow.source("rollout", Roll(), reads=weights, shards=5)
+    p = Parts(flow, learner, weights, rollouts)
+    p.finish(flow.batch("batch", rollouts.via(Queue(max_lag=1)), size=2))
+    return flow
+
+
 @miswired("LV401")
 def free_running_without_correction() -> Flow:
     p = begin()

@@ -37,14 +37,15 @@ class Hosts:
     def __init__(self, folder: Path) -> None:
         """`folder`: for logs."""
         self._folder = folder
-        self._sockets = ""
+        self._sockets = self._bridge = ""
+        self._closing = ExitStack()
         self.address = f"{NETWORK}.1:6399"
         self.names: list[str] = []
 
     @contextmanager
     def open(self, num_nodes: int) -> Iterator[Hosts]:
         """Make the network and start Ray on it."""
-        bridge = f"lv{os.getpid() % 10_000}"
+        bridge = self._bridge = f"lv{os.getpid() % 10_000}"
         with ExitStack() as closing:
             # a folder of its own, with a short name: Ray leaves the address of the cluster there, and makes sockets in it
             self._sockets = closing.enter_context(tempfile.TemporaryDirectory(prefix="lv", ignore_cleanup_errors=True))
@@ -62,9 +63,23 @@ class Hosts:
                 f"--node-ip-address={NETWORK}.1",
             )
             closing.callback(_end, head)
-            for number in range(num_nodes):
-                closing.enter_context(self._node(bridge, number))
+            closing.push(self._closing)
+            for _ in range(num_nodes):
+                self.add()
             yield self
+
+    def add(self) -> None:
+        """Start another node."""
+        self._closing.enter_context(self._node(self._bridge, len(self.names)))
+
+    def connect(self, name: str, is_up: bool) -> None:
+        """Cut a node off from the network, or connect it again."""
+        run("ip", "link", "set", f"{self._bridge}v{self.names.index(name)}", "up" if is_up else "down")
+
+    def num_bytes_into(self, name: str) -> int:
+        """Return the bytes that the network has brought to a node."""
+        counter = f"/sys/class/net/{self._bridge}v{self.names.index(name)}/statistics/tx_bytes"
+        return int(Path(counter).read_text())
 
     def kill(self, name: str) -> None:
         """Kill everything that runs on a node."""

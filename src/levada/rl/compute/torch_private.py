@@ -1,6 +1,6 @@
 """Private and deprecated functions of PyTorch, with a switch that turns them off. No other module uses any.
 
-Each makes updates faster, and each has a public substitute, which is used where PyTorch has the function no longer, and
+All but the last make updates faster. Each has a public substitute, which is used where PyTorch has the function no longer, and
 everywhere with ``LEVADA_TORCH_PRIVATE=off`` in the environment.
 
 | functions | use | substitute | results |
@@ -8,6 +8,7 @@ everywhere with ``LEVADA_TORCH_PRIVATE=off`` in the environment.
 | `torch._fused_adam_` | a step of Adam | `torch.optim.adam.adam` | equal bits |
 | oneDNN's `_linear_pointwise` | large matrix products | PyTorch's own products | equal up to rounding |
 | `TorchDispatchMode`, `torch.jit` | recorded updates | the update as ordinary Python | equal up to rounding |
+| `ProcessGroupGloo._Options` | the network of a group of replicas | that of the host's name | equal bits |
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import pkgutil
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +27,8 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 __all__ = [
-    "FUSED_ADAM", "LINEAR", "NAMES", "RECORDING", "VARIABLE", "DispatchMode", "fused_adam", "has", "onednn_products", "script",
-    "trace", "tree_leaves", "tree_map",
+    "FUSED_ADAM", "GLOO", "LINEAR", "NAMES", "RECORDING", "VARIABLE", "DispatchMode", "fused_adam", "gloo_group", "has",
+    "onednn_products", "script", "trace", "tree_leaves", "tree_map",
 ]  # fmt: skip
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ RECORDING = (
     "torch.utils._python_dispatch:TorchDispatchMode", "torch.utils._pytree:tree_map", "torch.utils._pytree:tree_leaves",
     "torch.jit:trace", "torch.jit:CompilationUnit",
 )  # fmt: skip
-NAMES = (FUSED_ADAM, LINEAR, *RECORDING)
+GLOO = "torch.distributed:ProcessGroupGloo._Options"
+NAMES = (FUSED_ADAM, LINEAR, *RECORDING, GLOO)
 """All of them, as ``module:name``."""
 
 
@@ -110,6 +113,18 @@ def trace(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Callable[..
         warnings.simplefilter("ignore", DeprecationWarning)
         traced: Callable[..., Any] = torch.jit.trace(function, args, check_trace=False)
     return traced
+
+
+def gloo_group(store: Any, rank: int, size: int, timeout: timedelta, address: str) -> Any:
+    """Return a group of processes that communicate through the network with this address of the machine."""
+    from torch.distributed import ProcessGroupGloo
+
+    if not has(GLOO):
+        return ProcessGroupGloo(store, rank, size, timeout)
+    options = _find(GLOO)()
+    options._timeout = timeout
+    options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+    return ProcessGroupGloo(store, rank, size, options)
 
 
 if TYPE_CHECKING:

@@ -83,6 +83,26 @@ def merge(a: Moments, b: Moments) -> Moments:
         return Moments(count, mean, squares / count)
 
 
+def unmerge(total: Moments, part: Moments) -> Moments:
+    """Compute the moments of what is in `total` and not in `part`, one of the sets that it was merged from; the inverse of
+    `merge`, up to rounding.
+
+    >>> one, other = Moments(2.0, np.array(1.0), np.array(4.0)), Moments(3.0, np.array(6.0), np.array(2.0))
+    >>> found = unmerge(merge(one, other), one)
+    >>> found.count, round(float(found.mean), 9), round(float(found.var), 9)
+    (3.0, 6.0, 2.0)
+    """
+    count = total.count - part.count
+    if count <= 0.0:
+        return Moments(0.0, np.zeros_like(total.mean), np.ones_like(total.var))
+    if part.count == 0.0:
+        return total
+    mean = part.mean + (total.mean - part.mean) * (total.count / count)
+    squares = total.var * total.count - part.var * part.count
+    squares = squares - np.square(mean - part.mean) * (part.count * count / total.count)
+    return Moments(count, mean, np.maximum(squares / count, 0.0))
+
+
 def normalized_leaves(space: Space[Any]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the float leaves of an observation space, by the keys of their moments.
 

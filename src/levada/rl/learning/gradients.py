@@ -25,9 +25,10 @@ from levada.rl.compute.threads import use_threads
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array
 from levada.rl.learning.columns import to_tensors
-from levada.rl.learning.learner import Learner, LiveLearner
+from levada.rl.learning.learner import Learner
 from levada.rl.learning.loss import POLICY
 from levada.rl.learning.step import GradientStep
+from levada.rl.learning.training import Training
 from levada.rl.policies.policy import Weights
 from levada.rl.replay.transitions import Transitions
 
@@ -123,12 +124,12 @@ class GradientLearner(Learner):
         """Make a gradient learner with the settings of `learner`, whose loss the shards differentiate."""
         return cls(**{field.name: getattr(learner, field.name) for field in fields(Learner)})
 
-    def open(self, seed: int) -> LiveGradientLearner:
+    def open(self, seed: int) -> LiveGradientLearner:  # type: ignore[override]  # it has no replicas
         """Start the learner with freshly initialized weights."""
         return LiveGradientLearner(self, seed)
 
 
-class LiveGradientLearner(LiveLearner):
+class LiveGradientLearner(Training):
     """A running learner that applies gradients."""
 
     def update(self, batch: Sequence[Any]) -> Update[Weights]:

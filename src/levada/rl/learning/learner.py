@@ -2,7 +2,8 @@
 
 One firing is one update, which advances the version by one: passes over the batch in minibatches, each of which is one functional
 gradient step (see `levada.rl.learning.step`). All networks are stored in one flat vector, so a step is one recorded gradient, one
-pass of the optimizer, and one update of the target networks.
+pass of the optimizer, and one update of the target networks. The gradient of a minibatch may be computed in several microbatches,
+and by several replicas of the learner (see `levada.flow.replicas`).
 
 Off-policy, with a target network, in the order of the samples, which are minibatches already:
 
@@ -19,32 +20,34 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from levada.flow import LevadaError, Update
-from levada.flow.state import PrefixView, rng_array, set_rng
-from levada.rl.compute.device import Sender, find_device
+from levada.flow import Replica, Update
+from levada.rl.compute.device import Sender
 from levada.rl.compute.matmul import has_faster_products
 from levada.rl.compute.seeding import seeded
 from levada.rl.compute.threads import use_threads
-from levada.rl.data.normalize import Moments, StatisticsError, merge_all
+from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array
+from levada.rl.learning.batches import Alone, Cut, Microbatches, MinibatchError, Share
 from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.loss import POLICY, HasBatchStats, Loss
-from levada.rl.learning.optimizers import Adam, Optimizer, OptimizerState, Part, copied, packed, unpacked
-from levada.rl.learning.starting import check_fits, weights_in
-from levada.rl.learning.step import GradientOf, GradientStep, Mode, below, has_compiler, num_weights
+from levada.rl.learning.optimizers import Adam, Optimizer
+from levada.rl.learning.step import Mode, has_compiler
+from levada.rl.learning.training import NonFiniteError, Snapshot, Training, Vectors, fetched
 from levada.rl.policies.module import reward_scale, state_size_of
 from levada.rl.policies.policy import Policy, Weights
-from levada.rl.policies.weight_noise import WeightNoise
-from levada.rl.replay.transitions import IS_STEP, MASK, REWARD, Transitions, concatenate
+from levada.rl.replay.transitions import REWARD, Transitions
 from levada.validation import PositiveInt, PositiveUnitFloat, check_fields
+
+if TYPE_CHECKING:
+    from levada.rl.compute.group import Rendezvous
 
 Compile = Literal["auto"] | bool
 
@@ -52,21 +55,9 @@ MINIBATCHES_THAT_EARN_COMPILING = 100_000
 """Threshold of `auto`: compiling costs 5 to 18 s and saves about 0.1 ms per minibatch compared with replaying the recorded
 step. It is counted in minibatches and not in seconds, so that a run always switches at the same point."""
 
-_VECTORS = ("params", "target")
-_OPTIMIZER = "step/optimizer/"
-_MOMENTS = "moments/"
 _RETURN = "return"
-_FIELDS = ("count", "mean", "var")
 
 log: logging.Logger = logging.getLogger(__name__)
-
-
-class NonFiniteError(LevadaError, ArithmeticError):
-    """An update produced NaN or infinity and was rejected. The weights from before remain."""
-
-
-class MinibatchError(LevadaError, ValueError):
-    """A minibatch size does not suit the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +101,10 @@ class Learner:
     """Number of transitions in a row of the batch if the policy is recurrent; otherwise a row is one transition."""
     shuffle: bool = True
     """Shuffle the batch in each pass. False: minibatches are consecutive rows, as samples of a replay are drawn."""
-    microbatch_size: PositiveInt | None = None
-    """Gradient accumulation: number of transitions whose gradient is computed at a time; those of a minibatch are averaged. Only
-    the activations of a microbatch need to be in memory. None: the whole minibatch."""
+    num_microbatches: PositiveInt = 1
+    """Gradient accumulation: number of microbatches M per minibatch, whose gradients are computed one at a time and averaged.
+    Only the activations of a microbatch need to be in memory, and up to M replicas of the learner can share the work. Each comes
+    from its own part of the batch, an M-th of the rows; `shuffle` shuffles within the parts (stratified)."""
     stop_above: tuple[str, float] | None = None
     """Early stopping: a statistic and its limit. The remaining minibatches of an update are skipped once it exceeds the
     limit."""
@@ -144,18 +136,32 @@ class Learner:
             MinibatchError: the policy is recurrent, and minibatches are no whole sequences.
         """
         length = self.sequence_length if self.policy.state_size else 1
-        for name in ("minibatch_size", "microbatch_size"):
-            if (getattr(self, name) or 0) % length:
-                msg = (
-                    f"{name}={getattr(self, name)}: a recurrent policy learns from whole rollouts, so it must be a multiple of "
-                    f"num_steps={length}"
-                )
-                raise MinibatchError(msg)
+        size, num = self.minibatch_size or 0, self.num_microbatches
+        if size % (length * num):
+            what = (
+                f"minibatch_size={size}"
+                if num == 1
+                else f"minibatch_size={size} in {num} microbatches, of {size / num:g}"
+            )
+            msg = (
+                f"{what}: a recurrent policy learns from whole rollouts, so it must be a multiple of num_steps={length}"
+            )
+            raise MinibatchError(msg)
 
     @property
     def policy_name(self) -> str:
         """Name of the policy whose version each update advances."""
         return self.policy.name
+
+    @property
+    def num_parts(self) -> int:
+        """Number of microbatches per minibatch, which as many replicas of the learner can share."""
+        return self.num_microbatches
+
+    @property
+    def has_consecutive_parts(self) -> bool:
+        """Whether each part of a batch is a run of consecutive rows."""
+        return self.shuffle or self.minibatch_size is None
 
     def modules(self, seed: int) -> nn.ModuleDict:
         """Make all networks by name, freshly initialized; those with a target network come first."""
@@ -178,193 +184,112 @@ class Learner:
         return LiveLearner(self, seed)
 
 
-class _State(NamedTuple):
-    """State that a step changes in place."""
-
-    params: Tensor
-    """``[P]``."""
-    target: Tensor
-    """``[Q]``: target parameters, of the first networks."""
-    optimizer: OptimizerState
-
-    def copy(self) -> _State:
-        return _State(self.params.clone(), self.target.clone(), copied(self.optimizer))
-
-
-class LiveLearner:
-    """A running learner, made by `Learner.open`."""
+class LiveLearner(Training):
+    """A running learner, made by `Learner.open`; one of several replicas once it has joined a group (`levada.flow.replicas`)."""
 
     def __init__(self, recipe: Learner, seed: int) -> None:
-        self.recipe = recipe
-        modules = recipe.modules(seed)
-        self._is_recurrent = state_size_of(modules[POLICY].get_submodule("network")) > 0
-        noisy = {name: parameter.shape for name, parameter in modules[POLICY].named_parameters()}
-        self._weight_noise = WeightNoise.of(noisy if recipe.policy.weight_noise else {})
-        self._step = GradientStep(
-            modules, recipe.loss, tuple(recipe.coefficients(0)), targets=recipe.targets, weight_noise=self._weight_noise
-        )
-        self._device = find_device(recipe.policy.device)
+        super().__init__(recipe, seed)
+        self._is_recurrent = state_size_of(self._modules[POLICY].get_submodule("network")) > 0
         self._sender = Sender(self._device)
-        params = self._step.layout.flatten(dict(modules.named_parameters())).to(self._device)
-        sizes = [num_weights(module) for module in modules.values()]
-        ends = np.cumsum([0, *sizes]).tolist()
-        self._spans = {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(modules)}
-        self._optimizer = recipe.optimizer.open({name: params[span] for name, span in self._spans.items()})
-        target = params[: sum(sizes[: len(recipe.targets)])].clone()
-        self._state = _State(params, target, self._optimizer.init())
-        self._buffers = {name: self._put(buffer.detach()) for name, buffer in modules.named_buffers()}
-        arrays = {name: buffer.detach().numpy() for name, buffer in modules[POLICY].named_buffers()}
-        self._moments = recipe.policy.moments_of(arrays)  # float64; the normalization buffers are float32 copies
-        self._rng = np.random.default_rng(seed)
-        self.num_updates: int = 0
-        self.num_minibatches: int = 0
-        self.num_transitions: int = 0
+        self._replicas = Alone(recipe.num_parts)
+        self._rendezvous: Rendezvous | None = None
+        self._before: Snapshot | None = None
         self._warned = False
         self._num_threads = torch.get_num_threads()  # acting may use a different number
 
-    def update(self, batch: Sequence[Transitions]) -> Update[Weights]:
-        """Train on one batch. MinibatchError: it does not divide into minibatches. NonFiniteError: the update was rejected."""
+    def update(self, batch: Sequence[Transitions], parts: Sequence[int] | None = None) -> Update[Weights]:
+        """Train on one batch, together with the other replicas if there are any; see `levada.flow.Replicable`.
+
+        Raises:
+            MinibatchError: the batch does not divide into minibatches and microbatches.
+            NonFiniteError: the update was rejected.
+            ReplicaLostError: another replica was lost, and the update was not made.
+        """
         use_threads(self._num_threads)
-        data = concatenate(batch)
-        sizes = self._sizes(data.num_rows)
-        columns = to_tensors(data, stacks=self.recipe.shuffle)
-        num_transitions = int(columns[MASK].sum()) if MASK in columns else data.num_rows
-        values = self.recipe.coefficients(self.num_transitions)
-        # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
-        buffers, moments = {name: buffer.clone() for name, buffer in self._buffers.items()}, data.moments
-        if self.recipe.sampled_moments is not None:
-            moments = self.recipe.sampled_moments(data)
-            running = merge_all([self._moments, moments])
-            buffers |= self._normalizing(running)
-            if _RETURN in running:
-                columns[REWARD] = columns[REWARD] * reward_scale(running[_RETURN].var)
-        before = self._rng.bit_generator.state
-        for name, shape in self.recipe.noise.items():
-            columns[name] = torch.from_numpy(self._rng.standard_normal((data.num_rows, *shape), np.float32))
-        columns = self._sender.send_all(columns)
-        state, stats, priorities, num = self._minibatches(columns, buffers, data.num_rows, sizes, values)
+        before = self._snapshot()
         try:
-            weights, reported = self._finish(state, buffers, stats, values, num, num_transitions, moments)
-        except NonFiniteError:
-            self._rng.bit_generator.state = before
+            made = self._update(batch, parts)
+        except BaseException as error:
+            self._restore(before)
+            if not isinstance(error, MinibatchError | NonFiniteError):  # these are raised by all replicas
+                self._replicas.leave()
             raise
-        if isinstance(self.recipe.loss, HasBatchStats):
-            found = {name: float(value) for name, value in self.recipe.loss.batch_stats(columns).items()}
-            reported |= {f"losses/{name}": value for name, value in found.items() if math.isfinite(value)}
-        return Update(weights, reported, priorities)
+        self._before = before if self._replicas.size > 1 else None
+        return made
 
-    def weights(self) -> Weights:
-        """Return a copy of the policy's current weights."""
-        copy = _fetched(self._state.params)
-        tensors = {
-            **self._step.layout.views(copy),
-            **{name: _fetched(buffer) for name, buffer in self._buffers.items()},
-        }
-        return {name: tensor.numpy() for name, tensor in below(tensors, f"{POLICY}.").items()}
+    def listen(self, host: str) -> str:
+        """Open a rendezvous of replicas; see `levada.flow.Replicable`."""
+        from levada.rl.compute.group import Rendezvous
 
-    def state_dict(self) -> dict[str, Array]:
-        """Return all state of the next update. The policy's weights are stored under `weights/`."""
-        named = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
-        named |= {f"step/{name}": _fetched(getattr(self._state, name)).numpy() for name in _VECTORS}
-        moments = packed(self._state.optimizer, self._optimizer.template)
-        named |= {f"{_OPTIMIZER}{name}": array for name, array in moments.items()}
-        others = {name: buffer for name, buffer in self._buffers.items() if not name.startswith(f"{POLICY}.")}
-        named |= {f"buffers/{name}": _fetched(buffer).numpy() for name, buffer in others.items()}
-        for key, total in self._moments.items():
-            named |= {f"{_MOMENTS}{key}/{name}": np.asarray(getattr(total, name)) for name in _FIELDS}
-        counts = np.array([self.num_updates, self.num_minibatches, self.num_transitions], np.int64)
-        return named | {"counts": counts, "rng": rng_array(self._rng)}
+        self._rendezvous = Rendezvous(host)
+        return self._rendezvous.address
+
+    def join(self, replica: Replica) -> None:
+        """Become one of several replicas; see `levada.flow.Replicable`."""
+        if replica.size == 1:
+            self._replicas.leave()
+            self._replicas, self._before = Alone(self.recipe.num_parts), None
+            return
+        from levada.rl.learning.replicas import Replicas
+
+        joining = Replicas(replica, self.recipe.num_parts, self._modules, self._device)
+        self._replicas.leave()
+        self._replicas = joining
+        joining.connect(self._rendezvous)
+        self._rendezvous = None
+
+    def undo(self) -> None:
+        """Go back to the state before the last update; see `levada.flow.Replicable`."""
+        if self._before is None:
+            msg = "there is no update to undo: the state before the last one is kept once, by a learner with several replicas"
+            raise RuntimeError(msg)
+        self._restore(self._before)
+        self._before = None
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Restore the state that `state_dict` returned."""
-        self._load_buffers(state)
-        for key in self._moments:
-            if f"{_MOMENTS}{key}/count" in state:
-                count, mean, var = (state[f"{_MOMENTS}{key}/{name}"] for name in _FIELDS)
-                self._moments[key] = Moments(float(count), mean, var)
-        params, target = (self._put(torch.tensor(state[f"step/{name}"])) for name in _VECTORS)
-        moments = PrefixView(state, _OPTIMIZER)
-        optimizer = unpacked(moments, self._optimizer.template, self._optimizer.init())
-        self._state = _State(params, target, optimizer)
-        self.num_updates, self.num_minibatches, self.num_transitions = (int(count) for count in state["counts"])
-        set_rng(self._rng, state["rng"])
-
-    def start_from(self, state: Mapping[str, Array]) -> None:
-        """Load all networks of another run's `state_dict`, and its normalization; the optimizer and the counts start fresh. A
-        learner of the policy alone needs nothing but its weights. StartError: names or shapes differ.
-        """
-        given = weights_in(state)
-        check_fits(self.weights(), given)
-        if self.recipe.networks:
-            own = {name: _fetched(getattr(self._state, name)).numpy() for name in _VECTORS}
-            vectors = {name: state[f"step/{name}"] for name in own if f"step/{name}" in state}
-            check_fits(own, vectors)  # the other networks are stored without names, as parts of a flat vector
-            params, target = (self._put(torch.tensor(vectors[name])) for name in _VECTORS)
-        else:
-            params = self._put(self._step.layout.flatten({f"{POLICY}.{n}": torch.tensor(a) for n, a in given.items()}))
-            target = params[: len(self._state.target)].clone()
-        self._load_buffers(state)
-        self._state = self._state._replace(params=params, target=target)
+        super().load_state_dict(state)
+        self._before = None
 
     # ---- inside
 
-    def _load_buffers(self, state: Mapping[str, Array]) -> None:
-        given = weights_in(state)
-        arrays = {**{f"{POLICY}.{name}": array for name, array in given.items()}}
-        arrays |= {name.removeprefix("buffers/"): array for name, array in state.items() if name.startswith("buffers/")}
-        self._buffers = {name: self._put(torch.tensor(arrays[name])) for name in self._buffers}
-        self._moments = self.recipe.policy.moments_of(given)
-
-    def _finish(
-        self, state: _State, buffers: dict[str, Tensor], stats: Mapping[str, float], values: Mapping[str, float],
-        num_minibatches: int, num_transitions: int, moments: Mapping[str, Moments],
-    ) -> tuple[Weights, dict[str, float]]:  # fmt: skip
-        """Accept or reject an update; return the weights and the scalars to report."""
-        running = merge_all([self._moments, moments])
-        if moments:
-            buffers = buffers | self._normalizing(running)
-        self._refuse_non_finite(state, buffers, stats)
-        self._state, self._buffers, self._moments = state, buffers, running
-        self.num_updates += 1
-        self._follow(state, self.num_updates, "updates")
-        self.num_minibatches += num_minibatches
-        self.num_transitions += num_transitions
-        reported = {f"losses/{name}": value for name, value in stats.items()}
-        return self.weights(), reported | {f"charts/{name}": value for name, value in values.items()}
-
-    def _follow(self, state: _State, count: int, unit: Literal["updates", "gradient_steps"]) -> None:
-        """Update the target networks, if there are any and it is time."""
+    def _update(self, batch: Sequence[Transitions], parts: Sequence[int] | None) -> Update[Weights]:
         recipe = self.recipe
-        if recipe.targets and recipe.target_update_unit == unit and count % recipe.target_update_interval == 0:
-            state.target.lerp_(state.params[: len(state.target)], recipe.tau)
-
-    def _normalizing(self, running: Mapping[str, Moments]) -> dict[str, Tensor]:
-        """Return the normalization buffers for the running moments."""
-        try:
-            arrays = self.recipe.policy.buffers_of(running)
-        except StatisticsError as error:
-            msg = (
-                f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} was refused: {error}. Likely: the "
-                "environment gave a value far outside of its usual range; clip or scale it in the environment"
-            )
-            raise NonFiniteError(msg) from error
-        named = {f"{network}.{name}": array for network in self._spans for name, array in arrays.items()}
-        return {name: self._put(torch.from_numpy(array)) for name, array in named.items() if name in self._buffers}
+        share = self._replicas.share(batch, parts, self._cut, recipe.sampled_moments, self.num_updates)
+        columns = to_tensors(share.data, stacks=recipe.shuffle)
+        values = recipe.coefficients(self.num_transitions)
+        # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        if recipe.sampled_moments is not None:
+            running = merge_all([self._moments, share.moments])
+            buffers |= self._normalizing(running)
+            if _RETURN in running:
+                columns[REWARD] = columns[REWARD] * reward_scale(running[_RETURN].var)
+        for name, shape in recipe.noise.items():
+            drawn = self._rng.standard_normal((share.cut.num_rows, *shape), np.float32)
+            columns[name] = torch.from_numpy(drawn if (rows := share.rows()) is None else drawn[rows])
+        columns = self._sender.send_all(columns)
+        state, stats, priorities, num = self._minibatches(columns, buffers, share, values)
+        others: dict[str, float] = {}
+        if isinstance(recipe.loss, HasBatchStats):
+            found = recipe.loss.batch_stats(self._replicas.whole(columns, share))
+            others = {f"losses/{name}": float(value) for name, value in found.items()}
+        weights, reported = self._finish(state, buffers, stats, values, num, share.num_transitions, share.moments)
+        return Update(weights, reported | {name: x for name, x in others.items() if math.isfinite(x)}, priorities)
 
     def _minibatches(
-        self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], num_rows: int,
-        sizes: tuple[int, int], values: Mapping[str, float],
-    ) -> tuple[_State, dict[str, float], Array | None, int]:  # fmt: skip
+        self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], share: Share, values: Mapping[str, float]
+    ) -> tuple[Vectors, dict[str, float], Array | None, int]:
         """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
-        recipe = self.recipe
+        recipe, cut = self.recipe, share.cut
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()
-        size, micro = sizes
-        gradient_of = self._step.on(self._mode(micro), values, buffers, columns)
-        if micro < size:
-            gradient_of = self._accumulated(gradient_of, columns.get(MASK, columns.get(IS_STEP)), micro)
-        noises: Iterator[Tensor | None] = self._noises(recipe.num_epochs * num_rows // size)
-        for rows in self._rows(num_rows, size):
+        gradient_of = self._step.on(self._mode(cut.microbatch_size), values, buffers, columns)
+        if cut.num_parts > 1:
+            gradient_of = self._replicas.combined(gradient_of)
+        before = {name: buffer.clone() for name, buffer in buffers.items()} if self._replicas.size > 1 else {}
+        noises: Iterator[Tensor | None] = self._noises(recipe.num_epochs * cut.num_minibatches)
+        for rows in self._rows(share):
             num = self.num_minibatches + len(collected) + 1
             active = tuple([name for name in self._spans if num % recipe.update_every.get(name, 1) == 0])
             gradient, stats, some = gradient_of(state.params, state.target, rows, active, next(noises))
@@ -374,27 +299,28 @@ class LiveLearner:
             self._follow(state, num, "gradient_steps")
             if self._exceeded(stats):
                 break
+        self._replicas.check_unchanged(before, buffers)
         table = torch.stack(collected)
         # losses of networks that a step does not train are NaN
         means = (table.nanmean(0) if recipe.update_every else table.mean(0)).tolist()
-        told = _fetched(torch.cat(priorities)).numpy() if len(priorities[0]) else None
+        told = fetched(self._replicas.priorities(priorities)).numpy() if len(priorities[0]) else None
         return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), told, len(collected)
 
-    def _apply(self, state: _State, gradient: Tensor, learning_rate: float, active: Sequence[str]) -> Tensor:
-        """Apply a gradient to some networks; return its norm."""
-        parts = {}
-        for name in active:
-            span = self._spans[name]
-            parts[name] = Part(state.params[span], gradient[span], state.optimizer[name])
-        return self._optimizer.step(parts, learning_rate)
+    def _cut(self, num_rows: int) -> Cut:
+        """Division of a batch; a row of a recurrent policy is a whole sequence."""
+        recipe = self.recipe
+        length = recipe.sequence_length if self._is_recurrent else 1
+        size = num_rows if recipe.minibatch_size is None else recipe.minibatch_size // length
+        return Cut(num_rows=num_rows, minibatch_size=size, num_parts=recipe.num_microbatches, shuffle=recipe.shuffle)
 
-    def _rows(self, num_rows: int, size: int) -> Iterator[Tensor | slice]:
+    def _rows(self, share: Share) -> Iterator[Tensor | slice | Microbatches]:
         """Rows of each gradient step of an update."""
+        places = share.places() if share.cut.num_parts > 1 else {}
         for _ in range(self.recipe.num_epochs):
-            if self.recipe.shuffle:
-                yield from torch.split(torch.from_numpy(self._rng.permutation(num_rows)).to(self._device), size)
+            if share.cut.num_parts > 1:
+                yield from share.cut.microbatches(self._rng, self._device, share.steps, places)
             else:
-                yield from (slice(start, start + size) for start in range(0, num_rows, size))
+                yield from share.cut.minibatches(self._rng, self._device)
 
     def _noises(self, num: int) -> Iterator[Tensor | None]:
         """Noise on the policy's weights for each gradient step, ``[2, size]``: of the network and of its target."""
@@ -402,36 +328,11 @@ class LiveLearner:
             return iter([None] * num)
         return iter(torch.from_numpy(self._weight_noise.draw(self._rng, num, 2)).to(self._device))
 
-    @staticmethod
-    def _accumulated(gradient_of: GradientOf, mask: Tensor | None, size: int) -> GradientOf:
-        """Return a function that computes the mean gradient over many rows, `size` rows at a time."""
-
-        def gradient(params: Tensor, target: Tensor, rows: Tensor | slice, *more: Any) -> tuple[Tensor, Tensor, Tensor]:
-            if isinstance(rows, Tensor):
-                pieces: Sequence[Tensor | slice] = torch.split(rows, size)
-            else:
-                pieces = [slice(start, start + size) for start in range(rows.start, rows.stop, size)]
-            total: list[Tensor] = []
-            priorities = []
-            num_steps = [1.0 if mask is None else float(mask[piece].sum()) for piece in pieces]
-            for piece, num in zip(pieces, num_steps, strict=True):
-                *terms, told = gradient_of(params, target, piece, *more)
-                terms = [num / max(sum(num_steps), 1.0) * term for term in terms]
-                total = [a + b for a, b in zip(total, terms, strict=True)] if total else terms
-                priorities.append(told.clone())
-            return total[0], total[1], torch.cat(priorities)
-
-        return gradient
-
     def _exceeded(self, stats: Tensor) -> bool:
         if self.recipe.stop_above is None:
             return False
         name, limit = self.recipe.stop_above
         return bool(stats[self._step.stats.index(name)] > limit)
-
-    def _put(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor to the device."""
-        return tensor.to(self._device, copy=True)
 
     def _mode(self, size: int) -> Mode:
         if self.recipe.compile is False or (self._device.type == "cuda" and self.recipe.compile == "auto"):
@@ -449,47 +350,3 @@ class LiveLearner:
             self._warned = True
             log.warning("no C++ compiler was found (c++, g++, clang++, or $CXX): updates go on uncompiled")
         return "recorded"
-
-    def _sizes(self, num_rows: int) -> tuple[int, int]:
-        """Number of rows of a minibatch and of a microbatch; a row of a recurrent policy is a whole sequence."""
-        length = self.recipe.sequence_length if self._is_recurrent else 1
-        size, micro = self.recipe.minibatch_size, self.recipe.microbatch_size
-        size = num_rows if size is None else size // length
-        micro = size if micro is None else micro // length
-        for whole, part, kinds in ((num_rows, size, "batch minibatches"), (size, micro, "minibatch microbatches")):
-            if whole % part:
-                outer, inner = kinds.split()
-                left = f"{whole % part} would be left"
-                msg = f"a {outer} of {whole} rows does not divide into {inner} of {part}; {left}"
-                raise MinibatchError(msg)
-        return size, micro
-
-    def _refuse_non_finite(self, state: _State, buffers: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
-        moments = {
-            f"the optimizer's {name} of {network}": value
-            for network, own in state.optimizer.items()
-            for name, value in own.items()
-            if isinstance(value, Tensor)
-        }
-        if all_finite([state.params, state.target, *moments.values(), *buffers.values()]):
-            return
-        views = self._step.layout.views(state.params) | {"the target networks": state.target, **moments, **buffers}
-        bad = [name for name, view in views.items() if not all_finite([view])]
-        reported = ", ".join(f"{name} {value:g}" for name, value in stats.items())
-        msg = (
-            f"update {self.num_updates + 1} of policy {self.recipe.policy.name!r} gave NaN or infinity in "
-            f"{', '.join(bad)}; it was refused. Statistics of the update: {reported}. Likely: a learning rate that is too "
-            "high, or rewards or observations far from 1 (normalize_obs, normalize_reward)"
-        )
-        raise NonFiniteError(msg)
-
-
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether all values are finite. A finite sum has only finite terms, and summing takes a tenth of the time."""
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return all(bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all()) for t in floating)
-
-
-def _fetched(tensor: Tensor) -> Tensor:
-    """Copy a tensor to main memory."""
-    return tensor.to("cpu", copy=True)

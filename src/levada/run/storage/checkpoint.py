@@ -23,7 +23,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -68,6 +68,8 @@ MAX_COUNT = 1 << 53
 SHA256, HMAC = "sha256", "hmac"
 """Keys in meta.json of the hashes of its other content."""
 
+_MOST_DIGITS = 300
+"""More than the name of a file can have."""
 _NAMES = frozenset({ARRAYS, META, REPLAYS_ZIP})
 _LEFTOVER = re.compile(rf"\.\d{{9,}}\.\d+-[0-9a-f]+{re.escape(TEMPORARY)}")
 
@@ -225,17 +227,19 @@ def newest(
     *,
     replays: bool = True,
     check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    paths: Iterable[Path] | None = None,
 ) -> Checkpoint | None:
     """Open the newest valid checkpoint of the run in `directory`; None if there is none. `replays`: with their contents.
 
-    `check` raises CheckpointError to skip a valid checkpoint that is unusable.
+    `check` raises CheckpointError to skip a valid checkpoint that is unusable. `paths`: the checkpoints, newest first, each of
+    which exists when it is asked for; None: those in the directory.
 
     Warns with CheckpointWarning about each skipped checkpoint.
 
     Raises:
         UnreadableError: a newer checkpoint than the first valid one may be valid, but cannot be read here.
     """
-    for path in reversed(list_checkpoints(directory)):
+    for path in reversed(list_checkpoints(directory)) if paths is None else paths:
         try:
             found = load(path, replays=replays)
             check(found)
@@ -252,7 +256,7 @@ def list_checkpoints(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
     folder = Path(directory) / FOLDER
     if not is_directory(folder):
         return ()
-    found = (path for path in folder.iterdir() if _is_named_like_one(path.name) and is_directory(path))
+    found = (path for path in folder.iterdir() if is_checkpoint_name(path.name) and is_directory(path))
     return tuple(sorted(found, key=lambda path: int(path.name)))
 
 
@@ -281,8 +285,7 @@ def set_aside(directory: str | os.PathLike[str], step: int) -> None:
     """Rename the checkpoints after `step`, skipped by a run that resumes from there, so that it can write its own."""
     for path in list_checkpoints(directory):
         if int(path.name) > step:
-            names = (path.with_name(f"{path.name}.skipped{number or ''}") for number in count())
-            path.rename(next(name for name in names if not os.path.lexists(name)))
+            path.rename(path.with_name(skipped_name(path.name, os.listdir(path.parent))))
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,8 +296,24 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
     return rest | signature | {SHA256: hashlib.sha256(_canonical(plain | signature)).hexdigest()}
 
 
-def _is_named_like_one(name: str) -> bool:
-    return name.isascii() and name.isdecimal() and name == f"{int(name):09d}"
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a directory is named as a checkpoint is."""
+    return len(name) <= _MOST_DIGITS and name.isascii() and name.isdecimal() and name == f"{int(name):09d}"
+
+
+def skipped_name(name: str, taken: Collection[str]) -> str:
+    """New name of a checkpoint that is set aside, beside those that are taken."""
+    return next(new for number in count() if (new := f"{name}.skipped{number or ''}") not in taken)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Sizes in bytes of the other files of a checkpoint, read from its meta.json.
+
+    Raises:
+        CheckpointError: meta.json is missing or torn, or has another format.
+    """
+    record, _ = _record(folder)
+    return {ARRAYS: record.arrays_bytes} | ({REPLAYS_ZIP: record.replays_bytes} if record.replays_bytes else {})
 
 
 def _remove(folder: Path) -> bool:

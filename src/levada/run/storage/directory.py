@@ -10,7 +10,7 @@
     directory = RunDirectory.create(None, identity, settings)
     directory = RunDirectory.open("runs/ppo-CartPole-v1-1-20261121-093000")
 
-A new run never writes into a directory that is not empty.
+A new run never writes into a directory that is not empty. A run may be kept at a URL: see `levada.run.storage.remote`.
 
 A directory may come from anywhere. Only regular files are read, links in it are not followed, and sizes are checked before
 anything is read. A keyed hash tells whether its settings were written on this machine: see `levada.run.storage.trust`.
@@ -21,16 +21,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import logging
 import os
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -39,8 +38,10 @@ from levada.flow.errors import LevadaError
 from levada.run.display.printable import printable
 from levada.run.identity import Identity, Setting, versions
 from levada.run.storage.checkpoint import FOLDER as CHECKPOINTS
-from levada.run.storage.checkpoint import set_aside
+from levada.run.storage.checkpoint import list_checkpoints, set_aside
+from levada.run.storage.config import RunConfig
 from levada.run.storage.files import (
+    COPIES,
     is_directory,
     open_file,
     read_whole,
@@ -50,8 +51,8 @@ from levada.run.storage.files import (
     write_atomic,
     write_synced,
 )
+from levada.run.storage.store import is_url
 from levada.run.storage.strict_json import plain
-from levada.run.storage.trust import is_ours, sign
 from levada.run.summary import Summary
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -75,34 +76,11 @@ class RunDirectoryError(LevadaError, ValueError):
     """A run directory cannot be written or read."""
 
 
-class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of config.json."""
-
-    identity: Identity
-    settings: dict[str, Setting]
-    versions: dict[str, str | None]
-    """Versions of Python, levada, and the packages that affect results; None for those not installed."""
-    format: int = 1
-    """Format of the directory; 1 was written without a number."""
-    hmac: str = ""
-    """Keyed hash of identity and settings, which tells whether they were written by this user on this machine."""
-
-    def sealed(self) -> RunConfig:
-        """Return a copy with the keyed hash."""
-        return msgspec.structs.replace(self, hmac=sign("config", self._signed()))
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it was written by this user on this machine, and is unchanged."""
-        return is_ours("config", self._signed(), self.hmac)
-
-    def _signed(self) -> bytes:
-        known = msgspec.to_builtins({"identity": self.identity, "settings": self.settings})
-        return json.dumps(known, sort_keys=True, separators=(",", ":")).encode()
-
-
 class RunDirectory:
     """Directory of one run, made by `create` or `open`."""
+
+    copy: object = None
+    """Of a run at a URL, what deletes its local copy once nothing refers to it."""
 
     def __init__(self, path: Path, config: RunConfig, *, trust: bool = False) -> None:
         self.path = path
@@ -127,7 +105,7 @@ class RunDirectory:
         """Claim a directory for a new run, and write its config.json.
 
         Args:
-            path: an empty or new directory; None makes ``<root>/<algorithm>-<env>-<seed>-<date>-<time>``.
+            path: an empty or new directory, or its URL; None makes ``<root>/<algorithm>-<env>-<seed>-<date>-<time>``.
             identity: identity of the run.
             settings: settings of the run by name; values may be anything that `plain` supports.
             root: parent of directories named automatically.
@@ -142,26 +120,39 @@ class RunDirectory:
             versions=versions(),
             format=FORMAT,
         ).sealed()
+        if path is not None and is_url(path):
+            from levada.run.storage.remote import create_at
+
+            return create_at(path, config)
         if path is not None:
-            return cls._claim(absolute(path), config)
+            return cls.claim(absolute(path), config)
         name = _default_name(identity, now or datetime.now().astimezone())
         for number in count(1):
             candidate = absolute(root) / (name if number == 1 else f"{name}-{number}")
             if not os.path.lexists(candidate):
                 try:
-                    return cls._claim(candidate, config)
+                    return cls.claim(candidate, config)
                 except _TakenError:  # by a run that started at the same moment
                     continue
         raise AssertionError  # `count` does not end
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> RunDirectory:
-        """Read a finished or interrupted run; `trust`: the user trusts it, wherever it comes from.
+        """Read a finished or interrupted run, in a directory or at a URL; `trust`: the user trusts it, wherever it comes from.
 
         Raises:
             RunDirectoryError: there is no run, its config.json is missing or torn, or another version of levada wrote it.
         """
-        where = absolute(path)
+        url = path if is_url(path) else COPIES.get(absolute(path))
+        if url is None:
+            return cls.read(absolute(path), trust=trust)
+        from levada.run.storage.remote import open_at
+
+        return open_at(url, trust=trust)
+
+    @classmethod
+    def read(cls, where: Path, *, trust: bool) -> Self:
+        """As `open`, of a directory of this machine."""
         try:
             data = read_whole(where / CONFIG, CONFIG_BYTES)
         except (OSError, ValueError) as error:
@@ -187,9 +178,14 @@ class RunDirectory:
         return cls(where, config, trust=trust)
 
     @property
-    def shown(self) -> Path:
-        """Its path for messages."""
+    def shown(self) -> str:
+        """Its path for messages, or its URL."""
         return short(self.path)
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Directories of this machine in which its files are."""
+        return (self.path,)
 
     @property
     def metrics_path(self) -> Path:
@@ -216,6 +212,28 @@ class RunDirectory:
     def write_summary(self, summary: Summary) -> None:
         """Write summary.json atomically."""
         write_atomic(self.path / SUMMARY, summary.to_json())
+
+    def steps(self) -> tuple[int, ...]:
+        """Numbers of updates of its checkpoints, torn ones included, oldest first."""
+        return tuple(int(path.name) for path in list_checkpoints(self.path))
+
+    def checkpoint_path(self, step: int, *, replays: bool) -> Path:
+        """Path of a checkpoint, to be read here; `replays`: with their contents."""
+        return self.path / CHECKPOINTS / f"{step:09d}"
+
+    def take_over(self) -> None:
+        """Called before a resumed run goes on. Nothing is to be done where `locked` keeps others out."""
+
+    def publish(self) -> None:
+        """Called after each checkpoint, to begin to copy it to where the run is kept, if that is elsewhere."""
+
+    def settle(self) -> None:
+        """Called at the end, to wait until everything is where the run is kept."""
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
+        """Context of the whole run, whose end is the latest time to settle, whatever the end is."""
+        yield
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -348,7 +366,8 @@ class RunDirectory:
                 yield values, line
 
     @classmethod
-    def _claim(cls, path: Path, config: RunConfig) -> RunDirectory:
+    def claim(cls, path: Path, config: RunConfig) -> Self:
+        """Create the files of a new run in an empty or new directory of this machine."""
         try:
             text = msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n"
         except UnicodeEncodeError as error:  # a name from the system whose bytes are not UTF-8
@@ -416,12 +435,16 @@ def _make_empty(path: Path) -> bool:
 
 
 def _taken(path: Path) -> str:
-    names = sorted(entry.name for entry in path.iterdir())
+    return taken(short(path), sorted(entry.name for entry in path.iterdir()))
+
+
+def taken(where: str, names: Sequence[str]) -> str:
+    """Why no run can begin in a directory that holds these names."""
     if CONFIG in names or CHECKPOINTS in names:
         what = "already holds a run"
     else:
         what = f"holds other files ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-    return f"{short(path)} {what}: nothing is overwritten; give a new directory, or none to have one named for you"
+    return f"{where} {what}: nothing is overwritten; give a new directory, or none to have one named for you"
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> str:
@@ -453,7 +476,7 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 def _not_a_run(path: Path, error: OSError | ValueError) -> str:
     if not os.path.exists(path):  # unlike Path.exists, this also handles impossible names
-        return f"there is no run at {str(short(path))!r}: no such directory"
+        return f"there is no run at {short(path)!r}: no such directory"
     if not path.is_dir():
         return f"{short(path)} is a file, expected the directory of a run"
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):

@@ -31,13 +31,20 @@ TEMPORARY = ".tmp"
 """Suffix of temporary names, which also begin with a dot and are never read."""
 
 
-def short(path: Path) -> Path:
-    """Path as the user would type it: relative to the working directory if it is below that."""
+COPIES: dict[Path, str] = {}
+"""Local copies of directories at URLs -> their URLs, by which messages call them; see `levada.run.storage.remote`."""
+
+
+def short(path: Path) -> str:
+    """Path as the user would type it: relative to the working directory if it is below that; the URL of a local copy."""
+    for copy in (path, *path.parents):
+        if copy in COPIES:
+            return "/".join((COPIES[copy], *path.relative_to(copy).parts))
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was removed
-        return path
-    return path.relative_to(here) if path.is_relative_to(here) else path
+        return str(path)
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def temporary_name(path: Path) -> Path:

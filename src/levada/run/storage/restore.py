@@ -76,7 +76,8 @@ def newest_checkpoint(
         check_belongs(directory, found)
         check(found)
 
-    return newest(directory.path, replays=replays, check=check_all)
+    paths = (directory.checkpoint_path(step, replays=replays) for step in reversed(directory.steps()))
+    return newest(directory.path, replays=replays, check=check_all, paths=paths)
 
 
 def check_belongs(directory: RunDirectory, found: Checkpoint) -> None:

@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias, Unpack
 from levada.flow.deployment import OpenOptions
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
+from levada.flow.replicas import Reduce
+from levada.flow.topology import derive
 from levada.runners.deployments import (
     TimeLimit,
     check_threads,
@@ -17,10 +19,11 @@ from levada.runners.deployments import (
     useful_workers,
 )
 from levada.runners.flow_run import FlowRun
-from levada.runners.processes.guard import check_start
+from levada.runners.processes.guard import check_can_be_sent, check_start
 from levada.runners.processes.inference.handle import Inference
 from levada.runners.processes.ipc.forkserver import preload
 from levada.runners.processes.learner.handle import RemoteRun
+from levada.runners.processes.replicas.handle import LearnerProcesses
 from levada.runners.processes.tables.handle import TableProcesses
 from levada.runners.processes.transport import SharedMemoryTransport
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
@@ -40,7 +43,18 @@ class Processes:
     workers: PositiveInt | None = None
     """Number of workers; each runs whole shards. None: one per core, but at most one per shard."""
     learner: Learner = "main"
-    """Where learning runs: in this process (`main`), or in a separate one (`worker`), which is replaced if it is killed."""
+    """Where the run and its learner are: in this process (`main`), or in a separate one (`worker`), which is replaced if it is
+    killed."""
+    learners: PositiveInt | None = None
+    """Number of processes that compute each update together, data-parallel. Each takes a share of the microbatches, so
+    `microbatch_size` must divide a minibatch into at least as many. If one is killed, another continues from the state of the
+    rest.
+    None: updates are computed where the run is."""
+    reduce: Reduce = "allreduce"
+    """How several learners add their gradients. `allreduce`: each adds those of its own microbatches first, which is fast.
+    `exact`: always in the order of the microbatches, so the result is bit-identical for any number of learners."""
+    learner_timeout_s: TimeLimit = 60.0
+    """Seconds that a learner waits for the others during an update before they form a new group."""
     inference: Inference = "sampler"
     """Where actions are computed: in each worker (`sampler`), in the learner's process (`learner`), or in a separate process
     that serves all shards (`worker`)."""
@@ -68,13 +82,20 @@ class Processes:
             return RemoteRun(
                 flow, replace(self, learner="main"), max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s, **options
             )  # fmt: skip
-        tables = None
-        if forwards := self.replays == "worker":
+        tables, learners, forwarded = None, None, set[str]()
+        if self.replays == "worker":
             tables = TableProcesses(max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s)
+            forwarded |= flow.replays.keys()
+        if self.learners is not None:
+            check_can_be_sent(flow, f"learners={self.learners}")
+            learners = LearnerProcesses(
+                self.learners, reduce=self.reduce, timeout_s=self.learner_timeout_s, max_restarts=self.max_restarts
+            )
+            forwarded |= {channel.name for channel in derive(flow).channels}
         return FlowRun(
-            flow, SharedMemoryTransport(self.threads, self.inference, forwards=forwards),
+            flow, SharedMemoryTransport(self.threads, self.inference, forwarded=frozenset(forwarded), replicas=learners),
             num_workers=useful_workers(flow, self.workers), max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
-            crosses_processes=True, tables=tables, **options,
+            crosses_processes=True, tables=tables, learners=learners, **options,
         )  # fmt: skip
 
     @classmethod

@@ -65,6 +65,19 @@ def check_start(flow: Flow) -> None:
             raise DeploymentError(msg)
 
 
+def check_can_be_sent(flow: Flow, option: str) -> None:
+    """Reject nodes that cannot be pickled, and name them. `option`: the one that sends them to another process."""
+    for node in flow.nodes.values():
+        try:
+            pickle.dumps(node)
+        except Exception as error:  # pickling calls methods of every object, which may raise anything
+            msg = (
+                f"Processes({option}): the work of node {node.name!r} of flow {flow.name!r} cannot be sent to another "
+                f"process ({type(error).__name__}: {error}); use functions and classes of a module"
+            )
+            raise DeploymentError(msg) from error
+
+
 def _running_line(namespace: dict[str, Any]) -> int | None:
     """Return the line of the script that is being executed. None: another script, such as pytest, is running."""
     frame = sys._getframe()

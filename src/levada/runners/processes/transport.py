@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import selectors
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from time import monotonic
 from typing import Any
 
@@ -14,7 +14,9 @@ from levada.flow.state import Arrays
 from levada.runners.processes.inference.handle import Inference, InferencePlace
 from levada.runners.processes.ipc.child import PATIENCE_S
 from levada.runners.processes.ipc.forkserver import prepare
+from levada.runners.processes.ipc.forwarded import Forwarded
 from levada.runners.processes.ipc.weights_ring import Ring
+from levada.runners.processes.replicas.handle import LearnerProcesses
 from levada.runners.processes.worker.handle import WorkerProcess
 from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
 
@@ -24,11 +26,25 @@ log: logging.Logger = logging.getLogger(__name__)
 class SharedMemoryTransport:
     """Executes shards in worker processes."""
 
-    def __init__(self, num_threads: int, inference: Inference = "sampler", *, forwards: bool = False) -> None:
-        """`num_threads`: threads of each worker; `forwards`: tables are in other processes, and items are only forwarded."""
+    items_die_with_worker: bool = False
+
+    def __init__(
+        self, num_threads: int, inference: Inference = "sampler", *, forwarded: frozenset[str] = frozenset(),
+        replicas: LearnerProcesses | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare; nothing is started yet.
+
+        Args:
+            num_threads: threads of each worker.
+            inference: where actions are computed.
+            forwarded: channels whose items other processes read, so that they are only forwarded.
+            replicas: processes of learners, whose answers end a `wait`.
+        """
         self._num_threads = num_threads
         self._where = inference
-        self._forwards = forwards
+        self._forwarded = forwarded
+        self.passes_references: bool = bool(forwarded)
+        self._replicas = replicas
         self._inference: InferencePlace | None = None
         self._selector = selectors.DefaultSelector()
         self._rings: dict[str, Ring] = {}
@@ -48,8 +64,7 @@ class SharedMemoryTransport:
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerProcess:
         """Start a worker."""
         inference = None if self._inference is None else self._inference.connect()
-        stored = {name for names in self._plan.stores.values() for name in names} if self._forwards else ()
-        worker = WorkerProcess(self._plan, self._num_threads, shards, self._rings, inference, frozenset(stored))
+        worker = WorkerProcess(self._plan, self._num_threads, shards, self._rings, inference, self._forwarded)
         self._workers.append(worker)
         self._selector.register(worker.wire, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
@@ -66,12 +81,20 @@ class SharedMemoryTransport:
                 worker.flush()
                 self._push(worker)
 
+    def resolve(self, value: Any) -> Any:
+        """Return the value of an item in the memory of a worker."""
+        return value.value() if isinstance(value, Forwarded) else value
+
     def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerProcess, WorkerEvent]]:
         """Return events of workers."""
+        with self._replicas.watched_by(self._selector) if self._replicas is not None else nullcontext():
+            return self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerProcess, WorkerEvent]]:
         events: list[tuple[WorkerProcess, WorkerEvent]] = []
         for key, ready in self._selector.select(timeout_s):
-            worker: WorkerProcess | None = key.data
-            if worker is None:
+            worker = key.data
+            if worker is self._inference:
                 self._restart_inference()
             elif worker in self._workers:  # otherwise its wire and its sentinel both reported that it is gone
                 is_over = key.fileobj is not worker.wire
@@ -115,7 +138,7 @@ class SharedMemoryTransport:
                     self._push(worker)
             deadline_s = monotonic() + PATIENCE_S
             while self._workers and (left_s := deadline_s - monotonic()) > 0:
-                self.wait(left_s)  # discard messages: a worker that is blocked on sending does not read
+                self._wait(left_s)  # discard messages: a worker that is blocked on sending does not read
             self._rings, self._inference = {}, None
 
     def _kill_all(self) -> None:
@@ -139,7 +162,7 @@ class SharedMemoryTransport:
             self._inference = InferencePlace(
                 self._where, self._rings, num_threads=self._num_threads, is_batched=self._plan.is_timed
             )
-            self._selector.register(self._inference.sentinel, selectors.EVENT_READ, None)
+            self._selector.register(self._inference.sentinel, selectors.EVENT_READ, self._inference)
 
     def _restart_inference(self) -> None:
         """Restart the inference server. The workers notice its end and exit; their replacements connect to the new one."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 from levada.flow.deployment import OpenOptions
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
-from levada.runners.deployments import TimeLimit, parse_place, place_text, useful_workers
+from levada.flow.nodes import NodeKind
+from levada.flow.replicas import Reduce
+from levada.runners.deployments import TimeLimit, num_threads_here, parse_place, place_text, useful_workers
 from levada.runners.flow_run import FlowRun
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
+
+PLACEABLE = ("source", "learn")
+"""Kinds of nodes that actors are started for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ray:
-    """Runs shards in actors of a Ray cluster, and everything behind the queues in this process.
+    """Runs shards, learners and replay tables in actors of a Ray cluster, and the schedule in this process.
 
     Raises:
         DeploymentError: a setting is invalid, or Ray is not installed.
@@ -29,12 +34,22 @@ class Ray:
     or a new one on this machine."""
     threads: PositiveInt = 1
     """Threads of each actor for linear algebra."""
-    resources: Mapping[str, Any] | None = None
-    """Options of each actor, as Ray names them: `num_cpus`, `num_gpus`, `resources`, `runtime_env`."""
+    learners: PositiveInt = 1
+    """Number of actors that compute each update together, data-parallel. Each takes a share of the microbatches, so
+    `microbatch_size` must divide a minibatch into at least as many. If one is killed, another continues from the state of the
+    rest."""
+    reduce: Reduce = "allreduce"
+    """How several learners add their gradients. `allreduce`: each adds those of its own microbatches first, which is fast.
+    `exact`: always in the order of the microbatches, so the result is bit-identical for any number of learners."""
+    place: Mapping[str, Mapping[str, Any]] | None = None
+    """Requirements of the actors, by the name of a source or learn node: options of actors as Ray names them (`num_cpus`,
+    `num_gpus`, `memory`, `resources`, `accelerator_type`, `runtime_env`), and labels that their nodes must have."""
     start_timeout_s: TimeLimit = 60.0
     """Seconds in which the cluster must have room for all actors."""
     max_restarts: NonNegativeInt = 3
     """Number of consecutive failures or kills of a shard before the run fails."""
+    learner_timeout_s: TimeLimit = 60.0
+    """Seconds that a learner waits for the others during an update before they form a new group."""
     hang_timeout_s: TimeLimit | None = None
     """Seconds without an event, during work, after which an actor is killed. None: never."""
 
@@ -47,23 +62,51 @@ class Ray:
         Raises:
             DeploymentError: Ray is not installed, or the cluster has no room for the actors.
         """
+        sampling, learning = self._wanted(flow, "source"), self._wanted(flow, "learn")
         try:
+            from levada.runners.ray.cluster import Cluster, options_here
+            from levada.runners.ray.learners import RayLearners
+            from levada.runners.ray.tables import RayTables
             from levada.runners.ray.transport import RayTransport
         except ImportError as error:
             msg = f"Ray is not installed ({error}); install it with: pip install 'levada[ray]'"
             raise DeploymentError(msg) from error
-        transport = RayTransport(self.threads, self.resources or {}, self.start_timeout_s)
+        cluster = Cluster(self.address, self.start_timeout_s)
         try:
-            num_cpus = transport.join(self.address)
-            num_workers = useful_workers(flow, self.workers or num_cpus)
-            transport.reserve(num_workers)
+            learner_options: Callable[[int], Mapping[str, Any]] = options_here
+            if self.learners > 1 or learning:
+                learner_options = cluster.reserve("learners", self.learners, learning, "PACK").options
+            num_workers = useful_workers(flow, self.workers or cluster.num_cpus)
+            group = cluster.reserve("workers", num_workers, sampling, "SPREAD")
+            learners = RayLearners(
+                self.learners, num_threads_here(), learner_options,
+                reduce=self.reduce, timeout_s=self.learner_timeout_s, max_restarts=self.max_restarts,
+            )  # fmt: skip
+            tables = RayTables(options_here, max_restarts=self.max_restarts)
+            transport = RayTransport(self.threads, num_workers, cluster, group, learners, tables)
             return FlowRun(
                 flow, transport, num_workers=num_workers, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
-                crosses_processes=True, **options,
+                crosses_processes=True, learners=learners, tables=tables, **options,
             )  # fmt: skip
         except BaseException:
-            transport.close()
+            cluster.close()
             raise
+
+    def _wanted(self, flow: Flow, kind: NodeKind) -> Mapping[str, Any]:
+        """Return what is wanted for the nodes of a kind, which share their actors.
+
+        Raises:
+            DeploymentError: a name is none of such a node, or the nodes differ.
+        """
+        place = self.place or {}
+        for name in place:
+            _check_placeable(flow, name)
+        names = [node.name for node in flow.nodes.values() if node.kind == kind]
+        wanted = [place.get(name, {}) for name in names]
+        if any(each != wanted[0] for each in wanted):
+            msg = f"Ray: place differs for {' and '.join(names)}, which share their actors; give the same for each"
+            raise DeploymentError(msg)
+        return wanted[0] if wanted else {}
 
     @classmethod
     def parse(cls, after: str) -> Ray:
@@ -76,3 +119,25 @@ class Ray:
 
     def __str__(self) -> str:
         return place_text("ray", self)
+
+
+def _check_placeable(flow: Flow, name: str) -> None:
+    """Refuse requirements for anything but a source or a learn node: all others run where an edge without a queue ties them.
+
+    Raises:
+        DeploymentError: it is something else.
+    """
+    placeable = [node.name for node in flow.nodes.values() if node.kind in PLACEABLE]
+    if name in placeable:
+        return
+    found = f"which is no node of flow {flow.name!r}"
+    if name in flow.nodes:
+        tied = [
+            f"{edge.node} -> {node.name}"
+            for node in flow.nodes.values()
+            for edge in node.inputs
+            if edge.queue is None and name in (edge.node, node.name)
+        ]
+        found = f"which runs where its neighbors run, because no queue lies between them (edge {', '.join(tied)})"
+    msg = f"Ray: place names {name!r}, {found}; expected {' or '.join(placeable)}"
+    raise DeploymentError(msg)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from threading import Condition, Thread
+from time import perf_counter
 from typing import Any
 
 import ray
@@ -21,20 +22,15 @@ from levada.flow.items import Item, Shard
 from levada.flow.patience import listening, telling_of_hangs
 from levada.flow.state import Arrays
 from levada.runners.malloc import keep_freed_memory
+from levada.runners.ray.refs import Sent
 from levada.runners.remote_errors import pack_error
+from levada.runners.saving import ShardKey
 from levada.runners.shard_host import ShardHost
 from levada.runners.transport import Plan, ShardFailed, TicketDone, WorkerBegan, WorkerBusy, WorkerEvent
 from levada.runners.versions import Versions
 from levada.schedule import Closed, Ticket
 
 log: logging.Logger = logging.getLogger(__name__)
-
-
-class Sent(Struct, frozen=True):
-    """A value of an item, in the object store of the node that made it. The worker owns it: it is lost with the worker."""
-
-    ref: Any
-    """`ray.ObjectRef` of the value."""
 
 
 class Failure(Struct, frozen=True):
@@ -49,6 +45,8 @@ class Failure(Struct, frozen=True):
 class Orders(Struct, frozen=True):
     """All that there is for an actor at the time of a call."""
 
+    number: int
+    """Number of the call. One that is repeated, because its answer was lost, has the same."""
     tickets: tuple[tuple[Ticket, bool], ...]
     """Tickets, each with whether it goes before those that wait at its shard."""
     weights: tuple[tuple[str, int, Any], ...]
@@ -59,6 +57,8 @@ class Answer(Struct, frozen=True):
     """All that has happened in an actor since the last call."""
 
     pid: int
+    now_s: float
+    """Time of the answer by `time.perf_counter`, which differs between hosts."""
     events: tuple[WorkerEvent | Failure, ...]
 
 
@@ -77,6 +77,9 @@ class ShardActor:
         self._changed = Condition()
         self._given: list[tuple[Ticket, bool]] = []
         self._events: list[WorkerEvent | Failure] = []
+        self._num_taken = 0
+        self._last: tuple[int, Answer] | None = None
+        """Number of the last call that was answered, and the answer."""
         self._is_working = True
         self._is_closing = False
         self._host = ShardHost(
@@ -92,13 +95,25 @@ class ShardActor:
     def exchange(self, orders: Orders) -> Answer:
         """Take tickets and weights; return what happened. Sleeps until something has, unless there is nothing to do."""
         with self._changed:
-            for register, version, ref in orders.weights:
-                self._versions[register].publish(version, ref)
-            self._given += orders.tickets
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._events or not (self._is_working or self._given))
-            events, self._events = tuple(self._events), []
-        return Answer(os.getpid(), events)
+            if orders.number > self._num_taken:
+                self._num_taken = orders.number
+                self._take(orders)
+            self._changed.wait_for(
+                lambda: self._has_answered(orders) or self._events or not (self._is_working or self._given)
+            )
+            if self._last is None or not self._has_answered(orders):
+                events, self._events = tuple(self._events), []
+                self._last = orders.number, Answer(os.getpid(), perf_counter(), events)
+            return self._last[1]
+
+    def _has_answered(self, orders: Orders) -> bool:
+        return self._last is not None and self._last[0] == orders.number
+
+    def _take(self, orders: Orders) -> None:
+        for register, version, ref in orders.weights:
+            self._versions[register].publish(version, ref)
+        self._given += orders.tickets
+        self._changed.notify_all()
 
     def close(self) -> None:
         """Finish the current firing, and close the environments."""
@@ -150,10 +165,14 @@ def _ready_to_send(done: TicketDone) -> TicketDone | Failure:
     ticket = done.closed.ticket
     try:
         made = {
-            channel: [Item(Sent(ray.put(item.value)), item.headers) for item in items]
+            channel: [Item(_put(item.value, (ticket.source, ticket.shard)), item.headers) for item in items]
             for channel, items in done.closed.made.items()
         }
     except Exception as error:  # pickling calls methods of every object, which may raise anything
         error.add_note(f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process")
         return Failure(ticket.source, ticket.shard, True, pack_error(error))
     return TicketDone(Closed(ticket, made, done.closed.header), done.spent, done.state)
+
+
+def _put(value: Any, shard: ShardKey) -> Sent:
+    return Sent(ray.put(value), getattr(value, "num_entries", 1), shard)

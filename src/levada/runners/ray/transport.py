@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
+import pickle
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from time import perf_counter
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from msgspec import structs
+from ray import cloudpickle
+from ray.exceptions import ActorUnavailableError, RayError
 
-from levada.flow.errors import DeploymentError
-from levada.flow.items import Item, Shard
+from levada.flow.items import Shard
 from levada.flow.state import Arrays
-from levada.portable import variables
-from levada.runners.ray.server import Answer, Failure, Orders, Sent, ShardActor
+from levada.runners.ray.cluster import Cluster, Group
+from levada.runners.ray.errors import in_words
+from levada.runners.ray.learners import RayLearners
+from levada.runners.ray.refs import Sent, fetched
+from levada.runners.ray.server import Answer, Failure, Orders, ShardActor
+from levada.runners.ray.tables import RayTables
 from levada.runners.remote_errors import unpack_error
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone, WorkerEnded, WorkerEvent
-from levada.schedule import Closed, Ticket
+from levada.schedule import Ticket
 
 log: logging.Logger = logging.getLogger(__name__)
 
+RETRY_S = 1.0
+"""Time after which a worker that could not be reached is called again, in seconds."""
 PATIENCE_S = 5.0
 """Time that an actor has to close its environments, in seconds."""
 
@@ -42,7 +48,15 @@ class RayWorker:
         self.known: dict[str, int] = dict(known)
         self.call: Any = None
         """The answer that is awaited. None: there is no call."""
+        self.orders: Orders | None = None
+        """What was sent with the last call, until it is answered."""
+        self.silent_until_s: float = 0.0
+        """Time by `time.monotonic` before which it is not called again, because it could not be reached."""
         self.why = ""
+        self.arrived: deque[tuple[WorkerEvent, Sequence[Any]]] = deque()
+        """Events to deliver, in their order, each once its references are ready."""
+        self.num_calls: int = 0
+        """Number of calls, not counting those that were repeated."""
         self._unopened = len(shards)
         self._num_left = 0
         self._tickets: list[tuple[Ticket, bool]] = []
@@ -77,61 +91,49 @@ class RayWorker:
 class RayTransport:
     """Executes shards in actors."""
 
-    def __init__(self, num_threads: int, resources: Mapping[str, Any], timeout_s: float) -> None:
-        """`resources`: options of each actor; `timeout_s`: time in which the cluster must have room for all workers."""
+    items_die_with_worker: bool = True
+    passes_references: bool = True
+
+    def __init__(
+        self,
+        num_threads: int,
+        num_workers: int,
+        cluster: Cluster,
+        group: Group,
+        learners: RayLearners,
+        tables: RayTables,
+    ) -> None:
+        """`group`: room for the workers; `learners`: their answers end a `wait`, too; `tables`: hold the items of replays."""
         self._num_threads = num_threads
-        given = resources.get("runtime_env", {})
-        environment = {**given, "env_vars": {**variables(), **given.get("env_vars", {})}}
-        self._resources = {"num_cpus": 1, **resources, "runtime_env": environment}
-        self._timeout_s = timeout_s
-        self._has_joined = False
-        self._num_workers = 0
-        self._group: PlacementGroup | None = None
+        self._num_workers = num_workers
+        self._cluster = cluster
+        self._group = group
+        self._learners = learners
+        self._tables = tables
         self._workers: list[RayWorker] = []
         self._weights: dict[str, tuple[int, dict[int, Any]]] = {}
         """Register -> number of versions kept, and references to them."""
+        self.num_bytes_received: int = 0
+        """Bytes of items that were fetched into this process, for observers."""
 
-    def join(self, address: str | None) -> int:
-        """Join the cluster, or start one, unless this process has; return its number of CPUs."""
-        if not ray.is_initialized():
-            where = address or os.environ.get("RAY_ADDRESS") or "local"
-            ray.init(address=where, include_dashboard=False, logging_level=logging.WARNING)
-            self._has_joined = True
-        return int(ray.cluster_resources().get("CPU", 1))
-
-    def reserve(self, num_workers: int) -> None:
-        """Reserve room for the workers.
-
-        Raises:
-            DeploymentError: the cluster has none within the time limit.
-        """
-        self._num_workers = num_workers
-        bundle = {"CPU": float(self._resources["num_cpus"]), **self._resources.get("resources", {})}
-        if gpus := self._resources.get("num_gpus"):
-            bundle["GPU"] = float(gpus)
-        self._group = placement_group([bundle] * num_workers, strategy="SPREAD")
-        if not self._group.wait(self._timeout_s):
-            msg = (
-                f"Ray: the cluster has no room for {num_workers} workers with {_text(bundle, bundle)} each within "
-                f"{self._timeout_s:g} s; it has {_text(ray.cluster_resources(), bundle)}, of which "
-                f"{_text(ray.available_resources(), bundle)} are free"
-            )
-            raise DeploymentError(msg)
+    @property
+    def object_store_nbytes(self) -> int:
+        """Bytes that the object stores of all nodes hold."""
+        return self._cluster.object_store_nbytes
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
         """Put the existing weights."""
         self._plan = plan
         for register, (keep, weights) in registers.items():
-            self._weights[register] = keep, {version: ray.put(value) for version, value in weights.items()}
+            self._weights[register] = keep, {version: _put(value) for version, value in weights.items()}
 
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> RayWorker:
         """Start an actor."""
         bundle = min(set(range(self._num_workers)) - {worker.bundle for worker in self._workers})
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        options = {"max_concurrency": 2, "max_restarts": 0, "scheduling_strategy": strategy, **self._resources}
+        options = {"max_concurrency": 2, "max_restarts": 0, "max_task_retries": 0, **self._group.options(bundle)}
         registers = {name: (keep, list(weights.items())) for name, (keep, weights) in self._weights.items()}
         actor = ray.remote(ShardActor).options(**options).remote(self._plan, self._num_threads, shards, registers)
-        known = {name: next(reversed(weights)) for name, (_, weights) in self._weights.items()}
+        known = {name: max(weights) for name, (_, weights) in self._weights.items()}
         worker = RayWorker(actor, bundle, tuple(shard for shard, _ in shards), known)
         self._workers.append(worker)
         return worker
@@ -139,94 +141,155 @@ class RayTransport:
     def publish(self, register: str, version: int, weights: Any) -> None:
         """Put a version, once for all workers."""
         keep, versions = self._weights[register]
-        versions[version] = ray.put(weights)
+        versions.pop(version, None)  # what is published again counts as new
+        versions[version] = _put(weights)
         while len(versions) > keep:
             del versions[next(iter(versions))]
 
     def flush(self) -> None:
         """Call each worker that has something to do and is not being waited for."""
         for worker in self._workers:
-            if worker.call is None and worker.has_work:
+            if worker.call is not None or time.monotonic() < worker.silent_until_s:
+                continue
+            if worker.orders is not None:  # its answer was lost
+                worker.call = worker.actor.exchange.remote(worker.orders)
+            elif worker.has_work:
                 news = []
                 for register, (_, versions) in self._weights.items():
                     known = worker.known[register]
                     news += [(register, version, ref) for version, ref in versions.items() if version > known]
-                    worker.known[register] = next(reversed(versions))
-                worker.call = worker.actor.exchange.remote(Orders(worker.take_tickets(), tuple(news)))
+                    worker.known[register] = max(versions)
+                worker.num_calls += 1
+                worker.orders = Orders(worker.num_calls, worker.take_tickets(), tuple(news))
+                worker.call = worker.actor.exchange.remote(worker.orders)
+
+    def resolve(self, value: Any) -> Any:
+        """Return the value of an item."""
+        if isinstance(value, Sent):
+            value = fetched(value)
+            self.num_bytes_received += _num_bytes(value)
+        return value
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[RayWorker, WorkerEvent]]:
-        """Return events of workers."""
+        """Return events of workers. Ends without any when the learners have answered."""
         self.flush()  # an answer may have left work behind
-        calls = {worker.call: worker for worker in self._workers if worker.call is not None}
+        calls: dict[Any, RayWorker | None] = dict.fromkeys(self._learners.answer_refs())
+        for worker in self._workers:
+            if worker.call is not None:
+                calls[worker.call] = worker
+            if worker.arrived:
+                calls |= dict.fromkeys(worker.arrived[0][1], worker)
+        silent_s = [
+            worker.silent_until_s - time.monotonic()
+            for worker in self._workers
+            if worker.call is None and worker.orders
+        ]
+        if silent_s:
+            timeout_s = max(0.0, min(silent_s if timeout_s is None else [timeout_s, *silent_s]))
         if not calls:  # no worker has anything to do: no event can arrive
             time.sleep(1.0 if timeout_s is None else timeout_s)
             return []
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout_s, fetch_local=False)
         if ready:  # others may be, too
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=False)
-        return [(calls[call], event) for call in ready for event in self._heard(calls[call])]
+        workers = dict.fromkeys(heard for call in ready if (heard := calls[call]) is not None)
+        return [(worker, event) for worker in workers for event in self._heard(worker, set(ready))]
 
     def kill(self, worker: RayWorker, why: str) -> None:
-        """Kill a hanging worker at once."""
+        """Kill a worker at once. If nothing is awaited from it, a call is made to report its end."""
         worker.why = why
         ray.kill(worker.actor)
+        if worker.call is None:
+            worker.call = worker.actor.exchange.remote(worker.orders or Orders(worker.num_calls + 1, (), ()))
 
     def close(self) -> None:
         """Close all actors, and leave the cluster if it was joined here."""
         workers, self._workers, self._weights = self._workers, [], {}
-        if workers:
+        with ExitStack() as last:
+            last.callback(self._cluster.close)
             closing = [worker.actor.close.remote() for worker in workers]
             ray.wait(closing, num_returns=len(closing), timeout=PATIENCE_S)
             for worker in workers:
                 with suppress(RayError):
                     ray.kill(worker.actor)
-        if self._group is not None:
-            remove_placement_group(self._group)
-            self._group = None
-        if self._has_joined:
-            ray.shutdown()
-            self._has_joined = False
 
     # ---- internals
 
-    def _heard(self, worker: RayWorker) -> list[WorkerEvent]:
-        """Take an answer. A worker of which anything is lost is replaced."""
-        call, worker.call = worker.call, None
+    def _heard(self, worker: RayWorker, ready: Collection[Any]) -> Iterator[WorkerEvent]:
+        """Take an answer, and yield the events that are complete. A worker of which anything is lost is replaced."""
         try:
-            answer: Answer = ray.get(call)
-            worker.pid = answer.pid
-            events: list[WorkerEvent] = []
-            for event in answer.events:
-                events.append(_received(event))
-                worker.heard(events[-1])
+            if worker.call in ready:
+                call, worker.call = worker.call, None
+                try:
+                    self._take(worker, ray.get(call))
+                except ActorUnavailableError:
+                    self._wait_for(worker)
+            while worker.arrived:
+                event, holding = worker.arrived[0]
+                if holding and len(ray.wait(holding, num_returns=len(holding), timeout=0)[0]) < len(holding):
+                    return
+                ray.get(holding)  # raises if the worker ended before its items were held
+                worker.arrived.popleft()
+                worker.heard(event)
+                yield event
         except RayError as error:
             with suppress(RayError):
                 ray.kill(worker.actor)
-            self._workers.remove(worker)
-            return [WorkerEnded(worker.why or _how(error), by_error="creation task" in str(error))]
-        return events
+            self._discard(worker)
+            yield WorkerEnded(worker.why or in_words(error), by_error="creation task" in str(error))
+
+    def _wait_for(self, worker: RayWorker) -> None:
+        """Leave a worker that cannot be reached alone for a moment, with its tickets. Ray says if it is dead."""
+        if worker.silent_until_s == 0.0:
+            names = ", ".join(f"{shard.node} {shard.index}" for shard in worker.shards)
+            log.warning("the worker of %s cannot be reached; its tickets wait for it", names)
+        worker.silent_until_s = time.monotonic() + RETRY_S
+
+    def _take(self, worker: RayWorker, answer: Answer) -> None:
+        """Record the events of an answer. Items of replays are held by the actors of their tables before they count as made."""
+        worker.pid, worker.orders, worker.silent_until_s = answer.pid, None, 0.0
+        for sent in answer.events:
+            event, holding = _received(sent, perf_counter() - answer.now_s), list[Any]()
+            if isinstance(event, TicketDone):
+                made = dict(event.closed.made)
+                for channel in made.keys() & self._tables.replays.keys():
+                    call, values = self._tables.replays[channel].hold([item.value for item in made[channel]])
+                    holding.append(call)
+                    made[channel] = [
+                        structs.replace(item, value=value) for item, value in zip(made[channel], values, strict=True)
+                    ]
+                event = structs.replace(event, closed=structs.replace(event.closed, made=made))
+            worker.arrived.append((event, holding))
+
+    def _discard(self, worker: RayWorker) -> None:
+        """Forget the items of a worker whose tickets are not closed yet."""
+        for event, _ in worker.arrived:
+            if isinstance(event, TicketDone):
+                for channel, items in event.closed.made.items():
+                    if channel in self._tables.replays:
+                        self._tables.replays[channel].release(item.value for item in items)
+        self._workers.remove(worker)
 
 
-def _received(event: WorkerEvent | Failure) -> WorkerEvent:
-    """Turn what was sent into the event of every transport."""
+def _put(weights: Any) -> Any:
+    """Put weights into the object store, unless they are there, and return the reference."""
+    return weights.ref if isinstance(weights, Sent) else ray.put(weights)
+
+
+def _received(event: WorkerEvent | Failure, ahead_s: float) -> WorkerEvent:
+    """Turn what was sent into the event of every transport. `ahead_s`: how far the clock of this host is ahead."""
     if isinstance(event, Failure):
         return ShardFailed(event.source, event.shard, event.is_final, unpack_error(event.error))
     if not isinstance(event, TicketDone):
         return event
-    refs = [item.value.ref for items in event.closed.made.values() for item in items if isinstance(item.value, Sent)]
-    values = iter(ray.get(refs))
-    made = {
-        channel: [Item(next(values), item.headers) for item in items] for channel, items in event.closed.made.items()
-    }
-    return TicketDone(Closed(event.closed.ticket, made, event.closed.header), event.spent, event.state)
+    spent = tuple(
+        structs.replace(each, start_s=each.start_s + ahead_s, end_s=each.end_s + ahead_s) for each in event.spent
+    )
+    return structs.replace(event, spent=spent)
 
 
-def _how(error: RayError) -> str:
-    """How an actor ended, in words: the last line, which names the error if one was raised while it started."""
-    lines = [line.strip() for line in re.sub("\x1b\\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
-    return f"({type(error).__name__}: {lines[-1] if lines else 'no reason given'})"
-
-
-def _text(resources: Mapping[str, float], names: Iterable[str]) -> str:
-    """Some resources in words."""
-    return ", ".join(f"{resources.get(name, 0.0):g} {name}" for name in names)
+def _num_bytes(value: Any) -> int:
+    """Size of a value that was fetched."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return len(pickled) + sum(buffer.raw().nbytes for buffer in buffers)

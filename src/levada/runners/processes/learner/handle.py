@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import pickle
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,16 +19,16 @@ from multiprocessing import util
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Self
 
-from threadpoolctl import threadpool_info
-
-from levada.flow.errors import DeploymentError, FlowWarning
+from levada.flow.errors import FlowWarning
 from levada.flow.events import Emptied, Event, Failed, Instrument, Report, Statistics
 from levada.flow.graph import Flow
 from levada.flow.patience import START_S, tell
 from levada.flow.state import RunState
+from levada.runners.processes.guard import check_can_be_sent
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
 from levada.runners.processes.learner.connection import GoneError, Line
 from levada.runners.processes.learner.server import INTERRUPT, LEAVE_HUNG, execute
+from levada.runners.processes.replicas.handle import num_threads
 from levada.runners.remote_errors import unpack_error
 from levada.runners.workers import WorkerError
 
@@ -60,7 +59,7 @@ class RemoteRun:
         """Start the process. `place`: the deployment of the flow in that process."""
         for problem in flow.check(crosses_processes=True, reports=True):
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
-        _check_can_be_sent(flow)
+        check_can_be_sent(flow, "learner='worker'")
         self.flow = flow
         self._instruments = tuple(instruments)
         self._max_restarts = max_restarts
@@ -166,7 +165,7 @@ class RemoteRun:
         self._line = Line(here)
         # otherwise this process would wait for the other one when it exits
         self._at_exit = util.Finalize(self, self._line.close, exitpriority=1)
-        args = (self._open, self._state, _num_threads(), self._hang_timeout_s)
+        args = (self._open, self._state, num_threads(), self._hang_timeout_s)
         with there:  # not a daemon: daemons may not have children
             self._child = Child(execute, (there,), args, name="learner", num_threads=None)
         if not self._child.has_started:
@@ -317,21 +316,3 @@ class _RemoteLearner:
     def __getattr__(self, name: str) -> Any:
         is_method, value = self._run._ask("attribute", self._node, name)
         return partial(self._run._ask, "call", self._node, name) if is_method else value
-
-
-def _num_threads() -> dict[str, int]:
-    """Return the threads of each multi-threaded library, by its file: one process may have two libraries of a kind."""
-    return {info["filepath"]: info["num_threads"] for info in threadpool_info()}
-
-
-def _check_can_be_sent(flow: Flow) -> None:
-    """Reject nodes that cannot be pickled, and name them."""
-    for node in flow.nodes.values():
-        try:
-            pickle.dumps(node)
-        except Exception as error:  # pickling calls methods of every object, which may raise anything
-            msg = (
-                f"Processes(learner='worker'): the work of node {node.name!r} of flow {flow.name!r} cannot be sent to another "
-                f"process ({type(error).__name__}: {error}); use functions and classes of a module"
-            )
-            raise DeploymentError(msg) from error

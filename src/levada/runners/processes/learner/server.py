@@ -13,8 +13,6 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from threadpoolctl import ThreadpoolController
-
 from levada.flow.errors import FlowWarning
 from levada.flow.events import Event
 from levada.flow.patience import listening
@@ -22,6 +20,7 @@ from levada.flow.state import RunState
 from levada.flow.strays import Leaving
 from levada.runners.flow_run import FlowRun
 from levada.runners.processes.learner.connection import GoneError, Line
+from levada.runners.processes.replicas.server import set_num_threads
 from levada.runners.remote_errors import pack_error
 
 if TYPE_CHECKING:
@@ -110,12 +109,6 @@ class _Interruption:
             raise _Interrupted
 
 
-def _set_num_threads(threads: Mapping[str, int]) -> None:
-    for library in ThreadpoolController().lib_controllers:
-        if library.filepath in threads:
-            library.set_num_threads(threads[library.filepath])
-
-
 def execute(
     connection: Connection,
     open_run: Any,
@@ -127,7 +120,7 @@ def execute(
 
     `open_run` opens the run from instruments and state; `threads`: their number in each multi-threaded library, by its file.
     """
-    _set_num_threads(threads)
+    set_num_threads(threads)
     line, collector = Line(connection), _Collector()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlowWarning)  # already shown by the main process

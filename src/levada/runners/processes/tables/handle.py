@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,11 +17,10 @@ from levada.flow.state import Arrays
 from levada.runners.processes.inference.messages import Exchange, Parcel
 from levada.runners.processes.ipc.child import Child
 from levada.runners.processes.ipc.forkserver import prepare
+from levada.runners.processes.ipc.forwarded import Forwarded, Introductions
 from levada.runners.processes.ipc.packet import NoRoomError, Packet, pack
 from levada.runners.processes.ipc.shared_memory import Arena, Segment
-from levada.runners.processes.ipc.slots import take_all
 from levada.runners.processes.ipc.wire import Wire
-from levada.runners.processes.tables.forwarded import Forwarded
 from levada.runners.processes.tables.memory import ShownMemory
 from levada.runners.processes.tables.messages import (
     Draw,
@@ -99,8 +97,6 @@ class RemoteTable:
         """Number of failures since the last draw."""
         self._hang_timeout_s = hang_timeout_s
         self._generation = 0
-        self._watched: set[int] = set()
-        self._gone: list[int] = []
         self.start()
 
     def start(self) -> None:
@@ -109,7 +105,7 @@ class RemoteTable:
         self.how_it_ended: str = ""
         """How the process ended, in words; empty while it runs."""
         self._exchange, self._shown = Exchange(), ShownMemory()
-        self._known: set[tuple[int, int]] = set()
+        self._introductions = Introductions()
         self._unstored: deque[Any] = deque()
         self._refused: BaseException | None = None
         here, there = socket.socketpair()
@@ -128,16 +124,8 @@ class RemoteTable:
         """Insert a copy of an item, from where a worker made it or from this process."""
         self._unstored.append(item)  # it must not change until it is stored
         if isinstance(item, Forwarded):
-            origin, segment = item.origin, item.segment
-            descriptors = []
-            if (origin.number, segment) not in self._known:
-                self._known.add((origin.number, segment))
-                descriptors = [origin.share(segment)]
-                if origin.number not in self._watched:
-                    self._watched.add(origin.number)
-                    weakref.finalize(origin, self._gone.append, origin.number).atexit = False
-            message = Insert(origin.number, item.slot, segment, origin.size_of(segment), item.packet)
-            self._tell(message, descriptors)
+            place, descriptors = self._introductions.introduce(item)
+            self._tell(Insert(place), descriptors)
         else:
             self._tell_of(Put, item)
 
@@ -206,8 +194,8 @@ class RemoteTable:
                 if self._hang_timeout_s is not None and not self._wire.wait(self._hang_timeout_s, to_send=True):
                     self._end(self._silence)
                     raise BrokenPipeError
-                if self._gone:
-                    self._forget()
+                if gone := self._introductions.take_gone():
+                    self._wire.send(Forget(gone))
                 unsent = ()  # the wire closes them, whatever happens
                 self._wire.send(message, descriptors)
         except (EOFError, ConnectionError):
@@ -215,14 +203,6 @@ class RemoteTable:
         finally:
             _close(unsent)
         self._raise()
-
-    def _forget(self) -> None:
-        """Report workers that are gone, with everything they made."""
-        gone = take_all(self._gone)
-        self._watched -= {*gone}
-        known = {number for number, _ in self._known}
-        self._known = {(number, segment) for number, segment in self._known if number not in gone}
-        self._wire.send(Forget(tuple(number for number in gone if number in known)))
 
     def _take(self, messages: Sequence[tuple[Any, list[int]]]) -> tuple[Any, list[int]] | None:
         """Record stored items and the first error; return any other message as the answer."""

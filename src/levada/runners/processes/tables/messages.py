@@ -14,17 +14,14 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from levada.runners.processes.inference.messages import Parcel
+from levada.runners.processes.ipc.forwarded import Place
 from levada.runners.processes.ipc.packet import Packet
 
 
 class Insert(Struct, frozen=True, tag=True):
     """Insert a copy of an item in a worker's slot. The descriptor of the segment is sent with it the first time."""
 
-    worker: int
-    slot: int
-    segment: int
-    segment_size: int
-    packet: Packet
+    place: Place
 
 
 class Put(Struct, frozen=True, tag=True):

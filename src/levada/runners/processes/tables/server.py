@@ -10,9 +10,9 @@ import numpy as np
 from levada.flow.errors import NotSavedError
 from levada.flow.protocols import Stateful
 from levada.runners.processes.inference.messages import Exchange
+from levada.runners.processes.ipc.forwarded import Places
 from levada.runners.processes.ipc.packet import unpack
 from levada.runners.processes.ipc.shared_memory import Segment
-from levada.runners.processes.ipc.slots import Slots
 from levada.runners.processes.ipc.wire import Wire
 from levada.runners.processes.tables.memory import TableMemory
 from levada.runners.processes.tables.messages import (
@@ -64,7 +64,7 @@ class _TableServer:
         self._table = recipe.open(self._memory.zeros)
         self._name = recipe.replay.name
         self._exchange = Exchange()
-        self._workers: dict[int, Slots] = {}
+        self._places = Places()
 
     def run(self) -> None:
         while True:
@@ -84,10 +84,8 @@ class _TableServer:
 
     def _obey(self, message: ToTable, descriptors: list[int]) -> None:
         if isinstance(message, Insert):
-            slots = self._workers.setdefault(message.worker, Slots(lambda number: None))
-            for descriptor in descriptors:
-                slots.add(message.segment, descriptor, message.segment_size)
-            self._store(slots.unpack(message.slot, message.segment, [message.packet])[0])
+            self._places.add(message.place, descriptors)
+            self._store(self._places.value(message.place))
         elif isinstance(message, Put):
             self._store(self._exchange.unpack(message.parcel, descriptors))
         elif isinstance(message, Draw):
@@ -106,8 +104,7 @@ class _TableServer:
             self._wire.send(Loaded())
         else:
             assert isinstance(message, Forget)
-            for worker in message.workers:
-                del self._workers[worker]
+            self._places.forget(message.workers)
 
     def _store(self, item: Any) -> None:
         self._table.insert(item)

@@ -16,11 +16,11 @@ import numpy as np
 from levada.flow.items import Item, Shard
 from levada.flow.state import Arrays
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
+from levada.runners.processes.ipc.forwarded import Forwarded, Origin
 from levada.runners.processes.ipc.packet import unpack
 from levada.runners.processes.ipc.slots import Slots, take_all
 from levada.runners.processes.ipc.weights_ring import Ring
 from levada.runners.processes.ipc.wire import Wire
-from levada.runners.processes.tables.forwarded import Forwarded, Origin
 from levada.runners.processes.worker.messages import Begin, Free, FromWorker, Made, MadeItem, Stop, Submit
 from levada.runners.processes.worker.server import work
 from levada.runners.transport import Plan, TicketDone, WorkerEvent

@@ -1,27 +1,23 @@
 """RLlib's IMPALA on Atari's Pong, timed as a peer of levada.
 
-    python rllib_impala.py --preset default --steps 10240 --seed 0 --threads 1
+    python rllib_impala_atari.py --preset default --steps 10240 --seed 0 --threads 1
 
 Two env runners and a learner, each a process; its own preprocessing of Atari, and of its settings those that it has by default:
 one environment in a runner, rollouts of 50 steps, batches of 500. `--preset vector` has 16 environments in a runner, and
 batches of 320, one rollout of 20 steps of a runner's environments. The network is that of Mnih et al. (2015), of layers that its
 configuration knows: the last convolution is as large as what is left of the image, and so is the linear layer.
 
-Steps are counted when they were learned from, and a step is one action, that is four frames. RLlib counts one more for each
-environment of a batch, which holds the last value; here they are taken off. A line of progress is written after an iteration,
-which lasts a second, if there was an update in it.
+A step is one action, that is four frames.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-import tempfile
 from typing import Any
 
 import gymnasium as gym
-import ray
 from _progress import Progress
+from _rllib import cluster, train
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.wrappers.atari_wrappers import wrap_atari_for_new_api_stack
@@ -31,7 +27,6 @@ ENV = "pong"
 NUM_RUNNERS = 2
 PRESETS = {"default": (1, 50, 500), "vector": (16, 20, 320)}
 """Environments in a runner, steps of a rollout, steps of a batch."""
-STORE_BYTES = 1 << 30
 NATURE = [[32, 8, 4, "valid"], [64, 4, 2, "valid"], [64, 3, 1, "valid"], [512, 7, 1, "valid"]]
 
 
@@ -53,7 +48,6 @@ def _config(preset: str, seed: int) -> IMPALAConfig:
         .learners(num_learners=1, num_gpus_per_learner=0)
         .training(train_batch_size_per_learner=batch_size)
         .rl_module(model_config=DefaultModelConfig(conv_filters=NATURE, conv_activation="relu", vf_share_layers=True))
-        .reporting(min_time_s_per_iteration=1)
         .debugging(seed=seed, log_level="ERROR")
     )
 
@@ -69,33 +63,8 @@ def main() -> None:
 
     progress = Progress(stop_return=None)
     register_env(ENV, _make_env)
-    with tempfile.TemporaryDirectory() as folder:
-        ray.init(
-            num_cpus=NUM_RUNNERS + 2,  # one for each process; they need not be there
-            include_dashboard=False,
-            object_store_memory=STORE_BYTES,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=folder,
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(args.threads)}},
-        )
-        try:
-            _train(args.preset, args.steps, args.seed, progress)
-        finally:
-            ray.shutdown()
-
-
-def _train(preset: str, num_env_steps: int, seed: int, progress: Progress) -> None:
-    algorithm, num_steps = _config(preset, seed).build_algo(), PRESETS[preset][1]
-    env_steps = 0
-    while env_steps < num_env_steps:
-        result = algorithm.train()
-        learned = result.get("learners", {}).get("__all_modules__", {}).get("num_env_steps_trained_lifetime", 0)
-        before, env_steps = env_steps, int(learned) * num_steps // (num_steps + 1)
-        if env_steps > before:
-            progress.update(env_steps)
-    progress.end(env_steps)
-    algorithm.stop()
+    with cluster(NUM_RUNNERS + 2, threads=args.threads):
+        train(_config(args.preset, args.seed), progress, args.steps)
 
 
 if __name__ == "__main__":

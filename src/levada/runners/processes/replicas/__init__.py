@@ -1,0 +1,1 @@
+"""Learners in child processes of the run."""

@@ -1,0 +1,128 @@
+"""The cluster that a run uses: joining it, and reserving room in it before anything starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from levada.flow.errors import DeploymentError
+from levada.portable import variables
+
+RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "runtime_env")
+"""Options of an actor, as Ray names them; others are labels of nodes."""
+
+
+class Cluster:
+    """A connection to a Ray cluster, with the groups of actors that have room reserved there."""
+
+    def __init__(self, address: str | None, timeout_s: float) -> None:
+        """Join the cluster, or start one, unless this process is connected to one. `timeout_s`: time limit of `reserve`."""
+        self._timeout_s = timeout_s
+        self._has_joined = not ray.is_initialized()
+        self._groups: list[PlacementGroup] = []
+        if self._has_joined:
+            where = address or os.environ.get("RAY_ADDRESS") or "local"
+            with own_signals():
+                ray.init(address=where, include_dashboard=False, logging_level=logging.WARNING)
+
+    @property
+    def num_cpus(self) -> int:
+        """Number of CPUs of the cluster."""
+        return int(ray.cluster_resources().get("CPU", 1))
+
+    @property
+    def object_store_nbytes(self) -> int:
+        """Bytes that the object stores of all nodes hold."""
+        return int(ray.cluster_resources().get("object_store_memory", 0))
+
+    def reserve(self, who: str, num_actors: int, wanted: Mapping[str, Any], strategy: str) -> Group:
+        """Reserve room for some actors.
+
+        Args:
+            who: what they are, for the error.
+            num_actors: number of actors.
+            wanted: options of each actor, and labels of its node.
+            strategy: `SPREAD` over the nodes, or `PACK` on few of them.
+
+        Raises:
+            DeploymentError: the cluster has none within the time limit.
+        """
+        options, labels = _options(wanted)
+        bundle = {"CPU": float(options["num_cpus"]), **options.get("resources", {})}
+        if gpus := options.get("num_gpus"):
+            bundle["GPU"] = float(gpus)
+        selectors = [labels] * num_actors if labels else None
+        group = placement_group([bundle] * num_actors, strategy=strategy, bundle_label_selector=selectors)
+        self._groups.append(group)
+        if not group.wait(self._timeout_s):
+            where = f" on nodes with {', '.join(f'{key}={value}' for key, value in labels.items())}" if labels else ""
+            msg = (
+                f"Ray: the cluster has no room for {num_actors} {who} with {_text(bundle, bundle)} each{where} within "
+                f"{self._timeout_s:g} s; it has {_text(ray.cluster_resources(), bundle)}, of which "
+                f"{_text(ray.available_resources(), bundle)} are free"
+            )
+            raise DeploymentError(msg)
+        return Group(group, options)
+
+    def close(self) -> None:
+        """Give back what was reserved, and leave the cluster if it was joined here."""
+        groups, self._groups = self._groups, []
+        for group in groups:
+            remove_placement_group(group)
+        if self._has_joined:
+            ray.shutdown()
+            self._has_joined = False
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which `ray.init` replaces: a run that is ended saves itself first."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
+class Group:
+    """Room for a number of equal actors."""
+
+    def __init__(self, group: PlacementGroup, options: Mapping[str, Any]) -> None:
+        self._group = group
+        self._options = options
+
+    def options(self, bundle: int) -> dict[str, Any]:
+        """Options of the actor in one of the bundles."""
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+        return {**self._options, "scheduling_strategy": strategy}
+
+
+def options_here(number: int = 0) -> dict[str, Any]:
+    """Options of an actor that needs no room of its own, on the node of this process."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return {"num_cpus": 0, "scheduling_strategy": here, "runtime_env": _environment({})}
+
+
+def _options(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Split what is wanted into the options of an actor, and the labels of its node."""
+    options = {"num_cpus": 1, **{key: value for key, value in wanted.items() if key in RESOURCES}}
+    options["runtime_env"] = _environment(wanted.get("runtime_env", {}))
+    return options, {key: str(value) for key, value in wanted.items() if key not in RESOURCES}
+
+
+def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a runtime environment in which numbers are computed as in this process."""
+    return {**given, "env_vars": {**variables(), **given.get("env_vars", {})}}
+
+
+def _text(resources: Mapping[str, float], names: Iterable[str]) -> str:
+    """Some resources in words."""
+    return ", ".join(f"{resources.get(name, 0.0):g} {name}" for name in names)

@@ -1,0 +1,135 @@
+"""Learners in actors of a cluster: rollouts come from the object store, and never pass the process of the run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import ray
+from msgspec import structs
+from ray.exceptions import RayError
+from threadpoolctl import threadpool_limits
+
+from levada.flow.protocols import Update
+from levada.flow.replicas import Reduce
+from levada.runners.malloc import keep_freed_memory
+from levada.runners.ray.errors import Refusal, in_words, tried
+from levada.runners.ray.refs import Sent, fetched
+from levada.runners.remote_errors import unpack_error
+from levada.runners.replicas.group import LearnerGroup
+from levada.runners.replicas.host import Learned, LearnerHost
+from levada.runners.replicas.process import GoneError
+
+PATIENCE_S = 5.0
+"""Time that an actor has to close its learners, in seconds."""
+
+
+class LearnerActor:
+    """A `LearnerHost` in an actor. Errors are returned, not raised, so that Ray does not wrap them."""
+
+    def __init__(self, num_threads: int) -> None:
+        """`num_threads`: for linear algebra."""
+        keep_freed_memory()
+        self._num_threads = num_threads
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # the learner writes to none
+        self._host = LearnerHost(ray.util.get_node_ip_address(), fetched)
+
+    def call(self, method: str, args: tuple[Any, ...]) -> tuple[int, Any]:
+        """Call a method of the host; return the process id and the result."""
+        if method == "open":  # the recipes have come with their libraries
+            self._limits = threadpool_limits(self._num_threads)
+        return os.getpid(), tried(getattr(self._host, method), *args)
+
+    def update(self, args: tuple[Any, ...]) -> tuple[tuple[int, Any], Any]:
+        """Update a learner; return the result, and the weights as an object of their own, which the process of the run owns."""
+        pid, result = self.call("update", args)
+        if not isinstance(result, Learned) or not isinstance(result.update, Update):
+            return (pid, result), None
+        update = result.update
+        return (pid, structs.replace(result, update=Update(None, update.stats, update.priorities))), update.weights
+
+
+class RayLearner:
+    """An actor with one replica of each learner."""
+
+    def __init__(self, num_threads: int, options: Mapping[str, Any]) -> None:
+        """`options`: options of the actor, as Ray names them."""
+        self._actor = (
+            ray.remote(LearnerActor).options(max_restarts=0, max_task_retries=0, **options).remote(num_threads)
+        )
+        self._answer: Any = None
+        self._weights: Any = None
+        self._how = ""
+        self.pid: int | None = None
+
+    @property
+    def answer_ref(self) -> Any:
+        """Reference to the answer that is awaited."""
+        return self._answer
+
+    def call(self, method: str, *args: Any) -> None:
+        """Call a method of its host."""
+        if method == "update":
+            self._answer, self._weights = self._actor.update.options(num_returns=2).remote(args)
+        else:
+            self._answer, self._weights = self._actor.call.remote(method, args), None
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether `answer` would not wait."""
+        return bool(ray.wait([self._answer], timeout=0, fetch_local=False)[0])
+
+    def answer(self) -> Any:
+        """Wait for the result of the call.
+
+        Raises:
+            GoneError: the actor has ended.
+            Exception: what the method has raised.
+        """
+        try:
+            self.pid, result = ray.get(self._answer)
+        except RayError as error:
+            self._how = in_words(error)
+            raise GoneError(self._how) from error
+        if isinstance(result, Refusal):
+            raise unpack_error(result.error)
+        if self._weights is not None and result.update is not None:
+            update = Update(Sent(self._weights), result.update.stats, result.update.priorities)
+            result = structs.replace(result, update=update)
+        return result
+
+    def end(self) -> str:
+        """Make sure that the actor has ended; return how it did, in words."""
+        self._kill()
+        return self._how
+
+    def close(self) -> None:
+        """Close the learners, and end the actor."""
+        with suppress(RayError):
+            ray.wait([self._actor.call.remote("close", ())], timeout=PATIENCE_S)
+        self._kill()
+
+    def _kill(self) -> None:
+        with suppress(RayError):
+            ray.kill(self._actor)
+
+
+class RayLearners(LearnerGroup[RayLearner]):
+    """Learners in actors."""
+
+    def __init__(
+        self, num_learners: int, num_threads: int, options_of: Callable[[int], Mapping[str, Any]], *,
+        reduce: Reduce, timeout_s: float, max_restarts: int,
+    ) -> None:  # fmt: skip
+        """`options_of`: returns the options of the actor of a rank. For the others, see `LearnerGroup`."""
+        super().__init__(
+            lambda rank: RayLearner(num_threads, options_of(rank)),
+            num_learners, reduce=reduce, timeout_s=timeout_s, max_restarts=max_restarts,
+        )  # fmt: skip
+
+    def answer_refs(self) -> Iterator[Any]:
+        """References to the answers that are awaited."""
+        return (replica.answer_ref for replica in self.unanswered)

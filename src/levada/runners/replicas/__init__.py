@@ -1,0 +1,1 @@
+"""Learners in processes of their own: one, or several replicas that compute each update together."""

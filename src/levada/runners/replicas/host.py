@@ -1,0 +1,109 @@
+"""Executes learners in a process of their own, for a main process that calls one method at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from time import process_time
+from typing import Any
+
+from msgspec import Struct
+
+from levada.flow.protocols import LearnerRecipe, Stateful, Update, close
+from levada.flow.replicas import Reduce, Replica
+from levada.flow.state import Arrays
+from levada.runners.replicas.maps import computed
+
+
+class Learned(Struct, frozen=True):
+    """The result of an update at one replica."""
+
+    update: Update[Any] | None
+    """None: another replica returns it."""
+    fingerprint: str
+    """Hash of the learner after the update; empty if it is alone."""
+    cpu_s: float
+
+
+def leave(live: Any) -> None:
+    """Leave the group, so that the others do not wait for this replica."""
+    live.join(Replica(rank=0, size=1, address="", reduce="allreduce", timeout_s=1.0))
+
+
+class LearnerHost:
+    """One replica of each learner of a flow."""
+
+    def __init__(self, host: str, fetch: Callable[[Any], Any]) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            host: address of this host, for other replicas.
+            fetch: returns a batch with everything in it that came as a reference.
+        """
+        self._host = host
+        self._fetch = fetch
+        self._live: dict[str, Any] = {}
+        self._is_joined = False
+
+    def open(
+        self, recipes: Mapping[str, tuple[LearnerRecipe[Any, Any], int]], maps: Mapping[str, Callable[..., Any]]
+    ) -> dict[str, bool]:
+        """Open the learners, each from its recipe and seed; return which of them can be saved.
+
+        `maps`: functions of the map nodes that are computed here.
+        """
+        self._maps = maps
+        self._live = {node: recipe.open(seed) for node, (recipe, seed) in recipes.items()}
+        return {node: isinstance(live, Stateful) for node, live in self._live.items()}
+
+    def states(self) -> dict[str, Arrays]:
+        """Return the state of every learner."""
+        return {node: live.state_dict() for node, live in self._live.items()}
+
+    def load(self, states: Mapping[str, Arrays]) -> None:
+        """Continue from the states of another replica."""
+        for node, state in states.items():
+            self._live[node].load_state_dict(state)
+
+    def listen(self) -> dict[str, str]:
+        """Open a rendezvous for each learner; return their addresses."""
+        return {node: live.listen(self._host) for node, live in self._live.items()}
+
+    def join(self, rank: int, size: int, addresses: Mapping[str, str], reduce: Reduce, timeout_s: float) -> None:
+        """Form the groups."""
+        for node, address in addresses.items():
+            self._live[node].join(Replica(rank, size, address, reduce, timeout_s))
+        self._is_joined = True
+
+    def update(self, node: str, values: Any, parts: Sequence[int] | None, tells: bool) -> Learned:
+        """Learn from a batch, or from its parts. `tells`: whether this replica returns the result."""
+        live, start_cpu_s = self._live[node], process_time()
+        try:
+            batch = computed(self._fetch(values), self._maps)
+        except BaseException:
+            if self._is_joined:
+                leave(live)
+            raise
+        update = live.update(batch, parts) if self._is_joined else live.update(batch)
+        fingerprint = live.fingerprint() if self._is_joined else ""
+        return Learned(update if tells else None, fingerprint, process_time() - start_cpu_s)
+
+    def undo(self, node: str) -> None:
+        """Go back to the state before the last update of a learner."""
+        self._live[node].undo()
+
+    def attribute(self, node: str, name: str) -> tuple[bool, Any]:
+        """Return whether an attribute of a learner is a method, and its value if it is not."""
+        found = getattr(self._live[node], name)
+        return callable(found), None if callable(found) else found
+
+    def call(self, node: str, name: str, *args: Any) -> Any:
+        """Call a method of a learner."""
+        return getattr(self._live[node], name)(*args)
+
+    def close(self) -> None:
+        """Close the learners."""
+        with ExitStack() as closing:
+            for live in self._live.values():
+                closing.callback(close, live)
+            self._live = {}

@@ -1,0 +1,29 @@
+"""A Ray cluster of one node, in this process, for the tests of a module."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def one_node(num_cpus: int) -> Iterator[None]:
+    """Start a node that all runs join, whose actors find the modules of the tests."""
+    import ray
+
+    from levada.runners.ray.cluster import own_signals
+
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    with own_signals():
+        ray.init(
+            "local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env=paths,
+        )
+    yield
+    ray.shutdown()

@@ -1,0 +1,177 @@
+"""A transport whose workers keep what they have made: only references reach the run, and are void once the worker is killed.
+
+All workers run in the calling thread, in a random order. They are killed at random moments, and the run hears of it later.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from levada.flow import Flow, Shard
+from levada.flow.items import Item
+from levada.flow.state import Arrays
+from levada.runners.flow_run import FlowRun
+from levada.runners.losses import ItemLostError
+from levada.runners.shard_host import ShardHost
+from levada.runners.transport import HostEvent, Plan, TicketDone, WorkerEnded, WorkerEvent
+from levada.runners.versions import Versions
+from levada.schedule import Ticket
+
+
+class LossyWorker:
+    pid = None
+
+    def __init__(self, host: ShardHost, shards: Sequence[tuple[Shard, Arrays | None]]) -> None:
+        self.host = host
+        self.shards = tuple(shard for shard, _ in shards)
+        self.opening: Iterator[HostEvent] = host.open()
+        self.is_alive = True
+        self.why = ""
+        self.heard_in = 0
+        """Calls of `wait` until its end is reported."""
+        self._tickets: list[tuple[Ticket, bool]] = []
+
+    def submit(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
+        self._tickets += [(ticket, first) for ticket in tickets]
+
+    def forget_tickets(self) -> None:
+        self._tickets.clear()
+
+    def work(self) -> list[HostEvent]:
+        """Open a shard, or execute a firing."""
+        if (opened := next(self.opening, None)) is not None:
+            return [opened]
+        for ticket, first in self._tickets:
+            self.host.submit(ticket, first=first)
+        self._tickets.clear()
+        return [] if self.host.is_idle else list(self.host.step())
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A reference to a value that stays with its worker."""
+
+    value: Any
+    worker: LossyWorker
+    shard: tuple[str, int]
+
+
+class LossyTransport:
+    items_die_with_worker = True
+    passes_references = False  # its learners resolve them
+
+    def __init__(self, seed: int, kills: float, delay: int = 0) -> None:
+        """`kills`: probability of a kill per turn; `delay`: largest number of turns until the run hears of it."""
+        self.num_kills = self.num_noticed = 0
+        self._random = Random(seed)
+        self._kills = kills
+        self._delay = delay
+        self._weights: dict[str, Versions] = {}
+        self._workers: list[LossyWorker] = []
+
+    def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
+        self._plan = plan
+        self._stored = {name for names in plan.stores.values() for name in names}
+        self._weights = {register: Versions(keep, weights) for register, (keep, weights) in registers.items()}
+
+    def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> LossyWorker:
+        host = ShardHost(
+            self._plan, shards, lambda register, version: self._weights[register].read(version), lambda register: -1,
+            saves_on_request=True,
+        )  # fmt: skip
+        self._workers.append(LossyWorker(host, shards))
+        return self._workers[-1]
+
+    def resolve(self, value: Any) -> Any:
+        return resolve(value)
+
+    def publish(self, register: str, version: int, weights: Any) -> None:
+        self._weights[register].publish(version, weights)
+
+    def flush(self) -> None:
+        pass
+
+    def wait(self, timeout_s: float | None) -> Sequence[tuple[LossyWorker, WorkerEvent]]:
+        events: list[tuple[LossyWorker, WorkerEvent]] = []
+        while not events:
+            living = [worker for worker in self._workers if worker.is_alive]
+            if living and self._random.random() < self._kills:
+                self.num_kills += 1
+                self._end(self._random.choice(living), "by the test", self._random.randint(0, self._delay))
+                living = [worker for worker in living if worker.is_alive]
+            self._random.shuffle(living)
+            for worker in living[: self._random.randint(1, 2)]:
+                events += [(worker, self._sent(worker, event)) for event in worker.work()]
+            for worker in [worker for worker in self._workers if not worker.is_alive]:
+                worker.heard_in -= 1
+                if worker.heard_in < 0:
+                    self._workers.remove(worker)
+                    events.append((worker, WorkerEnded(worker.why)))
+        return events
+
+    def kill(self, worker: LossyWorker, why: str) -> None:
+        if worker.is_alive:
+            self._end(worker, why, 0)
+        self.num_noticed += 1
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.host.close()
+        self._workers = []
+
+    def _end(self, worker: LossyWorker, why: str, heard_in: int) -> None:
+        worker.is_alive, worker.why, worker.heard_in = False, why, heard_in
+        worker.host.close()
+
+    def _sent(self, worker: LossyWorker, event: HostEvent) -> HostEvent:
+        """Replace values by references, except for items that are stored in a replay."""
+        if not isinstance(event, TicketDone):
+            return event
+        key = (event.closed.ticket.source, event.closed.ticket.shard)
+        made = {
+            channel: items if channel in self._stored else [Item(Ref(i.value, worker, key), i.headers) for i in items]
+            for channel, items in event.closed.made.items()
+        }
+        return TicketDone(type(event.closed)(event.closed.ticket, made, event.closed.header), event.spent, event.state)
+
+
+def resolve(value: Any) -> Any:
+    """The values behind references; those of dead workers are lost."""
+    if isinstance(value, Ref):
+        if not value.worker.is_alive:
+            raise ItemLostError((value.shard,))
+        return value.value
+    return tuple(resolve(part) for part in value) if type(value) is tuple else value
+
+
+@dataclass(frozen=True)
+class Resolving:
+    """Work of a central node, or the recipe of a learner, that gets values instead of references."""
+
+    what: Any
+
+    def __call__(self, *values: Any) -> Any:
+        return self.what(*[resolve(value) for value in values])
+
+    def open(self, seed: int) -> Any:
+        live = self.what.open(seed)
+        update = live.update
+        live.update = lambda batch: update(resolve(batch))
+        return live
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.what, name)
+
+
+def open_lossy(flow: Flow, *, seed: int, kills: float, delay: int = 0, workers: int = 2, **options: Any) -> FlowRun:
+    """Open a run in which workers are killed, and take with them what they have made."""
+    at_shards = {"source"} if flow.replays else {"source", "map"}
+    for node in flow.nodes.values():
+        is_central = node.kind == "learn" or (node.kind == "map" and any(e.node == "batch" for e in node.inputs))
+        if is_central and (node.kind == "learn" or node.kind in at_shards):
+            object.__setattr__(node, "work", Resolving(node.work))
+    return FlowRun(flow, LossyTransport(seed, kills, delay), seed=1, num_workers=workers, max_restarts=10**6, **options)
+
+
+__all__ = ["LossyTransport", "open_lossy"]
