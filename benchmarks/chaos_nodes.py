@@ -14,7 +14,6 @@ import logging
 import os
 import random
 import sys
-import threading
 import time
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -35,25 +34,25 @@ TARGET = 475.0
 NUM_NODES = 3
 
 
-class NodeKiller(threading.Thread):
-    """Kills random nodes at random times, and adds another each time."""
+class NodeKiller:
+    """Kills random nodes at random times, and adds another each time. Ray wants that in the main thread."""
 
     def __init__(self, cluster: Cluster, nodes: list[object], num_kills: int) -> None:
-        super().__init__(daemon=True)
         self._cluster = cluster
         self._nodes = nodes
         self._num_kills = num_kills
+        self._dice = random.Random(SEED)
+        self._next_s = time.perf_counter() + self._dice.uniform(2.0, 6.0)
         self.num_killed = 0
-        self.stopped = threading.Event()
 
-    def run(self) -> None:
-        """Main loop of the thread."""
-        dice = random.Random(SEED)
-        while self.num_killed < self._num_kills and not self.stopped.wait(dice.uniform(2.0, 6.0)):
-            node = self._nodes.pop(dice.randrange(len(self._nodes)))
+    def look(self) -> None:
+        """Kill a node if it is time."""
+        if self.num_killed < self._num_kills and time.perf_counter() >= self._next_s:
+            node = self._nodes.pop(self._dice.randrange(len(self._nodes)))
             self._cluster.remove_node(node, allow_graceful=False)
             self.num_killed += 1
             self._nodes.append(self._cluster.add_node(num_cpus=1))
+            self._next_s = time.perf_counter() + self._dice.uniform(2.0, 6.0)
 
 
 def main() -> int:
@@ -72,12 +71,10 @@ def main() -> int:
         flow = IMPALA(**settings).flow(Task("CartPole-v1"))
         killer = NodeKiller(cluster, nodes, args.kills)
         with Ray(workers=NUM_NODES, max_restarts=10).open(flow, seed=SEED, instruments=[monitor]) as run:
-            killer.start()
             for _ in run:
+                killer.look()
                 if monitor.solved_at_s is not None and killer.num_killed >= args.kills:
                     break
-            killer.stopped.set()
-            killer.join()
             [channel] = run.statistics().channels.values()
         del run
         left = _objects_left()
