@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,8 +16,11 @@ from levada.flow.items import Allocate, derive_seed
 from levada.flow.protocols import Stateful, Table
 from levada.flow.state import Arrays, RunState
 from levada.runners.firing import WorkError
+from levada.runners.workers import WorkerError
 from levada.schedule import Insert, Reprioritize
 from levada.tables import ItemTable
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,47 @@ class TablePlace(Protocol):
     def close(self) -> None:
         """Release the tables."""
         ...
+
+
+class TableProcess(Protocol):
+    """A process or an actor with tables of one replay."""
+
+    how_it_ended: str
+    """How it ended, in words; empty while it runs."""
+    num_failures: int
+    """Number of failures since the last draw."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        ...
+
+    @property
+    def recipes(self) -> Sequence[TableRecipe]:
+        """Recipes of its tables."""
+        ...
+
+    def start(self) -> None:
+        """Start it again, with empty tables."""
+        ...
+
+
+def replace_ended(processes: Iterable[TableProcess], max_restarts: int) -> list[TableRecipe]:
+    """Start the processes that have ended again, and return their tables.
+
+    Raises:
+        WorkerError: one has ended more often than `max_restarts` without any draw from it.
+    """
+    lost: list[TableRecipe] = []
+    for process in processes:
+        if how := process.how_it_ended:
+            if process.num_failures > max_restarts:
+                msg = f"{process.name} ended {process.num_failures} times in a row, now {how}"
+                raise WorkerError(msg)
+            log.warning("%s ended %s; its contents are lost, and it is refilled", process.name, how)
+            process.start()
+            lost += process.recipes
+    return lost
 
 
 class TablesHere:

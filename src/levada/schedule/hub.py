@@ -140,15 +140,16 @@ class Hub:
             draws = (msgspec.structs.replace(firing.draw, entries=event.outputs[0].entries),)
         elif not event.outputs:
             instructions += self._release(draws)
-        made = [Item(output.value, headers_of(firing), draws) for output in event.outputs]
+        made, readers = [Item(output.value, headers_of(firing), draws) for output in event.outputs], list[Node]()
         for item, output in zip(made, event.outputs, strict=True):
             for replay in self._stores.get((node.name, output.port), ()):
                 instructions.append(self.replays[replay].insert_at_once(item))
                 is_used = True
             for consumer, index in self._readers.get((node.name, output.port), ()):
                 stage.put(consumer.name, index, item)
+                readers.append(consumer)
         if self.trails:
-            self.trails[stage].finished(firing, made, is_used=is_used)
+            self.trails[stage].finished(firing, made, readers, is_used=is_used)
         return instructions
 
     # ---- inspection
@@ -316,8 +317,7 @@ class Hub:
                 full.sort(key=lambda queue: machine.order_of(queue.channel.input_index))
             name = machine.node.name
             for queue in full:
-                policy = queue.channel.policy
-                version = self.versions.get(policy) if policy else None
+                version = self.versions.get(queue.channel.policy or "")
                 if queue.drops_stale and version is not None:
                     queue.discard_stale(version)
                 if queue.num_waiting < queue.channel.at_once - len(machine.buffers[queue.channel.input_index]):

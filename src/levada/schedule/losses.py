@@ -18,11 +18,13 @@ tickets back with the items holds more than its capacity until these are taken a
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from levada.flow.items import Header, Item
+from levada.flow.nodes import Node
 from levada.schedule.events import Firing, HubInstruction, ItemsLost, Notify, PublishAgain, TableLost
 from levada.schedule.queues import QueueMachine
 from levada.schedule.stages import NodeMachine, StageMachine
@@ -73,17 +75,16 @@ class Trail:
         if queue.channel.learners:
             self._steps[id(item)] = _Taken(queue, place, (item,))
 
-    def finished(self, firing: Firing, made: Sequence[Item], *, is_used: bool) -> None:
-        """Record a firing whose outputs are in the buffers of their readers. `is_used`: whether it used up its inputs."""
+    def finished(self, firing: Firing, made: Sequence[Item], readers: Sequence[Node], *, is_used: bool) -> None:
+        """Record a firing. `readers`: nodes whose buffers have received its outputs; `is_used`: whether it used its inputs."""
         machine = self._stage.machines[firing.node]
-        readers = [reader for reader, _, _ in self._places(made)]
         if machine.node.kind == "report":
             step = self._steps.get(id(firing.inputs[0]))
             is_used = step is not None and not step.num_readers
         elif is_used or not readers:
             is_used = True
         elif firing.inputs:
-            num_readers = sum(reader.node.kind != "report" for reader in readers)
+            num_readers = sum(reader.kind != "report" for reader in readers)
             step = _Fired(machine, machine.turn, firing.inputs, tuple(made), num_readers)
             self._steps |= dict.fromkeys(map(id, made), step)
         if is_used:
@@ -95,17 +96,21 @@ class Trail:
 
     def go_back(self, is_lost: Callable[[Item], bool]) -> None:
         """Return to the queues what was not used; discard what is left of lost items."""
+        held = Counter(id(item) for item in self._held())
+        undone: set[int] = set()
         for step in reversed(list(dict.fromkeys(self._steps.values()))):
-            places = list(self._places(step.made))
-            if sum(machine.node.kind != "report" for machine, _, _ in places) == step.num_readers:
-                for machine, index, _ in places:
-                    self._discard(machine, index, _is_one_of(step.made))
+            made = [id(item) for item in step.made]
+            if sum(held[each] for each in made) == step.num_readers:
                 step.undo()
                 self._stage.num_held += len(step.inputs)
-                for item in step.made:
-                    del self._steps[id(item)]
-        for machine, index in self._exposed:
-            self._discard(machine, index, is_lost)
+                held.update(map(id, step.inputs))
+                undone.update(made)
+                for each in made:
+                    del self._steps[each]
+        exposed = {id(machine.buffers[index]) for machine, index in self._exposed}
+        for machine in self._stage.machines.values():
+            for buffer in machine.buffers:
+                self._discard(buffer, undone, is_lost if id(buffer) in exposed else lambda _: False)
 
     def headers(self) -> Iterator[Header]:
         """Yield the headers of what was taken and not used."""
@@ -123,26 +128,19 @@ class Trail:
                     self._steps.pop(id(item), None)
                 todo += step.inputs
 
-    def _places(self, items: Sequence[Item]) -> Iterator[tuple[NodeMachine, int, Item]]:
-        """Yield the buffers that hold these items."""
-        is_wanted = _is_one_of(items)
+    def _held(self) -> Iterator[Item]:
+        """Yield the items in the buffers of all nodes but reports."""
         for machine in self._stage.machines.values():
-            for index, buffer in enumerate(machine.buffers):
-                for item in buffer:
-                    if is_wanted(item):
-                        yield machine, index, item
+            if machine.node.kind != "report":
+                for buffer in machine.buffers:
+                    yield from buffer
 
-    def _discard(self, machine: NodeMachine, index: int, is_left_out: Callable[[Item], bool]) -> None:
-        """Remove some items from a buffer."""
-        buffer = machine.buffers[index]
-        kept = [item for item in buffer if not is_left_out(item)]
+    def _discard(self, buffer: deque[Item], undone: set[int], is_lost: Callable[[Item], bool]) -> None:
+        """Remove items from a buffer: those whose making was undone, by their identity, and those that are lost."""
+        kept = [item for item in buffer if id(item) not in undone and not is_lost(item)]
         self._stage.num_held -= len(buffer) - len(kept)
         buffer.clear()
         buffer.extend(kept)
-
-
-def _is_one_of(items: Sequence[Item]) -> Callable[[Item], bool]:
-    return lambda item: any(item is one for one in items)
 
 
 def _exposed(stage: StageMachine) -> Iterator[tuple[NodeMachine, int]]:

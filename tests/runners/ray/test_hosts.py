@@ -67,6 +67,17 @@ with Ray(workers=4).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
     num_bytes = sum(array.nbytes for array in run.node_state("learn").weights().values())
     assert run.transport.num_bytes_received == 0
     tell(f"end {num_bytes}")
+
+beside = dict(shards=2, num_envs=64, num_steps=256, minibatch_size=32768, microbatch_size=16384, num_epochs=1)
+hp = PPO(hidden_sizes=(8,), compile=False, **beside)
+with Ray(workers=2, learners="beside").open(hp.flow(Task("CartPole-v1")), seed=1) as run:
+    reports = iter(run)
+    next(reports)
+    tell("begin")
+    for report in reports:
+        if report.firing == 6:
+            break
+    tell(f"end {64 * 256 * 4 * 4}")  # the observations of a rollout alone
 """
 )
 
@@ -115,8 +126,8 @@ def test_hosts_that_are_cut_off_lost_and_added_change_no_bit(tmp_path: Path) -> 
     assert said == ["cut", "kill", "add", "equal"]
 
 
-def test_weights_are_fetched_once_per_host_and_version(tmp_path: Path) -> None:
-    """Two workers on each host read them. The bytes are those that the network brings to a host in ten updates."""
+def test_what_the_network_brings_to_a_host(tmp_path: Path) -> None:
+    """In ten updates, the weights of ten versions, for two workers. With learners beside the samplers, no rollouts."""
     counted = []
     with Hosts(tmp_path).open(num_nodes=2) as hosts:
 
@@ -126,7 +137,9 @@ def test_weights_are_fetched_once_per_host_and_version(tmp_path: Path) -> None:
                 counted.append(int(words[1]))
 
         execute(FETCHES, hosts, tmp_path, obey)
-    before, after, num_bytes = counted
+    before, after, num_bytes, before_beside, after_beside, rollout_nbytes = counted
     assert num_bytes > 4_000_000
     for first, last in zip(before, after, strict=True):
         assert 9 <= (last - first) / num_bytes <= 12.0
+    for first, last in zip(before_beside, after_beside, strict=True):
+        assert (last - first) / 5 < 0.3 * rollout_nbytes

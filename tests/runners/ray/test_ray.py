@@ -24,8 +24,8 @@ ray = pytest.importorskip("ray")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """One node with room for four actors, which all runs of this module join."""
-    with one_node(num_cpus=4):
+    """One node with room for six actors, which all runs of this module join."""
+    with one_node(num_cpus=6, labels={"pool": "cheap"}):
         yield
 
 
@@ -77,7 +77,14 @@ def test_on_policy_as_inline_bit_for_bit(kill_after):
     assert all(channel.ledger.balanced for channel in statistics.channels.values())
 
 
-def test_learners_of_a_cluster_share_an_update():
+@pytest.mark.parametrize("num_learners", [1, 2, 4])
+def test_any_number_of_learners_gives_the_same_bits(num_learners):
+    flow = small_impala()
+    found, _, _ = learned(flow, Ray(workers=2, learners=num_learners, reduce="exact"))
+    assert found == learned(flow, Inline())[0]
+
+
+def test_killed_learners_are_replaced():
     flow = small_impala()
     with Ray(workers=2, learners=2, reduce="exact").open(flow, seed=1) as run:
         for report in run:
@@ -99,6 +106,46 @@ def test_a_table_whose_actor_is_killed_is_refilled():
         [replay] = run.statistics().replays.values()
     assert replay.lost > 0
     assert replay.ledger.balanced
+
+
+def test_learners_beside_the_samplers():
+    """DD-PPO: a worker and a learner in each bundle; both are killed once."""
+    flow = samples.small_ppo(0, microbatch_size=16)
+    with Ray(workers=2, learners="beside", reduce="exact").open(flow, seed=1) as run:
+        assert (len(run.worker_pids), len(run.learner_place.pids)) == (2, 2)
+        for report in run:
+            if report.firing == 2:
+                os.kill(run.worker_pids[1], signal.SIGKILL)
+            if report.firing == 4:
+                os.kill(run.learner_place.pids[1], signal.SIGKILL)
+            if report.firing == 6:
+                found = params_sha256(run.node_state("learn").weights())
+                break
+    assert found == learned(flow, Inline())[0]
+
+
+@pytest.mark.parametrize(
+    ("flow", "words"),
+    [
+        (samples.small_ppo(0), r"node 'learn' has 1 per minibatch, and 'rollout' has shards=4\. Set microbatch_size"),
+        (small_dqn(), r"from one source by one queue; flow 'dqn' has 1 sources, 0 queues and 1 replays"),
+        (
+            IMPALA(shards=2, num_rollouts=2).flow(Task("CartPole-v1")),
+            r"expected order='admission' .* 'rollout->batch'",
+        ),
+        (IMPALA(shards=2, order="admission").flow(Task("CartPole-v1")), r"an update takes 1 items from the 2 shards"),
+        (small_impala(), r"node 'sequences' lies between the batch and the learner 'learn', and gets the whole batch"),
+    ],
+)
+def test_learners_cannot_be_beside_all_samplers(flow, words):
+    with pytest.raises(DeploymentError, match=words):
+        Ray(workers=2, learners="beside").open(flow)
+
+
+def test_labels_that_a_node_has():
+    flow = samples.small_ppo(0)
+    place = {"rollout": {"pool": "cheap"}, "learn": {"num_cpus": 2, "pool": "cheap"}}
+    assert learned(flow, Ray(workers=2, place=place))[0] == learned(flow, Inline())[0]
 
 
 def test_labels_that_no_node_has():
@@ -160,7 +207,7 @@ def test_more_workers_than_the_cluster_has_room_for():
     began_s = time.monotonic()
     with pytest.raises(
         DeploymentError,
-        match=r"no room for 4 workers with 3 CPU each within 1 s; it has 4 CPU, of which 4 CPU are free",
+        match=r"no room for 4 workers with 3 CPU each within 1 s; it has 6 CPU, of which 6 CPU are free",
     ):
         Ray(workers=4, place={"rollout": {"num_cpus": 3}}, start_timeout_s=1.0).open(samples.small_ppo(0))
     assert time.monotonic() - began_s < 20.0
@@ -169,9 +216,9 @@ def test_more_workers_than_the_cluster_has_room_for():
 def test_nothing_is_left_in_the_cluster():
     learned(samples.small_ppo(0), Ray(workers=4), 2)
     deadline_s = time.monotonic() + 30.0
-    while ray.available_resources().get("CPU") != 4.0 and time.monotonic() < deadline_s:
+    while ray.available_resources().get("CPU") != 6.0 and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    assert ray.available_resources()["CPU"] == 4.0
+    assert ray.available_resources()["CPU"] == 6.0
 
 
 def test_an_actor_that_hangs_is_replaced(tmp_path):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
 @contextmanager
-def one_node(num_cpus: int) -> Iterator[None]:
-    """Start a node that all runs join, whose actors find the modules of the tests."""
+def one_node(num_cpus: int, labels: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Start a node, with labels, that all runs join, whose actors find the modules of the tests."""
     import ray
 
     from levada.runners.ray.cluster import own_signals
@@ -20,6 +20,7 @@ def one_node(num_cpus: int) -> Iterator[None]:
         ray.init(
             "local",
             num_cpus=num_cpus,
+            labels=dict(labels or {}),
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -44,34 +45,38 @@ class Cluster:
         """Bytes that the object stores of all nodes hold."""
         return int(ray.cluster_resources().get("object_store_memory", 0))
 
-    def reserve(self, who: str, num_actors: int, wanted: Mapping[str, Any], strategy: str) -> Group:
-        """Reserve room for some actors.
+    def reserve(self, who: str, num_bundles: int, strategy: str, *wanted: Mapping[str, Any]) -> list[Group]:
+        """Reserve room for some actors, in bundles, each of which is on one node; return the actors of each kind.
 
         Args:
-            who: what they are, for the error.
-            num_actors: number of actors.
-            wanted: options of each actor, and labels of its node.
+            who: what a bundle has room for, for the error.
+            num_bundles: number of bundles.
             strategy: `SPREAD` over the nodes, or `PACK` on few of them.
+            wanted: options, and labels of the node, of each actor of a bundle.
 
         Raises:
             DeploymentError: the cluster has none within the time limit.
         """
-        options, labels = _options(wanted)
-        bundle = {"CPU": float(options["num_cpus"]), **options.get("resources", {})}
-        if gpus := options.get("num_gpus"):
-            bundle["GPU"] = float(gpus)
-        selectors = [labels] * num_actors if labels else None
-        group = placement_group([bundle] * num_actors, strategy=strategy, bundle_label_selector=selectors)
+        kinds = [_options(each) for each in wanted]
+        bundle: Counter[str] = Counter()
+        for options, _ in kinds:
+            bundle.update(
+                {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0), **options.get("resources", {})}
+            )
+        bundle = +bundle
+        labels = {key: value for _, own in kinds for key, value in own.items()}
+        selectors = [labels] * num_bundles if labels else None
+        group = placement_group([dict(bundle)] * num_bundles, strategy=strategy, bundle_label_selector=selectors)
         self._groups.append(group)
         if not group.wait(self._timeout_s):
             where = f" on nodes with {', '.join(f'{key}={value}' for key, value in labels.items())}" if labels else ""
             msg = (
-                f"Ray: the cluster has no room for {num_actors} {who} with {_text(bundle, bundle)} each{where} within "
+                f"Ray: the cluster has no room for {num_bundles} {who} with {_text(bundle, bundle)} each{where} within "
                 f"{self._timeout_s:g} s; it has {_text(ray.cluster_resources(), bundle)}, of which "
                 f"{_text(ray.available_resources(), bundle)} are free"
             )
             raise DeploymentError(msg)
-        return Group(group, options)
+        return [Group(group, options) for options, _ in kinds]
 
     def close(self) -> None:
         """Give back what was reserved, and leave the cluster if it was joined here."""
@@ -93,7 +98,7 @@ def own_signals() -> Iterator[None]:
 
 
 class Group:
-    """Room for a number of equal actors."""
+    """Room for a number of equal actors, one in each bundle."""
 
     def __init__(self, group: PlacementGroup, options: Mapping[str, Any]) -> None:
         self._group = group

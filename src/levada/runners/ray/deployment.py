@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from levada.flow.deployment import OpenOptions
 from levada.flow.errors import DeploymentError
@@ -13,6 +13,7 @@ from levada.flow.nodes import NodeKind
 from levada.flow.replicas import Reduce
 from levada.runners.deployments import TimeLimit, num_threads_here, parse_place, place_text, useful_workers
 from levada.runners.flow_run import FlowRun
+from levada.runners.ray.beside import check_beside
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 PLACEABLE = ("source", "learn")
@@ -34,10 +35,10 @@ class Ray:
     or a new one on this machine."""
     threads: PositiveInt = 1
     """Threads of each actor for linear algebra."""
-    learners: PositiveInt = 1
+    learners: PositiveInt | Literal["beside"] = 1
     """Number of actors that compute each update together, data-parallel. Each takes a share of the microbatches, so
     `microbatch_size` must divide a minibatch into at least as many. If one is killed, another continues from the state of the
-    rest."""
+    rest. `beside`: one for each worker, on its node, which learns from what that worker collects; with PPO this is DD-PPO."""
     reduce: Reduce = "allreduce"
     """How several learners add their gradients. `allreduce`: each adds those of its own microbatches first, which is fast.
     `exact`: always in the order of the microbatches, so the result is bit-identical for any number of learners."""
@@ -63,6 +64,8 @@ class Ray:
             DeploymentError: Ray is not installed, or the cluster has no room for the actors.
         """
         sampling, learning = self._wanted(flow, "source"), self._wanted(flow, "learn")
+        if self.learners == "beside":
+            check_beside(flow)
         try:
             from levada.runners.ray.cluster import Cluster, options_here
             from levada.runners.ray.learners import RayLearners
@@ -73,13 +76,20 @@ class Ray:
             raise DeploymentError(msg) from error
         cluster = Cluster(self.address, self.start_timeout_s)
         try:
-            learner_options: Callable[[int], Mapping[str, Any]] = options_here
-            if self.learners > 1 or learning:
-                learner_options = cluster.reserve("learners", self.learners, learning, "PACK").options
             num_workers = useful_workers(flow, self.workers or cluster.num_cpus)
-            group = cluster.reserve("workers", num_workers, sampling, "SPREAD")
+            learner_options: Callable[[int], Mapping[str, Any]] = options_here
+            if self.learners == "beside":
+                num_learners = num_workers
+                group, own = cluster.reserve("workers and learners", num_workers, "SPREAD", sampling, learning)
+                learner_options = own.options
+            else:
+                num_learners = self.learners
+                if num_learners > 1 or learning:
+                    [own] = cluster.reserve("learners", num_learners, "PACK", learning)
+                    learner_options = own.options
+                [group] = cluster.reserve("workers", num_workers, "SPREAD", sampling)
             learners = RayLearners(
-                self.learners, num_threads_here(), learner_options,
+                num_learners, num_threads_here(), learner_options,
                 reduce=self.reduce, timeout_s=self.learner_timeout_s, max_restarts=self.max_restarts,
             )  # fmt: skip
             tables = RayTables(options_here, max_restarts=self.max_restarts)

@@ -5,7 +5,6 @@ An item counts as made once the actor holds it. So the end of a worker cannot ta
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +23,7 @@ from levada.runners.malloc import keep_freed_memory
 from levada.runners.ray.errors import Refusal, in_words, tried
 from levada.runners.ray.refs import Sent, fetched
 from levada.runners.remote_errors import pack_error, unpack_error
-from levada.runners.tables import TableLostError, TableRecipe
-from levada.runners.workers import WorkerError
-
-log: logging.Logger = logging.getLogger(__name__)
+from levada.runners.tables import TableLostError, TableRecipe, replace_ended
 
 MAX_UNANSWERED = 64
 """Number of calls without an answer after which the answers that have come are taken."""
@@ -118,6 +114,11 @@ class RayReplay:
         self._unanswered: deque[Any] = deque()
         options = {"max_restarts": 0, "max_task_retries": 0, **self._options()}
         self._actor = ray.remote(ReplayActor).options(**options).remote(self.recipes)
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        return f"the actor of the replay {self.recipes[0].replay.name!r}"
 
     @property
     def pid(self) -> int:
@@ -253,15 +254,7 @@ class RayTables:
         Raises:
             WorkerError: one has ended too often without any draw from it.
         """
-        lost = [replay for replay in self.replays.values() if replay.how_it_ended]
-        for replay in lost:
-            who = f"the actor of the replay {replay.recipes[0].replay.name!r}"
-            if replay.num_failures > self._max_restarts:
-                msg = f"{who} ended {replay.num_failures} times in a row, now {replay.how_it_ended}"
-                raise WorkerError(msg)
-            log.warning("%s ended %s; its contents are lost, and it is refilled", who, replay.how_it_ended)
-            replay.start()
-        return [recipe for replay in lost for recipe in replay.recipes]
+        return replace_ended(self.replays.values(), self._max_restarts)
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections import deque
@@ -39,10 +38,7 @@ from levada.runners.processes.tables.messages import (
     ToTable,
 )
 from levada.runners.processes.tables.server import keep
-from levada.runners.tables import TableLostError, TableRecipe
-from levada.runners.workers import WorkerError
-
-log: logging.Logger = logging.getLogger(__name__)
+from levada.runners.tables import TableLostError, TableRecipe, replace_ended
 
 
 class TableProcesses:
@@ -66,15 +62,7 @@ class TableProcesses:
         Raises:
             WorkerError: one has ended too often without any draw from it.
         """
-        lost = [table for table in self._tables if table.how_it_ended]
-        for table in lost:
-            who = f"the process of table {table.recipe.number} of replay {table.recipe.replay.name!r}"
-            if table.num_failures > self._max_restarts:
-                msg = f"{who} ended {table.num_failures} times in a row, now {table.how_it_ended}"
-                raise WorkerError(msg)
-            log.warning("%s ended %s; its contents are lost, and it is refilled", who, table.how_it_ended)
-            table.start()
-        return [table.recipe for table in lost]
+        return replace_ended(self._tables, self._max_restarts)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -114,6 +102,16 @@ class RemoteTable:
             self._child = Child(keep, (there,), (self.recipe,), name="table", num_threads=1, daemon=True)
         if not self._child.has_started:
             self._end()
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        return f"the process of table {self.recipe.number} of replay {self.recipe.replay.name!r}"
+
+    @property
+    def recipes(self) -> tuple[TableRecipe]:
+        """Its recipe."""
+        return (self.recipe,)
 
     @property
     def pid(self) -> int | None:
