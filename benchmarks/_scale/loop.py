@@ -15,6 +15,7 @@ from levada.flow.state import Arrays
 from levada.runners.flow_run import FlowRun
 from levada.runners.transport import Plan, ShardOpened, Spent, TicketDone, WorkerEvent
 from levada.schedule import Closed, Ticket
+from levada.schedule.sources import AT_HAND
 
 CHANNEL = "prepare->batch"
 
@@ -45,6 +46,7 @@ class InstantTransport:
 
     passes_references: bool = False
     items_die_with_worker: bool = False
+    tickets_at_hand: int = AT_HAND
 
     def __init__(self) -> None:
         self._answers: deque[tuple[Any, WorkerEvent]] = deque()

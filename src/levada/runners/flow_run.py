@@ -137,6 +137,8 @@ class FlowRun:
         self.flow = flow
         topology = derive(flow)
         self._hub = Hub(flow, topology, items_can_be_lost=transport.items_die_with_worker)
+        for source in self._hub.sources.values():
+            source.let_hold(transport.tickets_at_hand)
         self._accounts = Accounts(flow, self._hub, instruments)
         self._plan = Plan(
             flow=flow.name, nodes=_worker_nodes(flow, topology), stages=topology.shard_stages,

@@ -14,6 +14,7 @@ from levada.runners.shard_host import ShardHost
 from levada.runners.transport import HostEvent, Plan, ShardFailed
 from levada.runners.versions import Versions
 from levada.schedule import Firing, Ticket
+from levada.schedule.sources import AT_HAND
 
 
 class InlineWorker:
@@ -52,6 +53,7 @@ class InlineTransport:
 
     passes_references: bool = False
     items_die_with_worker: bool = False
+    tickets_at_hand: int = AT_HAND
 
     def __init__(self, num_threads: int, *, holds_back: bool = False) -> None:
         """`num_threads`: for linear algebra; `holds_back`: whether events stay here until `due` asks for them."""

@@ -35,6 +35,7 @@ from levada.runners.shard_host import ShardHost
 from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
 from levada.runners.versions import Versions
 from levada.schedule import Ticket
+from levada.schedule.sources import AT_HAND
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 
@@ -81,6 +82,7 @@ class ThreadTransport:
 
     passes_references: bool = False
     items_die_with_worker: bool = False
+    tickets_at_hand: int = AT_HAND
 
     def __init__(self) -> None:
         self._events: SimpleQueue[tuple[WorkerThread, WorkerEvent]] = SimpleQueue()

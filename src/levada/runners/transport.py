@@ -149,6 +149,11 @@ class Transport(Protocol):
         """
         ...
 
+    @property
+    def tickets_at_hand(self) -> int:
+        """Most tickets per shard in arrival order: those that it works on while a message travels to the hub and back."""
+        ...
+
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
         """Start. `registers`: number of versions each register keeps, and the existing weights, oldest first."""
         ...

@@ -36,7 +36,8 @@ class _Held:
 
 
 AT_HAND = 2
-"""Most tickets per shard in arrival order: the next is available when one is done, even while the hub is busy."""
+"""Most tickets per shard in arrival order, unless `let_hold` says otherwise: the next is available when one is done, even while
+the hub is busy."""
 
 
 class SourceMachine:
@@ -62,11 +63,16 @@ class SourceMachine:
         self._lost: list[_Held] = []  # in the order of their numbers; they are issued again before new ones
         self._named = {channel.policy for channel in channels if channel.names_versions}
         self._issued_last = [-1] * stage.shards
-        self._free: list[list[tuple[int, int]]] = [[] for _ in range(AT_HAND)]
-        """For each number of tickets below `AT_HAND`: last ticket and number of the shards that hold so many, sorted. A search
+        self._free: list[list[tuple[int, int]]] = []
+        """For each number of tickets below the most: last ticket and number of the shards that hold so many, sorted. A search
         through all shards for each ticket would make a run of n shards cost n squared. Unused in admission order."""
+        self.let_hold(AT_HAND)
+
+    def let_hold(self, most: int) -> None:
+        """Let each shard hold that many tickets in arrival order. None may have been issued."""
+        self._free = [[] for _ in range(most)]
         if not self.round_robin:
-            self._free[0] = [(-1, shard) for shard in range(stage.shards)]
+            self._free[0] = [(-1, shard) for shard in range(self.stage.shards)]
 
     @property
     def issued_per_shard(self) -> float:
@@ -186,14 +192,14 @@ class SourceMachine:
     def _leave(self, shard: int) -> None:
         """Take a shard whose tickets change out of the order in which shards get tickets."""
         num_held = len(self.tickets[shard])
-        if not self.round_robin and num_held < AT_HAND:
+        if not self.round_robin and num_held < len(self._free):
             free = self._free[num_held]
             del free[bisect_left(free, (self._issued_last[shard], shard))]
 
     def _enter(self, shard: int) -> None:
         """Put it back, at its place."""
         num_held = len(self.tickets[shard])
-        if not self.round_robin and num_held < AT_HAND:
+        if not self.round_robin and num_held < len(self._free):
             insort(self._free[num_held], (self._issued_last[shard], shard))
 
     def _shard(self) -> int | None:

@@ -59,6 +59,7 @@ class Ref:
 
 class LossyTransport:
     items_die_with_worker = True
+    tickets_at_hand = 3
     passes_references = False  # its learners resolve them
 
     def __init__(self, seed: int, kills: float, delay: int = 0) -> None:

@@ -19,6 +19,7 @@ from levada.runners.processes.ipc.weights_ring import Ring
 from levada.runners.processes.replicas.handle import LearnerProcesses
 from levada.runners.processes.worker.handle import WorkerProcess
 from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
+from levada.schedule.sources import AT_HAND
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class SharedMemoryTransport:
     """Executes shards in worker processes."""
 
     items_die_with_worker: bool = False
+    tickets_at_hand: int = AT_HAND
 
     def __init__(
         self, num_threads: int, inference: Inference = "sampler", *, forwarded: frozenset[str] = frozenset(),

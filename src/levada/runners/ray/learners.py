@@ -17,7 +17,7 @@ from levada.flow.protocols import Update
 from levada.flow.replicas import Reduce
 from levada.runners.malloc import keep_freed_memory
 from levada.runners.ray.errors import Refusal, in_words, tried
-from levada.runners.ray.refs import Sent, fetched
+from levada.runners.ray.refs import Sent, fetched, pack
 from levada.runners.remote_errors import unpack_error
 from levada.runners.replicas.group import LearnerGroup
 from levada.runners.replicas.host import Learned, LearnerHost
@@ -44,12 +44,14 @@ class LearnerActor:
         return os.getpid(), tried(getattr(self._host, method), *args)
 
     def update(self, args: tuple[Any, ...]) -> tuple[tuple[int, Any], Any]:
-        """Update a learner; return the result, and the weights as an object of their own, which the process of the run owns."""
+        """Update a learner; return the result, and large weights as an object of their own, which the process of the run owns."""
         pid, result = self.call("update", args)
         if not isinstance(result, Learned) or not isinstance(result.update, Update):
             return (pid, result), None
         update = result.update
-        return (pid, structs.replace(result, update=Update(None, update.stats, update.priorities))), update.weights
+        small = pack(update.weights)
+        result = structs.replace(result, update=Update(small, update.stats, update.priorities))
+        return (pid, result), update.weights if small is None else None
 
 
 class RayLearner:
@@ -96,7 +98,7 @@ class RayLearner:
             raise GoneError(self._how) from error
         if isinstance(result, Refusal):
             raise unpack_error(result.error)
-        if self._weights is not None and result.update is not None:
+        if self._weights is not None and result.update is not None and result.update.weights is None:
             update = Update(Sent(self._weights), result.update.stats, result.update.priorities)
             result = structs.replace(result, update=update)
         return result

@@ -1,7 +1,8 @@
 """What runs in an actor: shards, executed by a thread while calls hand over tickets and wait for events.
 
-Only this module and `transport` import Ray. A call of Ray takes about 0.7 ms, so a call carries all tickets and weights there are
-for the actor, and returns all events since the last one. The thread works on meanwhile.
+A call of Ray costs about 1 ms of processor time, so a call carries all tickets and weights there are
+for the actor, and returns all events since the last one. The thread works on meanwhile, and while it has work left, an answer
+waits a moment for more events.
 """
 
 from __future__ import annotations
@@ -12,34 +13,27 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from threading import Condition, Thread
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import ray
 from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
-from levada.flow.items import Item, Shard
+from levada.flow.items import Shard
 from levada.flow.patience import listening, telling_of_hangs
 from levada.flow.state import Arrays
 from levada.runners.malloc import keep_freed_memory
-from levada.runners.ray.refs import Sent
-from levada.runners.remote_errors import pack_error
-from levada.runners.saving import ShardKey
+from levada.runners.ray.refs import Packed
+from levada.runners.ray.sending import Failure, prepared, put_together
 from levada.runners.shard_host import ShardHost
-from levada.runners.transport import Plan, ShardFailed, TicketDone, WorkerBegan, WorkerBusy, WorkerEvent
+from levada.runners.transport import Plan, WorkerBegan, WorkerBusy, WorkerEvent
 from levada.runners.versions import Versions
-from levada.schedule import Closed, Ticket
+from levada.schedule import Ticket
 
 log: logging.Logger = logging.getLogger(__name__)
 
-
-class Failure(Struct, frozen=True):
-    """`ShardFailed` on its way: the error as bytes, with its traceback."""
-
-    source: str
-    shard: int
-    is_final: bool
-    error: bytes
+GATHER_S: Final = 0.01
+"""Time that an answer waits for more events while there is work left, in seconds."""
 
 
 class Orders(Struct, frozen=True):
@@ -50,7 +44,8 @@ class Orders(Struct, frozen=True):
     tickets: tuple[tuple[Ticket, bool], ...]
     """Tickets, each with whether it goes before those that wait at its shard."""
     weights: tuple[tuple[str, int, Any], ...]
-    """Register, version, and reference to the weights, which travel to a node once, when they are first read there."""
+    """Register, version, and the weights: `Packed`, or a reference. In that case they travel to a node once, when they are first
+    read there."""
 
 
 class Answer(Struct, frozen=True):
@@ -69,7 +64,7 @@ class ShardActor:
         self, plan: Plan, num_threads: int, shards: Sequence[tuple[Shard, Arrays | None]],
         registers: Mapping[str, tuple[int, Sequence[tuple[int, Any]]]],
     ) -> None:  # fmt: skip
-        """Start to open the shards. `registers`: number of versions kept, and references to the existing ones, oldest first."""
+        """Start to open the shards. `registers`: number of versions kept, and the existing ones, oldest first."""
         keep_freed_memory()
         self._limits = threadpool_limits(num_threads)
         self._versions = {name: Versions(keep, dict(weights)) for name, (keep, weights) in registers.items()}
@@ -98,16 +93,16 @@ class ShardActor:
             if orders.number > self._num_taken:
                 self._num_taken = orders.number
                 self._take(orders)
-            self._changed.wait_for(
-                lambda: self._has_answered(orders) or self._events or not (self._is_working or self._given)
-            )
-            if self._last is None or not self._has_answered(orders):
-                events, self._events = tuple(self._events), []
+            self._changed.wait_for(lambda: self._events or self._is_over(orders))
+            self._changed.wait_for(lambda: self._is_over(orders), GATHER_S)
+            if self._last is None or self._last[0] != orders.number:
+                events, self._events = put_together(self._events), []
                 self._last = orders.number, Answer(os.getpid(), perf_counter(), events)
             return self._last[1]
 
-    def _has_answered(self, orders: Orders) -> bool:
-        return self._last is not None and self._last[0] == orders.number
+    def _is_over(self, orders: Orders) -> bool:
+        """Whether a call was answered, or there is nothing left to wait for."""
+        return (self._last is not None and self._last[0] == orders.number) or not (self._is_working or self._given)
 
     def _take(self, orders: Orders) -> None:
         for register, version, ref in orders.weights:
@@ -129,7 +124,7 @@ class ShardActor:
                 self._emit(event)
             while self._listen():
                 for event in self._host.step():
-                    self._emit(_ready_to_send(event) if isinstance(event, TicketDone) else event)
+                    self._emit(event)
 
     def _listen(self) -> bool:
         """Take the tickets that have arrived. Sleeps while there is nothing to do. False: stop."""
@@ -144,35 +139,17 @@ class ShardActor:
             self._host.submit(ticket, first=first)
         return not self._is_closing
 
-    def _emit(self, event: WorkerEvent | Failure) -> None:
-        if isinstance(event, ShardFailed):
-            event = Failure(event.source, event.shard, event.is_final, pack_error(event.error))
+    def _emit(self, event: WorkerEvent) -> None:
+        ready = prepared(event)
         with self._changed:
-            self._events.append(event)
-            self._changed.notify_all()
+            self._events.append(ready)
+            if len(self._events) == 1:
+                self._changed.notify_all()
 
     def _find_weights(self, register: str, version: int | None) -> tuple[int, Any]:
         with self._changed:
-            number, ref = self._versions[register].read(version)
+            number, sent = self._versions[register].read(version)
         known = self._fetched.get(register)
         if known is None or known[0] != number:
-            known = self._fetched[register] = (number, ray.get(ref))
+            known = self._fetched[register] = (number, sent.unpack() if isinstance(sent, Packed) else ray.get(sent))
         return known
-
-
-def _ready_to_send(done: TicketDone) -> TicketDone | Failure:
-    """Put the values of the items into the object store."""
-    ticket = done.closed.ticket
-    try:
-        made = {
-            channel: [Item(_put(item.value, (ticket.source, ticket.shard)), item.headers) for item in items]
-            for channel, items in done.closed.made.items()
-        }
-    except Exception as error:  # pickling calls methods of every object, which may raise anything
-        error.add_note(f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process")
-        return Failure(ticket.source, ticket.shard, True, pack_error(error))
-    return TicketDone(Closed(ticket, made, done.closed.header), done.spent, done.state)
-
-
-def _put(value: Any, shard: ShardKey) -> Sent:
-    return Sent(ray.put(value), getattr(value, "num_entries", 1), shard)

@@ -21,8 +21,9 @@ from levada.flow.state import Arrays
 from levada.runners.ray.cluster import Cluster, Group
 from levada.runners.ray.errors import in_words
 from levada.runners.ray.learners import RayLearners
-from levada.runners.ray.refs import Sent, fetched
-from levada.runners.ray.server import Answer, Failure, Orders, ShardActor
+from levada.runners.ray.refs import Packed, Sent, fetched, pack
+from levada.runners.ray.sending import Failure
+from levada.runners.ray.server import Answer, Orders, ShardActor
 from levada.runners.ray.tables import RayTables
 from levada.runners.remote_errors import unpack_error
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone, WorkerEnded, WorkerEvent
@@ -39,13 +40,13 @@ PATIENCE_S = 5.0
 class RayWorker:
     """The main process's view of an actor."""
 
-    def __init__(self, actor: Any, bundle: int, shards: tuple[Shard, ...], known: Mapping[str, int]) -> None:
-        """`bundle`: its place in the placement group; `known`: the newest version that it has, by register."""
+    def __init__(self, actor: Any, bundle: int, shards: tuple[Shard, ...], known: Mapping[str, set[int]]) -> None:
+        """`bundle`: its place in the placement group; `known`: the versions that it has, by register."""
         self.actor = actor
         self.bundle = bundle
         self.shards = shards
         self.pid: int | None = None
-        self.known: dict[str, int] = dict(known)
+        self.known: dict[str, set[int]] = dict(known)
         self.call: Any = None
         """The answer that is awaited. None: there is no call."""
         self.orders: Orders | None = None
@@ -93,6 +94,7 @@ class RayTransport:
 
     items_die_with_worker: bool = True
     passes_references: bool = True
+    tickets_at_hand: int = 4
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class RayTransport:
         self._tables = tables
         self._workers: list[RayWorker] = []
         self._weights: dict[str, tuple[int, dict[int, Any]]] = {}
-        """Register -> number of versions kept, and references to them."""
+        """Register -> number of versions kept, and the versions: `Packed`, or references to them."""
         self.num_bytes_received: int = 0
         """Bytes of items that were fetched into this process, for observers."""
 
@@ -133,7 +135,7 @@ class RayTransport:
         options = {"max_concurrency": 2, "max_restarts": 0, "max_task_retries": 0, **self._group.options(bundle)}
         registers = {name: (keep, list(weights.items())) for name, (keep, weights) in self._weights.items()}
         actor = ray.remote(ShardActor).options(**options).remote(self._plan, self._num_threads, shards, registers)
-        known = {name: max(weights) for name, (_, weights) in self._weights.items()}
+        known = {name: set(weights) for name, (_, weights) in self._weights.items()}
         worker = RayWorker(actor, bundle, tuple(shard for shard, _ in shards), known)
         self._workers.append(worker)
         return worker
@@ -142,6 +144,8 @@ class RayTransport:
         """Put a version, once for all workers."""
         keep, versions = self._weights[register]
         versions.pop(version, None)  # what is published again counts as new
+        for worker in self._workers:
+            worker.known[register].discard(version)
         versions[version] = _put(weights)
         while len(versions) > keep:
             del versions[next(iter(versions))]
@@ -154,13 +158,9 @@ class RayTransport:
             if worker.orders is not None:  # its answer was lost
                 worker.call = worker.actor.exchange.remote(worker.orders)
             elif worker.has_work:
-                news = []
-                for register, (_, versions) in self._weights.items():
-                    known = worker.known[register]
-                    news += [(register, version, ref) for version, ref in versions.items() if version > known]
-                    worker.known[register] = max(versions)
+                tickets = worker.take_tickets()
                 worker.num_calls += 1
-                worker.orders = Orders(worker.num_calls, worker.take_tickets(), tuple(news))
+                worker.orders = Orders(worker.num_calls, tickets, tuple(self._weights_for(worker, tickets)))
                 worker.call = worker.actor.exchange.remote(worker.orders)
 
     def resolve(self, value: Any) -> Any:
@@ -168,7 +168,7 @@ class RayTransport:
         if isinstance(value, Sent):
             value = fetched(value)
             self.num_bytes_received += _num_bytes(value)
-        return value
+        return value.unpack() if isinstance(value, Packed) else value
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[RayWorker, WorkerEvent]]:
         """Return events of workers. Ends without any when the learners have answered."""
@@ -214,6 +214,15 @@ class RayTransport:
                     ray.kill(worker.actor)
 
     # ---- internals
+
+    def _weights_for(self, worker: RayWorker, tickets: Sequence[tuple[Ticket, bool]]) -> Iterator[tuple[str, int, Any]]:
+        """Yield the versions that a worker can read and does not have: the newest, and those that its tickets name."""
+        for register, (_, versions) in self._weights.items():
+            named = {ticket.versions[register] for ticket, _ in tickets if register in ticket.versions}
+            known = worker.known[register] & versions.keys()
+            new = (named | {max(versions)}) - known
+            worker.known[register] = known | new
+            yield from ((register, version, versions[version]) for version in versions if version in new)
 
     def _heard(self, worker: RayWorker, ready: Collection[Any]) -> Iterator[WorkerEvent]:
         """Take an answer, and yield the events that are complete. A worker of which anything is lost is replaced."""
@@ -272,8 +281,10 @@ class RayTransport:
 
 
 def _put(weights: Any) -> Any:
-    """Put weights into the object store, unless they are there, and return the reference."""
-    return weights.ref if isinstance(weights, Sent) else ray.put(weights)
+    """Put large weights into the object store, unless they are there, and return the reference; return others `Packed`."""
+    if isinstance(weights, Sent | Packed):
+        return weights.ref if isinstance(weights, Sent) else weights
+    return pack(weights) or ray.put(weights)
 
 
 def _received(event: WorkerEvent | Failure, ahead_s: float) -> WorkerEvent:
