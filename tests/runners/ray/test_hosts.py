@@ -54,7 +54,7 @@ FETCHES = (
     + """
 from levada.algorithms.ppo import PPO
 from levada.rl.envs.task import Task
-from levada.rl.policies.size import WEIGHT_NBYTES
+from support.envs.small import Long
 
 hp = PPO(shards=4, num_envs=1, num_steps=4, minibatch_size=16, num_epochs=1, hidden_sizes=(1024, 1024), compile=False)
 with Ray(workers=4).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
@@ -68,16 +68,15 @@ with Ray(workers=4).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
     assert run.transport.num_bytes_received == 0
     tell(f"end {num_bytes}")
 
-beside = dict(shards=2, num_envs=64, num_steps=256, minibatch_size=32768, microbatch_size=16384, num_epochs=1)
-hp = PPO(hidden_sizes=(8,), compile=False, **beside)
-with Ray(workers=2, learners="beside").open(hp.flow(Task("CartPole-v1")), seed=1) as run:
+hp = PPO(shards=2, num_envs=8, num_steps=32, minibatch_size=512, microbatch_size=256, num_epochs=1, hidden_sizes=(8,), compile=False)
+with Ray(workers=2, learners="beside").open(hp.flow(Task(Long)), seed=1) as run:
     reports = iter(run)
     next(reports)
     tell("begin")
     for report in reports:
         if report.firing == 6:
             break
-    tell(f"end {64 * 256 * 4 * 4}")  # the observations of a rollout alone
+    tell(f"end {8 * 32 * 4 * 1000}")  # the observations of a rollout alone
 """
 )
 

@@ -55,6 +55,10 @@ class TupleObs(Plain):
     observation_space = Tuple((Box(-1.0, 1.0, (2,)), MultiBinary(4)))
 
 
+class Long(Plain):
+    observation_space = Box(-1.0, 1.0, (1000,), np.float32)
+
+
 class Image(Plain):
     observation_space = Box(0, 255, (36, 36, 3), np.uint8)
 
