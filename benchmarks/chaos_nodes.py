@@ -10,6 +10,7 @@ its bound, and nothing may be left in the object stores once the run is closed. 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import random
@@ -66,7 +67,7 @@ def main() -> int:
     nodes = [cluster.add_node(num_cpus=1) for _ in range(NUM_NODES)]
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
-        settings = {**PRESETS["impala"]["CartPole-v1"], "shards": NUM_NODES}
+        settings = {**PRESETS["impala"]["CartPole-v1"], "shards": NUM_NODES, "anneal_steps": None}
         monitor = Monitor(target_return=TARGET)
         flow = IMPALA(**settings).flow(Task("CartPole-v1"))
         killer = NodeKiller(cluster, nodes, args.kills)
@@ -77,6 +78,7 @@ def main() -> int:
                     break
             [channel] = run.statistics().channels.values()
         del run
+        gc.collect()  # the run refers to itself, and to the last rollouts
         left = _objects_left()
     finally:
         ray.shutdown()

@@ -239,6 +239,7 @@ class FlowRun:
             closing.callback(self.table_place.close)
             closing.callback(self.learner_place.close)
             self.workers.states, self._learners = {}, {}
+            self._weights = {register: {} for register in self._weights}
 
     def __enter__(self) -> Self:
         return self
