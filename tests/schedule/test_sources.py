@@ -3,13 +3,17 @@
 import pytest
 
 from levada.flow import Queue
-from levada.schedule.sources import AT_HAND
+from levada.schedule import sources
 from levada.testing import Executor, toy_flow
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("max_lag", "window"), [(4, None), (2, 2), (8, 20)])
-def test_the_next_shard_and_item_are_those_that_a_search_finds(seed: int, max_lag: int, window: int | None) -> None:
+@pytest.mark.parametrize("at_hand", [2, 4])
+def test_the_next_shard_and_item_are_those_that_a_search_finds(
+    seed: int, max_lag: int, window: int | None, at_hand: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "AT_HAND", at_hand)
     queue = Queue(max_lag=max_lag, order="arrival", window=window)
     executor = Executor(toy_flow(queue, size=3, shards=7), seed, losses=0.05, stragglers=0.1)
     hub = executor.schedule.hub
@@ -20,7 +24,7 @@ def test_the_next_shard_and_item_are_those_that_a_search_finds(seed: int, max_la
         assert not source._lost
         least = min(map(len, source.tickets))
         free = [shard for shard, tickets in enumerate(source.tickets) if len(tickets) == least]
-        expected = min(free, key=lambda shard: (source._issued_last[shard], shard)) if least < AT_HAND else None
+        expected = min(free, key=lambda shard: (source._issued_last[shard], shard)) if least < at_hand else None
         assert source._shard() == expected
         limit = machine._oldest + machine._window
         assert machine._eligible() == next((number for number in machine._waiting if number < limit), None)

@@ -68,7 +68,8 @@ with Ray(workers=4).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
     assert run.transport.num_bytes_received == 0
     tell(f"end {num_bytes}")
 
-hp = PPO(shards=2, num_envs=8, num_steps=32, minibatch_size=512, microbatch_size=256, num_epochs=1, hidden_sizes=(8,), compile=False)
+sizes = dict(shards=2, num_envs=8, num_steps=32, minibatch_size=512, microbatch_size=256, num_epochs=1)
+hp = PPO(hidden_sizes=(8,), compile=False, **sizes)
 with Ray(workers=2, learners="beside").open(hp.flow(Task(Long)), seed=1) as run:
     reports = iter(run)
     next(reports)

@@ -14,8 +14,12 @@ def test_by_name():
     assert deployment("ray") == Ray()
     assert str(deployment("ray:8")) == "ray:8"
     assert Ray.parse(":2,address=auto,threads=2") == Ray(workers=2, address="auto", threads=2)
+    assert deployment("ray:2,learners=beside") == Ray(workers=2, learners="beside")
+    assert str(Ray(workers=2, learners="beside")) == "ray:2,learners=beside"
     with pytest.raises(DeploymentError, match=r"workers=0.*expected an integer >= 1"):
         Ray(workers=0)
+    with pytest.raises(DeploymentError, match=r"learners='near'.*expected an integer >= 1, or 'beside'"):
+        Ray(learners="near")
     with pytest.raises(DeploymentError, match="on='ray2'"):
         deployment("ray2")
 
