@@ -7,6 +7,7 @@ updates is up to the learner: `levada.rl.learning.learner` computes gradients, `
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -144,11 +145,13 @@ class Training:
         self._state = self._state._replace(params=params, target=target)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of all state of the next update."""
+        """Return a hash of all state of the next update: of the CRC-32 of each array, which takes a third of the time of SHA-256
+        and finds errors, not forgeries.
+        """
         digest = hashlib.sha256()
         for name, array in sorted(self.state_dict().items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
+            crc = zlib.crc32(np.ascontiguousarray(array).data)
+            digest.update(f"{name} {array.dtype.str} {array.shape} {crc} ".encode())
         return digest.hexdigest()
 
     # ---- inside
