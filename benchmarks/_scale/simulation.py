@@ -85,7 +85,7 @@ class Simulation:
         flow.check()
         topology, found, stored = derive(flow), readers(flow.nodes), stores(flow.edges)
         self.flow, self.model, self.random = flow, model, Random(seed)
-        self.hub = Hub(flow, topology, items_can_be_lost=True)
+        self.hub = Hub(flow, topology, items_can_be_lost=True)  # as on a cluster
         self.shards = {
             (stage.source, shard): ShardMachine(flow.nodes, found, stored, stage, shard)
             for stage in topology.shard_stages
