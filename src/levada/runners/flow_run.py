@@ -143,6 +143,7 @@ class FlowRun:
         self._plan = Plan(
             flow=flow.name, nodes=_worker_nodes(flow, topology), stages=topology.shard_stages,
             stores=stores(flow.edges), policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
+            named=frozenset(name for source in self._hub.sources.values() for name in source.named_registers),
             save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
             is_timed=not names_all_versions(self._hub),
         )  # fmt: skip

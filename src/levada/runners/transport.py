@@ -44,6 +44,8 @@ class Plan:
     stores: Stores
     policies: Mapping[str, str]
     """Register -> policy."""
+    named: frozenset[str]
+    """Registers whose versions tickets name. Of the others, only the newest version is read."""
     seed: int
     """Seed of the run."""
     save_rules: Mapping[str, SaveRule]

@@ -75,6 +75,11 @@ class SourceMachine:
             self._free[0] = [(-1, shard) for shard in range(self.stage.shards)]
 
     @property
+    def named_registers(self) -> set[str]:
+        """Registers whose versions its tickets name."""
+        return {register for register, policy in self._registers if policy in self._named}
+
+    @property
     def issued_per_shard(self) -> float:
         """Tickets issued per shard; sources with the fewest are served first."""
         return self.issued / self.stage.shards

@@ -40,13 +40,13 @@ PATIENCE_S = 5.0
 class RayWorker:
     """The main process's view of an actor."""
 
-    def __init__(self, actor: Any, bundle: int, shards: tuple[Shard, ...], known: Mapping[str, set[int]]) -> None:
-        """`bundle`: its place in the placement group; `known`: the versions that it has, by register."""
+    def __init__(self, actor: Any, bundle: int, shards: tuple[Shard, ...], known: Mapping[str, int]) -> None:
+        """`bundle`: its place in the placement group; `known`: the newest version that it has, by register."""
         self.actor = actor
         self.bundle = bundle
         self.shards = shards
         self.pid: int | None = None
-        self.known: dict[str, set[int]] = dict(known)
+        self.known: dict[str, int] = dict(known)
         self.call: Any = None
         """The answer that is awaited. None: there is no call."""
         self.orders: Orders | None = None
@@ -135,7 +135,7 @@ class RayTransport:
         options = {"max_concurrency": 2, "max_restarts": 0, "max_task_retries": 0, **self._group.options(bundle)}
         registers = {name: (keep, list(weights.items())) for name, (keep, weights) in self._weights.items()}
         actor = ray.remote(ShardActor).options(**options).remote(self._plan, self._num_threads, shards, registers)
-        known = {name: set(weights) for name, (_, weights) in self._weights.items()}
+        known = {name: max(weights) for name, (_, weights) in self._weights.items()}
         worker = RayWorker(actor, bundle, tuple(shard for shard, _ in shards), known)
         self._workers.append(worker)
         return worker
@@ -144,8 +144,6 @@ class RayTransport:
         """Put a version, once for all workers."""
         keep, versions = self._weights[register]
         versions.pop(version, None)  # what is published again counts as new
-        for worker in self._workers:
-            worker.known[register].discard(version)
         versions[version] = _put(weights)
         while len(versions) > keep:
             del versions[next(iter(versions))]
@@ -158,9 +156,8 @@ class RayTransport:
             if worker.orders is not None:  # its answer was lost
                 worker.call = worker.actor.exchange.remote(worker.orders)
             elif worker.has_work:
-                tickets = worker.take_tickets()
                 worker.num_calls += 1
-                worker.orders = Orders(worker.num_calls, tickets, tuple(self._weights_for(worker, tickets)))
+                worker.orders = Orders(worker.num_calls, worker.take_tickets(), tuple(self._weights_for(worker)))
                 worker.call = worker.actor.exchange.remote(worker.orders)
 
     def resolve(self, value: Any) -> Any:
@@ -215,14 +212,14 @@ class RayTransport:
 
     # ---- internals
 
-    def _weights_for(self, worker: RayWorker, tickets: Sequence[tuple[Ticket, bool]]) -> Iterator[tuple[str, int, Any]]:
-        """Yield the versions that a worker can read and does not have: the newest, and those that its tickets name."""
+    def _weights_for(self, worker: RayWorker) -> Iterator[tuple[str, int, Any]]:
+        """Yield the versions that a worker can read and does not have."""
         for register, (_, versions) in self._weights.items():
-            named = {ticket.versions[register] for ticket, _ in tickets if register in ticket.versions}
-            known = worker.known[register] & versions.keys()
-            new = (named | {max(versions)}) - known
-            worker.known[register] = known | new
-            yield from ((register, version, versions[version]) for version in versions if version in new)
+            new = [version for version in versions if version > worker.known[register]]
+            if new and register not in self._plan.named:
+                new = [max(new)]  # the others are never read
+            worker.known[register] = max(versions)
+            yield from ((register, version, versions[version]) for version in new)
 
     def _heard(self, worker: RayWorker, ready: Collection[Any]) -> Iterator[WorkerEvent]:
         """Take an answer, and yield the events that are complete. A worker of which anything is lost is replaced."""

@@ -1,0 +1,36 @@
+"""The weights that go with a call, without a cluster: small ones travel as copies."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from levada.runners.versions import Versions
+
+pytest.importorskip("ray")
+
+from levada.runners.ray.transport import RayTransport, RayWorker
+
+KEEP = 3
+
+
+@pytest.mark.parametrize("are_named", [True, False])
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_a_worker_can_read_what_its_tickets_can_name(are_named: bool, every: int) -> None:
+    """However many versions are published between two calls."""
+    transport = RayTransport(1, 1, None, None, None, None)
+    plan = SimpleNamespace(named=frozenset({"weights"} if are_named else ()))
+    transport.open(plan, {"weights": (KEEP, {0: "version 0"})})
+    worker = RayWorker(None, 0, (), {"weights": 0})
+    held = Versions(KEEP, {0: "version 0"})
+    for version in range(1, 20):
+        transport.publish("weights", version, f"version {version}")
+        if version % every == 0:
+            sent = list(transport._weights_for(worker))
+            for _, number, weights in sent:
+                held.publish(number, weights.unpack())
+            assert held.read(None) == (version, f"version {version}")
+            if are_named:
+                for named in range(max(0, version - KEEP + 1), version + 1):
+                    assert held.read(named) == (named, f"version {named}")
+            else:
+                assert len(sent) == 1
