@@ -156,7 +156,7 @@ class Simulation:
         kind = self.flow.nodes[firing.node].kind
         if kind == "learn":
             return (Output(None, "weights"), Output({"loss": 0.0}, "stats"), Output(None, "priorities"))
-        return () if kind == "report" else (Output(None),)
+        return (Output({} if kind == "report" else None),)
 
     def _work(self, shard: ShardMachine, starts: Sequence[Start | Closed]) -> None:
         """Execute the firings of a shard: its source takes time, the nodes next to it take none."""

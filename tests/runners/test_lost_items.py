@@ -89,6 +89,26 @@ def test_the_result_is_that_of_an_undisturbed_run(name: str, delay: int):
     assert (num_noticed > 0) == (delay > 0 and name != "dqn")  # by a learner, before the run heard of it
 
 
+def test_a_node_between_a_queue_and_a_batch_goes_back_with_its_items():
+    """Its firings take values in place of references; what it has made goes with the items that it was made of."""
+
+    def batches(run: FlowRun) -> list[Any]:
+        next(report for report in run if report.node == "learn" and report.firing == 20)
+        assert all(len(trail._steps) <= 8 for trail in run._hub.trails.values())  # nothing that was used
+        return [[item.item() for item in batch] for batch in run.node_state("learn").batches]
+
+    def flow() -> Flow:
+        return samples.watched_flow(samples.Remembered())
+
+    with Inline().open(flow(), seed=1) as run:
+        expected = batches(run)
+    for seed in range(3):
+        with open_lossy(flow(), seed=seed, kills=0.12, delay=6, instruments=[UsedOnce()]) as run:
+            assert batches(run) == expected
+            assert isinstance(run.transport, LossyTransport)
+            assert run.transport.num_kills > 2
+
+
 @pytest.mark.parametrize("delay", [0, 6])
 def test_in_arrival_order_nothing_is_learned_from_twice_and_the_ledger_adds_up(delay: int):
     for seed in range(3):

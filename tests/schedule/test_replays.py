@@ -152,6 +152,8 @@ class Execution:
             assert firing.draw is not None
             self.story.append(("draw", firing.draw.number, firing.draw.table))
             outputs = (Output("batch", entries=firing.draw.number),)
+        elif kind == "report":
+            outputs = (Output({}),)
         elif kind == "learn":
             self.num_updates += 1
             [draw] = firing.inputs[0].draws

@@ -76,7 +76,7 @@ class Routed:
             self.version += 1
             event = Finished(firing, (Output(None, "weights"), Output({}, "stats")))
         else:
-            event = Finished(firing, () if firing.node == "report" else (Output(None),))
+            event = Finished(firing, (Output({} if firing.node == "report" else None),))
         self._follow(self.schedule.handle(event))
 
     def _follow(self, instructions: list[Instruction]) -> None:

@@ -25,7 +25,9 @@ def finish(schedule: Schedule, firing: Firing, version: int = 0) -> list[Instruc
     outputs: tuple[Output, ...] = (Output("value"),)
     if kind == "learn":
         outputs = (Output("weights", "weights"), Output({"loss": 1.0}, "stats"), Output(None, "priorities"))
-    return schedule.handle(Finished(firing, () if kind == "report" else outputs, {"policy": version}))
+    elif kind == "report":
+        outputs = (Output(dict(firing.inputs[0].value)),)
+    return schedule.handle(Finished(firing, outputs, {"policy": version}))
 
 
 # ---- one update, step by step

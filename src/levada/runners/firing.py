@@ -104,7 +104,7 @@ def _perform(node: Node, work: Any, firing: Firing, weights: Any) -> tuple[Outpu
         raise WorkError(msg)
     for name in values[0]:
         _check_metric(node, name)
-    return ()
+    return (Output(dict(values[0])),)
 
 
 def _check_metric(node: Node, name: object) -> None:

@@ -305,10 +305,10 @@ class FlowRun:
             return
         start_s, start_cpu_s = perf_counter(), process_time()
         try:
-            known = firing
+            given = firing
             if self.transport.passes_references and node.kind not in PASSING:
-                known = with_values(firing, self.transport.resolve)
-            outputs = perform(node, self._work_of(node), known)
+                given = with_values(firing, self.transport.resolve)
+            outputs = perform(node, self._work_of(node), given)
             leave_if_forked(self._process, None)
         except TableLostError:
             return  # the firing is still waiting, and is withdrawn next
@@ -323,7 +323,7 @@ class FlowRun:
         end_s, cpu_s = perf_counter(), process_time() - start_cpu_s
         self._accounts.fired(firing.node, None, firing.number, start_s, end_s, cpu_s)
         self._accounts.note_blocked(end_s)
-        self._handle(Finished(known, outputs))
+        self._handle(Finished(firing, outputs))
 
     def _work_of(self, node: Node) -> Any:
         """Return the live work of a central node."""

@@ -133,12 +133,12 @@ class Hub:
             instructions += self._updated(node, event.outputs)
             instructions += self._learned(node, firing, event.outputs)
         elif node.kind == "report":
-            instructions.append(self._report(node, firing))
+            instructions.append(self._report(node, event))
         draws = draws_of(firing)
         if firing.draw is not None:
             self.replays[firing.draw.replay].drawn(firing.draw)
             draws = (msgspec.structs.replace(firing.draw, entries=event.outputs[0].entries),)
-        elif not event.outputs:
+        elif node.kind == "report" or not event.outputs:
             instructions += self._release(draws)
         made, readers = [Item(output.value, headers_of(firing), draws) for output in event.outputs], list[Node]()
         for item, output in zip(made, event.outputs, strict=True):
@@ -266,11 +266,11 @@ class Hub:
                 yield Notify(Used(replay.name, (event.header,)))
         replay.counted.clear()
 
-    def _report(self, node: Node, firing: Firing) -> Notify:
+    def _report(self, node: Node, event: Finished) -> Notify:
         origin = node.inputs[0].node
         stage = self.stage_of.get(origin)
-        number = stage.machines[origin].num_firings if stage else firing.number
-        return Notify(Reported(Report(origin, number, dict(self.versions), dict(firing.inputs[0].value))))
+        number = stage.machines[origin].num_firings if stage else event.firing.number
+        return Notify(Reported(Report(origin, number, dict(self.versions), event.outputs[0].value)))
 
     def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:
         """Return what can be done next."""

@@ -224,4 +224,4 @@ class Executor:
             return tuple(Output(tuple(t._replace(copy=4 * t.copy + i) for t in value)) for i in copies)
         if node.kind == "learn":
             return (Output(value, "weights"), Output({}, "stats"), Output(None, "priorities"))
-        return () if node.kind == "report" else (Output(value),)
+        return (Output({} if node.kind == "report" else value),)

@@ -184,6 +184,22 @@ def test_a_lost_item_is_made_again(tmp_path):
         assert {row[2] for row in batch} == {update}
 
 
+def test_a_node_in_the_main_process_behind_a_queue_goes_back_with_its_items():
+    """Items are large enough for objects of their own; what is used is forgotten."""
+    with Ray(workers=2).open(samples.watched_flow(samples.Remembered(size=100_000)), seed=1) as run:
+        for report in run:
+            if report.node == "learn" and report.firing == 3:
+                os.kill(run.worker_pids[-1], signal.SIGKILL)
+            if report.node == "learn" and report.firing == 12:
+                break
+        batches = run.node_state("learn").batches
+        num_references = len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
+    for update, batch in enumerate(batches):
+        assert [item.item()["shard"] for item in batch] == [0, 1, 2, 3]
+        assert {item.item()["version"] for item in batch} == {update}
+    assert num_references < 24  # of 48 items
+
+
 def test_the_users_error_comes_back_with_its_traceback():
     source = samples.Numbers(misbehave=samples.Always("raise", firing=1))
     with pytest.raises(samples.StormError, match="storm") as caught:

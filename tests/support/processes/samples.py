@@ -316,6 +316,25 @@ def counting_flow(source: Any, *, shards: int = 4, queue: Queue | None = None) -
     return flow
 
 
+def look(numbers: np.ndarray) -> dict[str, float]:
+    """Where an array of `Numbers` comes from."""
+    return dict(zip(("shard", "firing", "version"), numbers[:3].tolist(), strict=True))
+
+
+def watched_flow(source: Any, *, shards: int = 4) -> Flow:
+    """A map between a queue and a batch, whose results are also reported."""
+    flow = Flow("watched")
+    learner = Counting()
+    weights = flow.latest("weights", of=learner)
+    numbers = flow.source("numbers", source, reads=weights, shards=shards)
+    looked = flow.map("look", look, numbers.via(Queue(max_lag=0)))
+    update = flow.learn("learn", learner, flow.batch("batch", looked, size=shards))
+    flow.publish(update.weights, to=weights)
+    flow.report(looked, name="seen")
+    flow.report(update.stats)
+    return flow
+
+
 SIZES = (1, 1_000, 1_000_000, 30_000_000)
 
 

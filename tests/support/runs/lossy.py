@@ -60,7 +60,7 @@ class Ref:
 class LossyTransport:
     items_die_with_worker = True
     tickets_at_hand = 3
-    passes_references = False  # its learners resolve them
+    passes_references = True
 
     def __init__(self, seed: int, kills: float, delay: int = 0) -> None:
         """`kills`: probability of a kill per turn; `delay`: largest number of turns until the run hears of it."""
@@ -85,7 +85,12 @@ class LossyTransport:
         return self._workers[-1]
 
     def resolve(self, value: Any) -> Any:
-        return resolve(value)
+        """Return the value behind a reference; those of dead workers are lost."""
+        if isinstance(value, Ref):
+            if not value.worker.is_alive:
+                raise ItemLostError((value.shard,))
+            return value.value
+        return value
 
     def publish(self, register: str, version: int, weights: Any) -> None:
         self._weights[register].publish(version, weights)
@@ -137,41 +142,8 @@ class LossyTransport:
         return TicketDone(type(event.closed)(event.closed.ticket, made, event.closed.header), event.spent, event.state)
 
 
-def resolve(value: Any) -> Any:
-    """The values behind references; those of dead workers are lost."""
-    if isinstance(value, Ref):
-        if not value.worker.is_alive:
-            raise ItemLostError((value.shard,))
-        return value.value
-    return tuple(resolve(part) for part in value) if type(value) is tuple else value
-
-
-@dataclass(frozen=True)
-class Resolving:
-    """Work of a central node, or the recipe of a learner, that gets values instead of references."""
-
-    what: Any
-
-    def __call__(self, *values: Any) -> Any:
-        return self.what(*[resolve(value) for value in values])
-
-    def open(self, seed: int) -> Any:
-        live = self.what.open(seed)
-        update = live.update
-        live.update = lambda batch: update(resolve(batch))
-        return live
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.what, name)
-
-
 def open_lossy(flow: Flow, *, seed: int, kills: float, delay: int = 0, workers: int = 2, **options: Any) -> FlowRun:
     """Open a run in which workers are killed, and take with them what they have made."""
-    at_shards = {"source"} if flow.replays else {"source", "map"}
-    for node in flow.nodes.values():
-        is_central = node.kind == "learn" or (node.kind == "map" and any(e.node == "batch" for e in node.inputs))
-        if is_central and (node.kind == "learn" or node.kind in at_shards):
-            object.__setattr__(node, "work", Resolving(node.work))
     return FlowRun(flow, LossyTransport(seed, kills, delay), seed=1, num_workers=workers, max_restarts=10**6, **options)
 
 
