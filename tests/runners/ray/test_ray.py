@@ -95,10 +95,16 @@ def test_killed_learners_are_replaced():
     assert found == learned(flow, Inline())[0]
 
 
-def test_a_table_whose_actor_is_killed_is_refilled():
-    with Ray(workers=2).open(small_dqn(), seed=1) as run:
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_table_whose_actor_is_killed_is_refilled(after: int):
+    """Before the first draw, the calls that bring items meet the end of the actor first."""
+    with Ray(workers=2, max_restarts=1).open(small_dqn(), seed=1) as run:
+        if not after:
+            while not run.statistics().replays["replay"].fill:
+                run._turn()
+            os.kill(run.table_place.pids[0], signal.SIGKILL)
         for report in run:
-            if report.firing == 3:
+            if report.firing == after:
                 os.kill(run.table_place.pids[0], signal.SIGKILL)
             if report.firing == 6:
                 break

@@ -92,6 +92,36 @@ class ReplayActor:
         return tried(live.load_state_dict, state)
 
 
+class Holding:
+    """Items on their way from a worker into the actor of their replay."""
+
+    def __init__(self, replay: RayReplay, items: Sequence[Held]) -> None:
+        self._replay = replay
+        self._items = {item.number: item.sent for item in items}
+        self._begin()
+
+    def is_done(self) -> bool:
+        """Whether the actor holds the items, now that the call is answered. If the actor has ended, the next one is asked.
+
+        Raises:
+            RayError: items are gone with their worker.
+        """
+        if self._generation != self._replay.generation:
+            self._begin()
+            return False
+        try:
+            ray.get(self.ref)
+        except RayActorError as error:
+            self._replay.has_ended(error)
+            return False
+        return True
+
+    def _begin(self) -> None:
+        self._generation = self._replay.generation
+        self.ref = self._replay.hold(self._items)
+        """Reference to the answer."""
+
+
 class RayReplay:
     """The actor of a replay, as seen by the process of the run."""
 
@@ -126,10 +156,13 @@ class RayReplay:
         pid: int = self.ask("pid")
         return pid
 
-    def hold(self, items: Sequence[Sent]) -> tuple[Any, list[Held]]:
-        """Let the actor fetch items; return a reference that is ready once it has, and what stands for the items."""
-        held = [Held(next(self._numbers), item) for item in items]
-        return self._actor.hold.remote({each.number: each.sent for each in held}), held
+    def numbered(self, item: Sent) -> Held:
+        """Return what stands for an item that the actor is to hold."""
+        return Held(next(self._numbers), item)
+
+    def hold(self, items: Mapping[int, Sent]) -> Any:
+        """Let the actor fetch items, by number; return a reference that is ready once it has."""
+        return self._actor.hold.remote(items)
 
     def release(self, items: Iterable[Held]) -> None:
         """Let the actor forget items that will not be inserted."""
@@ -162,6 +195,11 @@ class RayReplay:
         self.num_failures = 0
         return Sent(batch), entries
 
+    def has_ended(self, error: RayActorError) -> None:
+        """Record the end of the actor, which a call has met."""
+        self.num_failures += not self.how_it_ended
+        self.how_it_ended = in_words(error)
+
     def close(self) -> None:
         """End the actor."""
         with suppress(RayError):
@@ -178,8 +216,7 @@ class RayReplay:
         try:
             result = ray.get(ref)
         except RayActorError as error:
-            self.num_failures += not self.how_it_ended
-            self.how_it_ended = in_words(error)
+            self.has_ended(error)
             raise TableLostError.of(self.recipes[0]) from error
         if isinstance(result, Refusal):
             refused = unpack_error(result.error)

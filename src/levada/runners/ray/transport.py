@@ -24,7 +24,7 @@ from levada.runners.ray.learners import RayLearners
 from levada.runners.ray.refs import Packed, Sent, fetched, pack
 from levada.runners.ray.sending import Failure
 from levada.runners.ray.server import Answer, Orders, ShardActor
-from levada.runners.ray.tables import RayTables
+from levada.runners.ray.tables import Holding, RayTables
 from levada.runners.remote_errors import unpack_error
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone, WorkerEnded, WorkerEvent
 from levada.schedule import Ticket
@@ -54,8 +54,8 @@ class RayWorker:
         self.silent_until_s: float = 0.0
         """Time by `time.monotonic` before which it is not called again, because it could not be reached."""
         self.why = ""
-        self.arrived: deque[tuple[WorkerEvent, Sequence[Any]]] = deque()
-        """Events to deliver, in their order, each once its references are ready."""
+        self.arrived: deque[tuple[WorkerEvent, Sequence[Holding]]] = deque()
+        """Events to deliver, in their order, each once the replays hold its items."""
         self.num_calls: int = 0
         """Number of calls, not counting those that were repeated."""
         self._unopened = len(shards)
@@ -175,7 +175,7 @@ class RayTransport:
             if worker.call is not None:
                 calls[worker.call] = worker
             if worker.arrived:
-                calls |= dict.fromkeys(worker.arrived[0][1], worker)
+                calls |= {holding.ref: worker for holding in worker.arrived[0][1]}
         silent_s = [
             worker.silent_until_s - time.monotonic()
             for worker in self._workers
@@ -231,10 +231,12 @@ class RayTransport:
                 except ActorUnavailableError:
                     self._wait_for(worker)
             while worker.arrived:
-                event, holding = worker.arrived[0]
-                if holding and len(ray.wait(holding, num_returns=len(holding), timeout=0)[0]) < len(holding):
+                event, holdings = worker.arrived[0]
+                refs = [holding.ref for holding in holdings]
+                if refs and len(ray.wait(refs, num_returns=len(refs), timeout=0)[0]) < len(refs):
                     return
-                ray.get(holding)  # raises if the worker ended before its items were held
+                if not all([holding.is_done() for holding in holdings]):
+                    return
                 worker.arrived.popleft()
                 worker.heard(event)
                 yield event
@@ -255,17 +257,15 @@ class RayTransport:
         """Record the events of an answer. Items of replays are held by the actors of their tables before they count as made."""
         worker.pid, worker.orders, worker.silent_until_s = answer.pid, None, 0.0
         for sent in answer.events:
-            event, holding = _received(sent, perf_counter() - answer.now_s), list[Any]()
+            event, holdings = _received(sent, perf_counter() - answer.now_s), list[Holding]()
             if isinstance(event, TicketDone):
                 made = dict(event.closed.made)
                 for channel in made.keys() & self._tables.replays.keys():
-                    call, values = self._tables.replays[channel].hold([item.value for item in made[channel]])
-                    holding.append(call)
-                    made[channel] = [
-                        structs.replace(item, value=value) for item, value in zip(made[channel], values, strict=True)
-                    ]
+                    replay = self._tables.replays[channel]
+                    made[channel] = [structs.replace(item, value=replay.numbered(item.value)) for item in made[channel]]
+                    holdings.append(Holding(replay, [item.value for item in made[channel]]))
                 event = structs.replace(event, closed=structs.replace(event.closed, made=made))
-            worker.arrived.append((event, holding))
+            worker.arrived.append((event, holdings))
 
     def _discard(self, worker: RayWorker) -> None:
         """Forget the items of a worker whose tickets are not closed yet."""
