@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
+from json import JSONDecoder
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from annotated_types import Interval
@@ -29,17 +32,19 @@ def num_threads_here() -> int:
     return max((info["num_threads"] for info in threadpool_info()), default=1)
 
 
-def check_threads(kind: str, threads: int) -> None:
+def check_threads(kind: str, threads: int, cores: int | None = None) -> None:
     """Reject more threads than the machine can use; far too many cause a segmentation fault in torch.
+
+    `cores`: those of a machine of a cluster, None: of this one.
 
     Raises:
         DeploymentError: there are too many.
     """
-    cores = os.cpu_count() or 1
+    where, cores = ("this machine", os.cpu_count() or 1) if cores is None else ("the largest node", cores)
     if threads > THREADS_PER_CORE * cores:
         msg = (
             f"{kind}threads={threads}: expected at most {THREADS_PER_CORE * cores}, {THREADS_PER_CORE} for each of the {cores} "
-            f"cores of this machine; more than {cores} rarely help"
+            f"cores of {where}; more than {cores} rarely help"
         )
         raise DeploymentError(msg)
 
@@ -71,25 +76,29 @@ def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
     Raises:
         DeploymentError: the text is invalid.
     """
-    words = after.split(",")
-    first = words[0].removeprefix(":")
+    workers, _, rest = after.partition(",")
+    first = workers.removeprefix(":")
     known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     options: dict[str, Any] = {}
-    if words[0]:
+    if workers:
         if "workers" not in known:
             msg = f"on='{name}{after}': expected '{name}', or with options behind a comma"
             raise DeploymentError(msg)
-        if first == words[0] or not first.isascii() or not first.isdigit():
+        if first == workers or not first.isascii() or not first.isdigit():
             msg = f"on='{name}{after}': expected '{name}', or with the number of workers, such as '{name}:2'"
             raise DeploymentError(msg)
         options["workers"] = int(first)
-    for word in words[1:]:
-        key, _, value = word.partition("=")
+    while rest:
+        key, _, rest = rest.partition("=")
         if key not in known or key in options:
             after_what = "the number of workers" if "workers" in known else f"{name!r}"
             msg = f"on='{name}{after}': no option {key!r}; after {after_what} there may be, once each: "
             raise DeploymentError(msg + ", ".join(f"{key}=..." for key in known if key != "workers"))
-        options[key] = _value(value)
+        try:
+            options[key], rest = _value(rest)
+        except ValueError as error:
+            msg = f"on='{name}{after}': the value of {key!r} begins with a brace and is not JSON: {error}"
+            raise DeploymentError(msg) from error
     return kind(**options)
 
 
@@ -100,15 +109,21 @@ def place_text(name: str, place: Any) -> str:
     for field in dataclasses.fields(place):
         value = getattr(place, field.name)
         if field.name != "workers" and value != field.default:
-            said.append(f"{field.name}={str(value).removesuffix('.0')}")
+            text = json.dumps(value) if isinstance(value, Mapping) else str(value).removesuffix(".0")
+            said.append(f"{field.name}={text}")
     return ",".join(said)
 
 
-def _value(text: str) -> int | float | str:
+def _value(text: str) -> tuple[Any, str]:
+    """Take a value from the front of a text, up to the next comma outside of it; return it and the rest."""
+    if text.startswith("{"):
+        value, end = JSONDecoder().raw_decode(text)
+        return value, text[end:].removeprefix(",")
+    word, _, rest = text.partition(",")
     for kind in (int, float):
         with suppress(ValueError):
-            return kind(text)
-    return text
+            return kind(word), rest
+    return word, rest
 
 
 def useful_workers(flow: Flow, workers: int | None) -> int:

@@ -25,7 +25,7 @@ ray = pytest.importorskip("ray")
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """One node with room for six actors, which all runs of this module join."""
-    with one_node(num_cpus=6, labels={"pool": "cheap"}):
+    with one_node(num_cpus=6, labels={"pool": "cheap"}, resources={"accelerator_type:T4": 1}):
         yield
 
 
@@ -147,10 +147,18 @@ def test_learners_cannot_be_beside_all_samplers(flow, words):
         Ray(workers=2, learners="beside").open(flow)
 
 
-def test_labels_that_a_node_has():
+def test_requirements_that_a_node_meets():
     flow = samples.small_ppo(0)
-    place = {"rollout": {"pool": "cheap"}, "learn": {"num_cpus": 2, "pool": "cheap"}}
+    learn = {"num_cpus": 2, "pool": "cheap", "memory": 1 << 20, "accelerator_type": "T4"}
+    place = {"rollout": {"pool": "cheap", "memory": 1 << 20}, "learn": learn}
     assert learned(flow, Ray(workers=2, place=place))[0] == learned(flow, Inline())[0]
+
+
+def test_more_threads_than_a_node_can_use():
+    with pytest.raises(
+        DeploymentError, match=r"Ray: threads=25: expected at most 24, 4 for each of the 6 cores of the"
+    ):
+        Ray(threads=25).open(samples.small_ppo(0))
 
 
 def test_labels_that_no_node_has():

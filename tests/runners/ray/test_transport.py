@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from levada.flow.items import Shard
 from levada.runners.versions import Versions
 
 pytest.importorskip("ray")
 
+from levada.runners.ray import transport as module
 from levada.runners.ray.transport import RayTransport, RayWorker
 
 KEEP = 3
@@ -17,10 +19,10 @@ KEEP = 3
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_a_worker_can_read_what_its_tickets_can_name(are_named: bool, every: int) -> None:
     """However many versions are published between two calls."""
-    transport = RayTransport(1, 1, None, None, None, None)
+    transport = RayTransport(1, None, None, None, None)
     plan = SimpleNamespace(named=frozenset({"weights"} if are_named else ()))
     transport.open(plan, {"weights": (KEEP, {0: "version 0"})})
-    worker = RayWorker(None, 0, (), {"weights": 0})
+    worker = RayWorker(None, (), {"weights": 0})
     held = Versions(KEEP, {0: "version 0"})
     for version in range(1, 20):
         transport.publish("weights", version, f"version {version}")
@@ -34,3 +36,24 @@ def test_a_worker_can_read_what_its_tickets_can_name(are_named: bool, every: int
                     assert held.read(named) == (named, f"version {named}")
             else:
                 assert len(sent) == 1
+
+
+def test_a_worker_is_replaced_in_its_own_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order: with `learners=beside`, the learner of its items is there."""
+    bundles: list[int] = []
+
+    class Remote:
+        def options(self, *, bundle: int, **options: object) -> "Remote":
+            bundles.append(bundle)
+            return self
+
+        def remote(self, *args: object) -> None:
+            pass
+
+    monkeypatch.setattr(module, "ray", SimpleNamespace(remote=lambda actor: Remote()))
+    transport = RayTransport(1, None, SimpleNamespace(options=lambda bundle: {"bundle": bundle}), None, None)
+    transport.open(SimpleNamespace(named=frozenset()), {})
+    shards = [[(Shard("rollout", index, 4, 0), None) for index in (number, number + 2)] for number in range(2)]
+    for own in (shards[0], shards[1], shards[1], shards[0]):
+        transport.start(own)
+    assert bundles == [0, 1, 1, 0]

@@ -1,6 +1,7 @@
 """What needs no Ray: names, settings, and the error where it is not installed."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support.processes import samples
@@ -8,6 +9,7 @@ from support.processes import samples
 from levada.api import deployment
 from levada.flow import DeploymentError
 from levada.runners.ray import Ray
+from levada.runners.ray.place import requirements
 
 
 def test_by_name():
@@ -22,6 +24,52 @@ def test_by_name():
         Ray(learners="near")
     with pytest.raises(DeploymentError, match="on='ray2'"):
         deployment("ray2")
+
+
+def test_a_place_survives_its_text():
+    """The text of a deployment is what a resumed run reads."""
+    place = {"rollout": {"num_cpus": 2, "pool": "cheap, far=off"}, "learn": {"resources": {"disk": 1}}}
+    chosen = Ray(workers=2, place=place, learners=2)
+    assert deployment(str(chosen)) == chosen
+    assert deployment('ray:2,place={"rollout":{"num_gpus":1}},threads=2').place == {"rollout": {"num_gpus": 1}}
+    with pytest.raises(DeploymentError, match=r"the value of 'place' begins with a brace and is not JSON"):
+        deployment("ray:2,place={rollout: 1}")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("rollout", r"Ray\(place='rollout'\): expected requirements by the name of a node"),
+        ({"rollout": 2}, r"expected requirements by the name of a node"),
+        ({"rollout": {"num_cpus": "2"}}, r"place\['rollout'\] = .*Expected `float`, got `str` - at `\$\.num_cpus`"),
+        ({"rollout": {"num_cpus": -1}}, r"Expected `float` >= 0"),
+        ({"rollout": {"num_cpus": float("nan")}}, r"Expected `float` >= 0"),
+        ({"rollout": {"num_cpus": 0}}, r"reserves nothing; expected num_cpus > 0, or another resource"),
+        ({"rollout": {"runtime_env": None}}, r"Expected `object`, got `null`"),
+        ({"rollout": {"runtime_env": {"py_modules": [samples]}}}, r"not JSON serializable"),
+        ({"rollout": {"resources": {"CPU": 2}}}, r"resources has 'CPU'; expected num_cpus=2"),
+        ({"rollout": {"pool": 1}}, r"Expected `str`, got `int`"),
+    ],
+)
+def test_requirements_that_no_actor_can_have(place, words):
+    with pytest.raises(DeploymentError, match=words):
+        Ray(place=place)
+
+
+def test_a_worker_and_the_learner_beside_it_share_a_node():
+    place = {"rollout": {"pool": "a"}, "learn": {"pool": "b"}}
+    flow = samples.small_ppo(0, microbatch_size=16)
+    with pytest.raises(DeploymentError, match=r"beside it share a node; place gives them pool=a and pool=b"):
+        Ray(workers=2, learners="beside", place=place).open(flow)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reserved", "expected"), [({}, 0.0, 4), ({}, 4.0, 2), ({"num_cpus": 2}, 0.0, 3), ({}, 9.0, 1)]
+)
+def test_workers_get_the_cpus_that_learners_leave(wanted, reserved, expected):
+    """Of six CPUs, for four shards."""
+    cluster = SimpleNamespace(num_cpus=6)
+    assert Ray()._useful_workers(samples.small_ppo(0), cluster, requirements(wanted), reserved) == expected
 
 
 def test_the_error_names_the_command_that_installs_it(monkeypatch):

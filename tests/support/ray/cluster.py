@@ -9,8 +9,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def one_node(num_cpus: int, labels: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Start a node, with labels, that all runs join, whose actors find the modules of the tests."""
+def one_node(
+    num_cpus: int, labels: Mapping[str, str] | None = None, resources: Mapping[str, float] | None = None
+) -> Iterator[None]:
+    """Start a node, with labels and resources, that all runs join, whose actors find the modules of the tests."""
     import ray
 
     from levada.runners.ray.cluster import own_signals
@@ -21,6 +23,7 @@ def one_node(num_cpus: int, labels: Mapping[str, str] | None = None) -> Iterator
             "local",
             num_cpus=num_cpus,
             labels=dict(labels or {}),
+            resources=dict(resources or {}),
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,9 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from levada.flow.errors import DeploymentError
 from levada.portable import variables
-
-RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "runtime_env")
-"""Options of an actor, as Ray names them; others are labels of nodes."""
+from levada.runners.ray.place import Requirements, together
 
 
 class Cluster:
@@ -41,32 +38,31 @@ class Cluster:
         return int(ray.cluster_resources().get("CPU", 1))
 
     @property
+    def num_cpus_of_largest_node(self) -> int:
+        """Number of CPUs of the node that has most."""
+        return max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=1)
+
+    @property
     def object_store_nbytes(self) -> int:
         """Bytes that the object stores of all nodes hold."""
         return int(ray.cluster_resources().get("object_store_memory", 0))
 
-    def reserve(self, who: str, num_bundles: int, strategy: str, *wanted: Mapping[str, Any]) -> list[Group]:
+    def reserve(self, who: str, num_bundles: int, strategy: str, *kinds: Requirements) -> list[Group]:
         """Reserve room for some actors, in bundles, each of which is on one node; return the actors of each kind.
 
         Args:
             who: what a bundle has room for, for the error.
             num_bundles: number of bundles.
             strategy: `SPREAD` over the nodes, or `PACK` on few of them.
-            wanted: options, and labels of the node, of each actor of a bundle.
+            kinds: requirements of each actor of a bundle.
 
         Raises:
             DeploymentError: the cluster has none within the time limit.
         """
-        kinds = [_options(each) for each in wanted]
-        bundle: Counter[str] = Counter()
-        for options, _ in kinds:
-            bundle.update(
-                {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0), **options.get("resources", {})}
-            )
-        bundle = +bundle
-        labels = {key: value for _, own in kinds for key, value in own.items()}
+        room = together(kinds)
+        bundle, labels = room.resources, dict(room.labels)
         selectors = [labels] * num_bundles if labels else None
-        group = placement_group([dict(bundle)] * num_bundles, strategy=strategy, bundle_label_selector=selectors)
+        group = placement_group([bundle] * num_bundles, strategy=strategy, bundle_label_selector=selectors)
         self._groups.append(group)
         if not group.wait(self._timeout_s):
             where = f" on nodes with {', '.join(f'{key}={value}' for key, value in labels.items())}" if labels else ""
@@ -76,7 +72,7 @@ class Cluster:
                 f"{_text(ray.available_resources(), bundle)} are free"
             )
             raise DeploymentError(msg)
-        return [Group(group, options) for options, _ in kinds]
+        return [Group(group, _options(each)) for each in kinds]
 
     def close(self) -> None:
         """Give back what was reserved, and leave the cluster if it was joined here."""
@@ -116,11 +112,9 @@ def options_here(number: int = 0) -> dict[str, Any]:
     return {"num_cpus": 0, "scheduling_strategy": here, "runtime_env": _environment({})}
 
 
-def _options(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split what is wanted into the options of an actor, and the labels of its node."""
-    options = {"num_cpus": 1, **{key: value for key, value in wanted.items() if key in RESOURCES}}
-    options["runtime_env"] = _environment(wanted.get("runtime_env", {}))
-    return options, {key: str(value) for key, value in wanted.items() if key not in RESOURCES}
+def _options(kind: Requirements) -> dict[str, Any]:
+    """Options of an actor, as Ray takes them."""
+    return {**kind.options, "runtime_env": _environment(kind.options.get("runtime_env", {}))}
 
 
 def _environment(given: Mapping[str, Any]) -> dict[str, Any]:

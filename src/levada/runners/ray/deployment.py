@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from levada.flow.deployment import OpenOptions
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
-from levada.flow.nodes import NodeKind
 from levada.flow.replicas import Reduce
-from levada.runners.deployments import TimeLimit, num_threads_here, parse_place, place_text, useful_workers
+from levada.runners.deployments import (
+    TimeLimit,
+    check_threads,
+    num_threads_here,
+    parse_place,
+    place_text,
+    useful_workers,
+)
 from levada.runners.flow_run import FlowRun
 from levada.runners.ray.beside import check_beside
+from levada.runners.ray.place import Requirements, check_place, requirements_of, together
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
-PLACEABLE = ("source", "learn")
-"""Kinds of nodes that actors are started for."""
+if TYPE_CHECKING:
+    from levada.runners.ray.cluster import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,7 @@ class Ray:
 
     def __post_init__(self) -> None:
         check_fields(self, DeploymentError)
+        check_place(self.place)
 
     def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> FlowRun:
         """Check the flow, join the cluster, start the actors, and return a run that has done nothing yet.
@@ -63,9 +71,12 @@ class Ray:
         Raises:
             DeploymentError: Ray is not installed, or the cluster has no room for the actors.
         """
-        sampling, learning = self._wanted(flow, "source"), self._wanted(flow, "learn")
+        sampling, _ = requirements_of(flow, "source", self.place or {})
+        learning, is_placed = requirements_of(flow, "learn", self.place or {})
+        pair = [sampling, learning]
         if self.learners == "beside":
             check_beside(flow)
+            together(pair)
         try:
             from levada.runners.ray.cluster import Cluster, options_here
             from levada.runners.ray.learners import RayLearners
@@ -76,24 +87,26 @@ class Ray:
             raise DeploymentError(msg) from error
         cluster = Cluster(self.address, self.start_timeout_s)
         try:
-            num_workers = useful_workers(flow, self.workers or cluster.num_cpus)
+            check_threads("Ray: ", self.threads, cluster.num_cpus_of_largest_node)
             learner_options: Callable[[int], Mapping[str, Any]] = options_here
             if self.learners == "beside":
-                num_learners = num_workers
-                group, own = cluster.reserve("workers and learners", num_workers, "SPREAD", sampling, learning)
+                num_learners = num_workers = self._useful_workers(flow, cluster, together(pair), 0.0)
+                group, own = cluster.reserve("workers and learners", num_workers, "SPREAD", *pair)
                 learner_options = own.options
             else:
-                num_learners = self.learners
-                if num_learners > 1 or learning:
+                num_learners, num_reserved_cpus = self.learners, 0.0
+                if num_learners > 1 or is_placed:
                     [own] = cluster.reserve("learners", num_learners, "PACK", learning)
                     learner_options = own.options
+                    num_reserved_cpus = num_learners * learning.resources.get("CPU", 0.0)
+                num_workers = self._useful_workers(flow, cluster, sampling, num_reserved_cpus)
                 [group] = cluster.reserve("workers", num_workers, "SPREAD", sampling)
             learners = RayLearners(
                 num_learners, num_threads_here(), learner_options,
                 reduce=self.reduce, timeout_s=self.learner_timeout_s, max_restarts=self.max_restarts,
             )  # fmt: skip
             tables = RayTables(options_here, max_restarts=self.max_restarts)
-            transport = RayTransport(self.threads, num_workers, cluster, group, learners, tables)
+            transport = RayTransport(self.threads, cluster, group, learners, tables)
             return FlowRun(
                 flow, transport, num_workers=num_workers, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
                 crosses_processes=True, learners=learners, tables=tables, **options,
@@ -102,21 +115,11 @@ class Ray:
             cluster.close()
             raise
 
-    def _wanted(self, flow: Flow, kind: NodeKind) -> Mapping[str, Any]:
-        """Return what is wanted for the nodes of a kind, which share their actors.
-
-        Raises:
-            DeploymentError: a name is none of such a node, or the nodes differ.
-        """
-        place = self.place or {}
-        for name in place:
-            _check_placeable(flow, name)
-        names = [node.name for node in flow.nodes.values() if node.kind == kind]
-        wanted = [place.get(name, {}) for name in names]
-        if any(each != wanted[0] for each in wanted):
-            msg = f"Ray: place differs for {' and '.join(names)}, which share their actors; give the same for each"
-            raise DeploymentError(msg)
-        return wanted[0] if wanted else {}
+    def _useful_workers(self, flow: Flow, cluster: Cluster, room: Requirements, num_reserved_cpus: float) -> int:
+        """Return the number of workers. By default, those for which there are CPUs beside the reserved ones."""
+        if (workers := self.workers) is None:
+            workers = max(1, int((cluster.num_cpus - num_reserved_cpus) / room.resources.get("CPU", 1.0)))
+        return useful_workers(flow, workers)
 
     @classmethod
     def parse(cls, after: str) -> Ray:
@@ -129,25 +132,3 @@ class Ray:
 
     def __str__(self) -> str:
         return place_text("ray", self)
-
-
-def _check_placeable(flow: Flow, name: str) -> None:
-    """Refuse requirements for anything but a source or a learn node: all others run where an edge without a queue ties them.
-
-    Raises:
-        DeploymentError: it is something else.
-    """
-    placeable = [node.name for node in flow.nodes.values() if node.kind in PLACEABLE]
-    if name in placeable:
-        return
-    found = f"which is no node of flow {flow.name!r}"
-    if name in flow.nodes:
-        tied = [
-            f"{edge.node} -> {node.name}"
-            for node in flow.nodes.values()
-            for edge in node.inputs
-            if edge.queue is None and name in (edge.node, node.name)
-        ]
-        found = f"which runs where its neighbors run, because no queue lies between them (edge {', '.join(tied)})"
-    msg = f"Ray: place names {name!r}, {found}; expected {' or '.join(placeable)}"
-    raise DeploymentError(msg)

@@ -26,6 +26,7 @@ from levada.runners.ray.sending import Failure
 from levada.runners.ray.server import Answer, Orders, ShardActor
 from levada.runners.ray.tables import Holding, RayTables
 from levada.runners.remote_errors import unpack_error
+from levada.runners.saving import ShardKey
 from levada.runners.transport import Plan, ShardFailed, ShardOpened, TicketDone, WorkerEnded, WorkerEvent
 from levada.schedule import Ticket
 
@@ -40,10 +41,9 @@ PATIENCE_S = 5.0
 class RayWorker:
     """The main process's view of an actor."""
 
-    def __init__(self, actor: Any, bundle: int, shards: tuple[Shard, ...], known: Mapping[str, int]) -> None:
-        """`bundle`: its place in the placement group; `known`: the newest version that it has, by register."""
+    def __init__(self, actor: Any, shards: tuple[Shard, ...], known: Mapping[str, int]) -> None:
+        """`known`: the newest version that it has, by register."""
         self.actor = actor
-        self.bundle = bundle
         self.shards = shards
         self.pid: int | None = None
         self.known: dict[str, int] = dict(known)
@@ -99,7 +99,6 @@ class RayTransport:
     def __init__(
         self,
         num_threads: int,
-        num_workers: int,
         cluster: Cluster,
         group: Group,
         learners: RayLearners,
@@ -107,12 +106,13 @@ class RayTransport:
     ) -> None:
         """`group`: room for the workers; `learners`: their answers end a `wait`, too; `tables`: hold the items of replays."""
         self._num_threads = num_threads
-        self._num_workers = num_workers
         self._cluster = cluster
         self._group = group
         self._learners = learners
         self._tables = tables
         self._workers: list[RayWorker] = []
+        self._bundles: dict[ShardKey, int] = {}
+        """Place of the workers in their placement group, by their first shard."""
         self._weights: dict[str, tuple[int, dict[int, Any]]] = {}
         """Register -> number of versions kept, and the versions: `Packed`, or references to them."""
         self.num_bytes_received: int = 0
@@ -131,12 +131,15 @@ class RayTransport:
 
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> RayWorker:
         """Start an actor."""
-        bundle = min(set(range(self._num_workers)) - {worker.bundle for worker in self._workers})
+        first = shards[0][0]
+        bundle = self._bundles.setdefault(
+            (first.node, first.index), len(self._bundles)
+        )  # beside the learner of its items
         options = {"max_concurrency": 2, "max_restarts": 0, "max_task_retries": 0, **self._group.options(bundle)}
         registers = {name: (keep, list(weights.items())) for name, (keep, weights) in self._weights.items()}
         actor = ray.remote(ShardActor).options(**options).remote(self._plan, self._num_threads, shards, registers)
         known = {name: max(weights) for name, (_, weights) in self._weights.items()}
-        worker = RayWorker(actor, bundle, tuple(shard for shard, _ in shards), known)
+        worker = RayWorker(actor, tuple(shard for shard, _ in shards), known)
         self._workers.append(worker)
         return worker
 
@@ -235,7 +238,7 @@ class RayTransport:
                 refs = [holding.ref for holding in holdings]
                 if refs and len(ray.wait(refs, num_returns=len(refs), timeout=0)[0]) < len(refs):
                     return
-                if not all([holding.is_done() for holding in holdings]):
+                if not all(holding.is_done() for holding in holdings):
                     return
                 worker.arrived.popleft()
                 worker.heard(event)

@@ -232,14 +232,18 @@ class LearnerGroup(Generic[ProcessT]):
         for rank, answer in enumerate(answers):
             if isinstance(answer, Learned):
                 is_gone[rank] = isinstance(ask(self._replicas[rank], "undo", update.firing.node), GoneError)
+        own = [
+            answer
+            for answer in answers
+            if isinstance(answer, BaseException) and not isinstance(answer, GoneError | ReplicaLostError)
+        ]
         if any(is_gone):
             self._replace(is_gone)
-        else:
+        elif not own:
             self._count_failure("they lost their connection")
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, GoneError | ReplicaLostError):
-                self._num_failures = 0
-                raise UpdateFailedError(update.firing, answer)
+        if own:
+            self._num_failures = 0
+            raise UpdateFailedError(update.firing, own[0])
         self._begin(update)
 
     def _replace(self, is_gone: list[bool]) -> None:
