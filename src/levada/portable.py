@@ -121,13 +121,13 @@ def machine() -> dict[str, str]:
 
 
 def problems(found: Mapping[str, str]) -> list[str]:
-    """Deviations of a `machine` from the mode `on`, in words."""
+    """Deviations of a `machine` from the mode `on`, as text."""
     wanted = {"numpy": "AVX2", "blas": "openblas Haswell", "torch": "AVX2", "mkl": "AVX2", "onednn": "AVX2"}
     return [f"{name} is {found[name]}, expected {level}" for name, level in wanted.items() if found[name] != level]
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Differences between machines that can change bits, in words. Models of processors of one vendor do not count."""
+    """Differences between machines that can change bits, as text. Models of processors of one vendor do not count."""
     makers = {"maker": (then.get("processor", "").split(" ")[0], now["processor"].split(" ")[0])}
     levels = {name: (then.get(name, ""), level) for name, level in now.items() if name != "processor"}
     return [f"{name} {old}, now {new}" for name, (old, new) in (makers | levels).items() if old != new]

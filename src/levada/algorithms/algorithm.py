@@ -58,7 +58,7 @@ class Algorithm(metaclass=ConfigType):
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Decide the fields that depend on the machine, so that they can be recorded.
 
-        Returns the decided configuration and, by field, the reason in words. Called once when a run starts. Most algorithms
+        Returns the decided configuration and, by field, the reason as text. Called once when a run starts. Most algorithms
         leave nothing open. The decision must not depend on timing: equal machines decide alike.
         """
         return self, {}

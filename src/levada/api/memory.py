@@ -151,7 +151,7 @@ def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
 
 
 def _parts(needs: Mapping[str, int]) -> str:
-    """The needs in words, the largest first."""
+    """The needs as text, the largest first."""
     largest_first = sorted(needs.items(), key=lambda need: -need[1])
     return ", ".join(f"{nbytes_text(nbytes)} for {what}" for what, nbytes in largest_first if nbytes)
 

@@ -175,7 +175,7 @@ def _check(found: Checkpoint, flow: Flow, directory: RunDirectory, fresh: bool) 
 
 
 def _what_is_missing_here(flow: Flow, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Differences between the run's machine and this one, in words."""
+    """Differences between the run's machine and this one, as text."""
     device = of_policies(flow, "device", "cpu")
     if of_policies(flow, "precision", "float32") == "bfloat16" and not precision.has_bfloat16(device):
         yield (
@@ -187,7 +187,7 @@ def _what_is_missing_here(flow: Flow, then: Mapping[str, str], now: Mapping[str,
 
 
 def _what_is_new(directory: RunDirectory, flow: Flow, state: RunState) -> str:
-    """Reasons why the resumed run is not bitwise equal to the interrupted one, in words."""
+    """Reasons why the resumed run is not bitwise equal to the interrupted one, as text."""
     found = []
     lost = [name for name in flow.learners() if name not in state.learners]
     if lost:

@@ -1,4 +1,4 @@
-"""Guarantees of each queue, as data and in words; the proof is in `levada.flow.topology`."""
+"""Guarantees of each queue, as data and as text; the proof is in `levada.flow.topology`."""
 
 from __future__ import annotations
 

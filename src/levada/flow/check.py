@@ -290,7 +290,7 @@ def _blocking(s: _Subject, channel: Channel) -> Iterator[Problem]:
 
 
 def _not_one_learner(channel: Channel) -> tuple[str, str] | None:
-    """Return the reason in words, and a hint."""
+    """Return the reason as text, and a hint."""
     if not channel.learners:
         return "no learner is behind it", "Without a learner there is no lag: use Queue(max_lag=None, capacity=...)."
     if len(channel.learners) > 1:

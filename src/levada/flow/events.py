@@ -229,7 +229,7 @@ class Statistics:
         return sum(node.cpu_s for node in self.nodes.values()) / available_s if available_s > 0 else None
 
     def bottleneck(self) -> str:
-        """Describe in words which node the others wait for.
+        """Describe which node the others wait for.
 
         >>> busy = NodeStatistics(firings=3, busy_s=7.0, idle_s=3.0, blocked_s=0.0, blocked_by=None)
         >>> idle = NodeStatistics(firings=3, busy_s=2.0, idle_s=1.0, blocked_s=7.0, blocked_by="gae->batch")

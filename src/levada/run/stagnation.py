@@ -30,7 +30,7 @@ class Stagnation:
         goal: a good return, if known. With it, a run whose return stops rising below it gets a note too; without it, only a
             run whose return has never risen.
         num_envs: number of environments of the run.
-        advice: suggestions, in words.
+        advice: suggestions, as text.
     """
 
     def __init__(self, until: Until, *, goal: float | None, num_envs: int, advice: str) -> None:

@@ -84,7 +84,7 @@ class Summary(Identity, frozen=True, kw_only=True):
     efficiency: float | None = None
     """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
-    """Node that the others waited for, in words."""
+    """Node that the others waited for, as text."""
     notes: list[str] = msgspec.field(default_factory=list)
     """Notes for the user about learning: schedules that end before the run, a return that does not rise."""
     params_sha256: str | None

@@ -41,7 +41,7 @@ class Auto:
     """Inline or several processes, whichever is faster; decided by measuring when a run is opened."""
 
     def choose(self, flow: Flow, *, seed: int = 0) -> tuple[Inline | Processes, str]:
-        """Return where to run, and the reason in words."""
+        """Return where to run, and the reason as text."""
         flow.check(reports=True)
         if flow.problems(crosses_processes=True):
             return Inline(), "its work cannot be sent to other processes"

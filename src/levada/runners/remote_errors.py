@@ -16,14 +16,14 @@ class RemoteError(LevadaError, RuntimeError):
 
 
 def pack_error(error: BaseException) -> bytes:
-    """Pickle an error with its traceback and notes; if it cannot be pickled, its description in words."""
+    """Pickle an error with its traceback and notes; if it cannot be pickled, its description."""
     pickling_support.install(error)
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)  # an exception with custom arguments often pickles but does not unpickle
     except Exception:
-        told = "".join(traceback.format_exception(error))
-        packed = pickle.dumps(RemoteError(f"{type(error).__name__}: {error}\n\nwhere it was raised:\n{told}"))
+        text = "".join(traceback.format_exception(error))
+        packed = pickle.dumps(RemoteError(f"{type(error).__name__}: {error}\n\nwhere it was raised:\n{text}"))
     return packed
 
 

@@ -68,7 +68,7 @@ class TableProcess(Protocol):
     """A process or an actor with tables of one replay."""
 
     how_it_ended: str
-    """How it ended, in words; empty while it runs."""
+    """How it ended, as text; empty while it runs."""
     num_failures: int
     """Number of failures since the last draw."""
 

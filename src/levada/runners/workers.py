@@ -40,7 +40,7 @@ class WorkerState:
         """Whether it is doing something slow that is not a hang."""
         self.has_begun = False
         """Whether it got as far as opening its shards."""
-        self.heard_s: float = perf_counter()
+        self.last_event_s: float = perf_counter()
         """Time of its last event, or of the last work that it was given."""
 
     @property
@@ -80,7 +80,7 @@ class Workers:
         """Pass a ticket to the worker of its shard. `first`: before those that wait there."""
         state = self._state_of[ticket.source, ticket.shard]
         if self._hang_timeout_s is not None:
-            state.heard_s = perf_counter()
+            state.last_event_s = perf_counter()
         state.worker.submit((ticket,), first=first)
 
     @property
@@ -101,31 +101,31 @@ class Workers:
         """Yield events. Sleeps until one arrives, or until a worker has been silent for too long; it is killed then."""
         if self._silent_since_s is None:
             self._silent_since_s, self._has_reported = perf_counter(), False
-        heard = self._transport.wait(self._patience_s())
-        if heard:
+        events = self._transport.wait(self._patience_s())
+        if events:
             self._silent_since_s = None
         elif not self._has_reported and self.silence_s() >= HANG_S:
             self._has_reported = True
             self._report_silence()
-        for worker, event in heard:
+        for worker, event in events:
             state = self.states.get(worker)
             if state is not None:  # otherwise it was replaced
                 if self._hang_timeout_s is not None:
-                    state.heard_s = perf_counter()
+                    state.last_event_s = perf_counter()
                 yield state, event
         # the events of this call are already recorded
         if self._hang_timeout_s is not None and (now_s := perf_counter()) >= self._next_check_s:
             self.kill_the_silent(now_s - self._hang_timeout_s)
-            since_s = [state.heard_s + state.start_s for state in self.states.values() if self._has_work(state)]
+            since_s = [state.last_event_s + state.start_s for state in self.states.values() if self._has_work(state)]
             self._next_check_s = min([now_s, *since_s]) + self._hang_timeout_s
 
     def kill_the_silent(self, limit_s: float) -> None:
-        """Kill the workers with work left that were last heard of before `limit_s`, by `time.perf_counter`; `START_S` before, if
+        """Kill the workers with work left whose last event came before `limit_s`, by `time.perf_counter`; `START_S` before, if
         they have not begun.
         """
         for state in self.states.values():
-            if self._has_work(state) and state.heard_s + state.start_s <= limit_s:
-                state.heard_s = perf_counter()  # its end will be reported
+            if self._has_work(state) and state.last_event_s + state.start_s <= limit_s:
+                state.last_event_s = perf_counter()  # its end will be reported
                 self._transport.kill(state.worker, f"after {self._hang_timeout_s:g} s without a sign of life")
 
     def _patience_s(self) -> float | None:
@@ -139,7 +139,7 @@ class Workers:
         for state in self.states.values():
             if self._has_work(state):
                 names = ", ".join(f"{shard.node} {shard.index}" for shard in state.worker.shards)
-                log.warning("nothing was heard of %s (process %s) for %g s", names, state.worker.pid, HANG_S)
+                log.warning("no event from %s (process %s) for %g s", names, state.worker.pid, HANG_S)
 
     def _has_work(self, state: WorkerState) -> bool:
         if state.is_busy:

@@ -179,7 +179,7 @@ class Hub:
         return (stage.held(node) if stage else []) + [item for q in self._into.get(node, ()) for item in q.waiting()]
 
     def waiting(self) -> list[str]:
-        """Describe in words which node waits for what; used when the run cannot proceed."""
+        """Describe which node waits for what; used when the run cannot proceed."""
         lines = []
         for name, source in self.sources.items():
             held = source.blocked_by()

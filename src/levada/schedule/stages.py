@@ -60,7 +60,7 @@ class NodeMachine:
         return (index - self.turn[0] - 1) % len(self.buffers)
 
     def waiting(self) -> str:
-        """Describe in words what the node waits for."""
+        """Describe what the node waits for."""
         counts = ", ".join(
             f"{len(buffer)} of {self.need} from {edge.label}"
             for buffer, edge in zip(self.buffers, self.node.inputs, strict=True)

@@ -1,7 +1,7 @@
 """Compression of parameter differences that groups of learners send: 8-bit integers, or the largest entries alone.
 
 What a message leaves out is kept, and added to the next one (error feedback: Seide et al. 2014, Interspeech; Karimireddy et al.
-2019, arXiv 1901.09847). So no part of a difference is lost; it arrives later.
+2019, arXiv 1901.09847). So compression loses no part of a difference; it arrives later.
 
 >>> sender = ErrorFeedback(TopK(fraction=0.5), size=4)
 >>> delta = np.array([3.0, 1.0, -2.0, 0.5], np.float32)

@@ -55,7 +55,7 @@ def make_features(make: Any, space: Space[Any]) -> tuple[nn.Module, int]:
 
 
 def _made(field: str, make: Any, args: tuple[Any, ...], taken: str, given: str) -> nn.Module:
-    """Call a factory; `taken`: what it takes, `given`: what it is called with, in words."""
+    """Call a factory; `taken`: what it takes, `given`: what it is called with, as text."""
     expected = f"expected a class or function that makes an nn.Module when it is called with {taken}"
     if isinstance(make, nn.Module):
         msg = f"{field}={_named(make)} is a module already, {expected}; did you mean its class?"

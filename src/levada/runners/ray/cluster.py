@@ -123,5 +123,5 @@ def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(resources: Mapping[str, float], names: Iterable[str]) -> str:
-    """Some resources in words."""
+    """Some resources as text."""
     return ", ".join(f"{resources.get(name, 0.0):g} {name}" for name in names)

@@ -1,4 +1,4 @@
-"""Errors on a cluster: those of Ray in words, and those of calls as data, with their traceback."""
+"""Errors on a cluster: those of Ray as text, and those of calls as data, with their traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Refusal(Struct, frozen=True):
     error: bytes
 
 
-def tried(function: Callable[..., Any], *args: Any) -> Any:
+def result_or_refusal(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function; return its result, or its error."""
     try:
         return function(*args)
@@ -25,7 +25,7 @@ def tried(function: Callable[..., Any], *args: Any) -> Any:
         return Refusal(pack_error(error))
 
 
-def in_words(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """How an actor ended: the last line of the error, which names what was raised if it ended while it started, without Ray's
     advice.
     """

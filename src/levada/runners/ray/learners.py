@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_limits
 from levada.flow.protocols import Update
 from levada.flow.replicas import Reduce
 from levada.runners.malloc import keep_freed_memory
-from levada.runners.ray.errors import Refusal, in_words, tried
-from levada.runners.ray.refs import Sent, fetched, pack
+from levada.runners.ray.errors import Refusal, reason_of, result_or_refusal
+from levada.runners.ray.refs import RemoteValue, fetched, pack
 from levada.runners.remote_errors import unpack_error
 from levada.runners.replicas.group import LearnerGroup
 from levada.runners.replicas.host import Learned, LearnerHost
@@ -41,7 +41,7 @@ class LearnerActor:
         """Call a method of the host; return the process id and the result."""
         if method == "open":  # the recipes have come with their libraries
             self._limits = threadpool_limits(self._num_threads)
-        return os.getpid(), tried(getattr(self._host, method), *args)
+        return os.getpid(), result_or_refusal(getattr(self._host, method), *args)
 
     def update(self, args: tuple[Any, ...]) -> tuple[tuple[int, Any], Any]:
         """Update a learner; return the result, and large weights as an object of their own, which the process of the run owns."""
@@ -94,17 +94,17 @@ class RayLearner:
         try:
             self.pid, result = ray.get(self._answer)
         except RayError as error:
-            self._how = in_words(error)
+            self._how = reason_of(error)
             raise GoneError(self._how) from error
         if isinstance(result, Refusal):
             raise unpack_error(result.error)
         if self._weights is not None and result.update is not None and result.update.weights is None:
-            update = Update(Sent(self._weights), result.update.stats, result.update.priorities)
+            update = Update(RemoteValue(self._weights), result.update.stats, result.update.priorities)
             result = structs.replace(result, update=update)
         return result
 
     def end(self) -> str:
-        """Make sure that the actor has ended; return how it did, in words."""
+        """Make sure that the actor has ended; return how it did, as text."""
         self._kill()
         return self._how
 

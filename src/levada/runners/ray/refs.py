@@ -21,7 +21,7 @@ SMALL_NBYTES: Final = 1 << 18
 """Size in bytes of the largest value that is copied. To copy one takes less time than an object of its own."""
 
 
-class Sent(Struct, frozen=True):
+class RemoteValue(Struct, frozen=True):
     """A value in the object store."""
 
     ref: Any
@@ -61,21 +61,21 @@ def fetched(value: Any) -> Any:
     Raises:
         ItemLostError: items are gone with their workers.
     """
-    sent: list[Sent] = []
-    resolved(value, lambda each: sent.append(each) if isinstance(each, Sent) else None)
+    sent: list[RemoteValue] = []
+    resolved(value, lambda each: sent.append(each) if isinstance(each, RemoteValue) else None)
     refs = list(dict.fromkeys(each.ref for each in sent))
     try:
         found = dict(zip(refs, ray.get(refs), strict=True))
     except RayError:
         found = _one_by_one(sent)
-    return resolved(value, lambda each: _value(found[each.ref], each.index) if isinstance(each, Sent) else each)
+    return resolved(value, lambda each: _value(found[each.ref], each.index) if isinstance(each, RemoteValue) else each)
 
 
 def _value(found: Any, index: int | None) -> Any:
     return found if index is None else found[index].unpack()
 
 
-def _one_by_one(sent: list[Sent]) -> dict[Any, Any]:
+def _one_by_one(sent: list[RemoteValue]) -> dict[Any, Any]:
     """Fetch what can be had. A node that was cut off for a moment may be back."""
     found: dict[Any, Any] = {}
     lost: dict[ShardKey, RayError] = {}

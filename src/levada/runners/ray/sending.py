@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from msgspec import Struct, structs
 
-from levada.runners.ray.refs import Packed, Sent, pack
+from levada.runners.ray.refs import Packed, RemoteValue, pack
 from levada.runners.remote_errors import pack_error
 from levada.runners.saving import ShardKey
 from levada.runners.transport import ShardFailed, TicketDone, WorkerEvent
@@ -44,7 +44,7 @@ def prepared(event: WorkerEvent) -> WorkerEvent | Failure:
         return event
     ticket = event.closed.ticket
     try:
-        return _with_values(event, lambda value: _small_or_sent(value, (ticket.source, ticket.shard)))
+        return _map_values(event, lambda value: _small_or_sent(value, (ticket.source, ticket.shard)))
     except Exception as error:  # pickling calls methods of every object, which may raise anything
         error.add_note(f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process")
         return Failure(ticket.source, ticket.shard, True, pack_error(error))
@@ -60,17 +60,17 @@ def put_together(events: Sequence[WorkerEvent | Failure]) -> tuple[WorkerEvent |
         return value
 
     def send(value: Any) -> Any:
-        return Sent(ref, next(places), value.num_entries, value.shard) if isinstance(value, _Small) else value
+        return RemoteValue(ref, next(places), value.num_entries, value.shard) if isinstance(value, _Small) else value
 
     for event in events:
-        _with_values(event, collect)
+        _map_values(event, collect)
     if not small:
         return tuple(events)
     ref, places = ray.put(small), count()
-    return tuple([_with_values(event, send) for event in events])
+    return tuple([_map_values(event, send) for event in events])
 
 
-def _with_values(event: WorkerEvent | Failure, change: Callable[[Any], Any]) -> WorkerEvent | Failure:
+def _map_values(event: WorkerEvent | Failure, change: Callable[[Any], Any]) -> WorkerEvent | Failure:
     """Replace the values of all items of an event."""
     if not isinstance(event, TicketDone):
         return event
@@ -81,6 +81,8 @@ def _with_values(event: WorkerEvent | Failure, change: Callable[[Any], Any]) -> 
     return structs.replace(event, closed=structs.replace(event.closed, made=made))
 
 
-def _small_or_sent(value: Any, shard: ShardKey) -> _Small | Sent:
+def _small_or_sent(value: Any, shard: ShardKey) -> _Small | RemoteValue:
     packed, num_entries = pack(value), getattr(value, "num_entries", 1)
-    return Sent(ray.put(value), None, num_entries, shard) if packed is None else _Small(packed, num_entries, shard)
+    return (
+        RemoteValue(ray.put(value), None, num_entries, shard) if packed is None else _Small(packed, num_entries, shard)
+    )

@@ -20,8 +20,8 @@ from levada.flow.errors import NotSavedError
 from levada.flow.protocols import Stateful, Table
 from levada.flow.state import Arrays
 from levada.runners.malloc import keep_freed_memory
-from levada.runners.ray.errors import Refusal, in_words, tried
-from levada.runners.ray.refs import Sent, fetched
+from levada.runners.ray.errors import Refusal, reason_of, result_or_refusal
+from levada.runners.ray.refs import RemoteValue, fetched
 from levada.runners.remote_errors import pack_error, unpack_error
 from levada.runners.tables import TableLostError, TableRecipe, replace_ended
 
@@ -33,7 +33,7 @@ class Held(Struct, frozen=True):
     """An item that the actor of its replay holds."""
 
     number: int
-    sent: Sent
+    sent: RemoteValue
     """Where it comes from, for another actor if this one is lost."""
 
     @property
@@ -54,7 +54,7 @@ class ReplayActor:
         """Return the process id."""
         return os.getpid()
 
-    def hold(self, items: Mapping[int, Sent]) -> None:
+    def hold(self, items: Mapping[int, RemoteValue]) -> None:
         """Fetch items, by number, for later inserts."""
         self._held |= dict(zip(items, fetched(tuple(items.values())), strict=True))
 
@@ -67,29 +67,29 @@ class ReplayActor:
         """Insert a copy of an item."""
         if isinstance(item, Held):
             item = self._held.pop(item.number) if item.number in self._held else fetched(item.sent)
-        return tried(self._tables[table].insert, item)
+        return result_or_refusal(self._tables[table].insert, item)
 
     def sample(self, table: int, size: int, minibatch_size: int) -> tuple[Any, Any]:
         """Draw entries; return the batch as an object of its own, and the handle of the entries."""
-        drawn = tried(self._tables[table].sample, size, minibatch_size)
+        drawn = result_or_refusal(self._tables[table].sample, size, minibatch_size)
         return (None, drawn) if isinstance(drawn, Refusal) else drawn
 
     def reprioritize(self, table: int, entries: Any, priorities: Any) -> Any:
         """Set new priorities."""
-        return tried(self._tables[table].reprioritize, entries, priorities)
+        return result_or_refusal(self._tables[table].reprioritize, entries, priorities)
 
     def state_dict(self, table: int) -> Any:
         """Return the contents of a table."""
         live = self._tables[table]
         if isinstance(live, Stateful):
-            return tried(live.state_dict)
+            return result_or_refusal(live.state_dict)
         return Refusal(pack_error(NotSavedError(f"{type(live).__name__} has no state_dict")))
 
     def load_state_dict(self, table: int, state: Arrays) -> Any:
         """Restore the contents of a table."""
         live = self._tables[table]
         assert isinstance(live, Stateful)
-        return tried(live.load_state_dict, state)
+        return result_or_refusal(live.load_state_dict, state)
 
 
 class Holding:
@@ -140,7 +140,7 @@ class RayReplay:
         """Start the actor, with empty tables."""
         self.generation += 1
         self.how_it_ended: str = ""
-        """How the actor ended, in words; empty while it runs."""
+        """How the actor ended, as text; empty while it runs."""
         self._unanswered: deque[Any] = deque()
         options = {"max_restarts": 0, "max_task_retries": 0, **self._options()}
         self._actor = ray.remote(ReplayActor).options(**options).remote(self.recipes)
@@ -156,11 +156,11 @@ class RayReplay:
         pid: int = self.ask("pid")
         return pid
 
-    def numbered(self, item: Sent) -> Held:
+    def numbered(self, item: RemoteValue) -> Held:
         """Return what stands for an item that the actor is to hold."""
         return Held(next(self._numbers), item)
 
-    def hold(self, items: Mapping[int, Sent]) -> Any:
+    def hold(self, items: Mapping[int, RemoteValue]) -> Any:
         """Let the actor fetch items, by number; return a reference that is ready once it has."""
         return self._actor.hold.remote(items)
 
@@ -188,17 +188,17 @@ class RayReplay:
         """
         return self._answer(getattr(self._actor, method).remote(*args))
 
-    def sample(self, table: int, size: int, minibatch_size: int) -> tuple[Sent, Any]:
+    def sample(self, table: int, size: int, minibatch_size: int) -> tuple[RemoteValue, Any]:
         """Draw entries, and wait until they are drawn; the batch stays in the object store."""
         batch, drawn = self._actor.sample.options(num_returns=2).remote(table, size, minibatch_size)
         entries = self._answer(drawn)
         self.num_failures = 0
-        return Sent(batch), entries
+        return RemoteValue(batch), entries
 
     def has_ended(self, error: RayActorError) -> None:
         """Record the end of the actor, which a call has met."""
         self.num_failures += not self.how_it_ended
-        self.how_it_ended = in_words(error)
+        self.how_it_ended = reason_of(error)
 
     def close(self) -> None:
         """End the actor."""

@@ -19,9 +19,9 @@ from ray.exceptions import ActorUnavailableError, RayError
 from levada.flow.items import Shard
 from levada.flow.state import Arrays
 from levada.runners.ray.cluster import Cluster, Group
-from levada.runners.ray.errors import in_words
+from levada.runners.ray.errors import reason_of
 from levada.runners.ray.learners import RayLearners
-from levada.runners.ray.refs import Packed, Sent, fetched, pack
+from levada.runners.ray.refs import Packed, RemoteValue, fetched, pack
 from levada.runners.ray.sending import Failure
 from levada.runners.ray.server import Answer, Orders, ShardActor
 from levada.runners.ray.tables import Holding, RayTables
@@ -81,7 +81,7 @@ class RayWorker:
         self._num_left += len(tickets)
         return tickets
 
-    def heard(self, event: WorkerEvent) -> None:
+    def delivered(self, event: WorkerEvent) -> None:
         """Count what is left to do."""
         if isinstance(event, ShardOpened) and self._unopened:
             self._unopened -= 1
@@ -165,7 +165,7 @@ class RayTransport:
 
     def resolve(self, value: Any) -> Any:
         """Return the value of an item."""
-        if isinstance(value, Sent):
+        if isinstance(value, RemoteValue):
             value = fetched(value)
             self.num_bytes_received += _num_bytes(value)
         return value.unpack() if isinstance(value, Packed) else value
@@ -192,8 +192,8 @@ class RayTransport:
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout_s, fetch_local=False)
         if ready:  # others may be, too
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=False)
-        workers = dict.fromkeys(heard for call in ready if (heard := calls[call]) is not None)
-        return [(worker, event) for worker in workers for event in self._heard(worker, set(ready))]
+        workers = dict.fromkeys(each for call in ready if (each := calls[call]) is not None)
+        return [(worker, event) for worker in workers for event in self._events_of(worker, set(ready))]
 
     def kill(self, worker: RayWorker, why: str) -> None:
         """Kill a worker at once. If nothing is awaited from it, a call is made to report its end."""
@@ -224,7 +224,7 @@ class RayTransport:
             worker.known[register] = max(versions)
             yield from ((register, version, versions[version]) for version in new)
 
-    def _heard(self, worker: RayWorker, ready: Collection[Any]) -> Iterator[WorkerEvent]:
+    def _events_of(self, worker: RayWorker, ready: Collection[Any]) -> Iterator[WorkerEvent]:
         """Take an answer, and yield the events that are complete. A worker of which anything is lost is replaced."""
         try:
             if worker.call in ready:
@@ -241,13 +241,13 @@ class RayTransport:
                 if not all(holding.is_done() for holding in holdings):
                     return
                 worker.arrived.popleft()
-                worker.heard(event)
+                worker.delivered(event)
                 yield event
         except RayError as error:
             with suppress(RayError):
                 ray.kill(worker.actor)
             self._discard(worker)
-            yield WorkerEnded(worker.why or in_words(error), by_error="creation task" in str(error))
+            yield WorkerEnded(worker.why or reason_of(error), by_error="creation task" in str(error))
 
     def _wait_for(self, worker: RayWorker) -> None:
         """Leave a worker that cannot be reached alone for a moment, with its tickets. Ray says if it is dead."""
@@ -282,8 +282,8 @@ class RayTransport:
 
 def _put(weights: Any) -> Any:
     """Put large weights into the object store, unless they are there, and return the reference; return others `Packed`."""
-    if isinstance(weights, Sent | Packed):
-        return weights.ref if isinstance(weights, Sent) else weights
+    if isinstance(weights, RemoteValue | Packed):
+        return weights.ref if isinstance(weights, RemoteValue) else weights
     return pack(weights) or ray.put(weights)
 
 

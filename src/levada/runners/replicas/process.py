@@ -36,7 +36,7 @@ class ReplicaProcess(Protocol):
         ...
 
     def end(self) -> str:
-        """Make sure that the process has ended; return how it did, in words."""
+        """Make sure that the process has ended; return how it did, as text."""
         ...
 
     def close(self) -> None:

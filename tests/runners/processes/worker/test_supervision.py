@@ -351,7 +351,7 @@ def test_a_worker_that_compiles_does_not_hang(monkeypatch):
         [state] = run.workers.states.values()  # it has tickets, which nobody has handed out
         for what, expected in (("compiling", []), ("", ["after 60 s without a sign of life"])):
             run._on_event(state, WorkerBusy(what))
-            state.heard_s = 0.0
+            state.last_event_s = 0.0
             run.workers.kill_the_silent(time.perf_counter())
             assert killed == expected
 

@@ -78,11 +78,11 @@ class Child:
 
     @property
     def how_it_ended(self) -> str:
-        """How it ended, in words."""
+        """How it ended, as text."""
         return self._why or how_it_ended(self.exitcode)
 
     def kill(self, why: str = "") -> None:
-        """Kill it at once. `why`: how it ended, in words."""
+        """Kill it at once. `why`: how it ended, as text."""
         self._why = why or self._why
         if self.pid is not None and not self._has_ended(0.0):  # otherwise the id may belong to another process by now
             with suppress(ProcessLookupError):

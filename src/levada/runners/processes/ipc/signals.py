@@ -28,7 +28,7 @@ def leave_signals_to_main() -> None:
 
 
 def how_it_ended(exitcode: int | None) -> str:
-    """Describe an exit code in words.
+    """Describe an exit code.
 
     >>> how_it_ended(-9), how_it_ended(3)
     ('by SIGKILL', 'with exit code 3')

@@ -20,7 +20,7 @@ from levada.runners.processes.ipc.child import PATIENCE_S, Child
 from levada.runners.processes.ipc.forkserver import prepare
 from levada.runners.processes.ipc.forwarded import Forwarded, Introductions
 from levada.runners.processes.ipc.wire import Wire
-from levada.runners.processes.replicas.messages import Ask, Busy, FromLearners, Introduce, Refused, Told
+from levada.runners.processes.replicas.messages import Answered, Ask, Busy, FromLearners, Introduce, Refused
 from levada.runners.processes.replicas.server import learn
 from levada.runners.replicas.group import LearnerGroup
 from levada.runners.replicas.process import GoneError
@@ -36,7 +36,7 @@ class LearnerProcess:
         self.wire: Wire = Wire(here, FromLearners)
         self._exchange = Exchange()
         self._introductions = Introductions()
-        self._told: Told | Refused | None = None
+        self._answered: Answered | Refused | None = None
         self._descriptors: list[int] = []
         # otherwise this process would wait for the other one when it exits
         self._at_exit = util.Finalize(self, self.wire.close, exitpriority=1)
@@ -68,7 +68,7 @@ class LearnerProcess:
             self._take(self.wire.take())
         except (EOFError, ConnectionError):
             return True
-        return self._told is not None or bool(wait([self._child.sentinel], 0.0))
+        return self._answered is not None or bool(wait([self._child.sentinel], 0.0))
 
     def answer(self) -> Any:
         """Wait for the result of the call.
@@ -77,23 +77,23 @@ class LearnerProcess:
             GoneError: the process has ended.
             Exception: what the method has raised.
         """
-        while self._told is None:
+        while self._answered is None:
             either: list[Any] = [self.wire, self._child.sentinel]
             is_over = either[0] not in wait(either)
             try:
                 self._take(self.wire.take())
             except (EOFError, ConnectionError):
                 is_over = True
-            if is_over and self._told is None:
+            if is_over and self._answered is None:
                 raise GoneError
-        told, self._told = self._told, None
+        answered, self._answered = self._answered, None
         descriptors, self._descriptors = self._descriptors, []
-        if isinstance(told, Refused):
-            raise told.error
-        return self._exchange.unpack(told.parcel, descriptors)
+        if isinstance(answered, Refused):
+            raise answered.error
+        return self._exchange.unpack(answered.parcel, descriptors)
 
     def end(self) -> str:
-        """Make sure that the process has ended; return how it did, in words."""
+        """Make sure that the process has ended; return how it did, as text."""
         self._end(patience_s=0.0)
         return self._child.how_it_ended
 
@@ -120,7 +120,7 @@ class LearnerProcess:
             if isinstance(message, Busy):
                 tell(message.what)
             else:
-                self._told, self._descriptors = message, descriptors
+                self._answered, self._descriptors = message, descriptors
 
 
 class LearnerProcesses(LearnerGroup[LearnerProcess]):

@@ -1,7 +1,7 @@
 """Messages between a run and the process of its learners.
 
 run -> learners      Introduce, Ask
-learners -> run      Busy, Told, Refused
+learners -> run      Busy, Answered, Refused
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Busy(Struct, frozen=True, tag=True):
     what: str
 
 
-class Told(Struct, frozen=True, tag=True):
+class Answered(Struct, frozen=True, tag=True):
     """The result of a call."""
 
     parcel: Parcel
@@ -48,4 +48,4 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 ToLearners: TypeAlias = Introduce | Ask
-FromLearners: TypeAlias = Busy | Told | Refused
+FromLearners: TypeAlias = Busy | Answered | Refused

@@ -14,7 +14,7 @@ from levada.runners.firing import resolved
 from levada.runners.processes.inference.messages import Exchange
 from levada.runners.processes.ipc.forwarded import Place, Places
 from levada.runners.processes.ipc.wire import Wire
-from levada.runners.processes.replicas.messages import Ask, Busy, Introduce, Refused, Told, ToLearners
+from levada.runners.processes.replicas.messages import Answered, Ask, Busy, Introduce, Refused, ToLearners
 from levada.runners.replicas.host import LearnerHost
 
 
@@ -62,7 +62,7 @@ class _Server:
             self._wire.send(Refused(error))
         else:
             self._places.forget(message.gone)
-            self._wire.send(Told(parcel), new)
+            self._wire.send(Answered(parcel), new)
 
     def _resolve(self, value: Any) -> Any:
         return self._places.value(value) if isinstance(value, Place) else value

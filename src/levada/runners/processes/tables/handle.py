@@ -91,7 +91,7 @@ class RemoteTable:
         """Start the process, with an empty table."""
         self._generation += 1
         self.how_it_ended: str = ""
-        """How the process ended, in words; empty while it runs."""
+        """How the process ended, as text; empty while it runs."""
         self._exchange, self._shown = Exchange(), ShownMemory()
         self._introductions = Introductions()
         self._unstored: deque[Any] = deque()

@@ -1,0 +1,149 @@
+"""Requirements of actors: what `Ray(place=...)` accepts, and the room that an actor with them takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from levada.flow.errors import DeploymentError
+from levada.flow.graph import Flow
+from levada.flow.nodes import NodeKind
+
+PLACEABLE = ("source", "learn")
+"""Kinds of nodes that actors are started for."""
+_Amount = Annotated[float, Meta(ge=0, le=1e18)]
+_OWN = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+"""Resource -> the option of an actor that asks for it."""
+
+
+class _Options(TypedDict, total=False):
+    """Options of an actor, as Ray names them."""
+
+    num_cpus: _Amount
+    num_gpus: _Amount
+    memory: _Amount
+    resources: dict[str, _Amount]
+    accelerator_type: str
+    runtime_env: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What an actor needs."""
+
+    options: Mapping[str, Any]
+    """Options of the actor."""
+    labels: Mapping[str, str]
+    """Labels of its node."""
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The resources that the actor takes, by name."""
+        named = {name: self.options.get(option, 0.0) for name, option in _OWN.items()}
+        if kind := self.options.get("accelerator_type"):
+            named[f"accelerator_type:{kind}"] = 0.001  # as Ray itself asks for one
+        return {name: amount for name, amount in (named | self.options.get("resources", {})).items() if amount}
+
+
+def check_place(place: object) -> None:
+    """Refuse requirements that no actor can have.
+
+    Raises:
+        DeploymentError: something is not of its type or out of its range, or nothing would be reserved.
+    """
+    if place is None:
+        return
+    if not isinstance(place, Mapping) or not all(isinstance(each, Mapping) for each in place.values()):
+        expected = 'requirements by the name of a node, such as {"rollout": {"num_cpus": 2}}'
+        msg = f"Ray(place={place!r}): expected {expected}"
+        raise DeploymentError(msg)
+    for name, wanted in place.items():
+        where = f"Ray: place[{name!r}]"
+        try:
+            found = requirements(wanted)
+            json.dumps(wanted)
+        except (msgspec.ValidationError, TypeError) as error:
+            msg = f"{where} = {wanted!r}: {error}"
+            raise DeploymentError(msg) from error
+        for resource in sorted(_OWN.keys() & found.options.get("resources", {}).keys()):
+            msg = f"{where}: resources has {resource!r}; expected {_OWN[resource]}={found.options['resources'][resource]:g}"
+            raise DeploymentError(msg)
+        if not found.resources:
+            msg = f"{where} reserves nothing; expected num_cpus > 0, or another resource"
+            raise DeploymentError(msg)
+
+
+def requirements(wanted: Mapping[str, Any]) -> Requirements:
+    """Split what is wanted into options and labels. Without `num_cpus`, it is one CPU.
+
+    Raises:
+        ValidationError: a value is not of its type.
+    """
+    options = {key: value for key, value in wanted.items() if key in _Options.__annotations__}
+    labels = {key: value for key, value in wanted.items() if key not in options}
+    return Requirements(msgspec.convert({"num_cpus": 1, **options}, _Options), msgspec.convert(labels, dict[str, str]))
+
+
+def requirements_of(flow: Flow, kind: NodeKind, place: Mapping[str, Mapping[str, Any]]) -> tuple[Requirements, bool]:
+    """Return the requirements of the nodes of a kind, which share their actors, and whether there are any.
+
+    Raises:
+        DeploymentError: a name is none of such a node, or the nodes differ.
+    """
+    for name in place:
+        _check_placeable(flow, name)
+    names = [node.name for node in flow.nodes.values() if node.kind == kind]
+    wanted = [place.get(name, {}) for name in names]
+    if any(each != wanted[0] for each in wanted):
+        msg = f"Ray: place differs for {' and '.join(names)}, which share their actors; give the same for each"
+        raise DeploymentError(msg)
+    first = wanted[0] if wanted else {}
+    return requirements(first), bool(first)
+
+
+def together(kinds: Sequence[Requirements]) -> Requirements:
+    """Return what a node needs for one actor of each kind.
+
+    Raises:
+        DeploymentError: they need different nodes.
+    """
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    for each in kinds:
+        for name, amount in each.resources.items():
+            resources[name] = resources.get(name, 0.0) + amount
+        for name, value in each.labels.items():
+            if labels.setdefault(name, value) != value:
+                msg = (
+                    f"Ray: a worker and the learner beside it share a node; place gives them {name}={labels[name]} and "
+                    f"{name}={value}"
+                )
+                raise DeploymentError(msg)
+    return Requirements({"num_cpus": 0, "resources": resources}, labels)
+
+
+def _check_placeable(flow: Flow, name: str) -> None:
+    """Refuse requirements for anything but a source or a learn node: all others run where an edge without a queue ties them.
+
+    Raises:
+        DeploymentError: it is something else.
+    """
+    placeable = [node.name for node in flow.nodes.values() if node.kind in PLACEABLE]
+    if name in placeable:
+        return
+    found = f"which is no node of flow {flow.name!r}"
+    if name in flow.nodes:
+        tied = [
+            f"{edge.node} -> {node.name}"
+            for node in flow.nodes.values()
+            for edge in node.inputs
+            if edge.queue is None and name in (edge.node, node.name)
+        ]
+        found = f"which runs where its neighbors run, because no queue lies between them (edge {', '.join(tied)})"
+    msg = f"Ray: place names {name!r}, {found}; expected {' or '.join(placeable)}"
+    raise DeploymentError(msg)
