@@ -39,7 +39,8 @@ class Hosts:
         self._folder = folder
         self._sockets = self._bridge = ""
         self._closing = ExitStack()
-        self.address = f"{NETWORK}.1:6399"
+        self.ip = f"{NETWORK}.1"
+        self.address = f"{self.ip}:6399"
         self.names: list[str] = []
 
     @contextmanager
