@@ -2,7 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= auto
+# Processes of the tests: one more than there are cores, because some tests wait.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
 
 # Without bytecode each of the hundreds of processes that tests start would compile torch anew, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -63,7 +64,7 @@ docs: $(VENV)/ready ## the documentation as a site, in build/site; a link that l
 
 .PHONY: unit
 unit: $(VENV)/ready ## the tests, and the code of the documentation
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -q
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 .PHONY: test
 test: lint types docs unit ## everything that must hold: lint, types, docs, tests

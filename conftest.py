@@ -14,6 +14,7 @@ import os
 import shlex
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 
@@ -36,6 +37,12 @@ def pytest_configure() -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with few tests come first: these are the long ones, and no worker should be left with one at the end."""
+    num_tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: num_tests[item.path])
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,7 +17,7 @@ from support.processes.main_process import is_alive
 from support.processes.replays import replay_flow
 
 from levada.flow import Failed, Queue
-from levada.runners import WorkerError
+from levada.runners import WorkerError, workers
 from levada.runners.processes import Processes
 from levada.runners.processes.ipc.forkserver import prepare
 
@@ -96,6 +96,7 @@ def test_a_worker_that_is_stopped_as_soon_as_it_is_forked_is_missed(monkeypatch)
     births, failures = Births(monkeypatch), Failures()
     with Processes(workers=1, hang_timeout_s=5.0).open(remembering(), seed=1, instruments=[failures]) as run:
         reach(run, 4)
+        monkeypatch.setattr(workers, "START_S", 15.0)
         births.plans = [(signal.SIGSTOP,)]
         os.kill(run.worker_pids[0], signal.SIGKILL)
         reach(run, 8)
