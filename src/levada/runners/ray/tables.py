@@ -118,7 +118,7 @@ class Holding:
 
     def _begin(self) -> None:
         self._generation = self._replay.generation
-        self.ref = self._replay.hold(self._items)
+        self.ref: Any = self._replay.hold(self._items)
         """Reference to the answer."""
 
 
