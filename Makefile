@@ -64,7 +64,7 @@ docs: $(VENV)/ready ## the documentation as a site, in build/site; a link that l
 
 .PHONY: unit
 unit: $(VENV)/ready ## the tests, and the code of the documentation
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 .PHONY: test
 test: lint types docs unit ## everything that must hold: lint, types, docs, tests

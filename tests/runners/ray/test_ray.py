@@ -1,5 +1,6 @@
 """The same flow on a Ray cluster: the same bits as inline, also when actors are killed, and errors that say what is wrong."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -79,13 +80,13 @@ def test_on_policy_as_inline_bit_for_bit():
 def test_four_learners_give_the_same_bits():
     """For one, see the other tests; for two, the next."""
     flow = small_impala()
-    found, _, _ = learned(flow, Ray(workers=2, learners=4, reduce="exact"))
+    found, _, _ = learned(flow, Ray(workers=1, learners=4, reduce="exact"))
     assert found == learned(flow, Inline())[0]
 
 
 def test_killed_learners_are_replaced():
     flow = small_impala()
-    with Ray(workers=2, learners=2, reduce="exact").open(flow, seed=1) as run:
+    with Ray(workers=1, learners=2, reduce="exact").open(flow, seed=1) as run:
         for report in run:
             if report.firing == 6:
                 found = params_sha256(run.node_state("learn").weights())
@@ -151,7 +152,7 @@ def test_requirements_that_a_node_meets():
     flow = samples.small_ppo(0)
     learn = {"num_cpus": 2, "pool": "cheap", "memory": 1 << 20, "accelerator_type": "T4"}
     place = {"rollout": {"pool": "cheap", "memory": 1 << 20}, "learn": learn}
-    assert learned(flow, Ray(workers=2, place=place))[0] == learned(flow, Inline())[0]
+    assert learned(flow, Ray(workers=1, place=place))[0] == learned(flow, Inline())[0]
 
 
 def test_more_threads_than_a_node_can_use():
@@ -177,10 +178,10 @@ def test_a_place_for_a_node_that_has_none():
 
 def test_a_run_moves_between_deployments():
     flow = samples.small_ppo(2)
-    _, state, _ = learned(flow, Ray(workers=2), 3)
+    _, state, _ = learned(flow, Ray(workers=1), 3)
     assert state.is_exact, state.unsaved
     _, state, _ = learned(flow, Processes(workers=2), 6, state)
-    assert learned(flow, Ray(workers=1), 9, state)[0] == learned(flow, Inline(), 9)[0]
+    assert learned(flow, Ray(workers=2), 9, state)[0] == learned(flow, Inline(), 9)[0]
 
 
 def test_a_lost_item_is_made_again(tmp_path):
@@ -200,6 +201,7 @@ def test_a_lost_item_is_made_again(tmp_path):
 
 def test_a_node_in_the_main_process_behind_a_queue_goes_back_with_its_items():
     """Items are large enough for objects of their own; what is used is forgotten."""
+    num_before = num_references()
     with Ray(workers=2).open(samples.watched_flow(samples.Remembered(size=100_000)), seed=1) as run:
         for report in run:
             if report.node == "learn" and report.firing == 3:
@@ -207,17 +209,23 @@ def test_a_node_in_the_main_process_behind_a_queue_goes_back_with_its_items():
             if report.node == "learn" and report.firing == 12:
                 break
         batches = run.node_state("learn").batches
-        num_references = len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
+        num_during = num_references() - num_before
     for update, batch in enumerate(batches):
         assert [item.item()["shard"] for item in batch] == [0, 1, 2, 3]
         assert {item.item()["version"] for item in batch} == {update}
-    assert num_references < 24  # of 48 items
+    assert num_during < 24  # of 48 items
+
+
+def num_references() -> int:
+    """Number of objects that this process refers to."""
+    gc.collect()  # a run that is over refers to itself
+    return len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
 
 
 def test_the_users_error_comes_back_with_its_traceback():
     source = samples.Numbers(misbehave=samples.Always("raise", firing=1))
     with pytest.raises(samples.StormError, match="storm") as caught:
-        list(samples.counting_flow(source).run(on=Ray(workers=2, max_restarts=2)))
+        list(samples.counting_flow(source).run(on=Ray(workers=1, max_restarts=2)))
     assert caught.traceback[-1].name == "do_harm"
 
 
@@ -243,7 +251,7 @@ def test_more_workers_than_the_cluster_has_room_for():
 
 
 def test_nothing_is_left_in_the_cluster():
-    learned(samples.small_ppo(0), Ray(workers=4), 2)
+    learned(samples.small_ppo(0), Ray(workers=2), 2)
     deadline_s = time.monotonic() + 30.0
     while ray.available_resources().get("CPU") != 6.0 and time.monotonic() < deadline_s:
         time.sleep(0.1)
@@ -252,13 +260,13 @@ def test_nothing_is_left_in_the_cluster():
 
 def test_an_actor_that_hangs_is_replaced(tmp_path):
     source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "sleep"))
-    with Ray(workers=2, hang_timeout_s=3.0).open(samples.counting_flow(source), seed=1) as run:
+    with Ray(workers=1, hang_timeout_s=3.0).open(samples.counting_flow(source), seed=1) as run:
         for report in run:
             if report.firing == 10:
                 break
         [channel] = run.statistics().channels.values()
     assert channel.ledger.balanced
-    assert channel.ledger.lost in (1, 2)
+    assert 1 <= channel.ledger.lost <= 4
 
 
 PROGRAM = """
