@@ -109,7 +109,8 @@ def place_text(name: str, place: Any) -> str:
     for field in dataclasses.fields(place):
         value = getattr(place, field.name)
         if field.name != "workers" and value != field.default:
-            text = json.dumps(value) if isinstance(value, Mapping) else str(value).removesuffix(".0")
+            text = json.dumps(value) if isinstance(value, Mapping) else str(value)
+            text = text.removesuffix(".0") if isinstance(value, float) else text
             said.append(f"{field.name}={text}")
     return ",".join(said)
 

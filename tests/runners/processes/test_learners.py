@@ -147,6 +147,14 @@ def test_a_learner_that_cannot_be_divided_is_refused():
         assert next(iter(run)).firing == 1
 
 
+def test_an_error_of_one_learner_leaves_the_others_running():
+    """A run that fails is saved, and waits for the updates under way."""
+    with Processes(workers=1, learners=1).open(samples.two_learners(), seed=1) as run:
+        with pytest.raises(ArithmeticError, match="the third update"):
+            list(run)
+        assert run.save().learners.keys() == {"bad/learn", "good/learn"}
+
+
 def test_the_learners_error_comes_back_with_its_traceback_and_the_update_can_be_tried_again():
     hp = PPO(shards=4, num_envs=2, num_steps=8, minibatch_size=32, microbatch_size=8, learning_rate=1e30, **SMALL)
     with Processes(workers=1, learners=2, max_restarts=0).open(hp.flow(CARTPOLE), seed=1) as run:

@@ -114,6 +114,25 @@ def test_a_table_whose_actor_is_killed_is_refilled(after: int):
     assert replay.ledger.balanced
 
 
+def test_a_table_and_the_worker_of_items_that_wait_for_it_are_killed_at_once():
+    """The table holds what the schedule counts, although these items can no longer be had."""
+    with Ray(workers=1).open(small_dqn(), seed=1) as run:
+        machine = run._hub.replays["replay"]
+        while not (run._ready and run._ready[0].draw and list(machine.waiting())):
+            run._turn()
+        for pid in (run.table_place.pids[0], run.worker_pids[0]):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(1.5)
+        num_updates = run._hub.versions["policy"]
+        while run._hub.versions["policy"] < num_updates + 3:
+            run._turn()
+        while run._under_way:
+            run._listen()
+        [table] = run._tables.of("replay")
+        assert len(table.state_dict()["rows/reward"]) == machine.num_entries
+        assert machine.statistics().ledger.balanced
+
+
 def test_learners_beside_the_samplers():
     """DD-PPO: a worker and a learner in each bundle; both are killed once."""
     flow = samples.small_ppo(0, microbatch_size=16)

@@ -31,6 +31,7 @@ def test_a_place_survives_its_text():
     place = {"rollout": {"num_cpus": 2, "pool": "cheap, far=off"}, "learn": {"resources": {"disk": 1}}}
     chosen = Ray(workers=2, place=place, learners=2)
     assert deployment(str(chosen)) == chosen
+    assert str(Ray(address="10.0.0.0", start_timeout_s=2)) == "ray,address=10.0.0.0,start_timeout_s=2"
     assert deployment('ray:2,place={"rollout":{"num_gpus":1}},threads=2').place == {"rollout": {"num_gpus": 1}}
     with pytest.raises(DeploymentError, match=r"the value of 'place' begins with a brace and is not JSON"):
         deployment("ray:2,place={rollout: 1}")
@@ -48,6 +49,10 @@ def test_a_place_survives_its_text():
         ({"rollout": {"runtime_env": None}}, r"Expected `object`, got `null`"),
         ({"rollout": {"runtime_env": {"py_modules": [samples]}}}, r"not JSON serializable"),
         ({"rollout": {"resources": {"CPU": 2}}}, r"resources has 'CPU'; expected num_cpus=2"),
+        ({"rollout": {"num_cpus": 1e-9}}, r"1e-09 of resource 'CPU'; expected at least 0.0001"),
+        ({"rollout": {"resources": {"object_store_memory": 1}}}, r"1 of resource 'object_store_memory'; expected"),
+        ({"rollout": {"resources": {"": 1}}}, r"1 of resource ''; expected"),
+        ({"rollout": {"runtime_env": {"env_vars": None}}}, r"Expected `object`, got `null` - at `\$\.env_vars`"),
         ({"rollout": {"pool": 1}}, r"Expected `str`, got `int`"),
     ],
 )

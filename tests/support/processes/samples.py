@@ -316,6 +316,39 @@ def counting_flow(source: Any, *, shards: int = 4, queue: Queue | None = None) -
     return flow
 
 
+@dataclass(frozen=True)
+class Failing(SavedCounting):
+    """Raises an error in its third update, while another learner's update waits."""
+
+    fails: bool = True
+
+    def open(self, seed: int) -> Any:
+        live: Any = super().open(seed)
+        update = live.update
+
+        def slow(batch: Any) -> Any:
+            time.sleep(0.2)
+            if self.fails and live.num_updates == 2:
+                raise ArithmeticError("the third update")
+            return update(batch)
+
+        live.update = slow
+        return live
+
+
+def two_learners() -> Flow:
+    """Two learners, of which the first fails."""
+    flow = Flow("two")
+    for name, learner in (("bad", Failing("bad")), ("good", Failing("good", fails=False))):
+        with flow.scope(name):
+            weights = flow.latest("weights", of=learner)
+            numbers = flow.source("numbers", Remembered(), reads=weights, shards=2).via(Queue(max_lag=0))
+            update = flow.learn("learn", learner, flow.batch("batch", numbers, size=2))
+            flow.publish(update.weights, to=weights)
+            flow.report(update.stats)
+    return flow
+
+
 def look(numbers: np.ndarray) -> dict[str, float]:
     """Where an array of `Numbers` comes from."""
     return dict(zip(("shard", "firing", "version"), numbers[:3].tolist(), strict=True))

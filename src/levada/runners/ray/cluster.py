@@ -88,9 +88,11 @@ class Cluster:
 def own_signals() -> Iterator[None]:
     """Keep the handler of SIGTERM, which `ray.init` replaces: a run that is ended saves itself first."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 class Group:

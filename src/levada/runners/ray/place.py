@@ -17,8 +17,18 @@ from levada.flow.nodes import NodeKind
 PLACEABLE = ("source", "learn")
 """Kinds of nodes that actors are started for."""
 _Amount = Annotated[float, Meta(ge=0, le=1e18)]
+_SMALLEST = 1e-4
+"""Smallest amount of a resource that Ray counts, unless it is 0."""
+_RESERVED = ("object_store_memory", "bundle")
+"""Resources of Ray itself, beside those in `_OWN`. To ask for one ends the node, or is refused late."""
 _OWN = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 """Resource -> the option of an actor that asks for it."""
+
+
+class _Environment(TypedDict, total=False):
+    """The part of a runtime environment that levada adds to; the rest is Ray's to check."""
+
+    env_vars: dict[str, str]
 
 
 class _Options(TypedDict, total=False):
@@ -66,6 +76,7 @@ def check_place(place: object) -> None:
         where = f"Ray: place[{name!r}]"
         try:
             found = requirements(wanted)
+            msgspec.convert(found.options.get("runtime_env", {}), _Environment)
             json.dumps(wanted)
         except (msgspec.ValidationError, TypeError) as error:
             msg = f"{where} = {wanted!r}: {error}"
@@ -73,6 +84,10 @@ def check_place(place: object) -> None:
         for resource in sorted(_OWN.keys() & found.options.get("resources", {}).keys()):
             msg = f"{where}: resources has {resource!r}; expected {_OWN[resource]}={found.options['resources'][resource]:g}"
             raise DeploymentError(msg)
+        for resource, amount in found.resources.items():
+            if not resource or resource.startswith(_RESERVED) or amount < _SMALLEST:
+                msg = f"{where}: {amount:g} of resource {resource!r}; expected at least {_SMALLEST:g} of one that a node can have"
+                raise DeploymentError(msg)
         if not found.resources:
             msg = f"{where} reserves nothing; expected num_cpus > 0, or another resource"
             raise DeploymentError(msg)

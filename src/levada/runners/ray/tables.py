@@ -19,6 +19,7 @@ from ray.exceptions import RayActorError, RayError
 from levada.flow.errors import NotSavedError
 from levada.flow.protocols import Stateful, Table
 from levada.flow.state import Arrays
+from levada.runners.losses import ItemLostError
 from levada.runners.malloc import keep_freed_memory
 from levada.runners.ray.errors import Refusal, reason_of, result_or_refusal
 from levada.runners.ray.refs import RemoteValue, fetched
@@ -64,9 +65,14 @@ class ReplayActor:
             self._held.pop(number, None)
 
     def insert(self, table: int, item: Any) -> Any:
-        """Insert a copy of an item."""
+        """Insert a copy of an item. If another actor held it, and its worker is gone, too, this one ends: its contents are not
+        what the schedule counts, so it is refilled.
+        """
         if isinstance(item, Held):
-            item = self._held.pop(item.number) if item.number in self._held else fetched(item.sent)
+            try:
+                item = self._held.pop(item.number) if item.number in self._held else fetched(item.sent)
+            except ItemLostError:
+                ray.actor.exit_actor()
         return result_or_refusal(self._tables[table].insert, item)
 
     def sample(self, table: int, size: int, minibatch_size: int) -> tuple[Any, Any]:

@@ -138,11 +138,14 @@ class LearnerGroup(Generic[ProcessT]):
         answers = [update.answers[rank] for rank in range(self._size)]
         self._update = None
         if any(isinstance(answer, BaseException) for answer in answers):
-            self._recover(update, answers)
+            try:
+                self._recover(update, answers)
+            except UpdateFailedError:
+                self._begin_next()
+                raise
             return None
         self._num_failures = 0
-        if self._later:
-            self._begin(_Update(self._later.popleft(), perf_counter()))
+        self._begin_next()
         return self._done(update, answers)
 
     def ask(self, method: str, *args: Any) -> Any:
@@ -197,6 +200,11 @@ class LearnerGroup(Generic[ProcessT]):
             replica.call("update", node, share, parts, rank == 0)
         update.answers = {}
         self._update = update
+
+    def _begin_next(self) -> None:
+        """Begin the next update that waits."""
+        if self._later:
+            self._begin(_Update(self._later.popleft(), perf_counter()))
 
     def _share(self, node: str, values: Any, rank: int) -> tuple[Any, tuple[int, ...] | None]:
         """Return the items that a replica needs, and the parts that they are; the whole batch if a part is less than an item."""
