@@ -64,15 +64,30 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
     Raises:
         Exception: whatever the work raises; IteratorEndedError for StopIteration, StrayError for a custom BaseException.
     """
-    try:
+    with OrdinaryErrors(node.name):
         return _perform(node, work, firing, weights)
-    except StopIteration as error:
-        msg = f"the work of node {node.name!r} raised StopIteration; likely next(...) of an iterator that has ended"
-        raise IteratorEndedError(msg) from error
-    except BaseException as error:
-        if is_stray(error):
+
+
+class OrdinaryErrors:
+    """Raise what Python or a runner would take for something else as an ordinary error: StopIteration as IteratorEndedError,
+    a custom BaseException as StrayError.
+    """
+
+    def __init__(self, node: str) -> None:
+        """`node`: name of the node whose work is called."""
+        self._node = node
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StopIteration):
+            msg = (
+                f"the work of node {self._node!r} raised StopIteration; likely next(...) of an iterator that has ended"
+            )
+            raise IteratorEndedError(msg) from error
+        if error is not None and is_stray(error):
             raise StrayError.of(error) from error
-        raise
 
 
 def _perform(node: Node, work: Any, firing: Firing, weights: Any) -> tuple[Output, ...]:

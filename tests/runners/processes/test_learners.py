@@ -13,9 +13,11 @@ from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.ppo import PPO
 from levada.flow import DeploymentError, Flow
+from levada.flow.strays import StrayError
 from levada.rl.envs.task import Task
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
+from levada.runners.firing import IteratorEndedError
 from levada.runners.processes import Processes
 from levada.runners.workers import WorkerError
 
@@ -147,10 +149,18 @@ def test_a_learner_that_cannot_be_divided_is_refused():
         assert next(iter(run)).firing == 1
 
 
-def test_an_error_of_one_learner_leaves_the_others_running():
+@pytest.mark.parametrize(
+    ("error", "expected", "words"),
+    [
+        (ArithmeticError("the third update"), ArithmeticError, "the third update"),
+        (StopIteration(), IteratorEndedError, "node 'bad/learn' raised StopIteration"),
+        (samples.Rude("at once"), StrayError, "at once"),
+    ],
+)
+def test_an_error_of_one_learner_leaves_the_others_running(error, expected, words):
     """A run that fails is saved, and waits for the updates under way."""
-    with Processes(workers=1, learners=1).open(samples.two_learners(), seed=1) as run:
-        with pytest.raises(ArithmeticError, match="the third update"):
+    with Processes(workers=1, learners=1).open(samples.two_learners(error), seed=1) as run:
+        with pytest.raises(expected, match=words):
             list(run)
         assert run.save().learners.keys() == {"bad/learn", "good/learn"}
 

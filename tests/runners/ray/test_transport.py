@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from levada.flow import DeploymentError
 from levada.flow.items import Shard
 from levada.runners.versions import Versions
 
@@ -19,7 +20,7 @@ KEEP = 3
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_a_worker_can_read_what_its_tickets_can_name(are_named: bool, every: int) -> None:
     """However many versions are published between two calls."""
-    transport = RayTransport(1, None, None, None, None)
+    transport = RayTransport(1, None, None, None, None, 1.0)
     plan = SimpleNamespace(named=frozenset({"weights"} if are_named else ()))
     transport.open(plan, {"weights": (KEEP, {0: "version 0"})})
     worker = RayWorker(None, (), {"weights": 0})
@@ -51,9 +52,16 @@ def test_a_worker_is_replaced_in_its_own_bundle(monkeypatch: pytest.MonkeyPatch)
             pass
 
     monkeypatch.setattr(module, "ray", SimpleNamespace(remote=lambda actor: Remote()))
-    transport = RayTransport(1, None, SimpleNamespace(options=lambda bundle: {"bundle": bundle}), None, None)
+    transport = RayTransport(1, None, SimpleNamespace(options=lambda bundle: {"bundle": bundle}), None, None, 1.0)
     transport.open(SimpleNamespace(named=frozenset()), {})
     shards = [[(Shard("rollout", index, 4, 0), None) for index in (number, number + 2)] for number in range(2)]
     for own in (shards[0], shards[1], shards[1], shards[0]):
         transport.start(own)
     assert bundles == [0, 1, 1, 0]
+
+
+def test_workers_that_do_not_start_in_time(monkeypatch):
+    monkeypatch.setattr(module, "has_started", lambda actors, timeout_s: timeout_s > 1.0)
+    transport = RayTransport(1, None, None, None, None, 1.0)
+    with pytest.raises(DeploymentError, match=r"a worker has not begun: it did not start within 1 s, although"):
+        transport.wait(0.0)

@@ -54,6 +54,8 @@ def test_a_place_survives_its_text():
         ({"rollout": {"resources": {"": 1}}}, r"1 of resource ''; expected"),
         ({"rollout": {"runtime_env": {"env_vars": None}}}, r"Expected `object`, got `null` - at `\$\.env_vars`"),
         ({"rollout": {"pool": 1}}, r"Expected `str`, got `int`"),
+        ({"rollout": {"num_gpu": "1"}}, r"'num_gpu' would be a label; did you mean 'num_gpus'\?"),
+        ({1: {"num_gpus": 1}}, r"expected requirements by the name of a node"),
     ],
 )
 def test_requirements_that_no_actor_can_have(place, words):

@@ -320,7 +320,7 @@ def counting_flow(source: Any, *, shards: int = 4, queue: Queue | None = None) -
 class Failing(SavedCounting):
     """Raises an error in its third update, while another learner's update waits."""
 
-    fails: bool = True
+    error: BaseException | None = field(default_factory=lambda: ArithmeticError("the third update"))
 
     def open(self, seed: int) -> Any:
         live: Any = super().open(seed)
@@ -328,18 +328,22 @@ class Failing(SavedCounting):
 
         def slow(batch: Any) -> Any:
             time.sleep(0.2)
-            if self.fails and live.num_updates == 2:
-                raise ArithmeticError("the third update")
+            if self.error is not None and live.num_updates == 2:
+                raise self.error
             return update(batch)
 
         live.update = slow
         return live
 
 
-def two_learners() -> Flow:
+class Rude(BaseException):
+    """An error that `except Exception` does not catch."""
+
+
+def two_learners(error: BaseException) -> Flow:
     """Two learners, of which the first fails."""
     flow = Flow("two")
-    for name, learner in (("bad", Failing("bad")), ("good", Failing("good", fails=False))):
+    for name, learner in (("bad", Failing("bad", error=error)), ("good", Failing("good", error=None))):
         with flow.scope(name):
             weights = flow.latest("weights", of=learner)
             numbers = flow.source("numbers", Remembered(), reads=weights, shards=2).via(Queue(max_lag=0))

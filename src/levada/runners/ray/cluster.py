@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +30,7 @@ class Cluster:
         self._groups: list[PlacementGroup] = []
         if self._has_joined:
             where = address or os.environ.get("RAY_ADDRESS") or "local"
+            _check_answers(where, timeout_s)
             with own_signals():
                 ray.init(address=where, include_dashboard=False, logging_level=logging.WARNING)
 
@@ -62,7 +64,13 @@ class Cluster:
         room = together(kinds)
         bundle, labels = room.resources, dict(room.labels)
         selectors = [labels] * num_bundles if labels else None
-        group = placement_group([bundle] * num_bundles, strategy=strategy, bundle_label_selector=selectors)
+        try:
+            for kind in kinds:
+                ray.remote(Cluster).options(**_options(kind))  # checks them
+            group = placement_group([bundle] * num_bundles, strategy=strategy, bundle_label_selector=selectors)
+        except (ValueError, TypeError) as error:
+            msg = f"Ray refuses what place asks for the {who}: {error}"
+            raise DeploymentError(msg) from error
         self._groups.append(group)
         if not group.wait(self._timeout_s):
             where = f" on nodes with {', '.join(f'{key}={value}' for key, value in labels.items())}" if labels else ""
@@ -82,6 +90,20 @@ class Cluster:
         if self._has_joined:
             ray.shutdown()
             self._has_joined = False
+
+
+def has_started(actors: Sequence[Any], timeout_s: float) -> bool:
+    """Wait until actors have started, or have ended; return whether all have."""
+    ready = [actor.__ray_ready__.remote() for actor in actors]
+    return len(ray.wait(ready, num_returns=len(ready), timeout=timeout_s)[0]) == len(ready)
+
+
+def not_started(timeout_s: float) -> str:
+    """Why an actor may not have started in time."""
+    return (
+        f"it did not start within {timeout_s:g} s, although there is room for it; likely its node cannot set up the runtime_env, "
+        "or needs longer for it: see start_timeout_s, and the logs of Ray on that node"
+    )
 
 
 @contextmanager
@@ -112,6 +134,22 @@ def options_here(number: int = 0) -> dict[str, Any]:
     """Options of an actor that needs no room of its own, on the node of this process."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return {"num_cpus": 0, "scheduling_strategy": here, "runtime_env": _environment({})}
+
+
+def _check_answers(address: str, timeout_s: float) -> None:
+    """Refuse an address where nothing listens: Ray would try again without end.
+
+    Raises:
+        DeploymentError: nothing accepts a connection there within the time limit.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return  # auto, local: Ray finds the address itself
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except (OSError, OverflowError) as error:
+        msg = f"Ray: no cluster answers at {address} ({error}); is it started, and the port reachable from here?"
+        raise DeploymentError(msg) from error
 
 
 def _options(kind: Requirements) -> dict[str, Any]:

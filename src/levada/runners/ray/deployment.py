@@ -53,7 +53,7 @@ class Ray:
     """Requirements of the actors, by the name of a source or learn node: options of actors as Ray names them (`num_cpus`,
     `num_gpus`, `memory`, `resources`, `accelerator_type`, `runtime_env`), and labels that their nodes must have."""
     start_timeout_s: TimeLimit = 60.0
-    """Seconds in which the cluster must have room for all actors."""
+    """Seconds in which the cluster must have room for all actors, and in which these must then start."""
     max_restarts: NonNegativeInt = 3
     """Number of consecutive failures or kills of a shard before the run fails."""
     learner_timeout_s: TimeLimit = 60.0
@@ -102,11 +102,11 @@ class Ray:
                 num_workers = self._useful_workers(flow, cluster, sampling, num_reserved_cpus)
                 [group] = cluster.reserve("workers", num_workers, "SPREAD", sampling)
             learners = RayLearners(
-                num_learners, num_threads_here(), learner_options,
+                num_learners, num_threads_here(), learner_options, start_timeout_s=self.start_timeout_s,
                 reduce=self.reduce, timeout_s=self.learner_timeout_s, max_restarts=self.max_restarts,
             )  # fmt: skip
             tables = RayTables(options_here, max_restarts=self.max_restarts)
-            transport = RayTransport(self.threads, cluster, group, learners, tables)
+            transport = RayTransport(self.threads, cluster, group, learners, tables, self.start_timeout_s)
             return FlowRun(
                 flow, transport, num_workers=num_workers, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
                 crosses_processes=True, learners=learners, tables=tables, **options,

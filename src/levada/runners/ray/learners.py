@@ -13,14 +13,17 @@ from msgspec import structs
 from ray.exceptions import RayError
 from threadpoolctl import threadpool_limits
 
+from levada.flow.errors import DeploymentError
 from levada.flow.protocols import Update
 from levada.flow.replicas import Reduce
 from levada.runners.malloc import keep_freed_memory
+from levada.runners.ray.cluster import has_started, not_started
 from levada.runners.ray.errors import Refusal, reason_of, result_or_refusal
 from levada.runners.ray.refs import RemoteValue, fetched, pack
 from levada.runners.remote_errors import unpack_error
 from levada.runners.replicas.group import LearnerGroup
 from levada.runners.replicas.host import Learned, LearnerHost
+from levada.runners.replicas.place import Recipes
 from levada.runners.replicas.process import GoneError
 
 PATIENCE_S = 5.0
@@ -57,8 +60,9 @@ class LearnerActor:
 class RayLearner:
     """An actor with one replica of each learner."""
 
-    def __init__(self, num_threads: int, options: Mapping[str, Any]) -> None:
-        """`options`: options of the actor, as Ray names them."""
+    def __init__(self, num_threads: int, options: Mapping[str, Any], start_timeout_s: float | None) -> None:
+        """`options`: options of the actor, as Ray names them; `start_timeout_s`: time in which it must start."""
+        self._start_timeout_s = start_timeout_s
         self._actor = (
             ray.remote(LearnerActor).options(max_restarts=0, max_task_retries=0, **options).remote(num_threads)
         )
@@ -89,9 +93,14 @@ class RayLearner:
 
         Raises:
             GoneError: the actor has ended.
+            DeploymentError: it has not started in time.
             Exception: what the method has raised.
         """
         try:
+            limit_s = self._start_timeout_s
+            if self.pid is None and limit_s is not None and not has_started([self._actor], limit_s):
+                msg = f"Ray: a learner has not begun: {not_started(limit_s)}"
+                raise DeploymentError(msg)
             self.pid, result = ray.get(self._answer)
         except RayError as error:
             self._how = reason_of(error)
@@ -124,13 +133,30 @@ class RayLearners(LearnerGroup[RayLearner]):
 
     def __init__(
         self, num_learners: int, num_threads: int, options_of: Callable[[int], Mapping[str, Any]], *,
-        reduce: Reduce, timeout_s: float, max_restarts: int,
+        start_timeout_s: float, reduce: Reduce, timeout_s: float, max_restarts: int,
     ) -> None:  # fmt: skip
-        """`options_of`: returns the options of the actor of a rank. For the others, see `LearnerGroup`."""
+        """Prepare; nothing is started yet.
+
+        Args:
+            num_learners: number of actors.
+            num_threads: of each actor, for linear algebra.
+            options_of: returns the options of the actor of a rank.
+            start_timeout_s: time in which the first ones must start. One that replaces another may wait for a node.
+            reduce: how gradients are added.
+            timeout_s: time limit of every collective operation, in seconds.
+            max_restarts: number of consecutive failures before the run fails.
+        """
         super().__init__(
-            lambda rank: RayLearner(num_threads, options_of(rank)),
+            lambda rank: RayLearner(num_threads, options_of(rank), None if self._has_started else start_timeout_s),
             num_learners, reduce=reduce, timeout_s=timeout_s, max_restarts=max_restarts,
         )  # fmt: skip
+        self._has_started = False
+
+    def open(self, recipes: Recipes, maps: Mapping[str, Callable[..., Any]]) -> Mapping[str, Any]:
+        """Start the actors, and open the learners. For the errors, see `LearnerGroup.open`."""
+        opened = super().open(recipes, maps)
+        self._has_started = True
+        return opened
 
     def answer_refs(self) -> Iterator[Any]:
         """References to the answers that are awaited."""

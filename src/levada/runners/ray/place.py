@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, TypedDict
 
 import msgspec
@@ -42,6 +43,9 @@ class _Options(TypedDict, total=False):
     runtime_env: dict[str, Any]
 
 
+_OPTIONS = tuple(_Options.__annotations__)
+
+
 @dataclass(frozen=True)
 class Requirements:
     """What an actor needs."""
@@ -68,7 +72,9 @@ def check_place(place: object) -> None:
     """
     if place is None:
         return
-    if not isinstance(place, Mapping) or not all(isinstance(each, Mapping) for each in place.values()):
+    if not isinstance(place, Mapping) or not all(
+        isinstance(name, str) and isinstance(each, Mapping) for name, each in place.items()
+    ):
         expected = 'requirements by the name of a node, such as {"rollout": {"num_cpus": 2}}'
         msg = f"Ray(place={place!r}): expected {expected}"
         raise DeploymentError(msg)
@@ -88,6 +94,10 @@ def check_place(place: object) -> None:
             if not resource or resource.startswith(_RESERVED) or amount < _SMALLEST:
                 msg = f"{where}: {amount:g} of resource {resource!r}; expected at least {_SMALLEST:g} of one that a node can have"
                 raise DeploymentError(msg)
+        for label in found.labels:
+            if near := get_close_matches(label, _OPTIONS, n=1, cutoff=0.8):
+                msg = f"{where}: {label!r} would be a label; did you mean {near[0]!r}?"
+                raise DeploymentError(msg)
         if not found.resources:
             msg = f"{where} reserves nothing; expected num_cpus > 0, or another resource"
             raise DeploymentError(msg)
@@ -99,7 +109,7 @@ def requirements(wanted: Mapping[str, Any]) -> Requirements:
     Raises:
         ValidationError: a value is not of its type.
     """
-    options = {key: value for key, value in wanted.items() if key in _Options.__annotations__}
+    options = {key: value for key, value in wanted.items() if key in _OPTIONS}
     labels = {key: value for key, value in wanted.items() if key not in options}
     return Requirements(msgspec.convert({"num_cpus": 1, **options}, _Options), msgspec.convert(labels, dict[str, str]))
 

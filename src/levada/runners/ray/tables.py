@@ -6,8 +6,9 @@ An item counts as made once the actor holds it. So the end of a worker cannot ta
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -30,8 +31,8 @@ MAX_UNANSWERED = 64
 """Number of calls without an answer after which the answers that have come are taken."""
 
 
-class Held(Struct, frozen=True):
-    """An item that the actor of its replay holds."""
+class Held(Struct, frozen=True, weakref=True):
+    """An item that the actor of its replay holds, until it is inserted, or nothing in this process refers to it any more."""
 
     number: int
     sent: RemoteValue
@@ -55,14 +56,11 @@ class ReplayActor:
         """Return the process id."""
         return os.getpid()
 
-    def hold(self, items: Mapping[int, RemoteValue]) -> None:
-        """Fetch items, by number, for later inserts."""
-        self._held |= dict(zip(items, fetched(tuple(items.values())), strict=True))
-
-    def release(self, numbers: Sequence[int]) -> None:
-        """Forget items that will not be inserted."""
-        for number in numbers:
+    def hold(self, items: Mapping[int, RemoteValue], released: Sequence[int]) -> None:
+        """Fetch items, by number, for later inserts, and forget those that will not be inserted."""
+        for number in released:
             self._held.pop(number, None)
+        self._held |= dict(zip(items, fetched(tuple(items.values())), strict=True))
 
     def insert(self, table: int, item: Any) -> Any:
         """Insert a copy of an item. If another actor held it, and its worker is gone, too, this one ends: its contents are not
@@ -140,6 +138,8 @@ class RayReplay:
         """Number of actors so far."""
         self._options = options
         self._numbers = count()
+        self._waiting: dict[int, weakref.ref[Held]] = {}
+        """The items that are held and not inserted yet, by number."""
         self.start()
 
     def start(self) -> None:
@@ -164,15 +164,22 @@ class RayReplay:
 
     def numbered(self, item: RemoteValue) -> Held:
         """Return what stands for an item that the actor is to hold."""
-        return Held(next(self._numbers), item)
+        held = Held(next(self._numbers), item)
+        self._waiting[held.number] = weakref.ref(held)
+        return held
 
     def hold(self, items: Mapping[int, RemoteValue]) -> Any:
         """Let the actor fetch items, by number; return a reference that is ready once it has."""
-        return self._actor.hold.remote(items)
+        released = [number for number, held in self._waiting.items() if held() is None]
+        for number in released:
+            del self._waiting[number]
+        return self._actor.hold.remote(items, released)
 
-    def release(self, items: Iterable[Held]) -> None:
-        """Let the actor forget items that will not be inserted."""
-        self._actor.release.remote([item.number for item in items])
+    def insert(self, table: int, item: Any) -> None:
+        """Insert a copy of an item into one of the tables."""
+        if isinstance(item, Held):
+            self._waiting.pop(item.number, None)
+        self.tell("insert", table, item)
 
     def tell(self, method: str, *args: Any) -> None:
         """Call a method without waiting for it, and raise the errors of earlier calls."""
@@ -241,7 +248,7 @@ class RayTable:
 
     def insert(self, item: Any) -> None:
         """Insert a copy of an item."""
-        self._replay.tell("insert", self._number, item)
+        self._replay.insert(self._number, item)
 
     def sample(self, size: int, minibatch_size: int) -> tuple[Any, Any]:
         """Draw entries; the batch stays in the object store.

@@ -16,9 +16,10 @@ from msgspec import structs
 from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, RayError
 
+from levada.flow.errors import DeploymentError
 from levada.flow.items import Shard
 from levada.flow.state import Arrays
-from levada.runners.ray.cluster import Cluster, Group
+from levada.runners.ray.cluster import Cluster, Group, has_started, not_started
 from levada.runners.ray.errors import reason_of
 from levada.runners.ray.learners import RayLearners
 from levada.runners.ray.refs import Packed, RemoteValue, fetched, pack
@@ -103,8 +104,19 @@ class RayTransport:
         group: Group,
         learners: RayLearners,
         tables: RayTables,
+        start_timeout_s: float,
     ) -> None:
-        """`group`: room for the workers; `learners`: their answers end a `wait`, too; `tables`: hold the items of replays."""
+        """Prepare; nothing is started yet.
+
+        Args:
+            num_threads: of each worker, for linear algebra.
+            cluster: is closed with the transport.
+            group: room for the workers.
+            learners: their answers end a `wait`, too.
+            tables: hold the items of replays.
+            start_timeout_s: time in which the first workers must start. One that replaces another may wait for a node.
+        """
+        self._start_timeout_s: float | None = start_timeout_s
         self._num_threads = num_threads
         self._cluster = cluster
         self._group = group
@@ -171,7 +183,12 @@ class RayTransport:
         return value.unpack() if isinstance(value, Packed) else value
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[RayWorker, WorkerEvent]]:
-        """Return events of workers. Ends without any when the learners have answered."""
+        """Return events of workers. Ends without any when the learners have answered.
+
+        Raises:
+            DeploymentError: one of the first workers has not started in time.
+        """
+        self._check_started()
         self.flush()  # an answer may have left work behind
         calls: dict[Any, RayWorker | None] = dict.fromkeys(self._learners.answer_refs())
         for worker in self._workers:
@@ -215,6 +232,13 @@ class RayTransport:
 
     # ---- internals
 
+    def _check_started(self) -> None:
+        """Wait once until all workers have started, or have ended."""
+        limit_s, self._start_timeout_s = self._start_timeout_s, None
+        if limit_s is not None and not has_started([worker.actor for worker in self._workers], limit_s):
+            msg = f"Ray: a worker has not begun: {not_started(limit_s)}"
+            raise DeploymentError(msg)
+
     def _weights_for(self, worker: RayWorker) -> Iterator[tuple[str, int, Any]]:
         """Yield the versions that a worker can read and does not have."""
         for register, (_, versions) in self._weights.items():
@@ -246,7 +270,7 @@ class RayTransport:
         except RayError as error:
             with suppress(RayError):
                 ray.kill(worker.actor)
-            self._discard(worker)
+            self._workers.remove(worker)
             yield WorkerEnded(worker.why or reason_of(error), by_error="creation task" in str(error))
 
     def _wait_for(self, worker: RayWorker) -> None:
@@ -269,15 +293,6 @@ class RayTransport:
                     holdings.append(Holding(replay, [item.value for item in made[channel]]))
                 event = structs.replace(event, closed=structs.replace(event.closed, made=made))
             worker.arrived.append((event, holdings))
-
-    def _discard(self, worker: RayWorker) -> None:
-        """Forget the items of a worker whose tickets are not closed yet."""
-        for event, _ in worker.arrived:
-            if isinstance(event, TicketDone):
-                for channel, items in event.closed.made.items():
-                    if channel in self._tables.replays:
-                        self._tables.replays[channel].release(item.value for item in items)
-        self._workers.remove(worker)
 
 
 def _put(weights: Any) -> Any:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from levada.flow.protocols import LearnerRecipe, Stateful, Update, close
 from levada.flow.replicas import Reduce, Replica
 from levada.flow.state import Arrays
+from levada.runners.firing import OrdinaryErrors
 from levada.runners.replicas.maps import computed
 
 
@@ -84,7 +85,8 @@ class LearnerHost:
             if self._is_joined:
                 leave(live)
             raise
-        update = live.update(batch, parts) if self._is_joined else live.update(batch)
+        with OrdinaryErrors(node):
+            update = live.update(batch, parts) if self._is_joined else live.update(batch)
         fingerprint = live.fingerprint() if self._is_joined else ""
         return Learned(update if tells else None, fingerprint, process_time() - start_cpu_s)
 

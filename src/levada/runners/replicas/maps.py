@@ -7,7 +7,7 @@ from typing import Any
 
 from levada.flow.graph import Flow
 from levada.flow.topology import Topology
-from levada.runners.firing import Deferred
+from levada.runners.firing import Deferred, OrdinaryErrors
 
 
 def deferrable(flow: Flow, topology: Topology) -> dict[str, Callable[..., Any]]:
@@ -36,8 +36,10 @@ def computed(value: Any, maps: Mapping[str, Callable[..., Any]]) -> Any:
         return tuple([computed(each, maps) for each in value])
     if not isinstance(value, Deferred):
         return value
+    inputs = computed(value.values, maps)
     try:
-        return maps[value.node](*computed(value.values, maps))
+        with OrdinaryErrors(value.node):
+            return maps[value.node](*inputs)
     except Exception as error:
         error.add_note(f"in the map node {value.node!r}")
         raise
