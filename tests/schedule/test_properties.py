@@ -22,7 +22,7 @@ schedules = settings.get_profile("schedules")
 
 
 @given(plans(), st.integers(0, 10**6))
-@settings(schedules, max_examples=1600)
+@settings(schedules, max_examples=1000)
 def test_every_promise_is_kept_under_random_schedules(plan: Plan, seed: int):
     flow = plan.build()
     assert not [problem for problem in flow.problems() if problem.severity == "error"]
