@@ -17,11 +17,14 @@ from torch import Tensor
 
 from levada.algorithms.checks import require_divides
 from levada.algorithms.gae import GAE
+from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
-from levada.flow import Flow, Queue
+from levada.flow import Flow, Latest, Queue, Stream
+from levada.rl.acting.rollout import Rollout
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import evaluate_actions
+from levada.rl.policies.policy import Weights
 from levada.validation import PositiveInt, UnitFloat
 
 
@@ -53,23 +56,22 @@ class A2C(RolloutAlgorithm):
         """Number of microbatches per batch."""
         return self.transitions_per_update // (self.microbatch_size or self.transitions_per_update)
 
-    def flow(self, task: Task) -> Flow:
-        """Sample, estimate advantages, batch, learn, publish."""
-        policy = self.policy(task)
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the learner and the sampler."""
+        policy = self.policy(task, name=name)
         learner = self.learner(
             policy, A2CLoss(self), minibatch_size=self.transitions_per_update,
             num_microbatches=self.num_microbatches, sequence_length=self.num_steps,
         )  # fmt: skip
+        return Part(learner, self.sampler(task, policy))
 
-        flow = Flow("a2c")
-        weights = flow.latest("weights", of=learner)
-        rollouts = flow.source("rollout", self.sampler(task, policy), reads=weights, shards=self.shards)
+    def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
+        """Estimate advantages, batch, learn, publish."""
         advantages = flow.map("gae", GAE(discount=self.discount, lambda_=self.gae_lambda), rollouts)
         batch = flow.batch("batch", advantages.via(Queue(max_lag=0)), size=self.shards)
-        update = flow.learn("learn", learner, batch)
+        update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
-        return flow
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,16 @@ optimizer is RMSProp.)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from levada.algorithms.a2c import A2CLoss
 from levada.algorithms.gae import GAE
+from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
-from levada.flow import Flow, Queue
+from levada.flow import Flow, Latest, Queue, Stream
 from levada.rl.envs.task import Task
 from levada.rl.learning.gradients import GradientLearner, GradientSampler
+from levada.rl.policies.policy import Weights
 from levada.validation import NonNegativeInt, PositiveInt, UnitFloat
 
 
@@ -29,24 +32,23 @@ class A3C(RolloutAlgorithm):
     shards: PositiveInt = 4
     """Number of samplers, called shards. Each has its own environments. With more shards, more cores can be used and gradients
     are older."""
+    SOURCE: ClassVar[str] = "gradient"
     max_lag: NonNegativeInt = 8
     """Maximum number of updates between the weights a gradient was computed with and the weights it is applied to."""
     gae_lambda: UnitFloat = 1.0
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
 
-    def flow(self, task: Task) -> Flow:
-        """Compute gradients at the shards, apply, publish."""
-        policy = self.policy(task)
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the learner, and the sampler with the gradient of its rollouts."""
+        policy = self.policy(task, name=name)
         learner = GradientLearner.of(self.learner(policy, A2CLoss(self)))
         gae = GAE(discount=self.discount, lambda_=self.gae_lambda)
-        sampler = GradientSampler(sampler=self.sampler(task, policy), prepare=gae, learner=learner)
+        return Part(learner, GradientSampler(sampler=self.sampler(task, policy), prepare=gae, learner=learner))
 
-        flow = Flow("a3c")
-        weights = flow.latest("weights", of=learner)
-        gradients = flow.source("gradient", sampler, reads=weights, shards=self.shards)
+    def updates(self, flow: Flow, part: Part, weights: Latest[Weights], gradients: Stream[Any]) -> None:
+        """Apply gradients in arrival order, publish."""
         batch = flow.batch("batch", gradients.via(Queue(max_lag=self.max_lag, order="arrival")), size=1)
-        update = flow.learn("learn", learner, batch)
+        update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
-        return flow

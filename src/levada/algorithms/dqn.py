@@ -27,9 +27,8 @@ from torch import Tensor
 
 from levada.algorithms.action_spaces import require_action_space
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.algorithms.user_classes import NetworkField
-from levada.flow import Flow
 from levada.math import categorical_td_loss, quantile_td_loss, td_loss, td_target
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.data.spaces import Array
@@ -111,11 +110,11 @@ class DQN(ReplayAlgorithm):
         """Make the loss."""
         return DQNLoss(self)
 
-    def flow(self, task: Task) -> Flow:
-        """Step, compute n-step returns, store; sample, learn, publish."""
+    def part(self, task: Task, name: str = "policy") -> ReplayPart:
+        """Make the learner, the sampler, and the stage from steps to rows of the replay."""
         require_action_space(self, task, spaces.Discrete)
         policy = self.policy(
-            task, output="q_values", values=self.value_kind, dueling=self.dueling,
+            task, name=name, output="q_values", values=self.value_kind, dueling=self.dueling,
             weight_noise=self.noisy_std if self.noisy else 0.0,
         )  # fmt: skip
         learner = self.learner(policy, self.make_loss(), targets=("policy",))
@@ -130,18 +129,7 @@ class DQN(ReplayAlgorithm):
         transitions = self.n_step_returns
         if self.prioritized and self.initial_priorities:
             transitions = replace(transitions, priority=TDError(policy, self.huber_delta))
-
-        flow = Flow(type(self).__name__.lower())
-        weights = flow.latest("weights", of=learner)
-        steps = flow.source("step", self.sampler(task, policy, explore, transitions), reads=weights, shards=self.shards)
-        replay = self.make_replay(flow)
-        flow.store(flow.map("n_step", transitions, steps), to=replay)
-        update = flow.learn("learn", learner, self.sample(flow, replay))
-        flow.publish(update.weights, to=weights, every=self.publish_interval)
-        if self.prioritized:
-            flow.reprioritize(update.priorities, of=replay)
-        flow.report(update.stats)
-        return flow
+        return ReplayPart(learner, self.sampler(task, policy, explore, transitions), transitions)
 
     @property
     def value_kind(self) -> ValueKind | None:

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from levada.algorithms.checks import ConfigError, require_divides
+from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
-from levada.flow import Flow, Queue, Stream
+from levada.flow import Flow, Latest, Queue, Stream
 from levada.math import VTrace, vtrace
 from levada.rl.acting.rollout import Rollout
 from levada.rl.acting.sampler import OnNewWeights
@@ -30,7 +31,7 @@ from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.loss import LossOutput, Networks
 from levada.rl.learning.unroll import Unrolled
-from levada.rl.policies.policy import Policy
+from levada.rl.policies.policy import Policy, Weights
 from levada.rl.replay.transitions import Transitions
 from levada.validation import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -127,21 +128,19 @@ class IMPALA(RolloutAlgorithm):
         """Make a learner from whole rollouts of single environments."""
         return self.learner(policy, loss, num_microbatches=self.num_microbatches, tolerates_staleness=True, **more)
 
-    def flow(self, task: Task) -> Flow:
-        """Sample, batch, learn, publish."""
-        policy = self.policy(task)
-        learner = self.make_learner(policy)
-        sampler = self.sampler(task, policy, on_new_weights=self.on_new_weights)
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the learner and the sampler."""
+        policy = self.policy(task, name=name)
+        return Part(self.make_learner(policy), self.sampler(task, policy, on_new_weights=self.on_new_weights))
 
-        flow = Flow(type(self).__name__.lower())
-        weights = flow.latest("weights", of=learner)
-        rollouts = flow.source("rollout", sampler, reads=weights, shards=self.shards)
+    def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
+        """Batch, learn, publish."""
         batch = flow.batch("batch", rollouts.via(self.queue), size=self.num_rollouts)
         rows = flow.map("sequences", sequences, batch)
-        update = flow.learn("learn", learner, self.mixed(flow, rows, rollouts) if self.replay_ratio else rows)
+        rows = self.mixed(flow, rows, rollouts) if self.replay_ratio else rows
+        update = flow.learn("learn", part.learner, rows)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
-        return flow
 
     def mixed(
         self, flow: Flow, new: Stream[Sequence[Transitions]], rollouts: Stream[Rollout]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,15 +12,26 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.optimizer import SCHEDULES, Schedule, make_optimizer
 from levada.algorithms.user_classes import NetworkField, find_network
+from levada.flow import Flow, Latest, Stream
 from levada.rl.compute.device import choose_device
 from levada.rl.data.images import has_large_images
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
 from levada.rl.policies.layers import Activation
 from levada.rl.policies.networks import is_default
-from levada.rl.policies.policy import Policy
+from levada.rl.policies.policy import Policy, Weights
 from levada.rl.policies.precision import choose_precision
 from levada.validation import PositiveFloat, PositiveInt, Text, UnitFloat
+
+
+@dataclass(frozen=True)
+class Part:
+    """The recipes of an algorithm for one policy. A flow may have parts of several algorithms; one source can serve them all."""
+
+    learner: Learner
+    """Recipe of the learner, which names the policy."""
+    sampler: Any
+    """Recipe of the source, for a single-agent environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +87,9 @@ class NeuralAlgorithm(Algorithm):
     MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = (("network", "features_extractor"),)
     """Pairs of fields of which at most one may be set."""
 
+    SOURCE: ClassVar[str] = "rollout"
+    """Name of the source in the flow."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         make_optimizer(self)
@@ -86,6 +101,23 @@ class NeuralAlgorithm(Algorithm):
             if getattr(self, first) is not None and getattr(self, second) is not None:
                 msg = f"{type(self).__name__}({first}={getattr(self, first)!r}, {second}=...): expected at most one of them"
                 raise ConfigError(msg)
+
+    @abstractmethod
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the recipes of the learner and of the sampler. `name`: name of the policy."""
+
+    @abstractmethod
+    def updates(self, flow: Flow, part: Any, weights: Latest[Weights], items: Stream[Any]) -> None:
+        """Add everything behind the source to a flow: from the sampler's items to new weights."""
+
+    def flow(self, task: Task) -> Flow:
+        """Build the flow: a source, and the updates from its items."""
+        part = self.part(task)
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=part.learner)
+        items = flow.source(self.SOURCE, part.sampler, reads=weights, shards=self.shards)
+        self.updates(flow, part, weights, items)
+        return flow
 
     @property
     def annealed_over(self) -> Mapping[str, int]:

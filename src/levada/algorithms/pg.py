@@ -17,10 +17,13 @@ from torch import Tensor
 
 from levada.algorithms.a2c import A2CLoss
 from levada.algorithms.gae import GAE
+from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
-from levada.flow import Flow, Queue
+from levada.flow import Flow, Latest, Queue, Stream
+from levada.rl.acting.rollout import Rollout
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks
+from levada.rl.policies.policy import Weights
 from levada.validation import PositiveInt
 
 
@@ -32,20 +35,18 @@ class PG(RolloutAlgorithm):
     baseline: bool = False
     """Subtract the value function from returns: the same expected gradient, with lower variance."""
 
-    def flow(self, task: Task) -> Flow:
-        """Sample, compute returns, batch, learn, publish."""
-        policy = self.policy(task)
-        learner = self.learner(policy, PGLoss(self))
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the learner and the sampler."""
+        policy = self.policy(task, name=name)
+        return Part(self.learner(policy, PGLoss(self)), self.sampler(task, policy))
 
-        flow = Flow("pg")
-        weights = flow.latest("weights", of=learner)
-        rollouts = flow.source("rollout", self.sampler(task, policy), reads=weights, shards=self.shards)
+    def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
+        """Compute returns, batch, learn, publish."""
         returns = flow.map("returns", GAE(discount=self.discount, lambda_=1.0), rollouts)
         batch = flow.batch("batch", returns.via(Queue(max_lag=0)), size=self.shards)
-        update = flow.learn("learn", learner, batch)
+        update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
-        return flow
 
 
 @dataclass(frozen=True)

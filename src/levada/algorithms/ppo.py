@@ -21,13 +21,15 @@ from torch import Tensor
 
 from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.gae import GAE
+from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
-from levada.flow import Flow, Queue
+from levada.flow import Flow, Latest, Queue, Stream
 from levada.math import clipped_surrogate, explained_variance
 from levada.rl.acting.rollout import Rollout
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Loss, LossOutput, Networks
 from levada.rl.learning.unroll import evaluate_actions
+from levada.rl.policies.policy import Weights
 from levada.rl.replay.transitions import MASK, Transitions
 from levada.validation import NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
 
@@ -142,24 +144,23 @@ class PPO(RolloutAlgorithm):
         """Make the loss."""
         return PPOLoss(self)
 
-    def flow(self, task: Task) -> Flow:
-        """Sample, estimate advantages, batch, learn, publish."""
-        policy = self.policy(task)
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the learner and the sampler."""
+        policy = self.policy(task, name=name)
         learner = self.learner(
             policy, self.make_loss(), num_epochs=self.num_epochs, minibatch_size=self.resolved_minibatch_size,
             num_microbatches=self.num_microbatches, sequence_length=self.num_steps,
             stop_above=None if self.target_kl is None else ("approx_kl", 1.5 * self.target_kl),
         )  # fmt: skip
+        return Part(learner, self.sampler(task, policy))
 
-        flow = Flow("ppo")
-        weights = flow.latest("weights", of=learner)
-        rollouts = flow.source("rollout", self.sampler(task, policy), reads=weights, shards=self.shards)
+    def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
+        """Estimate advantages, batch, learn, publish."""
         advantages = flow.map("gae", self.prepare(), rollouts)
         batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag, order=self.order)), size=self.shards)
-        update = flow.learn("learn", learner, batch)
+        update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
-        return flow
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from levada.algorithms.action_spaces import require_action_space
+from levada.algorithms.replayed import ReplayPart
 from levada.algorithms.sequenced import SequenceReplayAlgorithm
 from levada.algorithms.user_classes import NetworkField
-from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.sequences import time_major, unroll
@@ -67,10 +67,10 @@ class R2D2(SequenceReplayAlgorithm):
         """Factory of the network of action values."""
         return super().make_network(task) or self.memory(policy_gain=1.0)
 
-    def flow(self, task: Task) -> Flow:
-        """Step, slice into sequences, store; sample, learn, publish."""
+    def part(self, task: Task, name: str = "policy") -> ReplayPart:
+        """Make the learner, the sampler, and the stage from steps to rows of the replay."""
         require_action_space(self, task, spaces.Discrete)
-        policy = self.policy(task, output="q_values", dueling=self.dueling)
+        policy = self.policy(task, name=name, output="q_values", dueling=self.dueling)
         learner = self.learner(policy, R2D2Loss(self), targets=("policy",), burn_in=self.burn_in)
         explore = EpsilonGreedy(
             start=self.epsilon_start,
@@ -80,18 +80,7 @@ class R2D2(SequenceReplayAlgorithm):
             alpha=self.epsilon_alpha,
         )
         sequences = self.sequences
-
-        flow = Flow(type(self).__name__.lower())
-        weights = flow.latest("weights", of=learner)
-        steps = flow.source("step", self.sampler(task, policy, explore, sequences), reads=weights, shards=self.shards)
-        replay = self.make_replay(flow)
-        flow.store(flow.map("sequences", sequences, steps), to=replay)
-        update = flow.learn("learn", learner, self.sample(flow, replay))
-        flow.publish(update.weights, to=weights, every=self.publish_interval)
-        if self.prioritized:
-            flow.reprioritize(update.priorities, of=replay)
-        flow.report(update.stats)
-        return flow
+        return ReplayPart(learner, self.sampler(task, policy, explore, sequences), sequences)
 
 
 @dataclass(frozen=True)

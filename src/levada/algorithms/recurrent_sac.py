@@ -21,10 +21,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from levada.algorithms.action_spaces import require_action_space
+from levada.algorithms.replayed import ReplayPart
 from levada.algorithms.sac import Temperature, max_entropy, soft_value, value_of
 from levada.algorithms.sequenced import SequenceReplayAlgorithm
 from levada.algorithms.user_classes import NetworkField
-from levada.flow import Flow
 from levada.math import signed_hyperbolic, signed_parabolic
 from levada.rl.acting.exploration import PolicySampling
 from levada.rl.acting.sequences import time_major, unroll
@@ -59,10 +59,10 @@ class RecurrentSAC(SequenceReplayAlgorithm):
         """Factory of the actor's network."""
         return super().make_network(task) or self.memory(policy_gain=0.01)
 
-    def flow(self, task: Task) -> Flow:
-        """Step, slice into sequences, store; sample, learn, publish."""
+    def part(self, task: Task, name: str = "policy") -> ReplayPart:
+        """Make the learner, the sampler, and the stage from steps to rows of the replay."""
         require_action_space(self, task, spaces.Discrete)
-        policy = self.policy(task)
+        policy = self.policy(task, name=name)
         networks = {
             "critic": partial(RecurrentCritic, policy, self.memory(policy_gain=1.0)),
             "temperature": partial(Temperature, self.log_alpha_init),
@@ -75,18 +75,7 @@ class RecurrentSAC(SequenceReplayAlgorithm):
             burn_in=self.burn_in,
         )
         explore, sequences = PolicySampling(num_random_steps=self.num_random_steps), self.sequences
-
-        flow = Flow(type(self).__name__.lower())
-        weights = flow.latest("weights", of=learner)
-        steps = flow.source("step", self.sampler(task, policy, explore, sequences), reads=weights, shards=self.shards)
-        replay = self.make_replay(flow)
-        flow.store(flow.map("sequences", sequences, steps), to=replay)
-        update = flow.learn("learn", learner, self.sample(flow, replay))
-        flow.publish(update.weights, to=weights, every=self.publish_interval)
-        if self.prioritized:
-            flow.reprioritize(update.priorities, of=replay)
-        flow.report(update.stats)
-        return flow
+        return ReplayPart(learner, self.sampler(task, policy, explore, sequences), sequences)
 
 
 class RecurrentCritic(ObservationModule):

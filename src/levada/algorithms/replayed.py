@@ -9,29 +9,38 @@ step x shards -> n_step ==> [replay] -> sample -> learn
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from levada.algorithms.checks import ConfigError, require_divides
-from levada.algorithms.neural import NeuralAlgorithm
-from levada.flow import Flow, Prioritized, Replay, Stream
+from levada.algorithms.neural import NeuralAlgorithm, Part
+from levada.flow import Flow, Latest, Prioritized, Replay, Stream
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.sequences import Sequences
-from levada.rl.acting.step_sampler import NStep, StepSampler
+from levada.rl.acting.step_sampler import NStep, Steps, StepSampler
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.moments import SampledMoments
 from levada.rl.policies.layers import Activation
-from levada.rl.policies.policy import Policy
+from levada.rl.policies.policy import Policy, Weights
 from levada.rl.replay.transitions import Transitions
 from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
+
+
+@dataclass(frozen=True)
+class ReplayPart(Part):
+    """The recipes of an algorithm that learns from a replay, for one policy."""
+
+    stage: NStep | Sequences
+    """Stage from steps to rows of the replay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayAlgorithm(NeuralAlgorithm):
     """Base configuration of the algorithms that learn from a replay."""
 
+    SOURCE: ClassVar[str] = "step"
     num_envs: PositiveInt = 1
     """Number of environments per shard, stepped together. With more environments, a step costs less; samplers still
     fetch new weights every `num_steps` steps per environment."""
@@ -147,6 +156,17 @@ class ReplayAlgorithm(NeuralAlgorithm):
             num_overlap_steps=stage.num_overlap_steps, is_recurrent=is_recurrent,
             keeps_network_outputs=isinstance(stage, NStep) and stage.priority is not None, discount=self.discount,
         )  # fmt: skip
+
+    def updates(self, flow: Flow, part: ReplayPart, weights: Latest[Weights], steps: Stream[Steps]) -> None:
+        """Turn steps into rows of the replay, store; sample, learn, publish."""
+        stage = "sequences" if isinstance(part.stage, Sequences) else "n_step"
+        replay = self.make_replay(flow)
+        flow.store(flow.map(stage, part.stage, steps), to=replay)
+        update = flow.learn("learn", part.learner, self.sample(flow, replay))
+        flow.publish(update.weights, to=weights, every=self.publish_interval)
+        if self.prioritized:
+            flow.reprioritize(update.priorities, of=replay)
+        flow.report(update.stats)
 
     def make_replay(self, flow: Flow) -> Replay[Transitions]:
         """Add the replay to a flow."""

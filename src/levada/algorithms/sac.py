@@ -22,9 +22,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from levada.algorithms.action_spaces import require_action_space
-from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.algorithms.user_classes import NetworkField
-from levada.flow import Flow
 from levada.math import Categorical, td_target
 from levada.rl.acting.exploration import PolicySampling
 from levada.rl.compute.functional import Net
@@ -62,19 +61,19 @@ class SAC(ReplayAlgorithm):
         default = ActorMLP if isinstance(task.action_space, spaces.Box) else value_network
         return super().make_network(task) or self.with_network_settings(default)
 
-    def flow(self, task: Task) -> Flow:
-        """Step, compute n-step returns, store; sample, learn, publish."""
+    def part(self, task: Task, name: str = "policy") -> ReplayPart:
+        """Make the learner, the sampler, and the stage from steps to rows of the replay."""
         require_action_space(self, task, spaces.Box, spaces.Discrete)
         loss: SACLoss | DiscreteSACLoss
         critic: Callable[[], nn.Module]
         noise = {}
         if isinstance(task.action_space, spaces.Box):
-            policy = self.policy(task, tanh_squash=True, state_dependent_std=True)
+            policy = self.policy(task, name=name, tanh_squash=True, state_dependent_std=True)
             num_actions = math.prod(task.action_space.shape)
             critic = partial(self.with_network_settings(Critic), policy, num=self.num_critics)
             loss, noise = SACLoss(self, num_actions), {"noise": (num_actions,), "next_noise": (num_actions,)}
         else:
-            policy = self.policy(task)
+            policy = self.policy(task, name=name)
             critic = partial(
                 DiscreteCritic, policy, network=self.with_network_settings(value_network), num=self.num_critics
             )
@@ -82,18 +81,7 @@ class SAC(ReplayAlgorithm):
         networks = {"critic": critic, "temperature": partial(Temperature, self.log_alpha_init)}
         learner = self.learner(policy, loss, networks=networks, targets=("critic",), noise=noise)
         explore, transitions = PolicySampling(num_random_steps=self.learning_starts), self.n_step_returns
-
-        flow = Flow(type(self).__name__.lower())
-        weights = flow.latest("weights", of=learner)
-        steps = flow.source("step", self.sampler(task, policy, explore, transitions), reads=weights, shards=self.shards)
-        replay = self.make_replay(flow)
-        flow.store(flow.map("n_step", transitions, steps), to=replay)
-        update = flow.learn("learn", learner, self.sample(flow, replay))
-        flow.publish(update.weights, to=weights, every=self.publish_interval)
-        if self.prioritized:
-            flow.reprioritize(update.priorities, of=replay)
-        flow.report(update.stats)
-        return flow
+        return ReplayPart(learner, self.sampler(task, policy, explore, transitions), transitions)
 
 
 class Temperature(nn.Module):

@@ -20,9 +20,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from levada.algorithms.action_spaces import require_action_space
-from levada.algorithms.replayed import ReplayAlgorithm
+from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.algorithms.user_classes import NetworkField
-from levada.flow import Flow
 from levada.math import td_target
 from levada.rl.acting.exploration import GaussianNoise
 from levada.rl.compute.functional import Net
@@ -61,10 +60,10 @@ class TD3(ReplayAlgorithm):
         """Factory of the actor's network."""
         return super().make_network(task) or self.with_network_settings(ActorMLP)
 
-    def flow(self, task: Task) -> Flow:
-        """Step, compute n-step returns, store; sample, learn, publish."""
+    def part(self, task: Task, name: str = "policy") -> ReplayPart:
+        """Make the learner, the sampler, and the stage from steps to rows of the replay."""
         require_action_space(self, task, spaces.Box)
-        policy = self.policy(task, tanh_squash=True)
+        policy = self.policy(task, name=name, tanh_squash=True)
         space = cast("spaces.Box", policy.action_space)
         critic = partial(self.with_network_settings(Critic), policy, num=self.num_critics)
         learner = self.learner(
@@ -74,18 +73,7 @@ class TD3(ReplayAlgorithm):
         )  # fmt: skip
         explore = GaussianNoise(std=self.exploration_noise, num_random_steps=self.learning_starts)
         transitions = self.n_step_returns
-
-        flow = Flow(type(self).__name__.lower())
-        weights = flow.latest("weights", of=learner)
-        steps = flow.source("step", self.sampler(task, policy, explore, transitions), reads=weights, shards=self.shards)
-        replay = self.make_replay(flow)
-        flow.store(flow.map("n_step", transitions, steps), to=replay)
-        update = flow.learn("learn", learner, self.sample(flow, replay))
-        flow.publish(update.weights, to=weights, every=self.publish_interval)
-        if self.prioritized:
-            flow.reprioritize(update.priorities, of=replay)
-        flow.report(update.stats)
-        return flow
+        return ReplayPart(learner, self.sampler(task, policy, explore, transitions), transitions)
 
 
 @dataclass(frozen=True)
