@@ -1,10 +1,15 @@
-"""The loop that all samplers share: acting in the environments of one shard, step by step."""
+"""The loop that all samplers share: acting in the environments of one shard, step by step.
+
+A running sampler is a generator, `sampling(weights)`: it yields the actions of a step, is sent what came of them, and returns the
+item. With environments of its own, `play` steps them. Where agents of several policies share an environment, their samplers take
+each step together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,10 +24,27 @@ from levada.rl.envs.batch import EnvBatch, StepResult
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
 
+ResultT = TypeVar("ResultT")
 Choose: TypeAlias = Callable[[int, Array, "Array | None", Array], Array]
 """(step, rows of the head's parameters ``[B, row_size]``, action mask, output array) -> actions ``[B, ...]``."""
 Finals: TypeAlias = list[tuple[int, Array, Nest]]
 """Ends of episodes whose next row belongs to another episode: the step, the environments, and the true final observations."""
+
+
+Acting: TypeAlias = Generator[Array, StepResult, ResultT]
+"""Yields actions ``[B, ...]``, is sent the result of each step, and returns something in the end."""
+
+
+def play(acting: Acting[ResultT], step: Callable[[Array], StepResult]) -> ResultT:
+    """Take all steps, and return what the acting returns. `step`: steps the environments."""
+    action = next(acting)
+    while True:
+        result = step(action)
+        try:
+            action = acting.send(result)
+        except StopIteration as over:
+            returned: ResultT = over.value
+            return returned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,14 +132,14 @@ class EnvLoop:
         )
         """Recurrent state; None if the policy is not recurrent."""
 
-    def collect(
+    def collecting(
         self, into: StepBuffer, choose: Choose, record: Callable[[int, Array, Array | None], None], first: int = 0,
         is_cut: Callable[[], bool] = never,
-    ) -> int:  # fmt: skip
+    ) -> Acting[int]:  # fmt: skip
         """Act and fill the rows from `first` on; call `record(step, parameters, values)` with the network's outputs of each step.
         Return the number of filled rows: all, unless `is_cut()` returned True after one. The others are not transitions.
         """
-        envs, actor, memory = self.envs, self.actor, self.memory
+        actor, memory = self.actor, self.memory
         none = actor.initial_state(0)
         self._lives_lost.clear()
         for t in range(first, len(into.action)):
@@ -126,7 +148,7 @@ class EnvLoop:
                 into.memory.state[t], into.memory.age[t] = memory.state, memory.age
             row, v_t, state = actor.step(self.obs, none if memory is None else memory.state)
             record(t, row, v_t)
-            step = envs.step(choose(t, row, actor.mask(self.obs), into.action[t]))
+            step = yield choose(t, row, actor.mask(self.obs), into.action[t])
             into.reward[t] = step.reward
             into.terminated[t] = step.terminated
             into.truncated[t] = step.truncated

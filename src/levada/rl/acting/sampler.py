@@ -16,7 +16,7 @@ import numpy as np
 
 from levada.flow import Shard
 from levada.flow.items import never
-from levada.rl.acting.env_loop import EnvLoop, StepBuffer
+from levada.rl.acting.env_loop import Acting, EnvLoop, StepBuffer, play
 from levada.rl.acting.frame_buffer import step_buffer_for
 from levada.rl.acting.network import check_network
 from levada.rl.acting.rollout import Rollout
@@ -76,6 +76,10 @@ class LiveSampler(EnvLoop):
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights."""
+        return play(self.sampling(weights), self.envs.step)
+
+    def sampling(self, weights: Mapping[str, Array]) -> Acting[Rollout]:
+        """Yield the actions of T steps with these weights, each for the result of the step, and return the rollout."""
         recipe, empty, actor = self.recipe, self._empty, self.actor
         num_steps, num_envs = recipe.num_steps, recipe.num_envs
         actor.load(weights)
@@ -100,7 +104,7 @@ class LiveSampler(EnvLoop):
             else:
                 value[t] = v_t
 
-        num_rows = self.collect(buffer, choose, record, is_cut=self._is_cut)
+        num_rows = yield from self.collecting(buffer, choose, record, is_cut=self._is_cut)
         if num_rows < num_steps:
             self._fill(buffer, rows, num_rows)
         obs, final_obs = buffer.observations()

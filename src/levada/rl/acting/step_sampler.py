@@ -16,7 +16,7 @@ import numpy as np
 
 from levada.flow import Episode, Shard
 from levada.flow.state import PrefixView
-from levada.rl.acting.env_loop import EnvLoop, Finals, StepBuffer
+from levada.rl.acting.env_loop import Acting, EnvLoop, Finals, StepBuffer, play
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for
 from levada.rl.acting.network import check_network
@@ -123,6 +123,10 @@ class LiveStepSampler(EnvLoop):
 
     def __call__(self, weights: Mapping[str, Array]) -> Steps:
         """Act for T steps with these weights."""
+        return play(self.sampling(weights), self.envs.step)
+
+    def sampling(self, weights: Mapping[str, Array]) -> Acting[Steps]:
+        """Yield the actions of T steps with these weights, each for the result of the step, and return the steps."""
         recipe, shard, actor = self.recipe, self._shard, self.actor
         num_overlap_steps = len(self._old["action"]) if self._old else 0
         actor.load(weights)
@@ -139,7 +143,9 @@ class LiveStepSampler(EnvLoop):
         if recipe.keeps_network_outputs:
             rows = np.concatenate([self._old_rows, np.empty((recipe.num_steps, *self._old_rows.shape[1:]), np.float32)])
         record = (lambda *_: None) if rows is None else (lambda t, row, _: rows.__setitem__(t, row))
-        self.collect(buffer, lambda t, *rest: explore(t - num_overlap_steps, *rest), record, first=num_overlap_steps)
+        yield from self.collecting(
+            buffer, lambda t, *rest: explore(t - num_overlap_steps, *rest), record, first=num_overlap_steps
+        )
         first_step = self._num_items * recipe.num_steps - num_overlap_steps
         self._num_items += 1
         episodes = self.episodes(buffer, num_overlap_steps)
