@@ -142,6 +142,7 @@ class EnvBatch:
         self._none = np.zeros(self.num_envs, np.bool_)  # represents "no row" in every result
         self._none.flags.writeable = False
         self._done = self._none  # rows that the next step only resets
+        self._reports_absent: bool = getattr(env, "reports_absent", False)
         self._is_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._states = EnvStates(env)
 
@@ -232,6 +233,8 @@ class EnvBatch:
             terminated = read_flags("terminated", terminated, self._none)
             truncated = read_flags("truncated", truncated, self._none)
             is_reset, self._done, final_obs = self._done, self._none, None
+            if self._reports_absent and (absent := info["is_absent"]).any():
+                is_reset = absent
             if terminated is not self._none or truncated is not self._none:
                 done = terminated | truncated
                 if self._is_next_step:
@@ -255,6 +258,10 @@ class EnvBatch:
         if self._stack is not None:
             obs, final_obs = self._stack.step(cast("Array", obs), is_reset, final_obs)
         return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, life_lost)
+
+    def encode(self, actions: Any) -> Any:
+        """Return actions ``[B, ...]`` as the environments take them."""
+        return self._encode(actions)
 
     def save(self) -> bytes:
         """Return the state of the environments, in the middle of their episodes; raise NotSavedError if they cannot be saved."""

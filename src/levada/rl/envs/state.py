@@ -33,8 +33,9 @@ from levada.rl.envs.serial import SerialVectorEnv
 class EnvStates:
     """Saves and restores one vector environment. Make it before the first reset."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        self._env = env
+    def __init__(self, env: Any) -> None:
+        """`env`: a vector environment, or anything else that has environments."""
+        self.env = env
         self._layers = _Layers(env)
 
     def save(self) -> bytes:
@@ -46,21 +47,21 @@ class EnvStates:
         try:
             restored = _Reader(io.BytesIO(state), self._layers).load()
         except Exception as error:  # a class may raise any error while its state is restored
-            msg = f"the state of {self._env} could not be put back ({type(error).__name__}: {error})"
+            msg = f"the state of {self.env} could not be put back ({type(error).__name__}: {error})"
             raise NotSavedError(msg) from error
         if _kinds(restored) != _kinds(self._root):
-            msg = f"the saved state is that of other environments than {self._env}"
+            msg = f"the saved state is that of other environments than {self.env}"
             raise NotSavedError(msg)
-        if isinstance(self._env, SerialVectorEnv):
-            self._env.envs = restored
+        if isinstance(self.env, SerialVectorEnv):
+            self.env.envs = restored
         else:
-            vars(self._env).update(vars(restored))
-        self._layers = _Layers(self._env, self._layers)
+            vars(self.env).update(vars(restored))
+        self._layers = _Layers(self.env, self._layers)
 
     @property
     def _root(self) -> Any:
         """The object that is pickled."""
-        return self._env.envs if isinstance(self._env, SerialVectorEnv) else self._env
+        return self.env.envs if isinstance(self.env, SerialVectorEnv) else self.env
 
 
 class _Layers:
