@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Episode(Struct, frozen=True):
@@ -23,6 +24,8 @@ class Episode(Struct, frozen=True):
     """Undiscounted sum of the raw rewards."""
     length: int
     """Number of env steps."""
+    policy: str = ""
+    """Policy that acted, where a source serves several."""
 
 
 @runtime_checkable
@@ -38,6 +41,21 @@ class Experience(Protocol):
     def episodes(self) -> tuple[Episode, ...]:
         """Episodes that finished while the item was made, in order."""
         ...
+
+
+class PerPolicy(dict[str, Any]):
+    """An item by policy, of a source that serves several; for `Flow.split`."""
+
+    def __init__(self, items: Mapping[str, Any], *, num_env_steps: int) -> None:
+        """`num_env_steps`: number of steps that the environments took, in each of which every policy may have acted."""
+        super().__init__(items)
+        self.num_env_steps: int = num_env_steps
+
+    @property
+    def episodes(self) -> tuple[Episode, ...]:
+        """Episodes that finished, each with its policy."""
+        found = ((name, episode) for name, item in self.items() for episode in getattr(item, "episodes", ()))
+        return tuple(replace(episode, policy=name) for name, episode in found)
 
 
 class Served(Protocol):

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from levada.flow.errors import LevadaError
+from levada.flow.items import PerPolicy
 from levada.flow.nodes import Node
 from levada.flow.protocols import LearnerState
 from levada.flow.strays import StrayError, is_stray
@@ -138,7 +139,7 @@ def _check_metric(node: Node, name: object) -> None:
 
 def _made(value: Any) -> Output:
     """Count the output of a source. In a mapping several policies saw the same steps: the largest step count is used."""
-    parts = list(value.values()) if isinstance(value, Mapping) else [value]
+    parts = list(value.values()) if isinstance(value, Mapping) and not isinstance(value, PerPolicy) else [value]
     num_env_steps = max((getattr(part, "num_env_steps", 0) for part in parts), default=0)
     episodes = tuple(episode for part in parts for episode in getattr(part, "episodes", ()))
     return Output(value, num_env_steps=num_env_steps, episodes=episodes)

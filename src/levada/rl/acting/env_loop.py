@@ -18,6 +18,7 @@ from levada.flow.items import never
 from levada.flow.state import rng_array, set_rng
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter
+from levada.rl.acting.turns import Turns
 from levada.rl.data.normalize import DiscountedReturn
 from levada.rl.data.spaces import Array, Nest, map_nest, named_leaves, write
 from levada.rl.envs.batch import EnvBatch, StepResult
@@ -112,6 +113,27 @@ class StepBuffer:
         """``[T, B]``, bool: where episodes ended."""
         return self.terminated | self.truncated
 
+    def arrange(self, turns: Turns) -> None:
+        """Put the steps in which agents acted together. Until then, `mask` says which these are."""
+        columns: list[Any] = [self.action, self.obs]
+        if self.memory is not None:
+            columns += [self.memory.state, self.memory.age]
+        for column in columns:
+            map_nest(lambda leaf, rows: np.copyto(leaf, rows), column, turns.rows(column))
+        for total in (self.reward, self.terminated, self.truncated):
+            total[...] = turns.sums(total)
+        self.mask[...] = turns.mask
+        self.final_obs[:] = [
+            (row, index[own], map_nest(lambda leaf, own=own: leaf[own], last))
+            for t, index, last in self.final_obs
+            for row, own in turns.places(t, index)
+        ]
+        self.lasts[:] = [
+            (row, index[own], map_nest(lambda leaf, own=own: leaf[own], last), state[own])
+            for t, index, last, state in self.lasts
+            for row, own in turns.places(t, index)
+        ]
+
 
 class EnvLoop:
     """The environments of a shard, and the actor that acts in them: base of the running samplers."""
@@ -159,9 +181,14 @@ class EnvLoop:
                 self._lives_lost.append((t, step.life_lost))
             self.obs = step.obs
             if memory is not None:
-                is_over = step.terminated | step.truncated | step.is_reset
+                is_over = step.terminated | step.truncated
+                if self.envs.acts_in_turns:  # an agent that waits for its turn keeps its state
+                    state = np.where(step.is_reset[:, None], memory.state, state)
+                else:
+                    is_over |= step.is_reset
                 into.lasts.extend(_lasts(t, step, state))
-                memory.state[...], memory.age[...] = state, memory.age + 1
+                memory.state[...] = state
+                memory.age[...] += ~step.is_reset
                 memory.state[is_over], memory.age[is_over] = 0.0, 0
             if is_cut():
                 break
@@ -182,6 +209,12 @@ class EnvLoop:
         if self._reward_clip is not None:
             np.clip(reward, -self._reward_clip, self._reward_clip, out=reward)
         return episodes
+
+    def turns(self, buffer: StepBuffer, *, to_end: bool) -> Turns | None:
+        """Return the steps of a buffer that are rows, if agents act in turns. `to_end`: whether they are aligned to its end."""
+        if self.envs.acts is None or not self.envs.acts_in_turns:
+            return None
+        return Turns.of(buffer.mask, buffer.ended, self.envs.acts, to_end=to_end)
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next steps except the weights: generator, environments, running episodes."""

@@ -9,38 +9,56 @@ from typing import Any
 import numpy as np
 
 from levada.flow import Shard
-from levada.flow.items import derive_seed
+from levada.flow.items import PerPolicy, derive_seed
 from levada.flow.state import PrefixView
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.data.spaces import Array
-from levada.rl.envs.multi_agent import MultiAgentTask
-from levada.validation import PositiveInt, check_fields
+from levada.rl.envs.agents.task import MultiAgentTask
+from levada.validation import check_fields
 
 ENVS = "envs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiAgentSampler:
-    """Recipe of a source of mappings from policies to their items.
+    """Recipe of a source of items by policy.
 
     Raises:
-        ValueError: the samplers take different numbers of steps.
+        ValueError: the samplers cannot take each step together.
     """
 
     task: MultiAgentTask
     samplers: Mapping[str, Sampler | StepSampler]
-    """Policy -> the sampler of its algorithm."""
-    num_envs: PositiveInt
-    """B: number of copies of the environment per shard."""
+    """Policy -> the sampler of its algorithm. Their numbers of environments count an agent in each copy of the environment."""
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
-        steps = {name: sampler.num_steps for name, sampler in self.samplers.items()}
-        if len(set(steps.values())) > 1:
-            told = ", ".join(f"{name}: {num_steps}" for name, num_steps in steps.items())
-            msg = f"policies in one environment take each step together; expected the same num_steps, got {told}"
+        if self.samplers.keys() != self.task.policies.keys():
+            msg = (
+                f"samplers of {', '.join(self.samplers)}; expected one for each policy: {', '.join(self.task.policies)}"
+            )
             raise ValueError(msg)
+        _check_equal("num_steps", {name: sampler.num_steps for name, sampler in self.samplers.items()})
+        _check_equal(
+            "num_envs / number of agents",
+            {name: sampler.num_envs / len(self.task.policies[name]) for name, sampler in self.samplers.items()},
+        )
+        for name, sampler in self.samplers.items():
+            if isinstance(sampler, Sampler) and sampler.on_new_weights == "cut":
+                msg = f"policy {name!r}: on_new_weights='cut' would cut the items of the other policies, too; expected 'continue'"
+                raise ValueError(msg)
+
+    @property
+    def num_envs(self) -> int:
+        """B: number of copies of the environment per shard."""
+        name, sampler = next(iter(self.samplers.items()))
+        return sampler.num_envs // len(self.task.policies[name])
+
+    @property
+    def num_steps(self) -> int:
+        """T: number of steps per item."""
+        return next(iter(self.samplers.values())).num_steps
 
     def verify(self) -> None:
         """Refuse networks that cannot act."""
@@ -56,15 +74,18 @@ class LiveMultiAgentSampler:
     """A running sampler."""
 
     def __init__(self, recipe: MultiAgentSampler, shard: Shard) -> None:
-        self._joint = recipe.task.make(recipe.num_envs, derive_seed(shard.seed, "envs"))
+        self._joint = recipe.task.make(recipe.num_envs, derive_seed(shard.seed, ENVS))
+        self._num_env_steps = recipe.num_steps * recipe.num_envs
         self._samplers: dict[str, Any] = {}
-        for name, sampler in recipe.samplers.items():
-            task = replace(recipe.task[name], joint=self._joint)
-            num_rows = self._joint.seats[name].num_envs
-            own: Any = replace(sampler, task=task, num_envs=num_rows)
-            self._samplers[name] = own(replace(shard, seed=derive_seed(shard.seed, name)))
+        try:
+            for name, sampler in recipe.samplers.items():
+                own: Any = replace(sampler, task=recipe.task[name].within(self._joint))
+                self._samplers[name] = own(replace(shard, seed=derive_seed(shard.seed, name)))
+        except BaseException:
+            self.close()
+            raise
 
-    def __call__(self, weights: Mapping[str, Mapping[str, Array]]) -> dict[str, Any]:
+    def __call__(self, weights: Mapping[str, Mapping[str, Array]]) -> PerPolicy:
         """Act for T steps with these weights, by policy."""
         acting = {name: sampler.sampling(weights[name]) for name, sampler in self._samplers.items()}
         actions = {name: next(each) for name, each in acting.items()}
@@ -78,7 +99,7 @@ class LiveMultiAgentSampler:
                     actions[name] = acting[name].send(sampler.envs.step(actions[name]))
                 except StopIteration as over:
                     items[name] = over.value
-        return items
+        return PerPolicy(items, num_env_steps=self._num_env_steps)
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next item except the weights."""
@@ -95,3 +116,13 @@ class LiveMultiAgentSampler:
     def close(self) -> None:
         """Close the environments."""
         self._joint.close()
+
+
+def _check_equal(what: str, values: Mapping[str, float]) -> None:
+    """Refuse samplers that differ in a number, or have no whole one."""
+    if len(set(values.values())) > 1 or any(value % 1 for value in values.values()):
+        told = ", ".join(f"{name}: {value:g}" for name, value in values.items())
+        msg = (
+            f"policies in one environment take each step together; expected the same {what}, a whole number; got {told}"
+        )
+        raise ValueError(msg)

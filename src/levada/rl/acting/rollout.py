@@ -114,8 +114,10 @@ class EpisodeCounter:
         self._return[...], self._length[...] = state["return"], state["length"]
 
     def count(self, reward: Array, ended: Array, mask: Array) -> tuple[Episode, ...]:
-        """Return the episodes that ended, given raw rewards, ends and mask ``[T, B]``."""
-        returns = self._return + np.cumsum(reward * mask, axis=0, dtype=np.float64)
+        """Return the episodes that ended, given raw rewards, ends and mask ``[T, B]``. Rewards count wherever they are; masked
+        rows have one only where agents act in turns.
+        """
+        returns = self._return + np.cumsum(reward, axis=0, dtype=np.float64)
         lengths = self._length + np.cumsum(mask, axis=0)
         self._return, self._length = returns[-1].copy(), lengths[-1].copy()
         episodes = []

@@ -96,9 +96,15 @@ class LiveSampler(EnvLoop):
         def choose(t: int, row: Array, mask: Array | None, out: Array) -> Array:
             return head.sample(row, noise[t], mask, out)
 
+        has_acted = np.zeros(num_envs, np.bool_)
+
         def record(t: int, row: Array, v_t: Array | None) -> None:
             nonlocal has_values
             rows[t] = row
+            if before is not None and self.memory is not None and self.envs.acts is not None:
+                first = ~has_acted & self.envs.acts  # the rows of an agent begin where it first acts
+                has_acted[first] = True
+                before[0][first], before[1][first] = self.memory.state[first], self.memory.age[first] == 0
             if v_t is None:
                 has_values = False  # computing them for all steps at once is cheaper
             else:
@@ -107,12 +113,18 @@ class LiveSampler(EnvLoop):
         num_rows = yield from self.collecting(buffer, choose, record, is_cut=self._is_cut)
         if num_rows < num_steps:
             self._fill(buffer, rows, num_rows)
+        episodes, turns = self.episodes(buffer), self.turns(buffer, to_end=False)
+        if turns is not None:
+            buffer.arrange(turns)
+            rows[...] = turns.rows(rows)
         obs, final_obs = buffer.observations()
         acted = map_nest(lambda leaf: leaf[:-1], obs)
         if self.memory is not None or has_values:
             state = actor.initial_state(0) if self.memory is None else self.memory.state
             value[num_rows] = actor.step(self.obs, state)[1]
             value[num_rows + 1 :] = 0.0
+            if turns is not None:
+                value[...] = turns.rows(value)
         else:
             value[...] = actor.value(map_nest(as_array, flat(obs))).reshape(num_steps + 1, num_envs)
         next_value[...] = value[1:]
@@ -121,11 +133,12 @@ class LiveSampler(EnvLoop):
         for t, index, last, state in buffer.lasts:
             next_value[t, index] = actor.step(last, state)[1]
         log_prob = head.log_prob(flat(rows), flat(buffer.action), actor.mask(flat(acted)))
-        episodes = self.episodes(buffer)
         moments = self._moments(acted, buffer.reward, buffer.ended, buffer.mask)
         if num_rows < num_steps:
             # A cut rollout bootstraps from the value of its last observation, like any other truncation.
             buffer.truncated[num_rows - 1] |= buffer.mask[num_rows - 1] & ~buffer.terminated[num_rows - 1]
+        elif turns is not None:
+            turns.cut(buffer.terminated, buffer.truncated)
         if actor.reward_scale != 1.0:
             buffer.reward[...] *= np.float32(actor.reward_scale)
         memory: list[Array] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,13 +20,17 @@ from levada.rl.acting.env_loop import Acting, EnvLoop, Finals, StepBuffer, play
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for
 from levada.rl.acting.network import check_network
+from levada.rl.acting.turns import Turns
 from levada.rl.data.nest import flat
 from levada.rl.data.spaces import ACTION_MASK, Array, Nest, map_nest, named_leaves
+from levada.rl.envs.registry import TaskError
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import ModelError, Policy
 from levada.rl.replay.transitions import PRIORITY, RETURN, Transitions
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
+RESULTS: Final = ("reward", "terminated", "truncated")
+"""Columns of what came of an action."""
 FirstPriority: TypeAlias = Callable[[Array, Array, Array, Array, Array, Array | None], Array]
 """(parameters ``[T, B, row_size]``, actions ``[T, B, ...]``, rewards and discounts of the windows ``[T, B]``, parameters at
 the bootstrap state, its action masks ``[T, B, num_actions]`` if there are any) -> nonnegative priorities ``[T, B]``."""
@@ -40,6 +44,8 @@ class Steps:
     num_overlap_steps: int
     episodes: tuple[Episode, ...]
     """Episodes that ended in new steps, in order."""
+    num_env_steps: int
+    """Number of new transitions."""
     rows: Array | None = None
     """``[T, B, row_size]``: the parameters that the actions were chosen by, if the sampler keeps them."""
     stream: str = ""
@@ -48,11 +54,6 @@ class Steps:
     """Index of the first step in the stream."""
     reward_scale: float = 1.0
     """Factor of rewards under the weights that acted."""
-
-    @property
-    def num_env_steps(self) -> int:
-        """Number of new transitions."""
-        return int(self.buffer.mask[self.num_overlap_steps :].sum())
 
     @property
     def observations(self) -> tuple[Any, Finals]:
@@ -114,6 +115,10 @@ class LiveStepSampler(EnvLoop):
 
     def __init__(self, recipe: StepSampler, shard: Shard) -> None:
         super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
+        if self.envs.acts_in_turns and (recipe.is_recurrent or recipe.policy.normalize_reward):
+            what = "a recurrent policy" if recipe.is_recurrent else "normalize_reward"
+            msg = f"policy {recipe.policy.name!r}: agents of {self.envs.name} act in turns, and a replay has no {what} for them"
+            raise TaskError(msg)
         self.recipe = recipe
         self._shard = shard
         self._num_items = shard.num_items
@@ -149,6 +154,10 @@ class LiveStepSampler(EnvLoop):
         first_step = self._num_items * recipe.num_steps - num_overlap_steps
         self._num_items += 1
         episodes = self.episodes(buffer, num_overlap_steps)
+        num_new = int(buffer.mask[num_overlap_steps:].sum())
+        if (turns := self.turns(buffer, to_end=True)) is not None:
+            arranged = self._in_turns(buffer, rows, turns)
+            return Steps(buffer, num_overlap_steps, episodes, num_new, arranged, reward_scale=actor.reward_scale)
         if buffer.discounted_return is not None:
             new = (column[num_overlap_steps:] for column in (buffer.reward, buffer.ended, buffer.mask))
             buffer.discounted_return[num_overlap_steps:] = self.returns.sums(*new)
@@ -158,7 +167,25 @@ class LiveStepSampler(EnvLoop):
             if rows is not None:
                 self._old_rows = rows[first:].copy()
         stream = f"{shard.node}/{shard.index}"
-        return Steps(buffer, num_overlap_steps, episodes, rows, stream, first_step, actor.reward_scale)
+        return Steps(buffer, num_overlap_steps, episodes, num_new, rows, stream, first_step, actor.reward_scale)
+
+    def _in_turns(self, buffer: StepBuffer, rows: Array | None, turns: Turns) -> Array | None:
+        """Put the steps in which agents acted together, at the end of the buffer. Keep what the next item starts with: the last
+        of them, and the actions whose results are not known yet. Return the parameters of the steps.
+        """
+        first = len(buffer.action) - self.recipe.num_overlap_steps
+        pending = {
+            name: turns.pending(column) for name, column in _columns(buffer).items() if not name.startswith("obs/")
+        }
+        pending |= {name: np.zeros_like(pending[name]) for name in RESULTS} | {"mask": turns.is_pending}
+        buffer.arrange(turns)
+        self._old = _tail(buffer, first)
+        self._old |= {name: np.concatenate([self._old[name], column[None]]) for name, column in pending.items()}
+        if rows is None:
+            return None
+        arranged: Array = turns.rows(rows)
+        self._old_rows = np.concatenate([arranged[first:], turns.pending(rows)[None]])
+        return arranged
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next item except the weights."""

@@ -81,7 +81,8 @@ class StepResult(NamedTuple):
     truncated: npt.NDArray[np.bool_]
     """[B] the episode was truncated, for example by a time limit: bootstrap from its final observation."""
     is_reset: npt.NDArray[np.bool_]
-    """[B] the row is no transition but a reset that ignored its action (NEXT_STEP, the step after an episode's end)."""
+    """[B] the row is no transition but a reset that ignored its action (NEXT_STEP, the step after an episode's end); or its agent
+    did not act, see `EnvBatch.acts`."""
     final_obs: tuple[npt.NDArray[np.intp], Nest] | None
     """Indices of the episodes that ended in this step, and their true final observations; None if none ended, and in NEXT_STEP
     mode, where `obs` itself holds them."""
@@ -142,7 +143,9 @@ class EnvBatch:
         self._none = np.zeros(self.num_envs, np.bool_)  # represents "no row" in every result
         self._none.flags.writeable = False
         self._done = self._none  # rows that the next step only resets
-        self._reports_absent: bool = getattr(env, "reports_absent", False)
+        self.acts_in_turns: bool = getattr(env, "acts_in_turns", False)
+        self.acts: npt.NDArray[np.bool_] | None = None
+        """[B] which rows act in the next step, for agents that come and go, or act in turns. None: all."""
         self._is_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._states = EnvStates(env)
 
@@ -207,8 +210,9 @@ class EnvBatch:
             if self._rejects_masks:
                 reject_mask(result[1], self.env_action_space)
             obs = self._read(result[0])
+            self.acts = getattr(self._env, "acts", None)
             if self._check_mask is not None:
-                self._check_mask(obs, self._none)
+                self._check_mask(obs, self._none if self.acts is None else ~self.acts)
             if self._lives is not None:
                 self._lives[:] = self._read_lives(result[1])
         except Violation as violation:
@@ -233,19 +237,21 @@ class EnvBatch:
             terminated = read_flags("terminated", terminated, self._none)
             truncated = read_flags("truncated", truncated, self._none)
             is_reset, self._done, final_obs = self._done, self._none, None
-            if self._reports_absent and (absent := info["is_absent"]).any():
-                is_reset = absent
+            if self.acts is not None:
+                if not self.acts.all():
+                    is_reset = ~self.acts
+                self.acts = cast("Any", self._env).acts
             if terminated is not self._none or truncated is not self._none:
                 done = terminated | truncated
                 if self._is_next_step:
                     self._done = done
                 else:
                     final_obs = self._end(obs, info, done)
-            if is_reset is not self._none:
+            if is_reset is not self._none and not self.acts_in_turns:
                 self._check_resets(is_reset, terminated | truncated)
                 reward[is_reset] = 0.0  # some environments repeat the last reward
             if self._check_mask is not None:
-                self._check_mask(obs, self._done)
+                self._check_mask(obs, self._done if self.acts is None else ~self.acts)
             life_lost = self._none
             if self._lives is not None:
                 lives = self._read_lives(info)
@@ -283,6 +289,7 @@ class EnvBatch:
         if self._lives is not None:
             self._lives[:] = lives
         self._num_steps = int(np.frombuffer(state, np.int64, count=1)[0])
+        self.acts = getattr(self._env, "acts", None)
         self._done = done if done.any() else self._none
 
     def close(self) -> None:

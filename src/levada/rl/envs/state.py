@@ -134,8 +134,10 @@ class _Writer(pickle.Pickler):
         where = self._constants.get(id(obj))
         if where is not None:
             return _constant, where
-        if isinstance(obj, EzPickle) and isinstance(obj, gymnasium.Env | VectorEnv):
-            return self._own_state(obj)
+        if isinstance(obj, EzPickle):
+            if isinstance(obj, gymnasium.Env | VectorEnv):
+                return self._own_state(obj)
+            return object.__new__, (type(obj),), vars(obj), None, None, _set_attributes  # PettingZoo's
         return NotImplemented
 
     def _own_state(self, env: Any) -> Any:
@@ -163,6 +165,7 @@ class _Reader(pickle.Unpickler):
             "_constant": lambda number, key: vars(self._layers.objects[number])[key],
             "_layer": self._layers.objects.__getitem__,
             "_set_state": _set_state,
+            "_set_attributes": _set_attributes,
         }
         return ours[name]
 
@@ -195,6 +198,10 @@ def _set_state(env: Any, state: tuple[dict[str, Any], Any, str]) -> None:
     attributes, simulator, kind = state
     vars(env).update(attributes)
     _SIMULATORS[kind][1](env, simulator)
+
+
+def _set_attributes(env: Any, attributes: dict[str, Any]) -> None:
+    vars(env).update(attributes)
 
 
 def _constant(number: int, name: str) -> Any:

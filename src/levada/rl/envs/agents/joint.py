@@ -1,0 +1,186 @@
+"""Copies of an environment of several agents, whose agents act for policies.
+
+`Joint` steps B copies. Each policy has `Seats` in them: a row for each agent that it may act for, in each copy. A step has three
+parts: each policy passes its actions (`Seats.act`), the environments take them (`Joint.step`), and each policy reads what came of
+them (`Seats.step`).
+
+Who acts for whom is fixed, or drawn when an episode begins, by `policy_of(agent, episode)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from levada.rl.data.spaces import Array
+from levada.rl.envs.agents.adapters import AgentsEnv, Seen
+from levada.rl.envs.agents.seats import Seats
+from levada.rl.envs.observations import Violation
+from levada.rl.envs.state import EnvStates
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeStart:
+    """An episode that begins, for `policy_of`."""
+
+    env: int
+    """Index of the copy of the environment in its shard."""
+    number: int
+    """Number of the copy's episodes before."""
+    rng: np.random.Generator
+    """Random numbers of this episode: they depend on the seed, the shard, the copy and the number, on nothing else."""
+
+
+PolicyOf: TypeAlias = Callable[[str, EpisodeStart], str]
+"""(agent, episode) -> the policy that acts for the agent. It is called once for each agent, in the order of `possible_agents`."""
+
+
+class Joint:
+    """B copies of an environment."""
+
+    def __init__(
+        self,
+        make: Callable[[], AgentsEnv],
+        num_envs: int,
+        policies: Mapping[str, Sequence[str]],
+        seed: int,
+        *,
+        policy_of: PolicyOf | None = None,
+        name: str = "environment",
+    ) -> None:
+        """Make the environments and begin the first episodes.
+
+        Args:
+            make: makes an environment.
+            num_envs: B.
+            policies: policy -> the agents that it may act for.
+            seed: hashed into a seed for each copy.
+            policy_of: draws the policy of an agent for an episode. None: each agent has one policy.
+            name: of the environment, for messages.
+        """
+        self.num_envs = num_envs
+        self._name = name
+        self._policy_of = policy_of
+        self._fixed = {agent: policy for policy, agents in policies.items() for agent in agents}
+        self._words = [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(2 * num_envs)]
+        self.envs: list[AgentsEnv] = []
+        try:
+            self.envs.extend(make() for _ in range(num_envs))
+            self.acts_in_turns: bool = self.envs[0].acts_in_turns
+            self.seats: dict[str, Seats] = {
+                policy: Seats(self.envs[0], policy, agents, num_envs) for policy, agents in policies.items()
+            }
+            self._rows: list[dict[str, tuple[Seats, int]]] = [{} for _ in range(num_envs)]
+            self._num_episodes = [0] * num_envs
+            self._inside = _Inside(self.envs)
+            self._states = EnvStates(self._inside)
+            for seats in self.seats.values():
+                seats.prepare()
+            for number in range(num_envs):
+                self._begin(number, self._words[number])  # 31 bits, because some environments store it in an int32
+        except BaseException:
+            self.close()
+            raise
+
+    def step(self) -> None:
+        """Step all copies with the actions that the policies have passed."""
+        for seats in self.seats.values():
+            seats.prepare()
+        for number, env in enumerate(self.envs):
+            rows = self._rows[number]
+            with self._where(number):
+                actions = {agent: (place := rows[agent])[0].action(place[1]) for agent in env.movers}
+                self._put(number, env.step(actions))
+            if not env.movers:
+                self._begin(number, None)
+
+    def save(self) -> bytes:
+        """Return the state of the environments, in the middle of their episodes; raise NotSavedError if they cannot be saved."""
+        self._inside.envs, self._inside.num_episodes = self.envs, self._num_episodes
+        self._inside.seats = {name: seats.state() for name, seats in self.seats.items()}
+        self._inside.policies = [{agent: seats.policy for agent, (seats, _) in rows.items()} for rows in self._rows]
+        return self._states.save()
+
+    def restore(self, state: bytes) -> None:
+        """Restore the state that `save` returned; raise NotSavedError for that of other environments."""
+        self._states.restore(state)
+        self.envs, self._num_episodes = self._inside.envs, self._inside.num_episodes
+        for name, saved in self._inside.seats.items():
+            self.seats[name].restore(saved)
+        for number, policies in enumerate(self._inside.policies):
+            self._rows[number] = {agent: self._row(number, agent, policy) for agent, policy in policies.items()}
+
+    def close(self) -> None:
+        """Close the environments."""
+        with ExitStack() as closing:
+            for env in self.envs:
+                closing.callback(env.close)
+
+    # ---- internals
+
+    def _begin(self, number: int, seed: int | None) -> None:
+        """Begin an episode of a copy."""
+        with self._where(number):
+            env, policies = self.envs[number], self._fixed
+            if self._policy_of is not None:
+                policies = self._drawn(number, self._policy_of)
+            self._num_episodes[number] += 1
+            self._rows[number] = {agent: self._row(number, agent, policy) for agent, policy in policies.items()}
+            self._put(number, env.reset(seed))
+            if not env.movers:
+                msg = "reset() began an episode in which nobody acts"
+                raise Violation(msg)
+
+    def _drawn(self, number: int, policy_of: PolicyOf) -> dict[str, str]:
+        """Draw the policies of an episode."""
+        count = self._num_episodes[number]
+        bits = np.random.Philox(key=self._words[self.num_envs + number], counter=[0, 0, 0, count])
+        episode = EpisodeStart(number, count, np.random.Generator(bits))
+        policies: dict[str, str] = {}
+        for agent in self.envs[number].possible_agents:
+            policy = policies[agent] = policy_of(agent, episode)
+            if policy not in self.seats or agent not in self.seats[policy].agents:
+                may = [name for name, seats in self.seats.items() if agent in seats.agents]
+                msg = (
+                    f"policy_of({agent!r}, episode {count}) returned {policy!r}; expected {' or '.join(map(repr, may))}"
+                )
+                raise Violation(msg)
+        return policies
+
+    def _row(self, number: int, agent: str, policy: str) -> tuple[Seats, int]:
+        seats = self.seats[policy]
+        return seats, number * len(seats.agents) + seats.agents.index(agent)
+
+    def _put(self, number: int, seen: Mapping[str, Seen]) -> None:
+        """Pass on what agents have seen, and who acts next."""
+        rows = self._rows[number]
+        for agent, each in seen.items():
+            seats, row = rows[agent]
+            seats.put(row, each)
+
+    @contextmanager
+    def _where(self, number: int) -> Iterator[None]:
+        """Say in which copy an error was raised."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"environment {self._name!r}, env {number} of {self.num_envs}, episode {self._num_episodes[number]}"
+            )
+            raise
+
+
+class _Inside:
+    """What a state consists of."""
+
+    def __init__(self, envs: list[AgentsEnv]) -> None:
+        self.envs = envs
+        self.num_episodes: list[int] = []
+        self.seats: dict[str, Mapping[str, Array]] = {}
+        """State of the seats, by policy."""
+        self.policies: list[dict[str, str]] = []
+        """Who acts for whom, by copy."""

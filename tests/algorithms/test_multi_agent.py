@@ -1,0 +1,148 @@
+"""Several algorithms in one environment: the sub-flows of single agents, each with its own clock."""
+
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+import pytest
+from support.envs.multi import CartPoles, Relay
+
+from levada.algorithms.dqn import DQN
+from levada.algorithms.impala import IMPALA
+from levada.algorithms.multi_agent import multi_agent
+from levada.algorithms.ppo import PPO
+from levada.algorithms.sac import SAC
+from levada.flow import Flow
+from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.task import Task
+from levada.run.storage.hashing import params_sha256
+from levada.runners import Inline
+from levada.runners.processes import Processes
+
+SMALL = {"hidden_sizes": (16,), "compile": False}
+PPO_SMALL = PPO(shards=2, num_envs=4, num_steps=8, minibatch_size=32, **SMALL)
+DQN_SMALL = DQN(
+    shards=2, num_envs=4, num_steps=8, learning_starts=64, batch_size=16, buffer_size=512, samples_per_insert=2.0,
+    target_update_interval=3, **SMALL,
+)  # fmt: skip
+CARTPOLES = MultiAgentTask(CartPoles, policies={"ppo": ("agent_0", "agent_1"), "dqn": ("agent_2", "agent_3")})
+RELAY = MultiAgentTask(Relay, policies={"ppo": ("agent_0", "agent_2"), "dqn": ("agent_1",)})
+
+
+def two_trainers(task: MultiAgentTask = CARTPOLES) -> Flow:
+    dqn = DQN_SMALL if task is CARTPOLES else DQN(**{**vars(DQN_SMALL), "num_envs": 2})
+    return multi_agent(task, {"ppo": PPO_SMALL, "dqn": dqn})
+
+
+def learned(flow, on, num_updates=6, state=None, kill_after=None):
+    """Return the hash of each policy's weights after some updates of each, the saved run and its statistics."""
+    weights = {}
+    counts = Counter()
+    with on.open(flow, seed=1, state=state) as run:
+        for report in run:
+            counts[report.node] += 1
+            if report.firing == kill_after:
+                os.kill(run.worker_pids[0], signal.SIGKILL)
+            name = report.node.partition("/")[0]
+            if report.firing == num_updates:
+                weights[name] = params_sha256(run.node_state(f"{name}/learn").weights())
+            if len(weights) == 2:
+                return weights, run.save(), run.statistics()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("algorithm", [PPO, DQN, SAC, IMPALA])
+def test_a_single_agent_and_several_have_the_same_sub_flow(algorithm, monkeypatch):
+    """The very functions, and the nodes that they make."""
+    called = []
+    for name in ("part", "updates"):
+        real = getattr(algorithm, name)
+        monkeypatch.setattr(
+            algorithm, name, lambda *args, real=real, **kwargs: called.append(real) or real(*args, **kwargs)
+        )
+    settings = algorithm(num_envs=4, num_steps=16, compile=False)
+    single = settings.flow(Task("CartPole-v1"))
+    alone, called[:] = list(called), []
+    together = multi_agent(CARTPOLES, {"ppo": settings, "dqn": PPO(num_envs=4, num_steps=16, minibatch_size=32)})
+    assert [each for each in called if each in alone] == alone
+    behind = [name for name, node in single.nodes.items() if node.kind != "source"]
+    assert [name for name in together.nodes if name.startswith("ppo/")] == [f"ppo/{name}" for name in behind]
+
+
+@pytest.mark.parametrize("task", [CARTPOLES, RELAY], ids=["at once", "in turns"])
+@pytest.mark.parametrize("kill_after", [None, 3])
+def test_processes_make_the_bits_of_inline(task, kill_after):
+    flow = two_trainers(task)
+    expected, _, _ = learned(flow, Inline())
+    found, _, statistics = learned(two_trainers(task), Processes(workers=2), kill_after=kill_after)
+    assert two_trainers(task).hash() == flow.hash()
+    assert found == expected
+    assert all(channel.ledger.balanced for channel in statistics.channels.values())
+
+
+@pytest.mark.parametrize("on", [Inline(), Processes(workers=1)], ids=str)
+def test_it_resumes_to_the_bit(on):
+    flow = two_trainers()
+    _, state, _ = learned(flow, on, 3)
+    assert state.is_exact, state.unsaved
+    assert learned(flow, Inline(), 6, state)[0] == learned(flow, Inline(), 6)[0]
+
+
+def test_each_policy_has_its_own_clock():
+    """On one register, PPO's items would seem to be as old as DQN has published since."""
+    dqn = DQN(**{**vars(DQN_SMALL), "samples_per_insert": 40.0, "batch_size": 256})
+    with Inline().open(multi_agent(CARTPOLES, {"ppo": PPO_SMALL, "dqn": dqn}), seed=1) as run:
+        for report in run:
+            if report.node == "ppo/learn" and report.firing == 12:
+                break
+        statistics = run.statistics()
+        versions = report.versions
+    assert versions["dqn"] >= 5 * versions["ppo"]
+    assert statistics.channels["ppo/gae->ppo/batch"].lag["ppo"].max == 0
+
+
+def test_a_policy_learns_the_same_beside_one_that_learns_faster():
+    """Targets, gradients and counters of PPO are none of DQN's business, apart from the environment that they share."""
+    one, other = (
+        multi_agent(CARTPOLES, {"ppo": PPO_SMALL, "dqn": DQN(**{**vars(DQN_SMALL), "learning_starts": start})})
+        for start in (64, 100_000)
+    )
+    assert first_weights(one, 5) == first_weights(other, 5)
+
+
+def first_weights(flow: Flow, num_updates: int) -> str:
+    """PPO's weights."""
+    with Inline().open(flow, seed=1) as run:
+        for report in run:
+            if report.node == "ppo/learn" and report.firing == num_updates:
+                return params_sha256(run.node_state("ppo/learn").weights())
+    raise AssertionError
+
+
+def test_each_target_network_has_its_own_interval():
+    """In RLlib, two of them in one plan share a clock."""
+    every = {"ppo": 3, "dqn": 5}
+    algorithms = {
+        name: DQN(**{**vars(DQN_SMALL), "target_update_interval": interval}) for name, interval in every.items()
+    }
+    targets = {name: [] for name in every}
+    with Inline().open(multi_agent(CARTPOLES, algorithms), seed=1) as run:
+        for report in run:
+            name = report.node.partition("/")[0]
+            state = run.node_state(report.node).state_dict()
+            target = {key: array.copy() for key, array in state.items() if "target" in key}
+            assert target
+            targets[name].append(params_sha256(target))
+            if all(len(each) >= 20 for each in targets.values()):
+                break
+    for name, interval in every.items():
+        changes = [n for n, (one, two) in enumerate(zip(targets[name], targets[name][1:], strict=False)) if one != two]
+        assert np.all(np.diff(changes) == interval), (name, changes)
+
+
+def test_a_failure_names_its_policy():
+    flow = multi_agent(CARTPOLES, {"ppo": PPO_SMALL, "dqn": DQN(**{**vars(DQN_SMALL), "learning_rate": 1e38})})
+    with pytest.raises(ArithmeticError, match=r"of policy 'dqn' gave NaN or infinity") as caught:
+        list(flow.run(seed=1))
+    assert any("in node 'dqn/learn'" in note for note in caught.value.__notes__)
