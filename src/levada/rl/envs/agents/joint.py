@@ -132,7 +132,7 @@ class Joint:
             self._rows[number] = {agent: self._row(number, agent, policy) for agent, policy in policies.items()}
             self._put(number, env.reset(seed))
             if not env.movers:
-                msg = "reset() began an episode in which nobody acts"
+                msg = "reset() began an episode in which no agent acts"
                 raise Violation(msg)
 
     def _drawn(self, number: int, policy_of: PolicyOf) -> dict[str, str]:
