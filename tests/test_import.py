@@ -19,7 +19,7 @@ PUBLIC = {
     "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritized",
     "Processes", "Queue", "Ray",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
-    "Threads", "load", "resume", "settings", "train",
+    "Threads", "evaluate_policies", "load", "resume", "settings", "train",
 }  # fmt: skip
 HEAVY = ("torch", "gymnasium", "numpy", "tyro", "rich", "tensorboard", "msgspec", "safetensors", "levada.api")
 

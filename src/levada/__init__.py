@@ -70,6 +70,7 @@ _HOME = {
     "Transitions": "levada.rl.replay.transitions",
     "Update": "levada.flow",
     "evaluate": "levada.api",
+    "evaluate_policies": "levada.api",
     "load": "levada.api",
     "resume": "levada.api",
     "settings": "levada.api",

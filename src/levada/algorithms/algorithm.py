@@ -63,6 +63,14 @@ class Algorithm(metaclass=ConfigType):
         """
         return self, {}
 
+    def resolve_task(self, task: Task) -> Task:
+        """Decide the settings of the task that depend on its environments, so that they can be recorded.
+
+        Raises:
+            Exception: any error of the environment.
+        """
+        return task.resolved()
+
     @property
     def annealed_over(self) -> Mapping[str, int]:
         """Number of env steps over which each annealed quantity decays to zero, by name. Empty by default."""

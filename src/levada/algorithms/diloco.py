@@ -19,11 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-import msgspec
-
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.fields import require_fields
+from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.groups import Group, only_learner
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.presets import preset
@@ -39,8 +37,6 @@ from levada.validation import (
     PositiveInt,
     PositiveUnitFloat,
     Text,
-    types_of,
-    without_ranges,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +105,7 @@ class DiLoCo(Algorithm):
         if issubclass(cls, DiLoCo):
             raise ConfigError("DiLoCo(of='diloco'): groups of groups are not supported; name another algorithm")
         require_fields(cls, self.of_kwargs)
-        object.__setattr__(self, "of_kwargs", {name: _given(cls, name, x) for name, x in self.of_kwargs.items()})
+        object.__setattr__(self, "of_kwargs", {name: converted(cls, name, x) for name, x in self.of_kwargs.items()})
         _ = self.algorithm  # its own checks
 
     @property
@@ -185,11 +181,3 @@ def _short_name(cls: type[Algorithm]) -> str:
     """Name of an algorithm, or where it is."""
     home = algorithm_home(cls)
     return next((name for name, own in ALGORITHMS.items() if own == home), home)
-
-
-def _given(cls: type[Algorithm], name: str, value: Any) -> Any:
-    """Value of a field, from JSON or the command line: a list where a tuple is expected, for example."""
-    try:
-        return msgspec.convert(value, without_ranges(types_of(cls)[name]), str_keys=True)
-    except (msgspec.ValidationError, TypeError):
-        return value  # the check of the algorithm has the words

@@ -21,7 +21,10 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from levada.algorithms.checks import ConfigError
+from levada.validation import types_of, without_ranges
 
 OWN = "own"
 """Title of the group of fields that are not in `GROUPS`."""
@@ -159,3 +162,11 @@ def _takes(cls: type[Any], positional: Sequence[Any], names: Collection[str]) ->
     except TypeError:
         return False
     return True
+
+
+def converted(cls: type[Any], name: str, value: Any) -> Any:
+    """Value of a field from JSON or the command line: a list where a tuple is expected, for example."""
+    try:
+        return msgspec.convert(value, without_ranges(types_of(cls)[name]), str_keys=True)
+    except (msgspec.ValidationError, TypeError):
+        return value  # the check of the algorithm has the words

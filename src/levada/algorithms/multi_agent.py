@@ -1,4 +1,4 @@
-r"""Several algorithms in one environment, each for the agents of one policy.
+r"""Multi: several algorithms in one environment, each for the agents of one policy.
 
 A source acts for all policies, and its items are split by policy. Behind that, each policy has the sub-flow of its algorithm, the
 one that trains a single agent, with its own learner, register and clock.
@@ -13,11 +13,21 @@ one that trains a single agent, with its own learner, register and clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
+from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.neural import NeuralAlgorithm
+from levada.algorithms.presets import preset
+from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.flow import Flow
 from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.task import Task
+from levada.validation import PositiveInt
 
 
 def multi_agent(task: MultiAgentTask, algorithms: Mapping[str, NeuralAlgorithm]) -> Flow:
@@ -41,3 +51,104 @@ def multi_agent(task: MultiAgentTask, algorithms: Mapping[str, NeuralAlgorithm])
         with flow.scope(name):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
+
+
+class _Policy(NamedTuple):
+    """A policy as `MultiAgent.policy` names it."""
+
+    algorithm: type[NeuralAlgorithm]
+    agents: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiAgent(Algorithm):
+    """Configuration of several algorithms in one environment.
+
+    >>> hp = MultiAgent(policy=("ppo:agent_0,agent_1", "slow=dqn:agent_2"), policy_kwargs={"slow.learning_rate": 1e-4})
+    >>> {name: (type(each).__name__, each.learning_rate) for name, each in hp.algorithms.items()}
+    {'ppo': ('PPO', 0.0003), 'slow': ('DQN', 0.0001)}
+
+    Raises:
+        ConfigError: a field has an invalid value.
+    """
+
+    policy: tuple[str, ...] = ()
+    """Policies, each as `ALGORITHM:AGENTS` or `NAME=ALGORITHM:AGENTS`, with the agents that it acts for: `ppo:agent_0,agent_1`.
+    Without a name it has that of the algorithm. Each agent has one policy."""
+    policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the policies' algorithms as `POLICY.FIELD`, such as dqn.learning_rate=0.001."""
+    shards: PositiveInt = 1
+    """Number of samplers, called shards. Each has its own environments. More shards can use more cores."""
+    num_envs: PositiveInt = 4
+    """Number of copies of the environment per shard, stepped together."""
+    num_steps: PositiveInt = 32
+    """Number of steps of each environment in an item. All policies act with the same weights until it is complete."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        policies = self.policies
+        for name in self.policy_kwargs:
+            policy, dot, own = name.partition(".")
+            if not dot or policy not in policies:
+                known = ", ".join(policies) or "none"
+                msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): expected POLICY.FIELD; the policies are: {known}"
+                raise ConfigError(msg)
+            if own in ("shards", "num_envs", "num_steps"):
+                msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): {own} is the same for all policies; set {own} of MultiAgent"
+                raise ConfigError(msg)
+        _ = self.algorithms  # their own checks
+
+    @property
+    def policies(self) -> Mapping[str, _Policy]:
+        """Policy -> the class of its algorithm, and its agents."""
+        found: dict[str, _Policy] = {}
+        for text in self.policy:
+            name, _, rest = text.rpartition("=")
+            algorithm, _, agents = rest.rpartition(":")
+            cls = find_algorithm(algorithm) if algorithm else None
+            if cls is None or not agents or not issubclass(cls, NeuralAlgorithm):
+                msg = f"MultiAgent(policy={text!r}): expected [NAME=]ALGORITHM:AGENTS, such as ppo:agent_0,agent_1"
+                raise ConfigError(msg)
+            name = name or algorithm_name(cls)
+            if name in found:
+                msg = f"MultiAgent: two policies are called {name!r}; name one, as in other={rest}"
+                raise ConfigError(msg)
+            found[name] = _Policy(cls, tuple(agents.split(",")))
+        return found
+
+    @property
+    def algorithms(self) -> Mapping[str, NeuralAlgorithm]:
+        """Policy -> the configuration of its algorithm."""
+        return {name: cls(**self._fields(name, cls, agents)) for name, (cls, agents) in self.policies.items()}
+
+    def with_presets(self, env: str) -> Self:
+        """Take the fields that are not given from the presets of the policies' algorithms."""
+        fields = {
+            f"{name}.{own}": value
+            for name, (cls, _) in self.policies.items()
+            for own, value in preset(algorithm_name(cls), env).items()
+            if own not in ("shards", "num_envs", "num_steps")
+        }
+        return replace(self, policy_kwargs={**fields, **self.policy_kwargs}) if fields else self
+
+    def resolve_task(self, task: Task) -> Task:
+        """Return the task of several agents."""
+        return AgentsTask.of(task)
+
+    def flow(self, task: Task) -> Flow:
+        """Train each policy with its algorithm."""
+        if not self.policy:
+            raise ConfigError(
+                "MultiAgent has no policy; expected some, such as policy=('ppo:agent_0,agent_1', 'dqn:agent_2')"
+            )
+        agents = {name: agents for name, (_, agents) in self.policies.items()}
+        return multi_agent(AgentsTask.of(task).played_by(agents), self.algorithms)
+
+    def _fields(self, name: str, cls: type[NeuralAlgorithm], agents: tuple[str, ...]) -> dict[str, Any]:
+        """Fields of a policy's algorithm."""
+        given = {
+            key.partition(".")[2]: value for key, value in self.policy_kwargs.items() if key.startswith(f"{name}.")
+        }
+        require_fields(cls, given)
+        shared = {"shards": self.shards, "num_envs": self.num_envs * len(agents), "num_steps": self.num_steps}
+        return {key: converted(cls, key, value) for key, value in given.items()} | shared

@@ -20,6 +20,7 @@ ALGORITHMS = {
     "diloco": "levada.algorithms.diloco:DiLoCo",
     "dqn": "levada.algorithms.dqn:DQN",
     "impala": "levada.algorithms.impala:IMPALA",
+    "multi": "levada.algorithms.multi_agent:MultiAgent",
     "pg": "levada.algorithms.pg:PG",
     "ppo": "levada.algorithms.ppo:PPO",
     "r2d2": "levada.algorithms.r2d2:R2D2",

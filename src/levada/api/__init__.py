@@ -13,7 +13,7 @@
 Invalid arguments raise a `LevadaError` that is a ValueError or a TypeError, before anything starts.
 """
 
-from levada.api.load import LoadError, evaluate, load
+from levada.api.load import LoadError, evaluate, evaluate_policies, load
 from levada.api.options import Options, configure, deployment
 from levada.api.resume import resume
 from levada.api.run import Result, build
@@ -21,6 +21,6 @@ from levada.api.start import settings
 from levada.api.train import launch, train
 
 __all__ = [
-    "LoadError", "Options", "Result", "build", "configure", "deployment", "evaluate", "launch", "load", "resume", "settings",
-    "train",
+    "LoadError", "Options", "Result", "build", "configure", "deployment", "evaluate", "evaluate_policies", "launch", "load",
+    "resume", "settings", "train",
 ]  # fmt: skip

@@ -25,11 +25,13 @@ from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.algorithms.user_classes import AlgorithmError
 from levada.api.foreign import check_code, check_env_kwargs
 from levada.api.options import Env, Options, check_integers
-from levada.api.run import Result, build
+from levada.api.run import Result, build, result_of
 from levada.flow import Episode, Flow, LevadaError, Statistics
 from levada.flow.state import PrefixView
 from levada.rl.acting.evaluation import Evaluation, TrainedPolicy
 from levada.rl.acting.evaluation import evaluate as evaluate_policy
+from levada.rl.acting.match import play
+from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 from levada.run.monitor import Monitor
 from levada.run.storage import checkpoint
@@ -84,13 +86,15 @@ def load(
         config = dataclasses.replace(config, of_kwargs={**config.of_kwargs, "device": "cpu"})
     with saying_where_to_look(directory):
         flow = build_again(directory, config, task)
-    node, learner = next(iter(flow.learners().items()))
-    saved = read_checkpoint(directory, checkpoint, check=lambda found: check_weights(found, node))
+    learners = flow.learners()
+    saved = read_checkpoint(directory, checkpoint, check=lambda found: check_weights(found, *learners))
     is_end = checkpoint is None or saved.step == directory.steps()[-1]
     summary = (_summary(directory) if is_end else None) or _cut_off(directory, saved)
-    weights, version = weights_of(saved, node), _num_updates(saved, node)
-    policy = TrainedPolicy(learner.policy, weights, version=version)
-    return Result(summary, policy, directory.path, task, flow, directory.copy)
+    policies = {
+        learner.policy_name: TrainedPolicy(learner.policy, weights_of(saved, node), version=_num_updates(saved, node))
+        for node, learner in learners.items()
+    }
+    return result_of(summary, policies, directory, task, flow)
 
 
 def evaluate(
@@ -127,6 +131,9 @@ def evaluate(
         msg = "evaluate: checkpoint and at are for the directory of a run, as in levada.evaluate(run.path, ...), got a Result"
         raise LoadError(msg)
     result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
+    if result.policies:
+        msg = f"evaluate: {result.path} has the policies {', '.join(result.policies)}; use levada.evaluate_policies"
+        raise LoadError(msg)
     return evaluate_policy(
         _otherwise(result, {} if env_kwargs is None else env_kwargs),
         result.policy,
@@ -134,6 +141,46 @@ def evaluate(
         seed=seed,
         deterministic=deterministic,
         on_episode=on_episode,
+    )
+
+
+def evaluate_policies(
+    run: Result | str | os.PathLike[str],
+    *,
+    num_episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    checkpoint: int | None = None,
+    at: str | os.PathLike[str] | None = None,
+    trust: bool = False,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
+) -> dict[str, Evaluation]:
+    """Play whole episodes with all policies of a run in one environment, and return the statistics of each one's agents.
+
+    Args:
+        run: result of training, or directory of a run, or its URL.
+        num_episodes: number of episodes of the environment, in which each agent has an episode of its own.
+        seed: random seed of the environments and of the sampled actions.
+        deterministic: take the most likely actions; otherwise sample them as in training.
+        checkpoint: number of updates of the checkpoint to evaluate, for a directory; None: the newest valid one.
+        at: directory with the run's own modules and files, if they have moved since it was trained.
+        trust: execute code that the run names, wherever it comes from; see docs/security.md.
+        on_episode: called after each agent's episode, to show progress.
+
+    Raises:
+        ConfigError: fewer than one episode, or a negative seed.
+        LoadError: the run has a single agent; or see `load`.
+    """
+    check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
+    result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
+    tasks = [getattr(node.work, "task", None) for node in result.flow.nodes.values() if node.kind == "source"]
+    task = next((task for task in tasks if isinstance(task, MultiAgentTask)), None)
+    if task is None:
+        msg = f"evaluate_policies: {result.path} has a single agent; use levada.evaluate"
+        raise LoadError(msg)
+    policies = result.policies or {result.policy.policy.name: result.policy}
+    return play(
+        task, policies, num_episodes=num_episodes, seed=seed, deterministic=deterministic, on_episode=on_episode
     )
 
 
@@ -390,14 +437,15 @@ def weights_of(saved: checkpoint.Checkpoint, node: str) -> dict[str, Any]:
     return dict(PrefixView(saved.arrays, f"{learner_prefix(node)}weights/"))
 
 
-def check_weights(saved: checkpoint.Checkpoint, node: str) -> None:
-    """Check that the weights of a learner's policy exist and are finite.
+def check_weights(saved: checkpoint.Checkpoint, *nodes: str) -> None:
+    """Check that the weights of the learners' policies exist and are finite.
 
     Raises:
         CheckpointError: they are missing, or some are not finite.
     """
-    _num_updates(saved, node)
-    check_finite(saved, "weights", weights_of(saved, node))
+    for node in nodes:
+        _num_updates(saved, node)
+        check_finite(saved, "weights", weights_of(saved, node))
 
 
 def check_finite(saved: checkpoint.Checkpoint, what: str, arrays: Mapping[str, Any]) -> None:

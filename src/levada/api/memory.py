@@ -24,6 +24,7 @@ from levada.flow.deployment import Deployment
 from levada.flow.nodes import Node
 from levada.flow.topology import derive
 from levada.memory import Memory, lines_of, nbytes_text
+from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import NStep
 from levada.rl.data.spaces import canonical_action_space, canonical_observation_space, leaf_spaces
@@ -72,12 +73,12 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
             needs |= {f"{what} in {node.shards:,} groups": node.shards * nbytes for what, nbytes in inner.items()}
     for storage in topology.storages:
         replay = storage.replay
-        entries = [_entry_nbytes(flow, flow.nodes[source]) for source in storage.sources]
+        entries = [_entry_nbytes(flow, flow.nodes[source], replay.name) for source in storage.sources]
         entry = max((nbytes for nbytes in entries if nbytes is not None), default=0)
         if entry:
             priority = 0 if replay.sampler == "uniform" else PRIORITY_NBYTES
             needs[f"{replay.capacity:,} entries of {replay.name!r}"] = replay.capacity * (entry + priority)
-        rows = [_entry_nbytes(flow, flow.nodes[source], whole=True) for source in storage.sources]
+        rows = [_entry_nbytes(flow, flow.nodes[source], replay.name, whole=True) for source in storage.sources]
         row = max((nbytes for nbytes in rows if nbytes is not None), default=0)
         for node in flow.nodes.values():
             if node.kind == "sample" and node.replay == replay.name and row:
@@ -201,25 +202,43 @@ def _sampler(work: Any) -> Any:
 
 
 def _item_nbytes(work: Any) -> int | None:
-    """Bytes of one item of a source."""
+    """Bytes of one item of a source; with items by policy, of all of them."""
     sampler = _sampler(work)
     if sampler is None:
         return None
+    if isinstance(sampler, MultiAgentSampler):
+        return sum(_item_nbytes(own) or 0 for own in sampler.samplers.values())
     step = observation_nbytes(sampler.task) + action_nbytes(sampler.task) + STEP_NBYTES
     return int(sampler.num_envs * (sampler.num_steps + 1) * step)
 
 
-def _entry_nbytes(flow: Flow, source: Node, *, whole: bool = False) -> int | None:
-    """Bytes of one replay entry made from a source's items; `whole`: as drawn, with the full frame stack."""
-    sampler, item = _sampler(source.work), _item_nbytes(source.work)
+def _of_policy(flow: Flow, source: Node, replay: str) -> Any:
+    """The source's work, or of a source of items by policy the sampler whose items a replay gets."""
+    sampler = _sampler(source.work)
+    if not isinstance(sampler, MultiAgentSampler):
+        return source.work
+    todo = [edge.source for edge in flow.edges if edge.kind == "store" and edge.target == replay]
+    while todo:
+        edge = todo.pop()
+        if flow.nodes[edge.node].kind == "split" and edge.port is not None:
+            return sampler.samplers.get(edge.port)
+        todo += flow.nodes[edge.node].inputs
+    return None
+
+
+def _entry_nbytes(flow: Flow, source: Node, replay: str, *, whole: bool = False) -> int | None:
+    """Bytes of one entry of a replay made from a source's items; `whole`: as drawn, with the full frame stack."""
+    work = _of_policy(flow, source, replay)
+    sampler, item = _sampler(work), _item_nbytes(work)
     if sampler is None or item is None:
         return None
+    stored = {edge.source.node for edge in flow.edges if edge.kind == "store" and edge.target == replay}
     observation, action = observation_nbytes(sampler.task), action_nbytes(sampler.task)
     shares_frames = bool(sampler.task.frame_stack) and not whole
     if whole:
         observation *= sampler.task.frame_stack or 1
     for node in flow.nodes.values():
-        if node.kind == "map" and any(edge.node == source.name for edge in node.inputs):
+        if node.kind == "map" and node.name in stored:
             if isinstance(node.work, NStep):  # two observations, whose frame stacks share nearly all frames
                 return (1 if shares_frames else 2) * observation + action + ROW_NBYTES
             if isinstance(node.work, Sequences):
@@ -255,7 +274,7 @@ def _environments(node: Node) -> dict[str, int]:
     """Memory of a source's environments, measured on a trial if there are many."""
     sampler = _sampler(node.work)
     num_envs = node.shards * sampler.num_envs
-    if num_envs < MANY_ENVS:
+    if num_envs < MANY_ENVS or isinstance(sampler, MultiAgentSampler):
         return {}
     with sampler.task.make(1):
         before = _resident_nbytes()

@@ -80,6 +80,8 @@ def _ideas(config: Algorithm, task: Task) -> Iterator[str]:
         yield f"the preset of {name} for {task.name} (leave out fields of your own)"
     if presets and not own:
         yield f"an algorithm with a preset for {task.name} ({', '.join(presets)})"
+    if not isinstance(config, RolloutAlgorithm | ReplayAlgorithm):
+        return
     is_discrete = isinstance(task.action_space, spaces.Discrete)
     if isinstance(config, DQN):
         yield f"more exploration (epsilon_steps={config.epsilon_steps * 5}, or noisy=True)"

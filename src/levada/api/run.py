@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,14 @@ class Result:
     summary: Summary
     """Content of summary.json."""
     policy: TrainedPolicy
-    """Policy with the final weights; `policy.act(observation)`."""
+    """Policy with the final weights; `policy.act(observation)`. Of several policies in one environment, the first."""
     path: Path
     """Directory of the run. If that is a URL, its local copy, which is deleted with the Result; `levada.load` and
     `levada.resume` take it for the URL."""
     task: Task
     flow: Flow
+    policies: Mapping[str, TrainedPolicy] = field(default_factory=dict, repr=False)
+    """All policies by name, where several act in one environment."""
     _copy: object = field(default=None, repr=False, compare=False)  # keeps the local copy from being deleted
 
     def __str__(self) -> str:
@@ -117,13 +119,13 @@ class Job:
                 run = self._open()
                 try:
                     summary, is_interrupted = self._loop(run)
-                    policy = _policy(run)
+                    policies = _policies(run)
                 finally:
                     self._close(run)
         except Exception as error:  # any error of the user's code, which is raised again
             self.directory.write_error(error)
             raise
-        result = Result(summary, policy, self.directory.path, self.task, self.flow, self.directory.copy)
+        result = result_of(summary, policies, self.directory, self.task, self.flow)
         return result, is_interrupted
 
     def _open(self) -> Run:
@@ -206,7 +208,7 @@ def build(config: Algorithm, task: Task) -> Flow:
     if (why_not := torch_modes.problem()) is not None:
         raise ConfigError(why_not)
     try:
-        flow = config.flow(task.resolved())
+        flow = config.flow(config.resolve_task(task))
     except ValueError as error:
         if isinstance(error, LevadaError) or not _is_ours(error):
             raise
@@ -281,8 +283,19 @@ def _is_whole(run: Run) -> bool:
     return all(live.num_updates == versions[recipes[name].policy_name] for name, live in _learners(run).items())
 
 
-def _policy(run: Run) -> TrainedPolicy:
-    """The policy of the first learner, with the final weights."""
-    name, live = next(iter(_learners(run).items()))
-    recipe: Learner = run.flow.learners()[name]
-    return TrainedPolicy(recipe.policy, live.weights(), version=live.num_updates)
+def _policies(run: Run) -> dict[str, TrainedPolicy]:
+    """The policies of all learners, with the final weights."""
+    recipes: dict[str, Learner] = run.flow.learners()
+    return {
+        recipes[name].policy_name: TrainedPolicy(recipes[name].policy, live.weights(), version=live.num_updates)
+        for name, live in _learners(run).items()
+    }
+
+
+def result_of(
+    summary: Summary, policies: Mapping[str, TrainedPolicy], directory: RunDirectory, task: Task, flow: Flow
+) -> Result:
+    """Make the result of a run. `policies`: of all learners, by name."""
+    several = policies if len(policies) > 1 else {}
+    first = next(iter(policies.values()))
+    return Result(summary, first, directory.path, task, flow, several, directory.copy)

@@ -122,8 +122,8 @@ def launch(
         machine = require_level(options.portable)
         with sys_exit_is_an_error():
             with telling_of_hangs(shown.note, LOOK_S):
-                task = asked.resolved()
-            if task.action_mask != asked.action_mask:
+                task = config.resolve_task(asked)
+            if task.action_mask not in (asked.action_mask, None):
                 shown.note(f"action_mask: {task.action_mask}, for {task.name} has action masks")
             config, settings = _resolved(config, settings, task, shown)
             ends = default_until(config) if options.until is None else options.until

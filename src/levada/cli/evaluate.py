@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import tyro
 from rich.console import Console
 from rich.progress import Progress
 
+from levada.api import Result, evaluate_policies, load
 from levada.api import evaluate as evaluate_run
-from levada.api import load
-from levada.cli.errors import say
+from levada.cli.errors import UsageError, say
 from levada.cli.parse import kwargs_of, parse_run
 from levada.cli.resume import keep_to_installed
+from levada.flow.mistakes import plural
+from levada.rl.acting.evaluation import Evaluation
 from levada.run.display.stdout import reserved_stdout
 from levada.run.display.text import return_text
 from levada.run.storage.files import short
@@ -56,24 +59,60 @@ def _play(options: EvalOptions, stdout: TextIO) -> int:
     keep_to_installed(options.run, trust=options.trust)
     kwargs = kwargs_of("--env-kwargs", options.env_kwargs)
     result = load(options.run, checkpoint=options.checkpoint, at=options.at, trust=options.trust)
+    if result.policies:
+        return _play_all(options, result, kwargs, stdout)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("episodes", total=options.episodes)
         evaluation = evaluate_run(
             result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic,
             env_kwargs=kwargs, on_episode=lambda episode: progress.advance(bar),
         )  # fmt: skip
-    returns = evaluation.returns
     if options.json:
-        print(json.dumps({
-            "run": short(result.path), "env": result.summary.env, "episodes": len(returns), "version": evaluation.version,
-            "deterministic": evaluation.deterministic, "return_mean": evaluation.mean, "return_std": evaluation.std,
-            "return_min": float(returns.min()), "return_max": float(returns.max()),
-        }), file=stdout)  # fmt: skip
+        print(
+            json.dumps({**_run(result), "deterministic": evaluation.deterministic, **_numbers(evaluation)}), file=stdout
+        )
         return 0
+    say(f"{result.summary.algorithm} on {result.summary.env}, {_text(evaluation)}")
+    return 0
+
+
+def _play_all(options: EvalOptions, result: Result, kwargs: Mapping[str, Any], stdout: TextIO) -> int:
+    """Play with several policies in one environment, and print the statistics of each."""
+    if kwargs:
+        raise UsageError("--env-kwargs: environments of several agents are those of training; leave it out")
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("episodes", total=None)
+        found = evaluate_policies(
+            result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic,
+            on_episode=lambda episode: progress.advance(bar),
+        )  # fmt: skip
+    if options.json:
+        policies = {name: _numbers(evaluation) for name, evaluation in found.items()}
+        print(json.dumps({**_run(result), "deterministic": not options.stochastic, "policies": policies}), file=stdout)
+        return 0
+    say(f"{result.summary.algorithm} on {result.summary.env}, {plural(options.episodes, 'episode')}, by policy:")
+    for name, evaluation in found.items():
+        say(f"  {name}: {_text(evaluation)}")
+    return 0
+
+
+def _run(result: Result) -> dict[str, Any]:
+    return {"run": short(result.path), "env": result.summary.env}
+
+
+def _numbers(evaluation: Evaluation) -> dict[str, Any]:
+    returns = evaluation.returns
+    return {
+        "episodes": len(returns), "version": evaluation.version, "return_mean": evaluation.mean,
+        "return_std": evaluation.std, "return_min": float(returns.min()), "return_max": float(returns.max()),
+    }  # fmt: skip
+
+
+def _text(evaluation: Evaluation) -> str:
     how = "deterministic actions" if evaluation.deterministic else "sampled actions"
-    say(
-        f"{result.summary.algorithm} on {result.summary.env}, version {evaluation.version}, {len(returns)} episodes, {how}: "
+    returns = evaluation.returns
+    return (
+        f"version {evaluation.version}, {len(returns)} episodes, {how}: "
         f"return {return_text(evaluation.mean)} +- {return_text(evaluation.std)}, "
         f"from {return_text(float(returns.min()))} to {return_text(float(returns.max()))}"
     )
-    return 0

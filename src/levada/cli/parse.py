@@ -117,6 +117,7 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     cls = find_algorithm(args[0])
     words = _in_full(args[1:], {*_fields(options), *_fields(cls)})
     words = join_until(words) if "until" in _fields(options) else words
+    words = _joined(words, {name for name, hint in types_of(cls).items() if get_origin(hint) is tuple})
     names = _names(words)
     for name, count in Counter(name.removeprefix("no_") for name in names).items():
         if count > 1:
@@ -158,6 +159,28 @@ def _in_full(words: Sequence[str], fields: Collection[str]) -> list[str]:
     """
     full = {option(short): option(name) for name, short in _SHORT.items() if name in fields and short not in fields}
     return ["".join((full.get(head, head), equals, value)) for head, equals, value in (w.partition("=") for w in words)]
+
+
+def _joined(words: Sequence[str], fields: Collection[str]) -> list[str]:
+    """Join repetitions of options that take several values.
+
+    >>> _joined(["--policy", "ppo:a", "--seed", "1", "--policy=dqn:b"], {"policy"})
+    ['--seed', '1', '--policy', 'ppo:a', 'dqn:b']
+    """
+    own = {option(name) for name in fields}
+    values: dict[str, list[str]] = {}
+    others = list[str]()
+    current = others
+    for word in words:
+        head, equals, value = word.partition("=")
+        if head in own:
+            current = values.setdefault(head, [])
+            current += [value] if equals else []
+        else:
+            if word.startswith("--"):
+                current = others
+            current.append(word)
+    return others + [word for head, own_values in values.items() for word in (head, *own_values)]
 
 
 def with_config(args: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:

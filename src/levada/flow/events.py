@@ -35,6 +35,12 @@ class Report(Struct, frozen=True):
     """Policy -> number of updates."""
     values: Mapping[str, float]
 
+    @property
+    def scoped_values(self) -> dict[str, float]:
+        """The values by name, after the scope of the node, if it is in one: `ppo/losses/entropy`."""
+        scope, slash, _ = self.node.rpartition("/")
+        return {f"{scope}{slash}{name}": value for name, value in self.values.items()}
+
 
 class Fired(Struct, frozen=True):
     """A node finished a firing. Times are in seconds of `time.perf_counter`."""

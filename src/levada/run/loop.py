@@ -266,7 +266,7 @@ class _Metrics:
         self._pending = False
 
     def take(self, report: Report) -> None:
-        self._reported.update(report.values)
+        self._reported.update(report.scoped_values)
         self._pending = True
         if self._due.crossed(self._loop.monitor.updates):
             self.flush(self._run.statistics())

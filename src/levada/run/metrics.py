@@ -18,6 +18,9 @@ are measured (times, rates, and the current fill of queues); `is_measured` recog
 | `averaging/...` | metrics of a round of groups (DiLoCo) |
 | `node/<name>/busy` * | fraction of the wall time in which a node works |
 
+Where several policies act in one environment, metrics of one of them have its name in front: `ppo/charts/episodic_return`,
+`ppo/charts/episodic_length`, `ppo/charts/updates`, `ppo/losses/...`. Those of nodes in a scope have that of the scope.
+
 The step of every metric is the number of env steps.
 """
 
@@ -53,6 +56,12 @@ def collect(monitor: Monitor, statistics: Statistics, reported: Mapping[str, flo
         "charts/wall_s": monitor.elapsed_s,
     }
     values = {name: float(value) for name, value in charts.items() if value is not None}
+    if means := monitor.return_means_100:
+        lengths = monitor.length_means_100
+        for policy, mean in means.items():
+            values[f"{policy}/charts/episodic_return"] = mean
+            values[f"{policy}/charts/episodic_length"] = lengths[policy]
+        values |= {f"{policy}/charts/updates": float(version) for policy, version in statistics.versions.items()}
     values.update(reported)
     for name, channel in statistics.channels.items():
         values[f"queue/{name}/fill"] = channel.fill / channel.capacity if channel.capacity else 0.0

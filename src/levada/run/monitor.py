@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -47,6 +48,10 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
     num_started_from_scratch: int = 0
     beyond: list[tuple[int, list[tuple[float | None, int]]]] = []
     """Env steps and episodes of each item beyond the end of a run that ended before its first update."""
+    beyond_policies: list[list[str]] = []
+    """The policies of these episodes, if there are several."""
+    policies: dict[str, Annotated[list[tuple[float | None, _Count]], msgspec.Meta(max_length=RETURN_WINDOW)]] = {}
+    """The last episodes of each policy, if there are several."""
 
 
 class Monitor:
@@ -93,6 +98,7 @@ class Monitor:
         self._is_over = False
         self._beyond: list[Header] = []
         self._last_episodes: deque[Episode] = deque(maxlen=RETURN_WINDOW)
+        self._by_policy: dict[str, deque[Episode]] = {}
         self._return_mean: float | None = None  # of `_last_episodes`; None until requested
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
@@ -124,7 +130,7 @@ class Monitor:
         elif isinstance(event, Emptied):
             self.num_started_from_scratch += event.num_entries > 0
         elif isinstance(event, Reported):
-            self.reported.update((name, x) for name, x in event.report.values.items() if math.isfinite(x))
+            self.reported.update((name, x) for name, x in event.report.scoped_values.items() if math.isfinite(x))
             self._update(max(event.report.versions.values(), default=0))
 
     @property
@@ -158,6 +164,26 @@ class Monitor:
         last = self._last_episodes
         return sum(e.length for e in last) / len(last) if last else None
 
+    @property
+    def return_means_100(self) -> dict[str, float]:
+        """The same mean for each policy, where several act in the environments."""
+        return {name: sum(e.episode_return for e in last) / len(last) for name, last in sorted(self._by_policy.items())}
+
+    @property
+    def length_means_100(self) -> dict[str, float]:
+        """Mean length of these episodes for each policy, in steps of an agent."""
+        return {name: sum(e.length for e in last) / len(last) for name, last in sorted(self._by_policy.items())}
+
+    @property
+    def reached_return(self) -> float | None:
+        """Mean return that a stopping condition is compared with: of several policies, that of the one that has the lowest. None
+        until the last 100 episodes have finished, of each of them.
+        """
+        if any(len(last) < RETURN_WINDOW for last in self._by_policy.values()):
+            return None
+        means = self.return_means_100.values()
+        return min(means) if means else self.return_mean_100 if self.episodes >= RETURN_WINDOW else None
+
     def state(self) -> dict[str, Any]:
         """Return the state for `restore`, as plain data for a checkpoint."""
         state = MonitorState(
@@ -173,6 +199,8 @@ class Monitor:
             last_episodes=_numbers(self._last_episodes),
             num_started_from_scratch=self.num_started_from_scratch,
             beyond=[(header.num_env_steps, _numbers(header.episodes)) for header in self._beyond],
+            beyond_policies=[[e.policy for e in header.episodes] for header in self._beyond] if self._by_policy else [],
+            policies={name: _numbers(last) for name, last in self._by_policy.items()},
         )
         plain: dict[str, Any] = msgspec.to_builtins(state)
         return plain
@@ -197,7 +225,14 @@ class Monitor:
         self._return_mean = None
         self._last_episodes.clear()
         self._last_episodes.extend(_episodes(was.last_episodes))
-        self._beyond = [Header({}, "", 0, 0, steps, _episodes(episodes)) for steps, episodes in was.beyond]
+        self._by_policy = {
+            name: deque(_episodes(last, repeat(name)), maxlen=RETURN_WINDOW) for name, last in was.policies.items()
+        }
+        policies = was.beyond_policies or repeat(())
+        self._beyond = [
+            Header({}, "", 0, 0, steps, _episodes(episodes, own))
+            for (steps, episodes), own in zip(was.beyond, policies, strict=False)
+        ]
 
     def _since_beginning(self, event: Event) -> float:
         """Seconds of start-up, which ends when the first firing starts; its event arrives only when it has ended."""
@@ -232,9 +267,12 @@ class Monitor:
         self.episodes += len(episodes)
         self._last_episodes.extend(episodes)
         self.returns.add((episode.episode_return for episode in episodes), self.env_steps)
+        for episode in episodes:
+            if episode.policy:
+                self._by_policy.setdefault(episode.policy, deque(maxlen=RETURN_WINDOW)).append(episode)
         self._return_mean = None
-        if self._target_return is not None and self.solved_at_s is None and self.episodes >= RETURN_WINDOW:
-            mean = self.return_mean_100
+        if self._target_return is not None and self.solved_at_s is None:
+            mean = self.reached_return
             if mean is not None and mean >= self._target_return:
                 self.solved_at_s, self.solved_at_steps = self.elapsed_s, self.env_steps
 
@@ -270,5 +308,6 @@ def _numbers(episodes: Iterable[Episode]) -> list[tuple[float | None, int]]:
     return [(finite(episode.episode_return), episode.length) for episode in episodes]
 
 
-def _episodes(numbers: Iterable[tuple[float | None, int]]) -> tuple[Episode, ...]:
-    return tuple(Episode(math.nan if mean is None else mean, length) for mean, length in numbers)
+def _episodes(numbers: Iterable[tuple[float | None, int]], policies: Iterable[str] = ()) -> tuple[Episode, ...]:
+    pairs = zip(numbers, chain(policies, repeat("")), strict=False)
+    return tuple(Episode(math.nan if mean is None else mean, length, policy) for (mean, length), policy in pairs)

@@ -43,7 +43,7 @@ class Stagnation:
 
     def look(self, monitor: Monitor) -> str | None:
         """Return a note for the user, usually None."""
-        if self._is_over:
+        if self._is_over or monitor.return_means_100:  # what one policy gains, another may lose
             return None
         share = self._until.share(monitor)
         if int(share * LOOKS) <= self._looks:

@@ -48,6 +48,15 @@ class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Entries lost with the process that held them."""
 
 
+class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one of several policies in one environment."""
+
+    return_mean_100: float | None
+    """Mean return of the last 100 finished episodes of its agents, of all if there were fewer."""
+    updates: int
+    """Updates of the policy; 0 if it does not learn."""
+
+
 class Summary(Identity, frozen=True, kw_only=True):
     """Summary of a run, after its identity."""
 
@@ -70,6 +79,8 @@ class Summary(Identity, frozen=True, kw_only=True):
     solved_at_steps: int | None
     """Env steps when it was first reached."""
 
+    policies: dict[str, PolicySummary] = msgspec.field(default_factory=dict)
+    """By policy, where several act in one environment; `updates` is then the largest number of one of them."""
     num_started_from_scratch: int = 0
     """Number of times a shard restarted its episodes after a failure, with other random numbers, or a table of a replay lost
     its content. Above 0, the result is not that of an undisturbed run.
@@ -120,6 +131,10 @@ def summarize(
         return_mean_100=finite(monitor.return_mean_100),
         solved_at_s=monitor.solved_at_s,
         solved_at_steps=monitor.solved_at_steps,
+        policies={
+            name: PolicySummary(return_mean_100=finite(mean), updates=statistics.versions.get(name, 0))
+            for name, mean in monitor.return_means_100.items()
+        },
         num_started_from_scratch=monitor.num_started_from_scratch,
         lag={
             key: LagSummary(max=lag.max, mean=finite(lag.mean) if lag.count else None, bound=lag.bound)

@@ -17,7 +17,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.flow.errors import LevadaError
-from levada.run.returns import RETURN_WINDOW
 
 if TYPE_CHECKING:
     from levada.run.monitor import Monitor
@@ -45,7 +44,8 @@ class Until:
     """Stopping conditions of a run; the first that holds ends it. Made by `Until.parse`."""
 
     return_mean: float | None = None
-    """`return`: mean return of the last 100 finished episodes reaches this, once 100 are finished."""
+    """`return`: mean return of the last 100 finished episodes reaches this, once 100 are finished; of several policies in one
+    environment, that of each."""
     steps: int | None = None
     """Env steps of all environments together. The run ends at the first update after them."""
     updates: int | None = None
@@ -84,8 +84,8 @@ class Until:
     def met(self, monitor: Monitor) -> str | None:
         """Return the first condition that holds, as ``"steps=100000"``, or None while the run continues."""
         reached = _counts(monitor)
-        if monitor.return_mean_100 is not None and monitor.episodes >= RETURN_WINDOW:
-            reached["return"] = monitor.return_mean_100
+        if (mean := monitor.reached_return) is not None:
+            reached["return"] = mean
         return next((f"{name}={_show(goal)}" for name, goal in self if name in reached and reached[name] >= goal), None)
 
     def share(self, monitor: Monitor) -> float:

@@ -19,7 +19,7 @@ def summary_text(summary: Summary) -> str:
         seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
     parts = [
         f"stopped by {summary.stopped_by}",
-        f"return {return_text(summary.return_mean_100)} ({plural(summary.episodes, 'episode')})",
+        f"return {returns_text(summary)} ({plural(summary.episodes, 'episode')})",
         plural(summary.env_steps, "env step"),
         plural(summary.updates, "update"),
         seconds,
@@ -35,6 +35,13 @@ def summary_text(summary: Summary) -> str:
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
     parts += [f"reuse {name} {reuse_text(replay.reuse, replay.asked)}" for name, replay in summary.replays.items()]
     return " | ".join(parts)
+
+
+def returns_text(summary: Summary) -> str:
+    """Format the mean return, or that of each policy."""
+    if not summary.policies:
+        return return_text(summary.return_mean_100)
+    return ", ".join(f"{name} {return_text(each.return_mean_100)}" for name, each in summary.policies.items())
 
 
 def return_text(value: float | None) -> str:

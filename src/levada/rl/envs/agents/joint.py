@@ -86,6 +86,11 @@ class Joint:
             self.close()
             raise
 
+    @property
+    def num_episodes(self) -> tuple[int, ...]:
+        """Number of episodes that each copy has begun."""
+        return tuple(self._num_episodes)
+
     def step(self) -> None:
         """Step all copies with the actions that the policies have passed."""
         for seats in self.seats.values():

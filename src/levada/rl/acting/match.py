@@ -1,0 +1,113 @@
+"""Evaluation of several trained policies in one environment, separate from training.
+
+found = play(task, {"ppo": one, "dqn": other}, num_episodes=20)
+found["ppo"].mean
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from levada.flow import Episode
+from levada.flow.items import derive_seed
+from levada.rl.acting.actor import Actor
+from levada.rl.acting.evaluation import MAX_ENVS, Evaluation
+from levada.rl.acting.rollout import EpisodeCounter
+from levada.rl.acting.trained_policy import TrainedPolicy
+from levada.rl.data.spaces import Array, Nest
+from levada.rl.envs.agents.joint import Joint
+from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.batch import EnvBatch
+
+
+@dataclass(eq=False)
+class _Player:
+    """A policy at its seats."""
+
+    envs: EnvBatch
+    actor: Actor
+    obs: Nest
+    state: Array
+    """Recurrent states ``[B, state_size]``."""
+    counter: EpisodeCounter
+
+    def act(self, rng: np.random.Generator | None) -> Array:
+        """Choose actions ``[B, ...]``; agents that wait for their turn keep their recurrent state."""
+        before, acts = self.state.copy(), self.envs.acts
+        actions = self.actor.act(self.obs, self.state, rng)
+        if acts is not None:
+            self.state[~acts] = before[~acts]
+        return actions
+
+    def see(self, actions: Array, name: str) -> list[tuple[int, Episode]]:
+        """Take what came of a step; return the episodes of agents that ended, with their rows."""
+        step = self.envs.step(actions)
+        ended = step.terminated | step.truncated
+        self.state[ended], self.obs = 0.0, step.obs
+        counted = self.counter.count(step.reward[None], ended[None], ~step.is_reset[None])
+        rows = map(int, np.flatnonzero(ended))
+        return [(row, replace(episode, policy=name)) for row, episode in zip(rows, counted, strict=True)]
+
+
+def play(
+    task: MultiAgentTask,
+    policies: Mapping[str, TrainedPolicy],
+    *,
+    num_episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
+) -> dict[str, Evaluation]:
+    """Play whole episodes, the same number in each copy of the environment, so that short ones are not favored.
+
+    Args:
+        task: the environments, and who acts for whom.
+        policies: the policy of each name.
+        num_episodes: number of episodes of the environment; each agent in them has one of its own.
+        seed: of the environments and of sampled actions.
+        deterministic: take the most probable actions.
+        on_episode: called after each agent's episode.
+
+    Returns:
+        By policy, the episodes of its agents.
+
+    Raises:
+        ValueError: fewer than one episode, or a policy is missing.
+    """
+    if num_episodes < 1:
+        msg = f"play: num_episodes={num_episodes}; expected an integer >= 1"
+        raise ValueError(msg)
+    if missing := sorted(task.policies.keys() - policies.keys()):
+        msg = f"play: no policy {missing[0]!r}; expected {', '.join(task.policies)}"
+        raise ValueError(msg)
+    num_envs, rng = min(num_episodes, MAX_ENVS), np.random.default_rng(seed)
+    quota = [(num_episodes - b - 1) // num_envs + 1 for b in range(num_envs)]
+    joint = task.make(num_envs, derive_seed(seed, "envs"))
+    episodes: dict[str, list[Episode]] = {name: [] for name in task.policies}
+    try:
+        players = {name: _sit_down(task, joint, name, policies[name], seed) for name in task.policies}
+        while any(begun <= most for begun, most in zip(joint.num_episodes, quota, strict=True)):
+            counts = [begun <= most for begun, most in zip(joint.num_episodes, quota, strict=True)]
+            chosen = {name: each.act(None if deterministic else rng) for name, each in players.items()}
+            for name, actions in chosen.items():
+                joint.seats[name].act(players[name].envs.encode(actions))
+            joint.step()
+            for name, each in players.items():
+                for row, episode in each.see(chosen[name], name):
+                    if counts[row // len(task.policies[name])]:
+                        episodes[name].append(episode)
+                        on_episode(episode)
+    finally:
+        joint.close()
+    return {name: Evaluation(tuple(found), policies[name].version, deterministic) for name, found in episodes.items()}
+
+
+def _sit_down(task: MultiAgentTask, joint: Joint, name: str, policy: TrainedPolicy, seed: int) -> _Player:
+    """Begin to act for the agents of a policy."""
+    envs, actor = task[name].within(joint).make(joint.seats[name].num_envs), Actor(policy.policy)
+    actor.load(policy.weights)
+    return _Player(envs, actor, envs.reset(seed), actor.initial_state(envs.num_envs), EpisodeCounter(envs.num_envs))
