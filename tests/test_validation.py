@@ -48,7 +48,7 @@ STRANGE = [
     10**400,
     object(),
 ]
-UNCHECKED = {"network", "features_extractor", "optimizer_kwargs", "of_kwargs"}
+UNCHECKED = {"network", "features_extractor", "optimizer_kwargs", "of_kwargs", "policy_kwargs"}
 """Fields with checks of their own."""
 
 

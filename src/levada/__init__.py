@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from levada.algorithms.ppo import PPO as PPO
     from levada.api import Result as Result
     from levada.api import evaluate as evaluate
+    from levada.api import evaluate_policies as evaluate_policies
     from levada.api import load as load
     from levada.api import resume as resume
     from levada.api import settings as settings

@@ -44,6 +44,7 @@ def test_everything_is_said():
         "return_mean_100": 1.5,
         "solved_at_s": None,
         "solved_at_steps": None,
+        "policies": {},
         "num_started_from_scratch": 0,
         "lag": {"rollout->learn": {"max": 1, "mean": 0.4, "bound": 1}},
         "ledger": {

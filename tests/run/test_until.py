@@ -20,6 +20,10 @@ class Progress:
     elapsed_s: float = 0.0
     return_mean_100: float | None = None
 
+    @property
+    def reached_return(self) -> float | None:
+        return self.return_mean_100 if self.episodes >= 100 else None
+
 
 @pytest.mark.parametrize(
     "conditions",

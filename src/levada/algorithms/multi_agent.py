@@ -1,7 +1,8 @@
 r"""Multi: several algorithms in one environment, each for the agents of one policy.
 
 A source acts for all policies, and its items are split by policy. Behind that, each policy has the sub-flow of its algorithm, the
-one that trains a single agent, with its own learner, register and clock.
+one that trains a single agent, with its own learner, register and clock. RLlib Flow (Liang et al. 2020, arXiv 2011.12719) calls
+this composition.
 
     rollout x shards -> by_policy --(ppo)--> gae -> [queue] -> batch -> learn
        ^    ^                                                             |
@@ -136,7 +137,12 @@ class MultiAgent(Algorithm):
         return AgentsTask.of(task)
 
     def flow(self, task: Task) -> Flow:
-        """Train each policy with its algorithm."""
+        """Train each policy with its algorithm.
+
+        Raises:
+            ConfigError: there is no policy.
+            TaskError: an agent has no policy, or several.
+        """
         if not self.policy:
             raise ConfigError(
                 "MultiAgent has no policy; expected some, such as policy=('ppo:agent_0,agent_1', 'dqn:agent_2')"
