@@ -3,16 +3,24 @@
 PettingZoo (Terry et al. 2021, arXiv 2009.14471) has two APIs. `Simultaneous` adapts the parallel one: all agents act in each
 step. `InTurns` adapts the other (AEC, agent environment cycle): one agent acts in each step, and what came of its action is known
 when it is to act again, or when its episode ends.
+
+PettingZoo's observations with action masks are `{"observation": ..., "action_mask": ...}`. The adapters return them with the keys
+of all other masks in levada, `{"obs": ..., "action_mask": ...}`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gymnasium import Space
+from gymnasium import Space, spaces
 
+from levada.rl.data.spaces import ACTION_MASK, OBS, has_action_mask
 from levada.rl.envs.observations import Violation
+
+PETTINGZOO_OBS = "observation"
+"""Key of the observation beside a mask."""
 
 
 class Seen(NamedTuple):
@@ -79,13 +87,28 @@ def adapted(env: Any) -> AgentsEnv:
     raise Violation(msg)
 
 
-class Simultaneous:
-    """An environment with PettingZoo's parallel API."""
+def as_reward(agent: str, reward: Any) -> float:
+    """Return a reward as a number.
 
-    acts_in_turns: bool = False
+    Raises:
+        Violation: it is not a finite one.
+    """
+    try:
+        number = float(reward)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        msg = f"reward of agent {agent!r} is {reward!r}, expected a finite number"
+        raise Violation(msg)
+    return number
+
+
+class _PettingZoo:
+    """What both APIs have in common."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
+        self._has_mask = {agent: _is_masked(env.observation_space(agent)) for agent in env.possible_agents}
 
     @property
     def possible_agents(self) -> Sequence[str]:
@@ -93,38 +116,82 @@ class Simultaneous:
         agents: Sequence[str] = self.env.possible_agents
         return agents
 
-    @property
-    def movers(self) -> Sequence[str]:
-        """The agents that are in the episode."""
-        agents: Sequence[str] = self.env.agents
-        return agents
-
     def observation_space(self, agent: str) -> Space[Any]:
         """Observation space of an agent."""
         space: Space[Any] = self.env.observation_space(agent)
-        return space
+        if not self._has_mask[agent]:
+            return space
+        inside: Any = space
+        return spaces.Dict({OBS: inside[PETTINGZOO_OBS], ACTION_MASK: inside[ACTION_MASK]})
 
     def action_space(self, agent: str) -> Space[Any]:
         """Action space of an agent."""
         space: Space[Any] = self.env.action_space(agent)
         return space
 
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _obs(self, agent: str, obs: Any) -> Any:
+        """Return an observation with levada's keys."""
+        if not self._has_mask[agent] or not isinstance(obs, Mapping):
+            return obs
+        return {OBS if key == PETTINGZOO_OBS else key: value for key, value in obs.items()}
+
+    def _check_info(self, agent: str, info: Any) -> None:
+        """Refuse masks that would be ignored."""
+        if not isinstance(info, Mapping) or ACTION_MASK not in info:
+            return
+        if not (self._has_mask[agent] or has_action_mask(self.env.observation_space(agent))):
+            msg = (
+                f"agent {agent!r} has a mask in info[{ACTION_MASK!r}], which is not read; expected observations "
+                f"{{{OBS!r}: ..., {ACTION_MASK!r}: ...}}, or an info without it"
+            )
+            raise Violation(msg)
+
+
+def _is_masked(space: Space[Any]) -> bool:
+    return isinstance(space, spaces.Dict) and set(space.spaces) == {PETTINGZOO_OBS, ACTION_MASK}
+
+
+class Simultaneous(_PettingZoo):
+    """An environment with PettingZoo's parallel API."""
+
+    acts_in_turns: bool = False
+
+    @property
+    def movers(self) -> Sequence[str]:
+        """The agents that are in the episode."""
+        agents: Sequence[str] = self.env.agents
+        return agents
+
     def reset(self, seed: int | None) -> Mapping[str, Seen]:
         """Begin an episode."""
-        observations, _ = self.env.reset(seed=seed)
-        return {agent: Seen(observations[agent], 0.0, False, False) for agent in self.env.agents}
+        observations, infos = self.env.reset(seed=seed)
+        for agent, info in infos.items():
+            self._check_info(agent, info)
+        return {agent: self._first(agent, observations, "reset") for agent in self.env.agents}
 
     def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
         """Take the actions of all agents; return what they see, and those who have come."""
         observations, rewards, terminations, truncations, _ = self.env.step(actions)
-        seen = {
-            agent: Seen(observations[agent], float(rewards[agent]), bool(terminations[agent]), bool(truncations[agent]))
-            for agent in actions
-        }
+        seen = {}
+        for agent in actions:
+            try:
+                obs, reward = self._obs(agent, observations[agent]), rewards[agent]
+                terminated, truncated = bool(terminations[agent]), bool(truncations[agent])
+            except KeyError:
+                given = (observations, rewards, terminations, truncations)
+                names = ("observations", "rewards", "terminations", "truncations")
+                missing = next(name for name, each in zip(names, given, strict=True) if agent not in each)
+                msg = f"agent {agent!r} acted in this step, and is not in its {missing}; expected all agents that acted"
+                raise Violation(msg) from None
+            seen[agent] = Seen(obs, as_reward(agent, reward), terminated, truncated)
         left = {agent for agent, each in seen.items() if each.terminated or each.truncated}
         for agent in self.env.agents:
             if agent not in seen:
-                seen[agent] = Seen(observations[agent], 0.0, False, False)
+                seen[agent] = self._first(agent, observations, "step")
             elif agent in left:
                 msg = f"agent {agent!r} has terminated or was truncated, and is still among the agents of the next step"
                 raise Violation(msg)
@@ -133,43 +200,36 @@ class Simultaneous:
             raise Violation(msg)
         return seen
 
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
+    def _first(self, agent: str, observations: Mapping[str, Any], method: str) -> Seen:
+        """Return what an agent sees that has come."""
+        if agent not in self._has_mask:
+            msg = f"agent {agent!r} is not in possible_agents: {', '.join(self._has_mask)}"
+            raise Violation(msg)
+        if agent not in observations:
+            msg = f"agent {agent!r} is to act, and {method}() returned no observation of it"
+            raise Violation(msg)
+        return Seen(self._obs(agent, observations[agent]), 0.0, False, False)
 
 
-class InTurns:
+class InTurns(_PettingZoo):
     """An environment with PettingZoo's AEC API."""
 
     acts_in_turns: bool = True
 
     def __init__(self, env: Any) -> None:
-        self.env = env
-
-    @property
-    def possible_agents(self) -> Sequence[str]:
-        """All agents that may ever take part."""
-        agents: Sequence[str] = self.env.possible_agents
-        return agents
+        super().__init__(env)
+        self._playing: set[str] = set()
+        """Agents that have had a turn, and whose episodes are not over."""
 
     @property
     def movers(self) -> Sequence[str]:
         """The agent whose turn it is."""
         return (self.env.agent_selection,) if self.env.agents else ()
 
-    def observation_space(self, agent: str) -> Space[Any]:
-        """Observation space of an agent."""
-        space: Space[Any] = self.env.observation_space(agent)
-        return space
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """Action space of an agent."""
-        space: Space[Any] = self.env.action_space(agent)
-        return space
-
     def reset(self, seed: int | None) -> Mapping[str, Seen]:
         """Begin an episode."""
         self.env.reset(seed=seed)
+        self._playing.clear()
         return self._seen()
 
     def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
@@ -178,18 +238,23 @@ class InTurns:
         self.env.step(action)
         return self._seen()
 
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
-
     def _seen(self) -> Mapping[str, Seen]:
         """Return what the next agent sees. Those before it whose episodes are over leave."""
         seen: dict[str, Seen] = {}
         while self.env.agents:
             agent = self.env.agent_selection
-            obs, reward, terminated, truncated, _ = self.env.last()
-            seen[agent] = Seen(obs, float(reward), bool(terminated), bool(truncated))
+            obs, reward, terminated, truncated, info = self.env.last()
+            if agent not in self._has_mask:
+                msg = f"agent {agent!r} is not in possible_agents: {', '.join(self._has_mask)}"
+                raise Violation(msg)
+            self._check_info(agent, info)
+            seen[agent] = Seen(self._obs(agent, obs), as_reward(agent, reward), bool(terminated), bool(truncated))
             if not (terminated or truncated):
+                self._playing.add(agent)
                 break
+            self._playing.discard(agent)
             self.env.step(None)
+        if gone := sorted(self._playing.difference(self.env.agents)):
+            msg = f"agent {gone[0]!r} is gone without having terminated or having been truncated"
+            raise Violation(msg)
         return seen

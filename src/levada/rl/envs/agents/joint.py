@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
 from levada.rl.envs.agents.seats import Seats
+from levada.rl.envs.batch import EnvError
 from levada.rl.envs.observations import Violation
 from levada.rl.envs.state import EnvStates
 
@@ -30,7 +31,7 @@ class EpisodeStart:
     env: int
     """Index of the copy of the environment in its shard."""
     number: int
-    """Number of the copy's episodes before."""
+    """Number of the episode in the copy, counted from 0."""
     rng: np.random.Generator
     """Random numbers of this episode: they depend on the seed, the shard, the copy and the number, on nothing else."""
 
@@ -61,6 +62,9 @@ class Joint:
             seed: hashed into a seed for each copy.
             policy_of: draws the policy of an agent for an episode. None: each agent has one policy.
             name: of the environment, for messages.
+
+        Raises:
+            EnvError: an environment broke its contract.
         """
         self.num_envs = num_envs
         self._name = name
@@ -70,6 +74,9 @@ class Joint:
         self.envs: list[AgentsEnv] = []
         try:
             self.envs.extend(make() for _ in range(num_envs))
+            if len({id(getattr(env, "env", env)) for env in self.envs}) < num_envs:
+                msg = f"environment {name!r}: the callable returned the same environment twice; make a new one in each call"
+                raise EnvError(msg)
             self.acts_in_turns: bool = self.envs[0].acts_in_turns
             self.seats: dict[str, Seats] = {
                 policy: Seats(self.envs[0], policy, agents, num_envs) for policy, agents in policies.items()
@@ -96,16 +103,18 @@ class Joint:
         for seats in self.seats.values():
             seats.prepare()
         for number, env in enumerate(self.envs):
-            rows = self._rows[number]
-            with self._where(number):
-                actions = {agent: (place := rows[agent])[0].action(place[1]) for agent in env.movers}
+            rows, actions = self._rows[number], dict[str, Any]()
+            with self._where(number, actions):
+                for agent in env.movers:
+                    seats, row = rows[agent]
+                    actions[agent] = seats.action(row)
                 self._put(number, env.step(actions))
             if not env.movers:
                 self._begin(number, None)
 
     def save(self) -> bytes:
         """Return the state of the environments, in the middle of their episodes; raise NotSavedError if they cannot be saved."""
-        self._inside.envs, self._inside.num_episodes = self.envs, self._num_episodes
+        self._inside.envs, self._inside.num_episodes, self._inside.words = self.envs, self._num_episodes, self._words
         self._inside.seats = {name: seats.state() for name, seats in self.seats.items()}
         self._inside.policies = [{agent: seats.policy for agent, (seats, _) in rows.items()} for rows in self._rows]
         return self._states.save()
@@ -113,7 +122,7 @@ class Joint:
     def restore(self, state: bytes) -> None:
         """Restore the state that `save` returned; raise NotSavedError for that of other environments."""
         self._states.restore(state)
-        self.envs, self._num_episodes = self._inside.envs, self._inside.num_episodes
+        self.envs, self._num_episodes, self._words = self._inside.envs, self._inside.num_episodes, self._inside.words
         for name, saved in self._inside.seats.items():
             self.seats[name].restore(saved)
         for number, policies in enumerate(self._inside.policies):
@@ -131,9 +140,9 @@ class Joint:
         """Begin an episode of a copy."""
         with self._where(number):
             env, policies = self.envs[number], self._fixed
+            self._num_episodes[number] += 1
             if self._policy_of is not None:
                 policies = self._drawn(number, self._policy_of)
-            self._num_episodes[number] += 1
             self._rows[number] = {agent: self._row(number, agent, policy) for agent, policy in policies.items()}
             self._put(number, env.reset(seed))
             if not env.movers:
@@ -142,7 +151,7 @@ class Joint:
 
     def _drawn(self, number: int, policy_of: PolicyOf) -> dict[str, str]:
         """Draw the policies of an episode."""
-        count = self._num_episodes[number]
+        count = self._num_episodes[number] - 1
         bits = np.random.Philox(key=self._words[self.num_envs + number], counter=[0, 0, 0, count])
         episode = EpisodeStart(number, count, np.random.Generator(bits))
         policies: dict[str, str] = {}
@@ -150,9 +159,7 @@ class Joint:
             policy = policies[agent] = policy_of(agent, episode)
             if policy not in self.seats or agent not in self.seats[policy].agents:
                 may = [name for name, seats in self.seats.items() if agent in seats.agents]
-                msg = (
-                    f"policy_of({agent!r}, episode {count}) returned {policy!r}; expected {' or '.join(map(repr, may))}"
-                )
+                msg = f"policy_of({agent!r}, episode) returned {policy!r}; expected {' or '.join(map(repr, may))}"
                 raise Violation(msg)
         return policies
 
@@ -165,17 +172,27 @@ class Joint:
         rows = self._rows[number]
         for agent, each in seen.items():
             seats, row = rows[agent]
-            seats.put(row, each)
+            try:
+                seats.put(row, each)
+            except Violation as violation:
+                msg = f"agent {agent!r}: {violation.what}"
+                raise Violation(msg) from None
 
     @contextmanager
-    def _where(self, number: int) -> Iterator[None]:
-        """Say in which copy an error was raised."""
+    def _where(self, number: int, actions: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Say in which copy and episode an error was raised, and who acted: `actions` is read when that happens."""
         try:
             yield
         except Exception as error:
-            error.add_note(
-                f"environment {self._name!r}, env {number} of {self.num_envs}, episode {self._num_episodes[number]}"
+            where = (
+                f"environment {self._name!r}, env {number} of {self.num_envs}, episode {self._num_episodes[number] - 1}"
             )
+            if isinstance(error, Violation):
+                msg = f"{where}: {error.what}"
+                raise EnvError(msg) from None
+            if actions:
+                where += f", actions {', '.join(f'{agent}: {action}' for agent, action in actions.items())}"
+            error.add_note(where)
             raise
 
 
@@ -185,6 +202,8 @@ class _Inside:
     def __init__(self, envs: list[AgentsEnv]) -> None:
         self.envs = envs
         self.num_episodes: list[int] = []
+        self.words: list[int] = []
+        """Seeds, from which the policies of the next episodes are drawn."""
         self.seats: dict[str, Mapping[str, Array]] = {}
         """State of the seats, by policy."""
         self.policies: list[dict[str, str]] = []

@@ -41,6 +41,7 @@ class Seats(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._reader = make_reader(self.single_observation_space, self.num_envs)
+        self._read_one = make_reader(self.single_observation_space, 1).read
         self._actions: Any = None
         self._rows: Any = self._reader.allocate()
         map_nest(lambda leaf: leaf.fill(0), self._rows)
@@ -72,8 +73,13 @@ class Seats(VectorEnv[Any, Any, Any]):
         self.acts = np.zeros(self.num_envs, np.bool_)
 
     def put(self, row: int, seen: Seen) -> None:
-        """Record what an agent has seen. If its episode is not over, it acts in the next step."""
+        """Record what an agent has seen. If its episode is not over, it acts in the next step.
+
+        Raises:
+            Violation: the observation is not in the space. `EnvBatch` would find that, too, but know neither agent nor episode.
+        """
         self._reader.put(self._rows, row, seen.obs)
+        self._read_one(map_nest(lambda leaf: leaf[row : row + 1], self._rows))
         self._reward[row] += seen.reward
         if not (seen.terminated or seen.truncated):
             self.acts[row] = True

@@ -1,19 +1,26 @@
 """The multi-agent task: a recipe for environments of several agents, and who acts for whom.
 
->>> from pettingzoo.butterfly import cooperative_pong_v5  # doctest: +SKIP
+>>> task = MultiAgentTask("openspiel:kuhn_poker")
+>>> task.policies
+{'policy': ('player_0', 'player_1')}
+>>> task["policy"].action_space
+Discrete(2)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, TypeAlias
+from functools import cached_property, partial
+from typing import Any, Self, TypeAlias
 
 import gymnasium
 
-from levada.rl.envs.agents.adapters import AgentsEnv, adapted
+from levada.rl.data.spaces import SpaceError, check_action_space, check_observation_space
+from levada.rl.envs.agents.adapters import AgentsEnv
+from levada.rl.envs.agents.agent_id import WithAgentId
 from levada.rl.envs.agents.joint import Joint, PolicyOf
+from levada.rl.envs.agents.making import EXAMPLES, AgentsEnvFactory, make_agents_env
 from levada.rl.envs.agents.seats import common_spaces
 from levada.rl.envs.batch import EnvBatch
 from levada.rl.envs.observations import Violation
@@ -22,25 +29,45 @@ from levada.rl.envs.task import Task, TaskError
 Spaces: TypeAlias = tuple["gymnasium.Space[Any]", "gymnasium.Space[Any]"]
 """Observation space and action space."""
 
+SHARED = "policy"
+"""The policy of all agents, if none are given."""
+
 
 @dataclass(frozen=True)
 class MultiAgentTask:
     """A recipe for environments of several agents.
 
     Raises:
-        TaskError: an agent has no policy, or several without a `policy_of` that chooses one.
+        TaskError: the environment cannot be made; an agent has no policy, or several without a `policy_of` that chooses one;
+            there are no `policies`, and the agents' spaces differ.
     """
 
-    env: Callable[..., Any]
-    """Function that makes an environment of PettingZoo, parallel or AEC."""
-    policies: Mapping[str, tuple[str, ...]] = field(hash=False)
-    """Policy -> the agents that it may act for. They must have the same spaces."""
+    env: str | AgentsEnvFactory
+    """Environment: an id such as "pettingzoo:mpe2.simple_spread_v3", "openspiel:kuhn_poker" or
+    "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3" (see `levada.rl.envs.agents.making`), or a function. It makes an environment
+    of PettingZoo, parallel or AEC, or one of Gymnasium whose spaces are Tuples."""
+    policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Policy -> the agents that it may act for. They must have the same spaces. None given: one policy, "policy", acts for all agents;
+    to find them, an environment is made and closed."""
     policy_of: PolicyOf | None = None
     """Chooses the policy of an agent when an episode begins. None: each agent has one policy."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Keyword arguments of the function."""
+    """Keyword arguments of the environment or the function, or parameters of the game."""
+    agent_id: bool = False
+    """Whether a one-hot of the agent's index is appended to each observation, a Box of one dimension. Agents that share a policy
+    can then act differently."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.env, str) and not callable(self.env):
+            msg = f"env is {self.env!r} ({type(self.env).__name__}); expected an id such as {EXAMPLES}"
+            raise TaskError(msg)
+        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):
+            msg = (
+                f"env_kwargs is {self.env_kwargs!r}, expected a mapping from names to values, such as {{'players': 3}}"
+            )
+            raise TaskError(msg)
+        if not self.policies:
+            object.__setattr__(self, "policies", self._shared())
         for policy, agents in self.policies.items():
             if isinstance(agents, str) or not agents:
                 msg = f"policies[{policy!r}] = {agents!r}: expected the agents that it may act for, at least one"
@@ -53,8 +80,13 @@ class MultiAgentTask:
 
     @property
     def name(self) -> str:
-        """Name for messages and tables."""
-        return getattr(self.env, "__qualname__", None) or type(self.env).__name__
+        """Id of the environment or name of the function, for messages and tables."""
+        if isinstance(self.env, str):
+            return self.env
+        factory: Any = self.env
+        while isinstance(factory, partial):
+            factory = factory.func
+        return getattr(factory, "__qualname__", None) or type(factory).__qualname__
 
     def __getitem__(self, policy: str) -> PolicyTask:
         """Return the task as one of the policies sees it."""
@@ -64,8 +96,22 @@ class MultiAgentTask:
         return PolicyTask(self.env, env_kwargs=self.env_kwargs, action_mask=None, multi=self, policy=policy)
 
     def make_one(self) -> AgentsEnv:
-        """Make an environment."""
-        return adapted(self.env(**self.env_kwargs))
+        """Make an environment.
+
+        Raises:
+            TaskError: it cannot be found, does not take `env_kwargs`, or cannot have `agent_id`.
+        """
+        env = make_agents_env(self.env, self.name, self.env_kwargs)
+        if not self.agent_id:
+            return env
+        try:
+            return WithAgentId(env)
+        except BaseException as error:
+            env.close()
+            if isinstance(error, Violation):
+                msg = f"task {self.name!r}: {error.what}"
+                raise TaskError(msg) from None
+            raise
 
     def make(self, num_envs: int, seed: int) -> Joint:
         """Make environments, and begin their first episodes; the caller closes them."""
@@ -73,7 +119,12 @@ class MultiAgentTask:
 
     @cached_property
     def spaces(self) -> Mapping[str, Spaces]:
-        """Spaces of each policy. The first access makes an environment and closes it."""
+        """Spaces of each policy. The first access makes an environment and closes it.
+
+        Raises:
+            SpaceError: a space is not supported.
+            TaskError: an agent has no policy, or the agents of a policy have different spaces.
+        """
         env = self.make_one()
         try:
             given = {agent for agents in self.policies.values() for agent in agents}
@@ -83,11 +134,42 @@ class MultiAgentTask:
                     f"{', '.join(env.possible_agents)}"
                 )
                 raise TaskError(msg)
-            return {policy: common_spaces(env, policy, agents) for policy, agents in self.policies.items()}
+            found = {policy: common_spaces(env, policy, agents) for policy, agents in self.policies.items()}
+            for observation_space, action_space in found.values():
+                check_observation_space(observation_space, action_space)
+                check_action_space(action_space)
+            return found
         except Violation as violation:
             raise TaskError(str(violation)) from None
+        except SpaceError as error:
+            msg = f"task {self.name!r}: {error}"
+            raise SpaceError(msg) from None
         finally:
             env.close()
+
+    def _shared(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the one policy of all agents, if their spaces are equal."""
+        env = self.make_one()
+        try:
+            by_spaces: list[tuple[Spaces, list[str]]] = []
+            for agent in env.possible_agents:
+                own = env.observation_space(agent), env.action_space(agent)
+                known = next((agents for spaces, agents in by_spaces if spaces == own), None)
+                if known is None:
+                    by_spaces.append((own, [agent]))
+                else:
+                    known.append(agent)
+        finally:
+            env.close()
+        if len(by_spaces) == 1:
+            return {SHARED: tuple(by_spaces[0][1])}
+        told = "; ".join(
+            f"{', '.join(agents)}: observations {spaces[0]}, actions {spaces[1]}" for spaces, agents in by_spaces
+        )
+        msg = (
+            f"task {self.name!r}: one policy cannot act for agents with different spaces; expected policies; got {told}"
+        )
+        raise TaskError(msg)
 
 
 @dataclass(frozen=True)
@@ -108,6 +190,15 @@ class PolicyTask(Task):
     def action_space(self) -> gymnasium.Space[Any]:
         """Action space of the policy's agents."""
         return self.multi.spaces[self.policy][1]
+
+    @property
+    def reward_threshold(self) -> float | None:
+        """None: there is no return at which an agent among others counts as successful."""
+        return None
+
+    def resolved(self) -> Self:
+        """Return the task itself: masks of several agents are in their observations."""
+        return self
 
     def within(self, joint: Joint) -> PolicyTask:
         """Return the task in environments that exist."""
