@@ -80,7 +80,7 @@ class MultiAgent(Algorithm):
     """Fields of the policies' algorithms as `POLICY.FIELD`, such as dqn.learning_rate=0.001."""
     shards: PositiveInt = 1
     """Number of samplers, called shards. Each has its own environments. More shards can use more cores."""
-    num_envs: PositiveInt = 4
+    num_envs: PositiveInt = 8
     """Number of copies of the environment per shard, stepped together."""
     num_steps: PositiveInt = 32
     """Number of steps of each environment in an item. All policies act with the same weights until it is complete."""

@@ -86,6 +86,7 @@ def load(
         config = dataclasses.replace(config, of_kwargs={**config.of_kwargs, "device": "cpu"})
     with saying_where_to_look(directory):
         flow = build_again(directory, config, task)
+        task = config.resolve_task(task)
     learners = flow.learners()
     saved = read_checkpoint(directory, checkpoint, check=lambda found: check_weights(found, *learners))
     is_end = checkpoint is None or saved.step == directory.steps()[-1]

@@ -83,6 +83,7 @@ def resume(
         options = _options(directory)
         place = deployment(directory.config.identity.deployment if on is None else on)
         with sys_exit_is_an_error(), saying_where_to_look(directory):
+            task = config.resolve_task(task)
             flow = build_again(directory, _resolved(config, directory, task), task)
         if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
             shown.note(memory)

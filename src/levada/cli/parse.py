@@ -365,7 +365,8 @@ def kwargs_of(flag: str, words: Sequence[str]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if not (name.isidentifier() and equals):
+        parts = name.split(".") if flag == "--policy-kwargs" else [name]
+        if not (all(part.isidentifier() for part in parts) and equals):
             msg = f"{flag} {word}: expected name=value, such as `{flag} {_EXAMPLES.get(flag, 'size=3')}`"
             raise UsageError(msg)
         if name in kwargs:

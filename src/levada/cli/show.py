@@ -11,6 +11,7 @@ from levada.api import build
 from levada.cli.errors import UsageError, say
 from levada.cli.parse import EnvOption, parse
 from levada.flow import FlowError
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.testing import check_env
 
 
@@ -60,7 +61,8 @@ def check(args: list[str]) -> int:
     task = parsed.options.task
     flow = build(parsed.config, task)
     problems = flow.problems(reproducible=parsed.options.reproducible)
-    remarks = [f"remark: {remark}" for remark in check_env(task)]
+    has_single_agent = not isinstance(parsed.config.resolve_task(task), AgentsTask)  # Gymnasium's contract is for those
+    remarks = [f"remark: {remark}" for remark in check_env(task)] if has_single_agent else []
     if any(problem.severity == "error" for problem in problems):
         raise FlowError(flow.name, problems)
     for line in [*map(str, problems), *remarks]:

@@ -31,6 +31,8 @@ from levada.flow.mistakes import syntax_text
 # environments.
 _UNSOUND_VECTOR_ENVS = ("gymnasium.envs.phys2d", "gymnasium.envs.tabular")
 _deprecations_shown: set[str] = set()
+OF_AGENTS = ("pettingzoo", "openspiel")
+"""What ids of environments with several agents begin with."""
 
 
 class TaskError(LevadaError, ValueError):
@@ -60,6 +62,9 @@ def has_sound_vector_env(spec: EnvSpec) -> bool:
 def find_spec(env_id: str) -> EnvSpec:
     """Import the module that registers an id and return its spec; raise a specific TaskError for each kind of invalid id."""
     module, _, name = env_id.rpartition(":")
+    if module in OF_AGENTS:
+        msg = f"task {env_id!r} has several agents; expected a multi-agent algorithm, such as multi (`levada train multi`)"
+        raise TaskError(msg)
     if module:
         try:
             importlib.import_module(module)
