@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 
-class CartPoles:
+class CartPoles(ParallelEnv):
     """A CartPole for each agent. An agent whose pole has fallen is gone until all have fallen (as RLlib's MultiAgentCartPole)."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "name": "cart_poles"}
@@ -46,7 +46,7 @@ class CartPoles:
             env.close()
 
 
-class Comers:
+class Comers(ParallelEnv):
     """Agents that come and go, at once, with PettingZoo's parallel API: agent k is there in the steps `SPANS[k]`.
 
     An agent sees (its number, the step, the number of its steps); its reward is 10 * number + step. Who leaves before the end has
@@ -60,12 +60,17 @@ class Comers:
         self.possible_agents = [f"agent_{k}" for k in range(len(self.SPANS))]
         self.agents: list[str] = []
         self._step = 0
+        self._spaces = {
+            agent: (spaces.Box(-1, 99, (3 + other,), np.float32), spaces.Discrete(2 + other))
+            for agent in self.possible_agents
+            for other in (int(agent == "agent_2"),)
+        }
 
     def observation_space(self, agent: str) -> Any:
-        return spaces.Box(-1, 99, (4 if agent == "agent_2" else 3,), np.float32)
+        return self._spaces[agent][0]
 
     def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(3 if agent == "agent_2" else 2)
+        return self._spaces[agent][1]
 
     def _obs(self, k: int) -> np.ndarray:
         seen = [k, self._step, self._step - self.SPANS[k][0]]
@@ -91,7 +96,8 @@ class Comers:
         for k, (first, _) in enumerate(self.SPANS):
             if first == self._step:
                 self.agents.append(f"agent_{k}")
-                observations[f"agent_{k}"] = self._obs(k)
+                observations[f"agent_{k}"], rewards[f"agent_{k}"] = self._obs(k), 0
+                terminations[f"agent_{k}"] = truncations[f"agent_{k}"] = False
         return observations, rewards, terminations, truncations, {agent: {} for agent in observations}
 
     def close(self) -> None:
@@ -111,12 +117,15 @@ class Relay(AECEnv):
     def __init__(self) -> None:
         super().__init__()
         self.possible_agents = [f"agent_{k}" for k in range(len(self.TURNS))]
+        self._spaces = {
+            agent: (spaces.Box(-1, 99, (3,), np.float32), spaces.Discrete(3)) for agent in self.possible_agents
+        }
 
     def observation_space(self, agent: str) -> Any:
-        return spaces.Box(-1, 99, (3,), np.float32)
+        return self._spaces[agent][0]
 
     def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(3)
+        return self._spaces[agent][1]
 
     def observe(self, agent: str) -> np.ndarray:
         return np.array([int(agent[-1]), self._num_turns, self._action], np.float32)
@@ -151,3 +160,6 @@ class Relay(AECEnv):
             self.agent_selection = self._order[self._num_turns]
         self._accumulate_rewards()
         self._deads_step_first()
+
+    def render(self) -> None:
+        pass

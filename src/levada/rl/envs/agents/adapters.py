@@ -184,8 +184,8 @@ class Simultaneous(_PettingZoo):
             except KeyError:
                 given = (observations, rewards, terminations, truncations)
                 names = ("observations", "rewards", "terminations", "truncations")
-                missing = next(name for name, each in zip(names, given, strict=True) if agent not in each)
-                msg = f"agent {agent!r} acted in this step, and is not in its {missing}; expected all agents that acted"
+                where = next(name for name, each in zip(names, given, strict=True) if agent not in each)
+                msg = f"agent {agent!r} acted in this step, and is not in its {where}; expected all agents that acted"
                 raise Violation(msg) from None
             seen[agent] = Seen(obs, as_reward(agent, reward), terminated, truncated)
         left = {agent for agent, each in seen.items() if each.terminated or each.truncated}

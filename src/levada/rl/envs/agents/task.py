@@ -47,8 +47,8 @@ class MultiAgentTask:
     "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3" (see `levada.rl.envs.agents.making`), or a function. It makes an environment
     of PettingZoo, parallel or AEC, or one of Gymnasium whose spaces are Tuples."""
     policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """Policy -> the agents that it may act for. They must have the same spaces. None given: one policy, "policy", acts for all agents;
-    to find them, an environment is made and closed."""
+    """Policy -> the agents that it may act for. They must have the same spaces. None given: one policy, "policy", acts for
+    all agents; to find them, an environment is made and closed."""
     policy_of: PolicyOf | None = None
     """Chooses the policy of an agent when an episode begins. None: each agent has one policy."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)

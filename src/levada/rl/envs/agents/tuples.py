@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import Space, spaces
 
 from levada.rl.envs.agents.adapters import Seen, as_reward
@@ -41,7 +42,10 @@ class TupleAgents:
         self.env = env
         self.possible_agents: Sequence[str] = [f"agent_{number}" for number in range(len(action_space))]
         self.movers: Sequence[str] = ()
-        self._spaces = dict(zip(self.possible_agents, zip(observation_space, action_space, strict=True), strict=True))
+        self._spaces = {
+            agent: (observation_space[number], action_space[number])
+            for number, agent in enumerate(self.possible_agents)
+        }
 
     def observation_space(self, agent: str) -> Space[Any]:
         """Observation space of an agent."""
@@ -62,14 +66,13 @@ class TupleAgents:
 
     def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
         """Take the actions of all agents."""
-        observations, rewards, terminated, truncated, _ = self.env.step(
-            tuple(actions[agent] for agent in self.possible_agents)
-        )
+        result: Any = self.env.step(tuple(actions[agent] for agent in self.possible_agents))
+        observations, rewards, terminated, truncated, _ = result
         self._check_num("observations", observations)
         self._check_num("rewards", rewards)
         flags = []
         for what, flag in (("terminated", terminated), ("truncated", truncated)):
-            if isinstance(flag, Sequence) or getattr(flag, "shape", ()):
+            if isinstance(flag, Sequence) or np.ndim(flag):
                 msg = f"{what} is {flag!r}, expected one bool: the episode of all agents ends together"
                 raise Violation(msg)
             flags.append(bool(flag))

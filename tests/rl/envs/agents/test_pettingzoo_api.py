@@ -1,0 +1,19 @@
+"""PettingZoo's own tests, on the environments that the tests of several agents use."""
+
+import warnings
+
+import pytest
+from support.envs.multi import CartPoles, Comers, Relay
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo's tests import its modules as it advises against
+    from pettingzoo.test import api_test, parallel_api_test
+
+
+@pytest.mark.parametrize("make", [CartPoles, Comers])
+def test_the_parallel_api(make):
+    parallel_api_test(make(), num_cycles=200)
+
+
+def test_the_aec_api():
+    api_test(Relay(), num_cycles=200)
