@@ -160,6 +160,3 @@ class Relay(AECEnv):
             self.agent_selection = self._order[self._num_turns]
         self._accumulate_rewards()
         self._deads_step_first()
-
-    def render(self) -> None:
-        pass

@@ -27,6 +27,7 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from levada.flow import NotSavedError
+from levada.rl.envs import pygame_state
 from levada.rl.envs.serial import SerialVectorEnv
 
 
@@ -138,7 +139,7 @@ class _Writer(pickle.Pickler):
             if isinstance(obj, gymnasium.Env | VectorEnv):
                 return self._own_state(obj)
             return object.__new__, (type(obj),), vars(obj), None, None, _set_attributes  # PettingZoo's
-        return NotImplemented
+        return pygame_state.reduced(obj) or NotImplemented
 
     def _own_state(self, env: Any) -> Any:
         """Pickle an environment with its state; EzPickle would make a new one without it."""

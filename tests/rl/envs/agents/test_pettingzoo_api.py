@@ -15,5 +15,6 @@ def test_the_parallel_api(make):
     parallel_api_test(make(), num_cycles=200)
 
 
+@pytest.mark.filterwarnings("ignore:Environment has not defined a render")
 def test_the_aec_api():
     api_test(Relay(), num_cycles=200)
