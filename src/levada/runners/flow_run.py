@@ -38,6 +38,7 @@ from levada.runners.replicas.maps import deferrable
 from levada.runners.replicas.place import LearnerPlace, LearnersHere, UpdateDone, UpdateFailedError
 from levada.runners.saving import (
     ShardKey,
+    cannot_go_back,
     collect,
     first_history,
     plan_shards,
@@ -83,7 +84,7 @@ from levada.schedule import (
     take_snapshot,
 )
 from levada.schedule.saving import names_all_versions
-from levada.schedule.shards import stores
+from levada.schedule.shards import draws_of, stores
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -216,13 +217,17 @@ class FlowRun:
             self._listen()
         snapshot = take_snapshot(self._hub, self._ready)
         self._complete_histories(snapshot)
+        histories = {key: shard.history for key, shard in self._shards.items()}
+        if cannot_go_back(self._hub, snapshot, histories):
+            snapshot = take_snapshot(self._hub, self._ready, may_be_exact=False)
+            self._complete_histories(snapshot)
         weights = {
             register: {version: self.transport.resolve(value) for version, value in versions.items()}
             for register, versions in self._weights.items()
         }
         return collect(
             self.flow, snapshot, tables=self._tables.contents(replays), learners=self._learners, weights=weights,
-            histories={key: shard.history for key, shard in self._shards.items()},
+            histories=histories,
             generations={key: shard.shard.generation for key, shard in self._shards.items()},
             why_not=lambda key: self._shards[key].why_not,
         )  # fmt: skip
@@ -346,8 +351,10 @@ class FlowRun:
     def _follow(self, instructions: Iterable[HubInstruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Start(firing):
+                case Start(firing) if firing.node in self._hub.before_learners and not draws_of(firing):
                     self._ready.append(firing)
+                case Start(firing):  # first what was drawn, or learned: a report then finds the run between updates
+                    self._ready.appendleft(firing)
                 case Issue(ticket, first):
                     self.workers.submit(ticket, first=first)
                 case Notify(news):

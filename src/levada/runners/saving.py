@@ -18,7 +18,7 @@ from levada.flow.state import Arrays, RunState
 from levada.flow.strays import StrayError, is_stray
 from levada.runners.snapshots import History, SaveRule, last_ticket
 from levada.schedule import Hub, Snapshot, restore_snapshot, take_snapshot
-from levada.schedule.saving import num_ahead, tickets_per_update
+from levada.schedule.saving import is_ahead_when_saved, num_ahead, tickets_per_update
 
 ShardKey: TypeAlias = tuple[str, int]
 """Source and index of a shard."""
@@ -72,6 +72,21 @@ def collect(
         schedule=msgspec.to_builtins(snapshot), unsaved=unsaved, replays=tables[0], unsaved_replays=tables[1],
         is_exact=snapshot.is_exact and not unsaved and has_old_weights and len(saved) == len(learners) and not tables[1],
     )  # fmt: skip
+
+
+def cannot_go_back(hub: Hub, snapshot: Snapshot, histories: Mapping[ShardKey, History]) -> bool:
+    """Whether an exact snapshot needs a state of a shard that was not taken, while there is a later one.
+
+    Only where several channels receive the items of a source: how far back its shards go then depends on the channels' pace, so
+    planned saves cannot see to it that the states are there.
+    """
+    return snapshot.is_exact and any(
+        hub.sources[source].is_remembered
+        and (ticket := last_ticket(snapshot.tickets[source], index, hub.flow.nodes[source].shards)) is not None
+        and history.after(ticket) is None
+        and history.newest() is not None
+        for (source, index), history in histories.items()
+    )
 
 
 def begun_with(flow: Flow, learners: Mapping[str, Arrays]) -> RunState:
@@ -138,7 +153,7 @@ def save_rule(hub: Hub, source: str, save_every: int | None) -> SaveRule:
     num_tickets = tickets_per_update(hub, source)
     num_shards = hub.flow.nodes[source].shards
     every = None if save_every is None or num_tickets is None else save_every * num_tickets
-    return SaveRule(num_shards, every, hub.items_can_be_lost or num_ahead(hub, source) > 1)
+    return SaveRule(num_shards, every, hub.items_can_be_lost or is_ahead_when_saved(hub, source))
 
 
 def renewed(shard: Shard, seed: int, num_items: int) -> Shard:

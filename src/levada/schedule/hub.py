@@ -43,7 +43,7 @@ from levada.schedule.queues import QueueMachine
 from levada.schedule.registers import RegisterMachine, num_readable, versions_to_keep, versions_to_spare
 from levada.schedule.replays import ReplayMachine
 from levada.schedule.shards import draws_of, headers, headers_of, readers, stores
-from levada.schedule.sources import SourceMachine, issue_all, source_machine, with_turns
+from levada.schedule.sources import SourceMachine, issue_all, note_counted, source_machine, with_turns
 from levada.schedule.stages import StageMachine
 from levada.schedule.tickets import TicketBook
 
@@ -115,7 +115,7 @@ class Hub:
                 instructions.append(empty_table(self, event))
             case Begin():
                 pass
-        return self._go_on(instructions)
+        return note_counted(self.sources.values(), self._go_on(instructions))
 
     def _finished(self, event: Finished) -> list[HubInstruction]:
         firing = event.firing
@@ -211,8 +211,7 @@ class Hub:
 
     def _updated(self, node: Node, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
         policy = node.work.policy_name
-        self.versions[policy] += 1
-        version = self.versions[policy]
+        version = self.versions[policy] = self.versions[policy] + 1
         weights = next((output.value for output in outputs if output.port == "weights"), None)
         for edge in self.flow.edges:
             if edge.kind == "publish" and edge.source.node == node.name and version % edge.every == 0:
@@ -275,8 +274,9 @@ class Hub:
     def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:
         """Return what can be done next."""
         instructions += self._insert()
+        is_resuming = any(source.repeating for source in self.sources.values())
         for stage in self.stages:
-            if stage.busy is None:
+            if stage.busy is None and not is_resuming:
                 self._feed(stage)
                 machine = stage.next_ready()
                 if machine is not None:

@@ -196,6 +196,15 @@ def withdraw(hub: Hub, event: ItemsLost) -> Iterator[HubInstruction]:
 
 def versions_in_flight(hub: Hub, register: str) -> set[int]:
     """Return the versions of a register that tickets name or items were made with, as long as these are not used."""
+    return _of_several(hub, register) | _of_items(hub, register)
+
+
+def _of_several(hub: Hub, register: str) -> set[int]:
+    """Return those of sources with several channels, as long as one of these has not used the ticket."""
+    return {v for source in hub.sources.values() for v in source.versions_in_use(register, hub.versions)}
+
+
+def _of_items(hub: Hub, register: str) -> set[int]:
     policy = hub.flow.registers[register].policy
     if not hub.items_can_be_lost or not any(
         channel.names_versions and channel.policy == policy for channel in hub.channels

@@ -184,21 +184,21 @@ class QueueMachine(TicketBook):
 
     # ---- saving
 
-    def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
-        """Whether exactly the tickets before `number` were used for that many updates."""
-        return number == (self.per_update or 0) * versions[self.policy or ""]
+    def first_unused(self, versions: Mapping[str, int]) -> int:
+        """Return the first ticket that was not used for that many updates."""
+        return (self.per_update or 0) * versions.get(self.policy or "", 0)
 
-    def account(self, taken: Sequence[Header], *, are_made_again: bool) -> QueueAccount:
+    def account(self, versions: Mapping[str, int], *, are_made_again: bool) -> QueueAccount:
         """Account for the items before a snapshot.
 
         Args:
-            taken: headers of items that were consumed but not yet learned from.
-            are_made_again: whether items in progress and taken items are made again. Otherwise the former count as lost and
-                the latter as consumed.
+            versions: policy -> number of updates.
+            are_made_again: whether items in progress, and those that were taken but not yet learned from, are made again.
+                Otherwise the former count as lost and the latter as consumed.
         """
         consumed, lost = self._consumed, self._lost
         if are_made_again:
-            consumed -= len({header.ticket for header in taken})
+            consumed -= self._oldest - self.first_unused(versions)
         else:
             lost += len(self._making) + self.num_waiting
         return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, self._lag_sum, self._lag_count)

@@ -187,17 +187,22 @@ class ReplayMachine(TicketBook):
 
     # ---- saving
 
-    def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
-        """Whether exactly the tickets before `number` are inserted."""
-        return number == self._oldest
+    def first_unused(self, versions: Mapping[str, int]) -> int:
+        """Return the first ticket that is not inserted, or only in part."""
+        return self._oldest
+
+    def resume_at(self, first: int, num_used: int, end: int) -> None:
+        """Resume after `restore`; see `TicketBook`."""
+        super().resume_at(first, num_used, end)
+        self._draws_of = {number: self._room.popleft() for number in range(first, end)}
 
     def filtered(self) -> list[Header]:
         """Headers of the tickets that yielded nothing and wait for their turn."""
         return [header for header in self._filtered.values() if header is not None]
 
     def is_between_draws(self, undone: Sequence[Draw]) -> bool:
-        """Whether no draw is open except those never carried out, and no ticket is half inserted."""
-        return self._open <= {draw.number for draw in undone} and not self._settled
+        """Whether what was drawn was learned from, apart from draws never carried out, and no ticket is inserted out of turn."""
+        return {*self._open, *self._at_draw} <= {draw.number for draw in undone} and not self._settled
 
     def account(self, undone: Sequence[Draw], *, are_made_again: bool) -> ReplayAccount:
         """Account for the items before a snapshot; items in progress are made again or lost.

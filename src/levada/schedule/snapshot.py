@@ -69,3 +69,12 @@ class Snapshot(Struct, frozen=True):
     replays: Mapping[str, ReplayAccount]
     is_exact: bool
     """Whether a run resumed from here is bit-for-bit identical to the uninterrupted one."""
+    unused: Mapping[str, int] = {}
+    """Channel -> first ticket that it has not used, if exact. A missing channel has used none of `tickets` and later ones."""
+    used_in_part: Mapping[str, int] = {}
+    """Channel -> number of items of that ticket that it has used, if any."""
+    repeated: Mapping[str, tuple[Mapping[str, int], ...]] = {}
+    """Source -> versions named by each ticket that some of its channels have used and others not, by register. These tickets
+    start with the source's in `tickets`."""
+    counted: Mapping[str, tuple[tuple[int, int, int], ...]] = {}
+    """Source -> what of these tickets was counted; see `levada.schedule.counting`."""

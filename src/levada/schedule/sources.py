@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from levada.flow.errors import LevadaInternalError
+from levada.flow.events import Dropped, Used
 from levada.flow.items import Header
 from levada.flow.topology import Channel, ShardStage
-from levada.schedule.events import Closed, Issue, Ticket
+from levada.schedule.counting import Counted
+from levada.schedule.events import Closed, HubInstruction, Issue, Notify, Ticket
 from levada.schedule.tickets import TicketBook
 
 if TYPE_CHECKING:
@@ -62,6 +64,14 @@ class SourceMachine:
         self._numbers: list[dict[str, list[int]]] = [{c.name: [] for c in self._limits} for _ in range(stage.shards)]
         self._lost: list[_Held] = []  # in the order of their numbers; they are issued again before new ones
         self._named = {channel.policy for channel in channels if channel.names_versions}
+        self.is_remembered: bool = len(channels) > 1 and all(channel.is_exact for channel in channels)
+        """Whether tickets are remembered until all channels have used them, because some may use them before others."""
+        self._most_in_flight = max((channel.tickets for channel in channels), default=0)
+        self._versions: dict[int, Mapping[str, int]] = {}  # versions that remembered tickets name, by register
+        self._again: list[_Held] = []  # tickets of a resumed run to be repeated, in order
+        self.repeating: set[int] = set()
+        """Tickets of a resumed run that are to be repeated, and are not done."""
+        self.counted = Counted()
         self._issued_last = [-1] * stage.shards
         self._free: list[list[tuple[int, int]]] = []
         """For each number of tickets below the most: last ticket and number of the shards that hold so many, sorted. A search
@@ -73,6 +83,11 @@ class SourceMachine:
         self._free = [[] for _ in range(most)]
         if not self.round_robin:
             self._free[0] = [(-1, shard) for shard in range(self.stage.shards)]
+
+    @property
+    def names_all_reads(self) -> bool:
+        """Whether its tickets name the version of everything that it reads."""
+        return all(policy in self._named for _, policy in self._registers)
 
     @property
     def named_registers(self) -> set[str]:
@@ -94,7 +109,7 @@ class SourceMachine:
     def issue(self) -> Issue | None:
         """Issue a ticket, if one may be issued now."""
         again = bool(self._lost)
-        held = self._issue_again() if again else self._issue_new()
+        held = self._issue_again(self._lost or self._again) if again or self._again else self._issue_new()
         if held is None:
             return None
         shard = held.ticket.shard
@@ -105,8 +120,8 @@ class SourceMachine:
         self._enter(shard)
         return Issue(held.ticket, again)
 
-    def _issue_again(self) -> _Held:
-        held = self._lost.pop(0)
+    def _issue_again(self, tickets: list[_Held]) -> _Held:
+        held = tickets.pop(0)
         for machine in self.channels:
             if machine.name in held.numbers:
                 number = machine.issue(self.stage.source).number
@@ -125,6 +140,9 @@ class SourceMachine:
                 versions[policy] = max(grant.version, versions.get(policy, 0))
         named = {register: versions[policy] for register, policy in self._registers if policy in versions}
         ticket = Ticket(self.stage.source, shard, self.issued, named)
+        if self.is_remembered:
+            self._versions[self.issued] = named
+            self._forget(self.issued - self._most_in_flight)
         self.issued += 1
         for machine in self._limits:
             self._numbers[shard][machine.name].append(grants[machine].number)
@@ -138,19 +156,56 @@ class SourceMachine:
         """Yield the tickets that shards hold or have lost."""
         return (held.ticket for tickets in (*self.tickets, self._lost) for held in tickets)
 
-    def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
-        """Whether exactly the tickets before `number` were used for that many updates."""
-        [channel] = self.channels
-        return channel.is_used_up_to(number, versions)
+    # ---- channels of different pace
+
+    def first_unused(self, versions: Mapping[str, int]) -> dict[str, int]:
+        """Return for each channel the first ticket that was not used for that many updates."""
+        return {channel.name: channel.first_unused(versions) for channel in self.channels}
+
+    def versions_of(self, numbers: Iterable[int]) -> Iterator[Mapping[str, int]]:
+        """Yield the versions that remembered tickets name, by register."""
+        return (self._versions[number] for number in numbers)
+
+    def versions_in_use(self, register: str, versions: Mapping[str, int]) -> set[int]:
+        """Return the versions named by tickets that some channel has not used, while others may have. `versions`: number of
+        updates of each policy.
+        """
+        if self.is_remembered:
+            first = min(self.first_unused(versions).values())
+            for number in [number for number in self._versions if number < first]:
+                self._forget(number)
+        return {named[register] for named in self._versions.values() if register in named}
+
+    def _forget(self, number: int) -> None:
+        self._versions.pop(number, None)
+        self.counted.forget(number)
+
+    def repeat(self, first: int, versions: Sequence[Mapping[str, int]], unused: Mapping[str, int]) -> None:
+        """Issue tickets from `first` on again, before new ones, in a run that is resumed.
+
+        Args:
+            first: the smallest number.
+            versions: the versions that each of the tickets names.
+            unused: for each channel the first ticket that it has not used; it does not get the items of those before.
+        """
+        self.issued = first + len(versions)
+        for number, named in enumerate(versions, first):
+            numbers = {name: number for name, start in unused.items() if start <= number}
+            self._again.append(_Held(Ticket(self.stage.source, number % self.stage.shards, number, named), numbers))
+            self._versions[number] = named
+        self.repeating.update(range(first, self.issued))
 
     def closed(self, closed: Closed) -> None:
         """Hand the result of a ticket to its channels."""
         held = self._first(closed.ticket.shard)
         self._take_back(held)
         assert held.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {held.ticket}"
+        self.repeating.discard(held.number)
+        [header] = self.counted.without(held.number, [closed.header])
         for machine in self.channels:
             if machine.name in held.numbers:
-                machine.finished(held.numbers[machine.name], closed.made.get(machine.name, ()), closed.header)
+                items = self.counted.strip(held.number, closed.made.get(machine.name, ()))
+                machine.finished(held.numbers[machine.name], items, header)
 
     def lost(self, shard: int) -> None:
         """Mark the ticket that a shard was working on to be issued again."""
@@ -243,6 +298,16 @@ def issue_all(sources: Collection[SourceMachine]) -> Iterator[Issue]:
             if issue is not None:
                 is_done = False
                 yield issue
+
+
+def note_counted(sources: Collection[SourceMachine], instructions: list[HubInstruction]) -> list[HubInstruction]:
+    """Return the instructions, after sources with several channels have noted which tickets these let instruments count."""
+    several = [source for source in sources if source.is_remembered]
+    for each in instructions if several else ():
+        if isinstance(each, Notify) and isinstance(each.event, Used | Dropped):
+            for source in several:
+                source.counted.note_event(each.event, source.stage.source)
+    return instructions
 
 
 def with_turns(channels: Sequence[Channel], flow: Flow) -> Iterator[Channel]:

@@ -12,8 +12,10 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from levada.flow.items import Header, Item
+from levada.schedule.counting import with_headers
 
 
 class Grant(Struct, frozen=True):
@@ -117,9 +119,35 @@ class TicketBook(ABC):
         """Return the items that are finished but not consumed, in the order in which they were finished."""
         return [item for items in self._waiting.values() for item in items]
 
+    # ---- saving
+
+    @property
+    def num_issued(self) -> int:
+        """Number of tickets issued, not counting those issued again."""
+        return self._next
+
     @abstractmethod
-    def is_used_up_to(self, number: int, versions: Mapping[str, int]) -> bool:
-        """Whether exactly the tickets before `number` were used for that many updates."""
+    def first_unused(self, versions: Mapping[str, int]) -> int:
+        """Return the first ticket that was not used for that many updates, or only in part; see `is_used_before`."""
+
+    def is_used_before(self, number: int) -> bool:
+        """Whether all tickets before a number are consumed, dropped or inserted."""
+        return number <= self._oldest
+
+    def num_used_of(self, number: int) -> int:
+        """Return the number of items of a waiting ticket that were used; the others wait."""
+        return self._num_used.get(number, 0)
+
+    def resume_at(self, first: int, num_used: int, end: int) -> None:
+        """Resume with every ticket from `first` on unused, apart from `num_used` items of that one, and nothing in progress.
+
+        Those below `end` are issued again as if they were lost, under their numbers. The channel has only one source.
+        """
+        [source] = self.sources
+        self._next, self._oldest = end, first
+        self._lost_numbers[source] = list(range(first, end))
+        if num_used:
+            self.used_before[first] = num_used
 
     # ---- internals
 
@@ -138,10 +166,15 @@ class TicketBook(ABC):
         return None
 
     def _unused(self, number: int, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the items made with a ticket, without as many as were used before the others were lost."""
+        """Return the items made with a ticket, without as many as were used before the others were lost.
+
+        If they share a header with those, it was counted.
+        """
         num_used = self.used_before.pop(number, 0)
         if len(items) > num_used > 0:
             self._num_used[number] = num_used
+            used = {id(h): replace(h, num_env_steps=0, episodes=()) for item in items[:num_used] for h in item.headers}
+            return with_headers(items[num_used:], used)
         return items[num_used:]
 
     def _pop(self, number: int) -> Item:
