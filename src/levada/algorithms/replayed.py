@@ -9,7 +9,7 @@ step x shards -> n_step ==> [replay] -> sample -> learn
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.neural import NeuralAlgorithm, Part
 from levada.flow import Flow, Latest, Prioritized, Replay, Stream
 from levada.rl.acting.exploration import Exploration
+from levada.rl.acting.joint_transitions import JointTransitions
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import NStep, Steps, StepSampler
 from levada.rl.envs.task import Task
@@ -28,11 +29,15 @@ from levada.rl.replay.transitions import Transitions
 from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
 
 
+Stage: TypeAlias = NStep | Sequences | JointTransitions
+"""From steps to rows of a replay; its `NODE` names its node."""
+
+
 @dataclass(frozen=True)
 class ReplayPart(Part):
     """The recipes of an algorithm that learns from a replay, for one policy."""
 
-    stage: NStep | Sequences
+    stage: Stage
     """Stage from steps to rows of the replay."""
 
 
@@ -134,7 +139,7 @@ class ReplayAlgorithm(NeuralAlgorithm):
             sampled_moments=moments, **{"target_update_interval": self.target_update_interval, **more},
         )  # fmt: skip
 
-    def sampler(self, task: Task, policy: Policy, explore: Exploration, stage: NStep | Sequences) -> StepSampler:
+    def sampler(self, task: Task, policy: Policy, explore: Exploration, stage: Stage) -> StepSampler:
         """Make the sampler; `stage`: node that its steps go through.
 
         Raises:
@@ -159,9 +164,8 @@ class ReplayAlgorithm(NeuralAlgorithm):
 
     def updates(self, flow: Flow, part: ReplayPart, weights: Latest[Weights], steps: Stream[Steps]) -> None:
         """Turn steps into rows of the replay, store; sample, learn, publish."""
-        stage = "sequences" if isinstance(part.stage, Sequences) else "n_step"
         replay = self.make_replay(flow)
-        flow.store(flow.map(stage, part.stage, steps), to=replay)
+        flow.store(flow.map(part.stage.NODE, part.stage, steps), to=replay)
         update = flow.learn("learn", part.learner, self.sample(flow, replay))
         flow.publish(update.weights, to=weights, every=self.publish_interval)
         if self.prioritized:

@@ -12,7 +12,7 @@ from levada.flow import Shard
 from levada.flow.items import PerPolicy, derive_seed
 from levada.flow.state import PrefixView
 from levada.rl.acting.sampler import Sampler
-from levada.rl.acting.step_sampler import StepSampler
+from levada.rl.acting.step_sampler import Steps, StepSampler
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.validation import check_fields
@@ -90,15 +90,20 @@ class LiveMultiAgentSampler:
         acting = {name: sampler.sampling(weights[name]) for name, sampler in self._samplers.items()}
         actions = {name: next(each) for name, each in acting.items()}
         items: dict[str, Any] = {}
+        began = list[Array]()
         while not items:
             for name, sampler in self._samplers.items():
                 self._joint.seats[name].act(sampler.envs.encode(actions[name]))
             self._joint.step()
+            began.append(self._joint.began)
             for name, sampler in self._samplers.items():
                 try:
                     actions[name] = acting[name].send(sampler.envs.step(actions[name]))
                 except StopIteration as over:
                     items[name] = over.value
+        for name, item in items.items():
+            if isinstance(item, Steps) and not self._joint.acts_in_turns:
+                items[name] = replace(item, began=np.stack(began), acts=self._joint.seats[name].acts)
         return PerPolicy(items, num_env_steps=self._num_env_steps)
 
     def state_dict(self) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -58,6 +58,7 @@ class Sequences:
         ValueError: a number is invalid.
     """
 
+    NODE: ClassVar[str] = "sequences"
     discount: float
     """Discount factor per step."""
     length: PositiveInt

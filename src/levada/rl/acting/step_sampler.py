@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
@@ -54,6 +54,11 @@ class Steps:
     """Index of the first step in the stream."""
     reward_scale: float = 1.0
     """Factor of rewards under the weights that acted."""
+    began: Array | None = None
+    """``[T, num_copies]``, bool, of agents that act at once: where the step ended the episode of a copy of the environment for
+    all its agents. None: every environment has one agent, or they act in turns."""
+    acts: Array | None = None
+    """``[B]``, bool: which of these agents act after the last step."""
 
     @property
     def observations(self) -> tuple[Any, Finals]:
@@ -274,6 +279,7 @@ class NStep:
     `StepSampler(num_overlap_steps=num_steps, keeps_network_outputs=True)`.
     """
 
+    NODE: ClassVar[str] = "n_step"
     discount: float
     num_steps: int = 1
     priority: FirstPriority | None = None

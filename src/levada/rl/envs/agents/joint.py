@@ -72,6 +72,8 @@ class Joint:
         self._fixed = {agent: policy for policy, agents in policies.items() for agent in agents}
         self._words = [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(2 * num_envs)]
         self.envs: list[AgentsEnv] = []
+        self.began = np.zeros(num_envs, np.bool_)
+        """In which copies the last step ended the episode for all agents, so that another one began."""
         try:
             self.envs.extend(make() for _ in range(num_envs))
             if len({id(getattr(env, "env", env)) for env in self.envs}) < num_envs:
@@ -102,6 +104,7 @@ class Joint:
         """Step all copies with the actions that the policies have passed."""
         for seats in self.seats.values():
             seats.prepare()
+        self.began = np.zeros(self.num_envs, np.bool_)
         for number, env in enumerate(self.envs):
             rows, actions = self._rows[number], dict[str, Any]()
             with self._where(number, actions):
@@ -110,6 +113,7 @@ class Joint:
                     actions[agent] = seats.action(row)
                 self._put(number, env.step(actions))
             if not env.movers:
+                self.began[number] = True
                 self._begin(number, None)
 
     def save(self) -> bytes:

@@ -118,6 +118,15 @@ class MultiAgentTask:
         return Joint(self.make_one, num_envs, self.policies, seed, policy_of=self.policy_of, name=self.name)
 
     @cached_property
+    def acts_in_turns(self) -> bool:
+        """Whether its agents act in turns. The first access makes an environment and closes it."""
+        env = self.make_one()
+        try:
+            return env.acts_in_turns
+        finally:
+            env.close()
+
+    @cached_property
     def spaces(self) -> Mapping[str, Spaces]:
         """Spaces of each policy. The first access makes an environment and closes it.
 

@@ -1,0 +1,165 @@
+"""Base of VDN and QMIX: a team of agents that share a network of action values, and learn from the team's reward.
+
+step x shards -> by_policy -> joint ==> [replay] -> sample -> learn
+    ^                                                          |
+    +------------------------ [weights] <----------------------+
+
+Each agent acts by its own values. A mixer, which differs between the algorithms, makes the value of the joint action of them; it
+is needed for learning only. The steps of all agents become one joint transition, and the TD error is that of the joint value.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from levada.algorithms.action_spaces import require_action_space
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.multi_agent import multi_agent
+from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
+from levada.flow import Flow
+from levada.math import td_loss, td_target
+from levada.rl.acting.exploration import EpsilonGreedy
+from levada.rl.acting.joint_transitions import NEXT_THERE, THERE, JointTransitions
+from levada.rl.data.nest import flat
+from levada.rl.envs.agents.ids import has_agent_ids, with_agent_ids
+from levada.rl.envs.agents.task import MultiAgentTask, PolicyTask
+from levada.rl.envs.task import Task, TaskError
+from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
+from levada.rl.policies.networks import value_network
+from levada.rl.policies.policy import Policy
+from levada.validation import PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueDecomposition(ReplayAlgorithm):
+    """Base configuration. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count joint transitions.
+
+    Raises:
+        ConfigError: a field has an invalid value.
+    """
+
+    num_envs: PositiveInt = 8
+    """Number of environments per shard, each with all agents of the team."""
+    learning_rate: PositiveFloat = 5e-4
+    buffer_size: PositiveInt = 100_000
+    samples_per_insert: PositiveFloat = 8.0
+    batch_size: PositiveInt = 64
+    target_update_interval: PositiveInt = 200
+    tau: PositiveUnitFloat = 1.0
+    """Polyak factor of the target networks. 1: copy the online networks. Use a small value with target_update_interval=1."""
+    max_grad_norm: PositiveFloat | None = 10.0
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
+    team_reward: Literal["mean", "sum"] = "mean"
+    """Reward of the team: the mean of its agents' rewards, or their sum. With a reward that all agents get alike, the mean is
+    that reward, as in the papers. EPyMARL takes the sum by default. The two differ by a factor, the number of agents."""
+    agent_id: bool = True
+    """Append the index of the agent to its observation, so that agents can act differently in the same situation."""
+    double: bool = True
+    """Double Q-learning: the online network chooses each agent's next action, the target network evaluates it."""
+    epsilon_start: UnitFloat = 1.0
+    """Initial epsilon of epsilon-greedy exploration. Each agent explores on its own."""
+    epsilon_end: UnitFloat = 0.05
+    """Final epsilon."""
+    epsilon_steps: PositiveInt = 50_000
+    """Env steps over which epsilon is annealed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, expected in (("n_step", 1), ("normalize_obs", False), ("normalize_reward", False)):
+            if (value := getattr(self, name)) != expected:
+                msg = (
+                    f"{type(self).__name__}({name}={value!r}): expected {expected!r}; joint transitions have no {name}"
+                )
+                raise ConfigError(msg)
+
+    @abstractmethod
+    def make_mixer(self, policy: Policy, num_agents: int) -> Callable[[], nn.Module]:
+        """Factory of the mixer of a team; see `levada.rl.policies.mixers`."""
+
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the network of action values."""
+        return super().make_network(task) or self.with_network_settings(value_network)
+
+    def flow(self, task: Task | MultiAgentTask) -> Flow:
+        """Build the flow for a task with one policy, for all agents.
+
+        Raises:
+            TaskError: it is not such a task, or its agents act in turns.
+        """
+        who = type(self).__name__
+        if not isinstance(task, MultiAgentTask):
+            msg = f"{who} trains a team of agents; expected a MultiAgentTask, got {task!r}"
+            raise TaskError(msg)
+        if len(task.policies) != 1:
+            msg = (
+                f"{who} got the policies {', '.join(task.policies)}; expected one for all agents, which share a network; did "
+                "you mean multi_agent(task, algorithms)?"
+            )
+            raise TaskError(msg)
+        [name] = task.policies
+        return multi_agent(with_agent_ids(task) if self.agent_id else task, {name: self})
+
+    def part(self, task: Task, name: str = "policy") -> ReplayPart:
+        """Make the learner, the sampler of all agents, and the stage from their steps to joint transitions.
+
+        Raises:
+            TaskError: the task is not that of a team whose agents act at once, or lacks the agents' indices.
+        """
+        who = type(self).__name__
+        if not isinstance(task, PolicyTask):
+            msg = f"{who} trains a team of agents; expected a MultiAgentTask, got {task!r}"
+            raise TaskError(msg)
+        if task.multi.acts_in_turns:
+            msg = (
+                f"{who}: the agents of {task.multi.name} act in turns; expected an environment whose agents act at once, as in "
+                "PettingZoo's parallel API: a joint action has an action of each"
+            )
+            raise TaskError(msg)
+        if self.agent_id and not has_agent_ids(task.multi):
+            msg = f"{who}(agent_id=True): the observations have no agent ids; expected with_agent_ids(task), or agent_id=False"
+            raise TaskError(msg)
+        require_action_space(self, task, spaces.Discrete)
+        num_agents = len(task.multi.policies[task.policy])
+        policy = self.policy(task, name=name, output="q_values")
+        learner = self.learner(
+            policy, TeamLoss(self), networks={"mixer": self.make_mixer(policy, num_agents)}, targets=("policy", "mixer")
+        )
+        stage = JointTransitions(discount=self.discount, num_agents=num_agents, reward=self.team_reward)
+        explore = EpsilonGreedy(
+            start=self.epsilon_start, end=self.epsilon_end, num_steps=self.epsilon_steps * num_agents
+        )  # the sampler counts a step of each agent
+        sampler = self.sampler(task, policy, explore, stage)
+        return ReplayPart(learner, replace(sampler, num_envs=self.num_envs * num_agents), stage)
+
+
+@dataclass(frozen=True)
+class TeamLoss:
+    """TD loss of joint transitions of n agents (arXiv 1803.11485, equations 5 and 6).
+
+    (Q_tot(s, u) - y)^2 / 2, y = r + discount * Q'_tot(s', u'), where Q_tot mixes the agents' values of their actions u, and u' holds
+    each agent's best next action: by the online network with double Q-learning, otherwise by the target network. Agents that do
+    not take part have no effect.
+    """
+
+    hp: ValueDecomposition
+
+    def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
+        """Loss of joint transitions ``[N, n, ...]``, its statistics, and priorities."""
+        action, next_obs = batch["action"], flat(batch["next_obs"])
+        q_tm1, *_ = networks.policy(flat(batch["obs"]))
+        q_t, *_ = networks.target.policy(next_obs)
+        selector = networks.policy(next_obs)[0] if self.hp.double else q_t
+        chosen = q_tm1.of(action.flatten()).view_as(action)
+        best = q_t.of(selector.greedy()).view_as(action)
+        joint_tm1 = networks.mixer(chosen, batch["obs"], batch[THERE])
+        joint_t = networks.target.mixer(best, batch["next_obs"], batch[NEXT_THERE])
+        loss, error = td_loss(joint_tm1, td_target(batch["reward"], batch["discount"], joint_t), huber_delta=None)
+        loss = apply_importance_weights(loss, batch).mean()
+        stats = {"td_loss": loss, "q_values": joint_tm1.mean()}
+        return LossOutput(loss, stats, error if self.hp.prioritized else None)

@@ -1,0 +1,124 @@
+"""Agent ids: the index of an agent as a part of what it sees, so that agents that share a network can act differently.
+
+>>> from gymnasium.spaces import Box, Discrete
+>>> space_with_id(Box(-1.0, 1.0, (2,)), 3).shape
+(5,)
+>>> space_with_id(Discrete(4), 3)
+Tuple(Discrete(4), Discrete(3))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from levada.rl.data.spaces import ACTION_MASK, OBS, has_action_mask
+from levada.rl.envs.agents.adapters import AgentsEnv, Seen, adapted
+from levada.rl.envs.agents.task import MultiAgentTask
+
+
+def with_agent_ids(task: MultiAgentTask) -> MultiAgentTask:
+    """Return the task with observations that contain the index of the agent among all agents of the environment.
+
+    It is one-hot behind a vector of floats; of every other observation it makes a pair. An action mask stays where it is.
+    """
+    return task if has_agent_ids(task) else replace(task, env=EnvWithIds(task.env))
+
+
+def has_agent_ids(task: MultiAgentTask) -> bool:
+    """Return whether its observations contain the index of the agent."""
+    return isinstance(task.env, EnvWithIds)
+
+
+@dataclass(frozen=True)
+class EnvWithIds:
+    """Function that makes an environment whose agents see their indices."""
+
+    env: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        """Take the name of the environment, for messages."""
+        name = getattr(self.env, "__qualname__", None) or type(self.env).__name__
+        object.__setattr__(self, "__qualname__", name)
+
+    def __call__(self, **kwargs: Any) -> AgentsEnv:
+        """Make an environment."""
+        return AgentIds(adapted(self.env(**kwargs)))
+
+
+class AgentIds:
+    """An environment whose agents see their indices."""
+
+    def __init__(self, env: AgentsEnv) -> None:
+        self.env = env
+        self.acts_in_turns: bool = env.acts_in_turns
+        self._index = {agent: index for index, agent in enumerate(env.possible_agents)}
+
+    @property
+    def possible_agents(self) -> Sequence[str]:
+        """All agents that may ever take part."""
+        return self.env.possible_agents
+
+    @property
+    def movers(self) -> Sequence[str]:
+        """The agents that act in the next step."""
+        return self.env.movers
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """Observation space of an agent, with its index."""
+        return space_with_id(self.env.observation_space(agent), len(self._index))
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """Action space of an agent."""
+        return self.env.action_space(agent)
+
+    def reset(self, seed: int | None) -> Mapping[str, Seen]:
+        """Begin an episode."""
+        return self._with_ids(self.env.reset(seed))
+
+    def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
+        """Take the actions of the movers."""
+        return self._with_ids(self.env.step(actions))
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _with_ids(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
+        num = len(self._index)
+        return {
+            agent: each._replace(obs=_obs_with_id(self.env.observation_space(agent), each.obs, self._index[agent], num))
+            for agent, each in seen.items()
+        }
+
+
+def space_with_id(space: Space[Any], num_agents: int) -> Space[Any]:
+    """Return the space of observations with the index of one of `num_agents` agents."""
+    if has_action_mask(space):
+        assert isinstance(space, spaces.Dict)
+        return spaces.Dict({OBS: space_with_id(space[OBS], num_agents), ACTION_MASK: space[ACTION_MASK]})
+    if not _is_float_vector(space):
+        return spaces.Tuple((space, spaces.Discrete(num_agents)))
+    assert isinstance(space, spaces.Box)
+    ends = ((space.low, np.zeros), (space.high, np.ones))
+    low, high = (np.concatenate([end, fill(num_agents, end.dtype)]) for end, fill in ends)
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+def _obs_with_id(space: Space[Any], obs: Any, index: int, num_agents: int) -> Any:
+    if has_action_mask(space):
+        assert isinstance(space, spaces.Dict)
+        return {**obs, OBS: _obs_with_id(space[OBS], obs[OBS], index, num_agents)}
+    if not _is_float_vector(space):
+        return obs, index
+    one_hot = np.zeros(num_agents, space.dtype)
+    one_hot[index] = 1
+    return np.concatenate([obs, one_hot])
+
+
+def _is_float_vector(space: Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f"
