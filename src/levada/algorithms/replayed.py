@@ -28,7 +28,6 @@ from levada.rl.policies.policy import Policy, Weights
 from levada.rl.replay.transitions import Transitions
 from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
 
-
 Stage: TypeAlias = NStep | Sequences | JointTransitions
 """From steps to rows of a replay; its `NODE` names its node."""
 

@@ -140,11 +140,11 @@ class ValueDecomposition(ReplayAlgorithm):
 
 @dataclass(frozen=True)
 class TeamLoss:
-    """TD loss of joint transitions of n agents (arXiv 1803.11485, equations 5 and 6).
+    """TD loss of joint transitions of n agents (arXiv 1803.11485, equation 6).
 
-    (Q_tot(s, u) - y)^2 / 2, y = r + discount * Q'_tot(s', u'), where Q_tot mixes the agents' values of their actions u, and u' holds
-    each agent's best next action: by the online network with double Q-learning, otherwise by the target network. Agents that do
-    not take part have no effect.
+    (Q_tot(s, u) - y)^2 / 2, y = r + discount * Q'_tot(s', u'), where Q_tot mixes the agents' values of their actions u, and u'
+    holds each agent's best next action: by the online network with double Q-learning, otherwise by the target network. Agents
+    that do not take part have no effect.
     """
 
     hp: ValueDecomposition

@@ -160,3 +160,46 @@ class Relay(AECEnv):
             self.agent_selection = self._order[self._num_turns]
         self._accumulate_rewards()
         self._deads_step_first()
+
+
+class Shifts(Comers):
+    """`Comers` with the same spaces, that remember what they did: in step 3 all agents that are there leave, as others come.
+
+    At the end, agents are truncated, terminate, or agent 2 terminates and agent 3 is truncated, by `end`.
+    """
+
+    SPANS = ((0, 3), (0, 2), (3, 5), (4, 5))
+
+    def __init__(self, end: str = "truncated") -> None:
+        super().__init__()
+        self._end = end
+        self._seen: dict[str, Any] = {}
+        self.done: list[dict[str, Any]] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-1, 99, (3,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(3)
+
+    def _obs(self, k: int) -> np.ndarray:
+        return super()._obs(k)[:3]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        found = super().reset(seed, options)
+        self._seen = found[0]
+        return found
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        before = {agent: self._seen[agent] for agent in self.agents}
+        found = super().step(actions)
+        observations, rewards, terminations, truncations, _ = found
+        for agent in rewards:
+            if truncations[agent] and (self._end == "terminated" or (self._end == "mixed" and agent == "agent_2")):
+                terminations[agent], truncations[agent] = True, False
+        self._seen = observations
+        self.done.append({
+            "obs": before, "action": dict(actions), "reward": dict(rewards), "next_obs": dict(observations),
+            "next": tuple(self.agents), "truncated": [agent for agent in truncations if truncations[agent]],
+        })  # fmt: skip
+        return found

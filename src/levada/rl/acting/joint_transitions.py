@@ -61,7 +61,10 @@ class JointTransitions:
             ValueError: the steps are not those of agents that act at once.
         """
         if steps.began is None or steps.acts is None:
-            msg = "JointTransitions: got steps of single agents, or of agents that act in turns; expected a MultiAgentSampler's, of agents that act at once"
+            msg = (
+                "JointTransitions: got steps of single agents, or of agents that act in turns; expected those of a "
+                "MultiAgentSampler, of agents that act at once"
+            )
             raise ValueError(msg)
         buffer, (obs, final_obs) = steps.buffer, steps.observations
         acts_next = np.concatenate([buffer.mask[1:], steps.acts[None]])
@@ -71,20 +74,20 @@ class JointTransitions:
         next_obs = map_nest(lambda leaf: leaf[1:].copy(), obs)
         for t, index, final in final_obs:
             map_nest(lambda to, of, t=t, index=index: to.__setitem__((t, index), of), next_obs, final)
+        next_obs = _blank(next_obs, ~next_there)
         reward = self._by_copy(buffer.reward).sum(axis=2)
         if self.reward == "mean":
             reward /= np.float32(self.num_agents)
-        columns: dict[str, Nest] = {
-            "obs": self._joint(_blank(map_nest(lambda leaf: leaf[:-1], obs), ~buffer.mask)),
-            "next_obs": self._joint(_blank(next_obs, ~next_there)),
-            "action": self._joint(buffer.action),
-            THERE: self._joint(buffer.mask),
-            NEXT_THERE: self._joint(next_there),
-        }
-        columns[REWARD] = reward.reshape(-1)
-        columns["discount"] = np.float32(self.discount) * columns[NEXT_THERE].any(axis=1).astype(np.float32)
-        columns[MASK] = columns[THERE].any(axis=1)
-        return Transitions(columns)
+        there, next_there = self._joint(buffer.mask), self._joint(next_there)
+        is_alive = next_there.any(axis=1).astype(np.float32)
+        return Transitions(
+            {
+                "obs": self._joint(_blank(map_nest(lambda leaf: leaf[:-1], obs), ~buffer.mask)),
+                "next_obs": self._joint(next_obs), "action": self._joint(buffer.action),
+                THERE: there, NEXT_THERE: next_there, REWARD: reward.reshape(-1),
+                "discount": np.float32(self.discount) * is_alive, MASK: there.any(axis=1),
+            }
+        )  # fmt: skip
 
     def _by_copy(self, leaf: Array) -> Array:
         """Reshape ``[T, B, ...]`` to ``[T, num_copies, n, ...]``."""

@@ -35,9 +35,9 @@ class MonotonicMixer(ObservationModule):
     """Network with a hidden layer whose weights are nonnegative functions of the state (Rashid et al. 2018, arXiv 1803.11485,
     section 4).
 
-    Q_tot = ELU(q |W_1(s)| + b_1(s)) |w_2(s)| + b_2(s), where the hypernetworks W_1, b_1 and w_2 are linear and b_2 has a hidden layer.
-    The state s is the concatenated features of the agents' observations, zeros for those that do not take part. The features of
-    a vector are the vector itself; see `levada.rl.policies.networks.make_encoder`.
+    Q_tot = ELU(q |W_1(s)| + b_1(s)) |w_2(s)| + b_2(s), where the hypernetworks W_1, b_1 and w_2 are linear, and b_2 has a hidden
+    layer. The state s is the concatenated features of the agents' observations, zeros for those that do not take part. The
+    features of a vector are the vector itself; see `levada.rl.policies.networks.make_encoder`.
 
     Args:
         policy: gives the observation space, the normalization and the precision.
