@@ -24,7 +24,9 @@ def run(tmp_path_factory):
 
 def test_metrics_and_summary_are_by_policy(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    last = {name: value for line in lines for name, value in line.items()}  # each has what was reported since the one before
+    last = {
+        name: value for line in lines for name, value in line.items()
+    }  # each has what was reported since the one before
     for name in ("ppo", "dqn"):
         assert {
             f"{name}/charts/episodic_return",

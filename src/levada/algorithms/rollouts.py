@@ -54,7 +54,7 @@ class RolloutAlgorithm(NeuralAlgorithm):
 
     def policy(self, task: Task, **fields: Any) -> Policy:
         """Make the policy; `fields`: fields of `Policy`."""
-        if self.network is None and self.rnn_type is None and self.features_extractor is None:
+        if self.make_network(task) is None:
             fields = {"hidden_sizes": self.hidden_sizes, "activation": self.activation, **fields}
         return super().policy(task, log_std_init=self.log_std_init, **fields)
 

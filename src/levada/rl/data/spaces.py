@@ -36,13 +36,14 @@ from levada.flow.items import Allocate
 from levada.rl.data.nest import Array, Nest, join_path, leaves, map_nest, named_leaves, write
 
 __all__ = [
-    "ACTION_MASK", "OBS", "Array", "Nest", "SpaceError", "allocate", "canonical_action_space",
+    "ACTION_MASK", "OBS", "STATE", "Array", "Nest", "SpaceError", "allocate", "canonical_action_space",
     "canonical_observation_space", "check_action_space", "check_observation_space", "has_action_mask",
-    "leaf_spaces", "leaves", "map_nest", "mask_sizes", "named_leaves", "write",
+    "has_state", "leaf_spaces", "leaves", "map_nest", "mask_sizes", "named_leaves", "write",
 ]  # fmt: skip
 
 OBS = "obs"
 ACTION_MASK = "action_mask"
+STATE = "state"
 
 _HINTS: dict[type[Space[Any]], str] = {
     spaces.Text: "encode the text as a Box of token numbers",
@@ -124,6 +125,15 @@ def has_action_mask(space: Space[Any]) -> bool:
     True
     """
     return isinstance(space, spaces.Dict) and set(space.spaces) == {OBS, ACTION_MASK}
+
+
+def has_state(space: Space[Any]) -> bool:
+    """Return whether observations of this space, without action mask, are an agent's own and the global state.
+
+    >>> has_state(spaces.Dict({"obs": spaces.Box(-1, 1, (2,)), "state": spaces.Box(-1, 1, (6,))}))
+    True
+    """
+    return isinstance(space, spaces.Dict) and set(space.spaces) == {OBS, STATE}
 
 
 def mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from levada.rl.data.images import image_scale, image_sides, is_image, is_large_image
-from levada.rl.data.spaces import Array, SpaceError, leaf_spaces, named_leaves
+from levada.rl.data.spaces import OBS, STATE, Array, SpaceError, has_state, leaf_spaces, named_leaves
 from levada.rl.policies.layers import ACTIVATIONS, Activation, Dense, NumpyLayers, Vector, dense_layers
 from levada.rl.policies.size import check_layer
 from levada.rl.policies.user_networks import make_features
@@ -88,7 +88,8 @@ def is_default(network: Callable[..., Any] | None) -> bool:
     """
     if not isinstance(network, partial):
         return network is None
-    return network.func in (default_network, value_network, ActorMLP) and "features_extractor" not in network.keywords
+    known = (default_network, value_network, ActorMLP, CentralizedNet)
+    return network.func in known and "features_extractor" not in network.keywords
 
 
 class MLP(nn.Module):
@@ -248,6 +249,61 @@ class MultiInput(nn.Module):
         """Return parameters ``[N, num_params]`` and values ``[N]``."""
         features = self.encoders(obs)
         return self.policy(features), self.value(features).squeeze(-1)
+
+
+class CentralizedNet(nn.Module):
+    """A policy that sees an agent's own observation, and a value that sees the global state, too.
+
+    The value's input is what Yu et al. 2022 (arXiv 2103.01955), section 5.2, call an agent-specific global state: the state,
+    concatenated with the own observation, which tells whose value it is. Policy and value share nothing. A custom
+    `features_extractor` takes the own observation, once for the policy and once for the value.
+
+    Args:
+        observation_space: Dict of `"obs"`, the own observation, and `"state"`; see `levada.rl.envs.agents.state`.
+        num_params: number of parameters of an action.
+        hidden_sizes: widths of the hidden layers; may be empty.
+        activation: "tanh", "relu", "elu", "gelu" or "silu".
+        features_extractor: custom encoder of the own observation.
+
+    Raises:
+        SpaceError: observations have no state.
+
+    >>> space = spaces.Dict({"obs": spaces.Box(-1.0, 1.0, (3,)), "state": spaces.Box(-1.0, 1.0, (9,))})
+    >>> params, value = CentralizedNet(space, 5)({"obs": torch.zeros(7, 3), "state": torch.zeros(7, 9)})
+    >>> params.shape, value.shape
+    (torch.Size([7, 5]), torch.Size([7]))
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        num_params: int,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: Activation = "tanh",
+        features_extractor: FeaturesExtractor | None = None,
+    ) -> None:
+        super().__init__()
+        if not (isinstance(observation_space, spaces.Dict) and has_state(observation_space)):
+            msg = (
+                f"CentralizedNet: observations are {observation_space}, expected a Dict of {OBS!r}, an agent's own observation, and "
+                f"{STATE!r}, which the value sees; did you forget MultiAgentTask(..., with_state=True)?"
+            )
+            raise SpaceError(msg)
+        own = observation_space[OBS]
+        self.policy_encoder: nn.Module
+        self.value_encoder: nn.Module
+        self.state_encoder: nn.Module
+        self.policy_encoder, size = make_encoder(own, features_extractor)
+        self.value_encoder, own_size = make_encoder(own, features_extractor)
+        self.state_encoder, state_size = make_encoder(observation_space[STATE])
+        self.policy: nn.Sequential = _stack(size, hidden_sizes, activation, num_params, gain=0.01)
+        self.value: nn.Sequential = _stack(state_size + own_size, hidden_sizes, activation, 1, gain=1.0)
+
+    def forward(self, obs: dict[str, TensorNest]) -> tuple[Tensor, Tensor]:
+        """Return parameters ``[N, num_params]`` and values ``[N]``."""
+        own, state = obs[OBS], obs[STATE]
+        seen = torch.cat([self.state_encoder(state), self.value_encoder(own)], dim=-1)
+        return self.policy(self.policy_encoder(own)), self.value(seen).squeeze(-1)
 
 
 class Encoders(nn.ModuleList):

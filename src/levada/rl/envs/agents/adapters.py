@@ -238,18 +238,27 @@ class InTurns(_PettingZoo):
         self.env.step(action)
         return self._seen()
 
+    def look(self) -> Seen:
+        """Return what the agent whose turn it is sees.
+
+        Raises:
+            Violation: it is none of the environment's agents.
+        """
+        agent = self.env.agent_selection
+        obs, reward, terminated, truncated, info = self.env.last()
+        if agent not in self._has_mask:
+            msg = f"agent {agent!r} is not in possible_agents: {', '.join(self._has_mask)}"
+            raise Violation(msg)
+        self._check_info(agent, info)
+        return Seen(self._obs(agent, obs), as_reward(agent, reward), bool(terminated), bool(truncated))
+
     def _seen(self) -> Mapping[str, Seen]:
         """Return what the next agent sees. Those before it whose episodes are over leave."""
         seen: dict[str, Seen] = {}
         while self.env.agents:
             agent = self.env.agent_selection
-            obs, reward, terminated, truncated, info = self.env.last()
-            if agent not in self._has_mask:
-                msg = f"agent {agent!r} is not in possible_agents: {', '.join(self._has_mask)}"
-                raise Violation(msg)
-            self._check_info(agent, info)
-            seen[agent] = Seen(self._obs(agent, obs), as_reward(agent, reward), bool(terminated), bool(truncated))
-            if not (terminated or truncated):
+            seen[agent] = now = self.look()
+            if not (now.terminated or now.truncated):
                 self._playing.add(agent)
                 break
             self._playing.discard(agent)

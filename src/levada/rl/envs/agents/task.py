@@ -22,6 +22,7 @@ from levada.rl.envs.agents.agent_id import WithAgentId
 from levada.rl.envs.agents.joint import Joint, PolicyOf
 from levada.rl.envs.agents.making import EXAMPLES, AgentsEnvFactory, make_agents_env
 from levada.rl.envs.agents.seats import common_spaces
+from levada.rl.envs.agents.state import with_state
 from levada.rl.envs.batch import EnvBatch
 from levada.rl.envs.observations import Violation
 from levada.rl.envs.task import Task, TaskError
@@ -56,6 +57,9 @@ class MultiAgentTask:
     agent_id: bool = False
     """Whether a one-hot of the agent's index is appended to each observation, a Box of one dimension. Agents that share a policy
     can then act differently."""
+    with_state: bool = False
+    """Whether each agent is shown the global state beside its own observation, for centralized critics. See
+    `levada.rl.envs.agents.state`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.env, str) and not callable(self.env):
@@ -99,13 +103,12 @@ class MultiAgentTask:
         """Make an environment.
 
         Raises:
-            TaskError: it cannot be found, does not take `env_kwargs`, or cannot have `agent_id`.
+            TaskError: it cannot be found, does not take `env_kwargs`, or cannot have `agent_id` or `with_state`.
         """
         env = make_agents_env(self.env, self.name, self.env_kwargs)
-        if not self.agent_id:
-            return env
         try:
-            return WithAgentId(env)
+            known = WithAgentId(env) if self.agent_id else env
+            return with_state(known) if self.with_state else known
         except BaseException as error:
             env.close()
             if isinstance(error, Violation):

@@ -1,0 +1,233 @@
+"""Multi-agent learning: return over env steps and time, for policies that all agents of an environment share.
+
+    python benchmarks/multi_agent.py spread                              # MPE's simple_spread_v3 with three agents
+    python benchmarks/multi_agent.py foraging --until 0.95 --workers 2   # level-based foraging, Foraging-8x8-2p-2f-coop-v3
+    python benchmarks/multi_agent.py foraging --algorithms ippo --seeds 1 2 3
+
+MAPPO has a centralized critic, IPPO (PPO for each agent) has not; both have the same settings. A return is the sum over the agents
+of an environment: during training the mean of the last games, and at the end of `NUM_GAMES` games with sampled actions. Env steps
+count steps of the environment, in each of which all agents act. Without `--workers`, everything is in one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from levada.algorithms.mappo import MAPPO
+from levada.algorithms.multi_agent import multi_agent
+from levada.algorithms.ppo import PPO
+from levada.flow import Shard
+from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.rl.envs.agents.task import MultiAgentTask
+from levada.run.monitor import Monitor
+from levada.runners import Inline
+from levada.runners.processes import Processes
+
+POLICY = "all"
+NUM_GAMES = 200
+"""Number of games that the trained policy plays."""
+
+
+class Foraging:
+    """A game of lbforaging, whose spaces are Tuples of those of the players, with PettingZoo's parallel API."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(self, env_id: str) -> None:
+        import lbforaging  # noqa: F401  registers the games
+
+        self.env = gymnasium.make(env_id, disable_env_checker=True)
+        self._spaces: list[Any] = [list(getattr(self.env, name)) for name in ("observation_space", "action_space")]
+        self.possible_agents = [f"player_{k}" for k in range(len(self._spaces[0]))]
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return self._spaces[0][self.possible_agents.index(agent)]
+
+    def action_space(self, agent: str) -> Any:
+        return self._spaces[1][self.possible_agents.index(agent)]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        observations, _ = self.env.reset(seed=seed)
+        self.agents = list(self.possible_agents)
+        return dict(zip(self.agents, observations, strict=True)), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        observations, rewards, terminated, truncated, _ = self.env.step(
+            tuple(int(actions[each]) for each in self.agents)
+        )
+        agents = self.agents
+        if terminated or truncated:
+            self.agents = []
+        return (
+            dict(zip(agents, observations, strict=True)),
+            {agent: float(reward) for agent, reward in zip(agents, rewards, strict=True)},
+            dict.fromkeys(agents, bool(terminated)),
+            dict.fromkeys(agents, bool(truncated)),
+            {agent: {} for agent in agents},
+        )
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def spread(**kwargs: Any) -> Any:
+    from mpe2 import simple_spread_v3
+
+    return simple_spread_v3.parallel_env(**kwargs)
+
+
+@dataclass(frozen=True)
+class Game:
+    """An environment, and settings of MAPPO and IPPO for it."""
+
+    env: Callable[..., Any]
+    env_kwargs: dict[str, Any]
+    agents: tuple[str, ...]
+    num_envs: int
+    """Number of copies, of all shards together."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Settings of both algorithms that differ from MAPPO's defaults."""
+    minutes: float = 10.0
+
+    def task(self, algorithm: str) -> MultiAgentTask:
+        return MultiAgentTask(
+            self.env, {POLICY: self.agents}, env_kwargs=self.env_kwargs, with_state=algorithm == "mappo"
+        )
+
+    def settings(self, algorithm: str, shards: int, **more: Any) -> PPO:
+        num_envs = self.num_envs // shards * len(self.agents)
+        hp = MAPPO(shards=shards, num_envs=num_envs, **(self.fields | more))
+        if algorithm == "mappo":
+            return hp
+        return PPO(**{name: value for name, value in vars(hp).items() if name in PPO.__dataclass_fields__})
+
+
+GAMES = {
+    "spread": Game(
+        spread, {"max_cycles": 25, "continuous_actions": False}, ("agent_0", "agent_1", "agent_2"), num_envs=32,
+        fields={"num_steps": 25},
+    ),
+    "foraging": Game(
+        Foraging, {"env_id": "Foraging-8x8-2p-2f-coop-v3"}, ("player_0", "player_1"), num_envs=32, fields={"num_steps": 50},
+    ),
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """Result of a run."""
+
+    num_env_steps: int
+    last: float
+    """Mean return of the last games."""
+    best: float
+    played: float
+    """Mean return of the trained policy."""
+    minutes: float
+    reached: tuple[float, int] | None
+    """Minutes and env steps after which the target was reached."""
+
+
+def learn(game: Game, algorithm: str, seed: int, arguments: argparse.Namespace, show: Callable[..., None]) -> Outcome:
+    """Train until the time is over, or the target is reached."""
+    task = game.task(algorithm)
+    workers, more = arguments.workers, dict(arguments.set)
+    hp = game.settings(algorithm, workers or 1, **more)
+    monitor, reached, best = Monitor(), None, -float("inf")
+    on = Processes(workers=workers) if workers else Inline()
+    started_s, shown_s, minutes, now = time.perf_counter(), 0.0, 0.0, -float("inf")
+    with on.open(multi_agent(task, {POLICY: hp}), seed=seed, instruments=[monitor]) as run:
+        for report in run:
+            minutes = (time.perf_counter() - started_s) / 60
+            if monitor.return_mean_100 is not None:
+                now = len(game.agents) * monitor.return_mean_100
+                best = max(best, now)
+            if arguments.until is not None and now >= arguments.until:
+                reached = minutes, monitor.env_steps
+            is_over = reached is not None or minutes >= (arguments.minutes or game.minutes)
+            if is_over or time.perf_counter() - shown_s >= arguments.every_s:
+                shown_s = time.perf_counter()
+                losses = {name.partition("/")[2]: value for name, value in report.values.items() if "losses" in name}
+                show(algorithm, seed, minutes, monitor.env_steps, now, losses)
+            if is_over:
+                break
+        weights = run.node_state(f"{POLICY}/learn").weights()
+    played = play(task, hp, weights, seed)
+    return Outcome(monitor.env_steps, now, best, played, minutes, reached)
+
+
+def play(task: MultiAgentTask, hp: PPO, weights: Mapping[str, Any], seed: int) -> float:
+    """Return the mean return of games with sampled actions, the first that each of some environments plays."""
+    num_copies = 20
+    alone = replace(hp, shards=1, num_envs=num_copies * len(task.policies[POLICY]), num_groups=1)
+    sampler = MultiAgentSampler(task=task, samplers={POLICY: alone.part(task[POLICY], POLICY).sampler})
+    live, returns = sampler(Shard("rollout", 0, 1, seed + 1_000_000)), list[float]()
+    while len(returns) < NUM_GAMES * len(task.policies[POLICY]):
+        returns += [episode.episode_return for episode in live({POLICY: weights}).episodes]
+    live.close()
+    return len(task.policies[POLICY]) * float(np.mean(returns))
+
+
+def setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, int(value)
+    except ValueError:
+        pass
+    try:
+        return name, float(value)
+    except ValueError:
+        return name, {"None": None, "True": True, "False": False}.get(value, value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    games = parser.add_subparsers(dest="game", required=True)
+    for name, game in GAMES.items():
+        sub = games.add_parser(name)
+        sub.add_argument("--algorithms", nargs="+", choices=("mappo", "ippo"), default=["mappo", "ippo"])
+        sub.add_argument("--seeds", type=int, nargs="+", default=[1])
+        sub.add_argument("--minutes", type=float, help=f"time limit of a run; default: {game.minutes:g}")
+        sub.add_argument("--until", type=float, help="return of the last games at which a run ends")
+        sub.add_argument(
+            "--workers", type=int, default=0, help="number of processes that sample; 0: one thread does all"
+        )
+        sub.add_argument("--every-s", type=float, default=15.0, help="seconds between lines that are printed")
+        sub.add_argument(
+            "--set", type=setting, nargs="+", default=[], metavar="NAME=VALUE", help="settings of the algorithm"
+        )
+    arguments = parser.parse_args()
+    console = Console(width=160)
+
+    def show(algorithm: str, seed: int, minutes: float, steps: int, now: float, losses: Mapping[str, float]) -> None:
+        told = " ".join(f"{name} {value:.3g}" for name, value in losses.items())
+        console.print(
+            f"{algorithm} seed {seed}: {minutes:5.2f} min {steps:>10,} steps  return {now:8.3f}  [dim]{told}[/]"
+        )
+
+    table = Table(
+        "algorithm", "seed", "env steps", "return of the last games", "best of them", f"{NUM_GAMES} games", "minutes",
+        "env steps/s", "target reached",
+    )  # fmt: skip
+    for algorithm in arguments.algorithms:
+        for seed in arguments.seeds:
+            out = learn(GAMES[arguments.game], algorithm, seed, arguments, show)
+            table.add_row(
+                algorithm, str(seed), f"{out.num_env_steps:,}", f"{out.last:.3f}", f"{out.best:.3f}", f"{out.played:.3f}",
+                f"{out.minutes:.2f}", f"{out.num_env_steps / out.minutes / 60:,.0f}",
+                "" if out.reached is None else f"{out.reached[0]:.2f} min, {out.reached[1]:,} steps",
+            )  # fmt: skip
+            console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""MAPPO: PPO for cooperating agents, with a critic that sees the global state (Yu et al. 2022, arXiv 2103.01955).
+
+Each policy acts by an agent's own observation alone. Its values, which only training needs, also see the state of the whole
+environment, so that advantages do not depend on what an agent cannot see. `multi_agent` builds the flow; behind the source it is
+that of PPO, with GAE on the values of the centralized critic.
+
+    multi_agent(MultiAgentTask(make, {"all": agents}, with_state=True), {"all": MAPPO()})
+
+    rollout x shards -> by_policy --(all)--> gae -> [queue: lag <= max_lag] -> batch -> learn
+        ^   own observations: actions                                                     |
+        |   and the state: values                                                         |
+        +---------------------------------- [all/weights] <-------------------------------+
+
+The same flow with `PPO` and without the state is IPPO, independent PPO: its critic sees what its agent sees (de Witt et al. 2020,
+arXiv 2011.09533).
+
+Defaults follow the paper's suggestions: few epochs, one minibatch, a clip range of at most 0.2, orthogonal weights. In place of
+its value normalization, rewards are scaled by the standard deviation of their discounted sum, which bounds the scale of values and
+leaves their mean as it is; its Huber loss and recurrent policies are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.ppo import PPO
+from levada.algorithms.user_classes import find_network
+from levada.rl.data.spaces import has_state
+from levada.rl.envs.task import Task
+from levada.rl.policies.networks import CentralizedNet
+from levada.rl.policies.policy import Policy
+from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAPPO(PPO):
+    """Configuration of MAPPO.
+
+    Raises:
+        ConfigError: a field has an invalid value.
+    """
+
+    learning_rate: PositiveFloat = 5e-4
+    num_epochs: PositiveInt = 10
+    """Number of passes over each batch. The paper suggests 15 for easy tasks and 5 to 10 for hard ones, where the policies of the
+    others change too much otherwise."""
+    num_minibatches: PositiveInt | None = 1
+    """Number of minibatches per epoch; must divide shards * num_envs * num_steps. The paper suggests one. None: use
+    `minibatch_size`."""
+    entropy_coef: NonNegativeFloat = 0.01
+    value_coef: NonNegativeFloat = 1.0
+    max_grad_norm: PositiveFloat | None = 10.0
+    normalize_reward: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rnn_type is not None:
+            msg = (
+                f"{type(self).__name__}(rnn_type={self.rnn_type!r}): expected None, for there is no recurrent network with a "
+                "centralized critic; show agents several observations at once, or use PPO, whose critic sees what the agent sees"
+            )
+            raise ConfigError(msg)
+
+    def policy(self, task: Task, **fields: Any) -> Policy:
+        """Make the policy; `fields`: fields of `Policy`.
+
+        Raises:
+            ConfigError: the task does not show the state.
+        """
+        policy = super().policy(task, **fields)
+        if not has_state(policy.inner_space):
+            msg = (
+                f"{type(self).__name__}: task {task.name!r} shows {policy.inner_space}, expected each agent's own observation and "
+                "the state, for the centralized critic; did you forget MultiAgentTask(..., with_state=True)?"
+            )
+            raise ConfigError(msg)
+        return policy
+
+    def make_network(self, task: Task) -> Callable[..., Any] | None:
+        """Factory of the policy's network: `CentralizedNet`, or the custom one, which gets both observations."""
+        custom = find_network(self.network)
+        return self.with_network_settings(CentralizedNet) if custom is None else custom
