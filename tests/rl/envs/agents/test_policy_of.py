@@ -27,6 +27,18 @@ def task(policy_of=drawn, env=CartPoles):
     return MultiAgentTask(env, policies={"old": AGENTS, "new": AGENTS}, policy_of=policy_of)
 
 
+def push(joint, actions=0):
+    """Let all agents do the same."""
+    for seats in joint.seats.values():
+        seats.act(np.full(seats.num_envs, actions))
+    joint.step()
+
+
+def play(joint, num_steps):
+    for _ in range(num_steps):
+        push(joint)
+
+
 class Recorded:
     """A task that writes down who acts for whom: {(copy, episode): {agent: policy}}."""
 
@@ -43,9 +55,7 @@ class Recorded:
     def play(self, seed, num_steps, actions=0):
         joint = self.task.make(NUM_COPIES, seed)
         for _ in range(num_steps):
-            for seats in joint.seats.values():
-                seats.act(np.full(seats.num_envs, actions))
-            joint.step()
+            push(joint, actions)
         joint.close()
         return self.found
 
@@ -114,9 +124,7 @@ def test_rows_of_a_policy_act_only_for_its_agents():
             assert not (rows["old"] & rows["new"]).any()
             acting = rows["old"] | rows["new"]
             assert [agent for agent, acts in zip(AGENTS, acting, strict=True) if acts] == list(env.movers)
-        for seats in joint.seats.values():
-            seats.act(np.zeros(seats.num_envs, np.int64))
-        joint.step()
+        push(joint)
     joint.close()
 
 
@@ -127,9 +135,7 @@ def test_they_survive_save_and_restore():
     def rows(joint, num_steps):
         found = []
         for _ in range(num_steps):
-            for seats in joint.seats.values():
-                seats.act(np.zeros(seats.num_envs, np.int64))
-            joint.step()
+            push(joint)
             found.append([seats.acts.tolist() for seats in joint.seats.values()])
         return found
 
@@ -142,46 +148,43 @@ def test_they_survive_save_and_restore():
     again.close()
 
 
-def samplers(of):
-    parts = {
-        name: algorithm(num_steps=12, num_envs=8, hidden_sizes=(8,), compile=False, **more).part(of[name], name)
-        for name, algorithm, more in (
-            ("old", PPO, {"minibatch_size": 8}),
-            ("new", DQN, {"learning_starts": 1, "batch_size": 8}),
-        )
-    }
-    weights = {name: part.learner.open(0).weights() for name, part in parts.items()}
-    return MultiAgentSampler(task=of, samplers={name: part.sampler for name, part in parts.items()}), weights
+SMALL = {"num_steps": 12, "num_envs": 8, "hidden_sizes": (8,), "compile": False}
 
 
 def test_an_item_of_a_policy_that_acts_for_no_agent_is_masked():
-    recipe, weights = samplers(task(lambda agent, episode: "old"))
+    of = task(lambda agent, episode: "old" if episode.number % 2 else "new")
+    parts = {
+        "old": PPO(minibatch_size=8, **SMALL).part(of["old"], "old"),
+        "new": DQN(learning_starts=1, batch_size=8, **SMALL).part(of["new"], "new"),
+    }
+    recipe = MultiAgentSampler(task=of, samplers={name: part.sampler for name, part in parts.items()})
     live = recipe(Shard("rollout", 0, 1, 7))
-    item = live(weights)
+    joint, seen = live._joint, set()
+    for _ in range(12):
+        before = list(joint._num_episodes)
+        item = live({name: part.learner.open(0).weights() for name, part in parts.items()})
+        num_rows = item["old"].mask.sum(), parts["new"].stage(item["new"]).columns["mask"].sum()
+        assert item.num_env_steps == 12 * 2
+        if (
+            before == joint._num_episodes and before[0] % 2 == before[1] % 2
+        ):  # in all copies, one policy acts for all agents
+            acting = 1 - before[0] % 2
+            assert num_rows[acting] == 0
+            assert num_rows[1 - acting] > 0
+            seen.add(acting)
     live.close()
-    assert item["old"].mask.sum() > 70
-    assert item["new"].transitions().columns["mask"].sum() == 0 if hasattr(item["new"], "transitions") else True
-    assert item.num_env_steps == 12 * 2
+    assert seen == {0, 1}
 
 
 @pytest.mark.parametrize("env", [CartPoles, Relay], ids=["at once", "in turns"])
 def test_an_agent_may_learn_with_either_of_two_algorithms(env):
     agents = AGENTS if env is CartPoles else AGENTS[:3]
     shared = MultiAgentTask(env, policies={"old": agents, "new": agents}, policy_of=drawn)
-    num_envs = 2 * len(agents)
+    small = {**SMALL, "shards": 2, "num_envs": 2 * len(agents)}
     algorithms = {
-        "old": PPO(num_envs=num_envs, num_steps=16, minibatch_size=16, hidden_sizes=(8,), compile=False),
-        "new": DQN(
-            num_envs=num_envs,
-            num_steps=16,
-            learning_starts=32,
-            batch_size=8,
-            hidden_sizes=(8,),
-            compile=False,
-            shards=2,
-        ),
+        "old": PPO(minibatch_size=12, **small),
+        "new": DQN(learning_starts=32, batch_size=8, **small),
     }
-    algorithms["old"] = PPO(**{**vars(algorithms["old"]), "shards": 2})
     updates = set()
     with Inline().open(multi_agent(shared, algorithms), seed=1) as run:
         for report in run:
@@ -198,14 +201,9 @@ def test_a_name_that_it_may_not_return_is_refused():
         return "new" if episode.number == 2 else "old"
 
     joint = MultiAgentTask(CartPoles, policies=policies, policy_of=wrong).make(2, 0)
-    with pytest.raises(
-        EnvError,
-        match=r"CartPoles', env \d of 2, episode 2: policy_of\('agent_1', episode\) returned 'new'; expected 'old'",
-    ):
-        for _ in range(1000):
-            for seats in joint.seats.values():
-                seats.act(np.zeros(seats.num_envs, np.int64))
-            joint.step()
+    expected = r"'CartPoles', env \d of 2, episode 2: policy_of\('agent_1', episode\) returned 'new'; expected 'old'"
+    with pytest.raises(EnvError, match=expected):
+        play(joint, 1000)
     joint.close()
 
 
