@@ -24,7 +24,7 @@ def reduced(obj: Any) -> Reduced | None:
 def _reduced_surface(surface: Any) -> Reduced:
     import pygame  # it is there, for the environment uses it
 
-    form = "RGBA" if surface.get_flags() & pygame.SRCALPHA else "RGB"
+    form: Any = "RGBA" if surface.get_flags() & pygame.SRCALPHA else "RGB"
     picture = zlib.compress(pygame.image.tobytes(surface, form), 1)  # most are of one color
     return _surface, (picture, surface.get_size(), form)
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from levada.rl.data.spaces import Array, map_nest, named_leaves
+from levada.rl.data.spaces import Array, leaf_spaces, leaves, map_nest, named_leaves
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
 from levada.rl.envs.observations import Violation, make_reader
 
@@ -45,6 +45,11 @@ class Seats(VectorEnv[Any, Any, Any]):
         self._actions: Any = None
         self._rows: Any = self._reader.allocate()
         map_nest(lambda leaf: leaf.fill(0), self._rows)
+        self._floats = [leaf for leaf in leaves(self._rows) if leaf.dtype.kind == "f"]
+        self._has_counts = any(
+            isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
+            for leaf in leaf_spaces(self.single_observation_space).values()
+        )
         self.acts = np.zeros(self.num_envs, np.bool_)
         """Which rows act in the next step."""
 
@@ -79,7 +84,8 @@ class Seats(VectorEnv[Any, Any, Any]):
             Violation: the observation is not in the space. `EnvBatch` would find that, too, but know neither agent nor episode.
         """
         self._reader.put(self._rows, row, seen.obs)
-        self._read_one(map_nest(lambda leaf: leaf[row : row + 1], self._rows))
+        if self._has_counts or any(0 in np.isfinite(leaf[row]).tobytes() for leaf in self._floats):
+            self._read_one(map_nest(lambda leaf: leaf[row : row + 1], self._rows))
         self._reward[row] += seen.reward
         if not (seen.terminated or seen.truncated):
             self.acts[row] = True
