@@ -72,8 +72,11 @@ def aec(make):
     return play
 
 
-def open_spiel(name, **parameters):
-    """Chance outcomes are drawn as NumPy draws from a distribution with one uniform number."""
+def open_spiel(name, is_late=False, **parameters):
+    """Chance outcomes are drawn as NumPy draws from a distribution with one uniform number.
+
+    `is_late`: whether the game gives the rewards of an action only after the chance events behind it.
+    """
 
     def play(seed):
         game, rng = pyspiel.load_game(name, parameters), np.random.default_rng(seed)
@@ -82,28 +85,29 @@ def open_spiel(name, **parameters):
         def obs(state, player):
             mask = np.zeros(game.num_distinct_actions(), np.int8)
             mask[[] if state.is_terminal() else state.legal_actions(player)] = 1
-            return {"obs": np.array(state.information_state_tensor(player), np.float32), "action_mask": mask}
+            tensor, shape = state.observation_tensor, game.observation_tensor_shape()
+            if game.get_type().provides_information_state_tensor:
+                tensor, shape = state.information_state_tensor, game.information_state_tensor_shape()
+            return {"obs": np.array(tensor(player), np.float32).reshape(shape), "action_mask": mask}
 
         while True:
-            state, told = game.new_initial_state(), dict.fromkeys(players, 0.0)
+            state, new = game.new_initial_state(), np.zeros(len(players))
             while not state.is_terminal():
                 if state.is_chance_node():
                     outcomes = state.chance_outcomes()
                     state.apply_action(rng.choice([a for a, _ in outcomes], p=[p for _, p in outcomes]))
                     continue
+                new += state.rewards() if is_late else 0
                 movers = players if state.is_simultaneous_node() else [state.current_player()]
-                actions = yield {
-                    f"player_{p}": (obs(state, p), state.player_return(p) - told[p], False, False) for p in movers
-                }
-                told |= {p: state.player_return(p) for p in movers}
+                actions = yield {f"player_{p}": (obs(state, p), new[p], False, False) for p in movers}
+                new[list(movers)] = 0.0
                 if state.is_simultaneous_node():
                     state.apply_actions([actions[f"player_{p}"] for p in players])
                 else:
                     state.apply_action(actions[f"player_{movers[0]}"])
-            yield (
-                {f"player_{p}": (obs(state, p), state.player_return(p) - told[p], True, False) for p in players},
-                "end",
-            )
+                new += 0 if is_late else state.rewards()
+            new += state.rewards() if is_late else 0
+            yield {f"player_{p}": (obs(state, p), new[p], True, False) for p in players}, "end"
 
     return play
 
@@ -165,6 +169,14 @@ EACH = {
     "goofspiel": (
         partial(MultiAgentTask, "openspiel:goofspiel", env_kwargs={"num_cards": 4, "imp_info": True}),
         open_spiel("goofspiel", num_cards=4, imp_info=True),
+    ),
+    "hanabi": (
+        partial(MultiAgentTask, "openspiel:hanabi", env_kwargs={"players": 3, "colors": 2, "ranks": 2, "hand_size": 1}),
+        open_spiel("hanabi", players=3, colors=2, ranks=2, hand_size=1),
+    ),
+    "boxes": (
+        partial(MultiAgentTask, "openspiel:coop_box_pushing", env_kwargs={"horizon": 20}),
+        open_spiel("coop_box_pushing", is_late=True, horizon=20),
     ),
     "rps": (partial(MultiAgentTask, "openspiel:matrix_rps"), open_spiel("matrix_rps")),
     "foraging": (partial(MultiAgentTask, FORAGING), foraging()),

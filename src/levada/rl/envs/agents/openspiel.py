@@ -147,6 +147,7 @@ class OpenSpielGame:
     def _seen(self) -> Mapping[str, Seen]:
         """Return what the next players see, or at the end, all."""
         is_over: bool = self._state.is_terminal()
+        # returns, because the games differ in whether rewards() is that of the last action before or after a chance event
         agents, returns = self.possible_agents if is_over else self.movers, self._state.returns()
         seen = {}
         for agent in agents:
