@@ -46,10 +46,10 @@ Event = Begin | Finished | TableLost | ItemsLost | Lost
 class Schedule:
     """All state of a running flow except the meaning of values: which node may fire, with which items, and their fate."""
 
-    def __init__(self, flow: Flow) -> None:
-        """`flow` must have passed its check."""
+    def __init__(self, flow: Flow, *, items_can_be_lost: bool = True) -> None:
+        """`flow` must have passed its check. `items_can_be_lost`: whether `ItemsLost` may come."""
         topology, found, stored = derive(flow), readers(flow.nodes), stores(flow.edges)
-        self.hub: Hub = Hub(flow, topology, items_can_be_lost=True)
+        self.hub: Hub = Hub(flow, topology, items_can_be_lost=items_can_be_lost)
         stages = {stage.source: stage for stage in topology.shard_stages}
 
         def new(source: str, shard: int) -> ShardMachine:
