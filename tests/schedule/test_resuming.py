@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +29,6 @@ from levada.schedule import (
     restore_snapshot,
     take_snapshot,
 )
-from levada.schedule.saving import can_be_exact
 from levada.schedule.shards import draws_of
 from levada.testing import ToyLearner, toy_source
 from levada.testing.schedule import Lost, Schedule
@@ -284,9 +282,7 @@ class Execution:
 
     def end(self) -> dict[str, Any]:
         """All that must not differ at the end."""
-        counts = {
-            name: machine.num_firings for stage in self.hub.stages for name, machine in stage.machines.items()
-        }
+        counts = {name: machine.num_firings for stage in self.hub.stages for name, machine in stage.machines.items()}
         reports = {name: [number for node, number in self.reports if node == name] for name in self.updates}
         return {
             "updates": self.updates, "tables": self.tables, "firings": counts, "reports": reports,

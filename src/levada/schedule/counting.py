@@ -6,7 +6,7 @@ are new. What they stand for, and was counted before, is therefore taken out of 
 >>> header = Header({}, "rollout", 0, 7, num_env_steps=8, episodes=())
 >>> counted = Counted()
 >>> counted.note(7, num_steps=1)
->>> counted.without(7, [header])[0].num_env_steps, counted.without(8, [header])[0].num_env_steps
+>>> counted.without(7, header).num_env_steps, counted.without(8, header).num_env_steps
 (0, 8)
 """
 
@@ -40,24 +40,24 @@ class Counted:
         elif event.header.source == source:
             self.note(event.header.ticket, 1)
 
-    def without(self, ticket: int, headers: Sequence[Header]) -> list[Header]:
-        """Return headers of a ticket, in their order, without what was counted."""
+    def without(self, ticket: int, header: Header, index: int = 0) -> Header:
+        """Return a header of a ticket without what was counted. `index`: number of its headers before this one."""
         steps, episodes = self._numbers.get(ticket, (0, 0))
-        return [
-            replace(
-                header,
-                num_env_steps=0 if index < steps else header.num_env_steps,
-                episodes=() if index < episodes else header.episodes,
-            )
-            for index, header in enumerate(headers)
-        ]
+        if index >= max(steps, episodes):
+            return header
+        return replace(
+            header,
+            num_env_steps=0 if index < steps else header.num_env_steps,
+            episodes=() if index < episodes else header.episodes,
+        )
 
     def strip(self, ticket: int, items: Sequence[Item]) -> Sequence[Item]:
         """Return the items of a ticket for one channel, with headers without what was counted."""
         if ticket not in self._numbers:
             return items
         headers = {id(header): header for item in items for header in item.headers}
-        return with_headers(items, dict(zip(headers, self.without(ticket, list(headers.values())), strict=True)))
+        found = {key: self.without(ticket, header, index) for index, (key, header) in enumerate(headers.items())}
+        return with_headers(items, found)
 
     def since(self, first: int) -> tuple[tuple[int, int, int], ...]:
         """Return what is known of the tickets from a number on, as plain data for `restore`."""
@@ -67,9 +67,10 @@ class Counted:
         """Continue with the result of `since`."""
         self._numbers = {ticket: (steps, episodes) for ticket, steps, episodes in numbers}
 
-    def forget(self, ticket: int) -> None:
-        """Forget a ticket that all channels have used."""
-        self._numbers.pop(ticket, None)
+    def forget_before(self, first: int) -> None:
+        """Forget the tickets below a number, which no channel brings again."""
+        while self._numbers and (oldest := next(iter(self._numbers))) < first:
+            del self._numbers[oldest]
 
 
 def with_headers(items: Sequence[Item], headers: dict[int, Header]) -> list[Item]:

@@ -115,7 +115,7 @@ class Hub:
                 instructions.append(empty_table(self, event))
             case Begin():
                 pass
-        return note_counted(self.sources.values(), self._go_on(instructions))
+        return note_counted(self.sources.values(), self.versions, self._go_on(instructions))
 
     def _finished(self, event: Finished) -> list[HubInstruction]:
         firing = event.firing

@@ -196,6 +196,10 @@ class ReplayMachine(TicketBook):
         super().resume_at(first, num_used, end)
         self._draws_of = {number: self._room.popleft() for number in range(first, end)}
 
+    def first_uncounted(self, source: str) -> int | None:
+        """Return the ticket of the oldest item of a source that is used but will be counted later, if any."""
+        return next((event.header.ticket for _, event in self._uncounted if event.header.source == source), None)
+
     def filtered(self) -> list[Header]:
         """Headers of the tickets that yielded nothing and wait for their turn."""
         return [header for header in self._filtered.values() if header is not None]

@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from levada.flow.items import Draw
+from msgspec.structs import replace
+
+from levada.flow.items import Draw, Header
 from levada.flow.topology import shard_batches
 from levada.schedule.events import Firing
 from levada.schedule.hub import Hub
 from levada.schedule.shards import headers
-from levada.schedule.snapshot import Snapshot
+from levada.schedule.snapshot import ReplayAccount, Snapshot
 from levada.schedule.sources import SourceMachine
 
 
@@ -56,7 +58,10 @@ def take_snapshot(hub: Hub, unfinished: Iterable[Firing], *, may_be_exact: bool 
         tickets=tickets,
         num_firings=_num_firings(hub, unfinished, are_made_again=is_exact),
         queues={name: queue.account(hub.versions, are_made_again=is_exact) for name, queue in hub.queues.items()},
-        replays={name: r.account(undone[name], are_made_again=is_exact) for name, r in hub.replays.items()},
+        replays={
+            name: _without_counted(hub, replay.account(undone[name], are_made_again=is_exact))
+            for name, replay in hub.replays.items()
+        },
         is_exact=is_exact,
         unused=unused,
         used_in_part={c.name: num for c in hub.channels if c.name in unused and (num := c.num_used_of(unused[c.name]))},
@@ -190,6 +195,21 @@ def _repeat(source: SourceMachine, snapshot: Snapshot) -> None:
         channel.resume_at(unused[channel.name], snapshot.used_in_part.get(channel.name, 0), end)
     source.repeat(first, repeated, unused)
     source.counted.restore(snapshot.counted.get(name, ()))
+
+
+def _without_counted(hub: Hub, account: ReplayAccount) -> ReplayAccount:
+    """Return an account of a replay whose items that are to be counted later count nothing twice."""
+    seen: dict[tuple[str, int], list[Header]] = {}
+    uncounted = []
+    for each in account.uncounted:
+        before = seen.setdefault((each.header.source, each.header.ticket), [])
+        header = hub.sources[each.header.source].counted.without(each.header.ticket, each.header, len(before))
+        if any(each.header is other for other in before):  # of another item of the same ticket
+            header = replace(header, num_env_steps=0, episodes=())
+        else:
+            before.append(each.header)
+        uncounted.append(replace(each, header=header))
+    return replace(account, uncounted=tuple(uncounted))
 
 
 def _num_firings(hub: Hub, unfinished: Sequence[Firing], *, are_made_again: bool) -> dict[str, int]:

@@ -66,6 +66,8 @@ class SourceMachine:
         self._named = {channel.policy for channel in channels if channel.names_versions}
         self.is_remembered: bool = len(channels) > 1 and all(channel.is_exact for channel in channels)
         """Whether tickets are remembered until all channels have used them, because some may use them before others."""
+        self.is_counted: bool = self.is_remembered or (in_replays and channels[0].is_exact)
+        """Whether what instruments count of its tickets is remembered, because a ticket can be repeated that was used."""
         self._most_in_flight = max((channel.tickets for channel in channels), default=0)
         self._versions: dict[int, Mapping[str, int]] = {}  # versions that remembered tickets name, by register
         self._again: list[_Held] = []  # tickets of a resumed run to be repeated, in order
@@ -142,7 +144,7 @@ class SourceMachine:
         ticket = Ticket(self.stage.source, shard, self.issued, named)
         if self.is_remembered:
             self._versions[self.issued] = named
-            self._forget(self.issued - self._most_in_flight)
+            self._versions.pop(self.issued - self._most_in_flight, None)
         self.issued += 1
         for machine in self._limits:
             self._numbers[shard][machine.name].append(grants[machine].number)
@@ -173,12 +175,16 @@ class SourceMachine:
         if self.is_remembered:
             first = min(self.first_unused(versions).values())
             for number in [number for number in self._versions if number < first]:
-                self._forget(number)
+                del self._versions[number]
         return {named[register] for named in self._versions.values() if register in named}
 
-    def _forget(self, number: int) -> None:
-        self._versions.pop(number, None)
-        self.counted.forget(number)
+    def note_counted(self, events: Sequence[Used | Dropped], versions: Mapping[str, int]) -> None:
+        """Record what these events let instruments count, as long as a channel can bring it again."""
+        for event in events:
+            self.counted.note_event(event, self.stage.source)
+        if events:
+            oldest = [channel.first_uncounted(self.stage.source) for channel in self.channels]
+            self.counted.forget_before(min([*self.first_unused(versions).values(), *filter(None, oldest)]))
 
     def repeat(self, first: int, versions: Sequence[Mapping[str, int]], unused: Mapping[str, int]) -> None:
         """Issue tickets from `first` on again, before new ones, in a run that is resumed.
@@ -201,7 +207,7 @@ class SourceMachine:
         self._take_back(held)
         assert held.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {held.ticket}"
         self.repeating.discard(held.number)
-        [header] = self.counted.without(held.number, [closed.header])
+        header = self.counted.without(held.number, closed.header)
         for machine in self.channels:
             if machine.name in held.numbers:
                 items = self.counted.strip(held.number, closed.made.get(machine.name, ()))
@@ -300,13 +306,16 @@ def issue_all(sources: Collection[SourceMachine]) -> Iterator[Issue]:
                 yield issue
 
 
-def note_counted(sources: Collection[SourceMachine], instructions: list[HubInstruction]) -> list[HubInstruction]:
-    """Return the instructions, after sources with several channels have noted which tickets these let instruments count."""
-    several = [source for source in sources if source.is_remembered]
-    for each in instructions if several else ():
-        if isinstance(each, Notify) and isinstance(each.event, Used | Dropped):
-            for source in several:
-                source.counted.note_event(each.event, source.stage.source)
+def note_counted(
+    sources: Iterable[SourceMachine], versions: Mapping[str, int], instructions: list[HubInstruction]
+) -> list[HubInstruction]:
+    """Return the instructions, after the sources of which it matters have noted what these let instruments count."""
+    noting = [source for source in sources if source.is_counted]
+    if noting:
+        news = [each.event for each in instructions if isinstance(each, Notify)]
+        events = [event for event in news if isinstance(event, Used | Dropped)]
+        for source in noting:
+            source.note_counted(events, versions)
     return instructions
 
 

@@ -134,9 +134,13 @@ class TicketBook(ABC):
         """Whether all tickets before a number are consumed, dropped or inserted."""
         return number <= self._oldest
 
+    def first_uncounted(self, source: str) -> int | None:
+        """Return the ticket of the oldest item of a source that is used but will be counted later, if any."""
+        return None
+
     def num_used_of(self, number: int) -> int:
-        """Return the number of items of a waiting ticket that were used; the others wait."""
-        return self._num_used.get(number, 0)
+        """Return the number of items of a ticket that were used, while the others wait or are made again."""
+        return self.used_before.get(number, self._num_used.get(number, 0))
 
     def resume_at(self, first: int, num_used: int, end: int) -> None:
         """Resume with every ticket from `first` on unused, apart from `num_used` items of that one, and nothing in progress.
