@@ -1,5 +1,6 @@
 """Several algorithms in one environment: the sub-flows of single agents, each with its own clock."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -17,6 +18,7 @@ from levada.flow import Flow
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task
 from levada.run.storage.hashing import params_sha256
+from levada.run.storage.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
@@ -82,19 +84,62 @@ def test_processes_make_the_bits_of_inline(task, kill_after):
     assert all(channel.ledger.balanced for channel in statistics.channels.values())
 
 
-@pytest.mark.parametrize("on", [Inline(), Processes(workers=1)], ids=str)
-def test_it_is_saved_and_resumed(on):
-    """Each policy continues from its own version."""
-    flow = two_trainers()
-    _, state, _ = learned(flow, on, 3)
-    assert state.schedule["versions"].keys() == {"ppo", "dqn"}
-    _, later, statistics = learned(flow, Inline(), 6, state)
-    for name in ("ppo", "dqn"):
-        assert later.schedule["versions"][name] >= 6
-        before, after = (each.learners[f"{name}/learn"]["counts"] for each in (state, later))
-        assert (after >= before).all()
-        assert after.sum() > before.sum()
-    assert all(channel.ledger.balanced for channel in statistics.channels.values())
+MOMENTS = {
+    CARTPOLES: [("ppo", 3), ("dqn", 3), ("ppo", 8), ("dqn", 8)],
+    RELAY: [("ppo", 3), ("dqn", 1), ("ppo", 30), ("dqn", 2)],
+}
+"""Where a run is saved: after which update of which policy."""
+END = {CARTPOLES: {"ppo": 20, "dqn": 12}, RELAY: {"ppo": 50, "dqn": 3}}
+
+
+def saved_after(flow, on, policy, num_updates, state=None):
+    """Return what a run saves when it reports an update, as it is read from a file."""
+    with on.open(flow, seed=1, state=state) as run:
+        for report in run:
+            assert report.firing <= 100, "the update was before"
+            if (report.node, report.firing) == (f"{policy}/learn", num_updates):
+                arrays, meta = pack(run.save(replays=True))
+                return unpack(arrays, json.loads(json.dumps(meta)), arrays, flow)
+    raise AssertionError
+
+
+def ended(flow, on, end, state=None):
+    """Return the hash of each policy's weights after an update of each, and the run's statistics there."""
+    weights = {}
+    with on.open(flow, seed=1, state=state) as run:
+        for report in run:
+            name = report.node.partition("/")[0]
+            if report.firing == end[name]:
+                weights[name] = params_sha256(run.node_state(report.node).weights())
+                if len(weights) == len(end):
+                    return weights, run.statistics()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("task", [CARTPOLES, RELAY], ids=["at once", "in turns"])
+@pytest.mark.parametrize("before", [Inline(), Processes(workers=2)], ids=str)
+def test_it_is_saved_and_resumed_bit_for_bit(task, before):
+    """Each policy continues from its own first item, although one source serves both."""
+    flow, end = two_trainers(task), END[task]
+    expected, undisturbed = ended(flow, Inline(), end)
+    for number, moment in enumerate(MOMENTS[task]):
+        state = saved_after(flow, before, *moment)
+        assert state.is_exact, (moment, state.unsaved)
+        found, statistics = ended(flow, (Inline(), Processes(workers=2))[number % 2], end, state)
+        assert found == expected, moment
+        assert all(channel.ledger.balanced for channel in statistics.channels.values())
+        assert all(replay.ledger.balanced for replay in statistics.replays.values())
+        for name, channel in statistics.channels.items():
+            assert channel.lag["ppo"].max == undisturbed.channels[name].lag["ppo"].max
+
+
+def test_it_is_saved_again_and_again():
+    flow, end, state = two_trainers(), END[CARTPOLES], None
+    expected, _ = ended(flow, Inline(), end)
+    for number, moment in enumerate([("ppo", 3), ("dqn", 4), ("ppo", 10), ("dqn", 10)]):
+        state = saved_after(flow, (Inline(), Processes(workers=2))[number % 2], *moment, state)
+        assert state.is_exact, (moment, state.unsaved)
+    assert ended(flow, Inline(), end, state)[0] == expected
 
 
 def test_each_policy_has_its_own_clock():
