@@ -4,9 +4,10 @@
     python benchmarks/multi_agent.py foraging --until 0.95 --workers 2   # level-based foraging, Foraging-8x8-2p-2f-coop-v3
     python benchmarks/multi_agent.py foraging --algorithms ippo --seeds 1 2 3
 
-MAPPO has a centralized critic, IPPO (PPO for each agent) has not; both have the same settings. A return is the sum over the agents
-of an environment: during training the mean of the last games, and at the end of `NUM_GAMES` games with sampled actions. Env steps
-count steps of the environment, in each of which all agents act. Without `--workers`, everything is in one thread.
+MAPPO has a centralized critic, IPPO (PPO for each agent) does not; both have the same settings, except that MAPPO normalizes
+values and IPPO rewards. A return is the sum over the agents of an environment: during training, the mean of the last games; at
+the end, that of `NUM_GAMES` games with sampled actions. Env steps are steps of the environment, in each of which all agents act.
+Without `--workers`, everything runs in one thread.
 """
 
 from __future__ import annotations
@@ -45,23 +46,27 @@ class Foraging:
     def __init__(self, env_id: str) -> None:
         import lbforaging  # noqa: F401  registers the games
 
-        self.env = gymnasium.make(env_id, disable_env_checker=True)
+        self.env: Any = gymnasium.make(env_id, disable_env_checker=True)
         self._spaces: list[Any] = [list(getattr(self.env, name)) for name in ("observation_space", "action_space")]
         self.possible_agents = [f"player_{k}" for k in range(len(self._spaces[0]))]
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Any:
+        """Observation space of a player."""
         return self._spaces[0][self.possible_agents.index(agent)]
 
     def action_space(self, agent: str) -> Any:
+        """Action space of a player."""
         return self._spaces[1][self.possible_agents.index(agent)]
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin a game."""
         observations, _ = self.env.reset(seed=seed)
         self.agents = list(self.possible_agents)
         return dict(zip(self.agents, observations, strict=True)), {agent: {} for agent in self.agents}
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Take the actions of all players."""
         observations, rewards, terminated, truncated, _ = self.env.step(
             tuple(int(actions[each]) for each in self.agents)
         )
@@ -77,13 +82,48 @@ class Foraging:
         )
 
     def close(self) -> None:
+        """Close the game."""
         self.env.close()
 
 
-def spread(**kwargs: Any) -> Any:
-    from mpe2 import simple_spread_v3
+class Spread:
+    """MPE's simple_spread_v3, in which the time limit is the end of a game, as in the code of MAPPO's authors.
 
-    return simple_spread_v3.parallel_env(**kwargs)
+    The values of states that no game goes beyond would be extrapolated: with bootstrapping from them, agents learn to run away.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(self, **kwargs: Any) -> None:
+        from mpe2 import simple_spread_v3
+
+        self.env: Any = simple_spread_v3.parallel_env(**kwargs)
+        self.possible_agents: list[str] = self.env.possible_agents
+        self.observation_space: Any = self.env.observation_space
+        self.action_space: Any = self.env.action_space
+        self.state_space: Any = self.env.state_space
+        self.agents: list[str] = []
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin a game."""
+        observations, infos = self.env.reset(seed=seed)
+        self.agents = self.env.agents
+        return observations, infos
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Take the actions of all agents."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        self.agents = self.env.agents
+        ended = {agent: terminated[agent] or truncated[agent] for agent in terminated}
+        return observations, rewards, ended, dict.fromkeys(ended, False), infos
+
+    def state(self) -> Any:
+        """Return the observations of all agents."""
+        return self.env.state()
+
+    def close(self) -> None:
+        """Close the game."""
+        self.env.close()
 
 
 @dataclass(frozen=True)
@@ -100,22 +140,25 @@ class Game:
     minutes: float = 10.0
 
     def task(self, algorithm: str) -> MultiAgentTask:
+        """Make the task, with the state for MAPPO."""
         return MultiAgentTask(
             self.env, {POLICY: self.agents}, env_kwargs=self.env_kwargs, with_state=algorithm == "mappo"
         )
 
     def settings(self, algorithm: str, shards: int, **more: Any) -> PPO:
+        """Make the configuration; `more`: settings that differ from those of the game."""
         num_envs = self.num_envs // shards * len(self.agents)
         hp = MAPPO(shards=shards, num_envs=num_envs, **(self.fields | more))
         if algorithm == "mappo":
             return hp
-        return PPO(**{name: value for name, value in vars(hp).items() if name in PPO.__dataclass_fields__})
+        own = {name: value for name, value in vars(hp).items() if name in PPO.__dataclass_fields__}
+        return PPO(**{**own, "normalize_reward": hp.normalize_value})
 
 
 GAMES = {
     "spread": Game(
-        spread, {"max_cycles": 25, "continuous_actions": False}, ("agent_0", "agent_1", "agent_2"), num_envs=32,
-        fields={"num_steps": 25},
+        Spread, {"max_cycles": 25, "continuous_actions": False}, ("agent_0", "agent_1", "agent_2"), num_envs=32,
+        fields={"num_steps": 25, "learning_rate": 7e-4},
     ),
     "foraging": Game(
         Foraging, {"env_id": "Foraging-8x8-2p-2f-coop-v3"}, ("player_0", "player_1"), num_envs=32, fields={"num_steps": 50},
@@ -166,15 +209,18 @@ def learn(game: Game, algorithm: str, seed: int, arguments: argparse.Namespace, 
 
 
 def play(task: MultiAgentTask, hp: PPO, weights: Mapping[str, Any], seed: int) -> float:
-    """Return the mean return of games with sampled actions, the first that each of some environments plays."""
-    num_copies = 20
-    alone = replace(hp, shards=1, num_envs=num_copies * len(task.policies[POLICY]), num_groups=1)
-    sampler = MultiAgentSampler(task=task, samplers={POLICY: alone.part(task[POLICY], POLICY).sampler})
-    live, returns = sampler(Shard("rollout", 0, 1, seed + 1_000_000)), list[float]()
-    while len(returns) < NUM_GAMES * len(task.policies[POLICY]):
-        returns += [episode.episode_return for episode in live({POLICY: weights}).episodes]
+    """Return the mean return of the first games that many environments play, with sampled actions."""
+    num_agents = len(task.policies[POLICY])
+    sampler = replace(hp.part(task[POLICY], POLICY).sampler, num_envs=NUM_GAMES * num_agents)
+    live = MultiAgentSampler(task=task, samplers={POLICY: sampler})(Shard("rollout", 0, 1, seed + 1_000_000))
+    first: dict[int, float] = {}
+    while len(first) < NUM_GAMES * num_agents:
+        rollout = live({POLICY: weights})[POLICY]
+        ends = np.argwhere(rollout.terminated | rollout.truncated)
+        for (_, row), episode in zip(ends, rollout.episodes, strict=True):
+            first.setdefault(int(row), episode.episode_return)
     live.close()
-    return len(task.policies[POLICY]) * float(np.mean(returns))
+    return num_agents * float(np.mean(list(first.values())))
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -14,24 +14,31 @@ that of PPO, with GAE on the values of the centralized critic.
 The same flow with `PPO` and without the state is IPPO, independent PPO: its critic sees what its agent sees (de Witt et al. 2020,
 arXiv 2011.09533).
 
-Defaults follow the paper's suggestions: few epochs, one minibatch, a clip range of at most 0.2, orthogonal weights. In place of
-its value normalization, rewards are scaled by the standard deviation of their discounted sum, which bounds the scale of values and
-leaves their mean as it is; its Huber loss and recurrent policies are left out.
+Defaults follow the paper's suggestions: normalized values, few epochs, one minibatch, a clip range of at most 0.2. Its Huber loss
+and its recurrent policies are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.ppo import PPO
+from levada.algorithms.gae import GAE
+from levada.algorithms.ppo import PPO, PPOLoss
 from levada.algorithms.user_classes import find_network
+from levada.rl.acting.rollout import Rollout
 from levada.rl.data.spaces import has_state
 from levada.rl.envs.task import Task
+from levada.rl.learning.loss import Loss, Networks
+from levada.rl.learning.unroll import Evaluated
+from levada.rl.policies.module import VARIANCE_FLOOR
 from levada.rl.policies.networks import CentralizedNet
 from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import Transitions
 from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt
 
 
@@ -53,7 +60,9 @@ class MAPPO(PPO):
     entropy_coef: NonNegativeFloat = 0.01
     value_coef: NonNegativeFloat = 1.0
     max_grad_norm: PositiveFloat | None = 10.0
-    normalize_reward: bool = True
+    normalize_value: bool = True
+    """Value normalization (the paper's section 5.1): the network outputs values in units of the running standard deviation of
+    their targets, around the running mean, so that the scale of rewards does not matter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,16 +79,37 @@ class MAPPO(PPO):
         Raises:
             ConfigError: the task does not show the state.
         """
-        policy = super().policy(task, **fields)
+        policy = super().policy(task, **{"normalize_value": self.normalize_value, **fields})
         if not has_state(policy.inner_space):
             msg = (
-                f"{type(self).__name__}: task {task.name!r} shows {policy.inner_space}, expected each agent's own observation and "
-                "the state, for the centralized critic; did you forget MultiAgentTask(..., with_state=True)?"
+                f"{type(self).__name__}: task {task.name!r} shows {policy.inner_space}, expected each agent's own observation "
+                "and the state, for the centralized critic; did you forget MultiAgentTask(..., with_state=True)?"
             )
             raise ConfigError(msg)
         return policy
+
+    def prepare(self) -> Callable[[Rollout], Transitions]:
+        """Map node from rollouts to the columns that the loss gets, with the moments of the value targets."""
+        return GAE(discount=self.discount, lambda_=self.gae_lambda, value_moments=self.normalize_value)
+
+    def make_loss(self) -> Loss:
+        """Make the loss."""
+        return NormalizedLoss(self) if self.normalize_value else PPOLoss(self)
 
     def make_network(self, task: Task) -> Callable[..., Any] | None:
         """Factory of the policy's network: `CentralizedNet`, or the custom one, which gets both observations."""
         custom = find_network(self.network)
         return self.with_network_settings(CentralizedNet) if custom is None else custom
+
+
+@dataclass(frozen=True)
+class NormalizedLoss(PPOLoss):
+    """PPO's loss, with the errors of values in units of their running standard deviation."""
+
+    def evaluate(self, networks: Networks, batch: Mapping[str, Tensor]) -> tuple[Evaluated, Mapping[str, Tensor]]:
+        """Return the outputs for the actions taken, and the columns that go with them; values and their targets normalized."""
+        new, batch = super().evaluate(networks, batch)
+        # the mean would cancel out
+        scale = (networks.policy.tensor("values.var") + VARIANCE_FLOOR).rsqrt()
+        scaled = {name: batch[name] * scale for name in ("value", "target")}
+        return new._replace(value=new.value * scale), {**batch, **scaled}

@@ -204,6 +204,8 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
     layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) and policy.precision == "float32" else None
     if layers is None:
         return None
+    if policy.normalize_value:  # the module denormalizes it
+        layers = replace(layers, value=None)
     where = f"numpy_layers of network {type(network).__name__} of policy {policy.name!r}"
     named = [layer for stack in (layers.policy, layers.value or ()) for layer in _in_module(stack)]
     unknown = [name for layer in named for name in (layer.weight, layer.bias) if name and name not in shapes]

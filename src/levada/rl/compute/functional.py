@@ -26,6 +26,10 @@ class Net:
             self._last = args, functional_call(self._module, self._tensors, args)
         return self._last[1]
 
+    def tensor(self, name: str) -> Tensor:
+        """Return a parameter or buffer by its dotted name."""
+        return self._tensors[name]
+
     @property
     def frozen(self) -> Net:
         """The network without gradients of its parameters; gradients of its inputs still pass through."""

@@ -101,6 +101,7 @@ class PolicyModule(ObservationModule):
         self.head: ActionHead = policy.head
         self.network = network
         self.returns: Normalizer | None = Normalizer(()) if policy.normalize_reward else None
+        self.values: Normalizer | None = Normalizer(()) if policy.normalize_value else None
         num_stds = self.head.row_size - self.head.num_params
         self.log_std: nn.Parameter | None = (
             nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
@@ -116,15 +117,18 @@ class PolicyModule(ObservationModule):
         """
         inner, mask = self.split(obs)
         if state is None:
-            params, *rest = self.computed(self.network, inner)
+            params, value, *rest = self.computed(self.network, inner)
         else:
-            params, *rest = self.computed(cast("Recurrent", self.network).unroll, inner, state, is_first)
-        return self.head.distribution(self._whole(params), mask), *rest
+            params, value, *rest = self.computed(cast("Recurrent", self.network).unroll, inner, state, is_first)
+        return self.head.distribution(self._whole(params), mask), self._denormalized(value), *rest
 
     def row(self, obs: TensorNest, *state: Tensor) -> tuple[Tensor, ...]:
         """Return the head's parameters ``[N, row_size]``, the values, and a recurrent network's next state; without mask."""
         params, value, *rest = self.computed(self.network, self.prepared(obs, ""), *state)
-        return self._whole(params), value, *rest[len(rest) - len(state) :]
+        return self._whole(params), self._denormalized(value), *rest[len(rest) - len(state) :]
+
+    def _denormalized(self, value: Tensor) -> Tensor:
+        return value if self.values is None else self.values.inverse(value)
 
     def _whole(self, params: Tensor) -> Tensor:
         return params if self.log_std is None else torch.cat([params, self.log_std.expand_as(params)], dim=-1)
@@ -158,6 +162,10 @@ class Normalizer(nn.Module):
         """Normalize, and clip at the limit."""
         scaled: Tensor = (x - self.mean) * (self.var + VARIANCE_FLOOR).rsqrt()
         return scaled.clamp(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
+
+    def inverse(self, x: Tensor) -> Tensor:
+        """Return what normalizes to `x`, without the limit."""
+        return x * (self.var + VARIANCE_FLOOR).sqrt() + self.mean
 
 
 def dry_run(module: PolicyModule) -> None:

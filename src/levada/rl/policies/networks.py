@@ -285,8 +285,8 @@ class CentralizedNet(nn.Module):
         super().__init__()
         if not (isinstance(observation_space, spaces.Dict) and has_state(observation_space)):
             msg = (
-                f"CentralizedNet: observations are {observation_space}, expected a Dict of {OBS!r}, an agent's own observation, and "
-                f"{STATE!r}, which the value sees; did you forget MultiAgentTask(..., with_state=True)?"
+                f"CentralizedNet: observations are {observation_space}, expected a Dict of {OBS!r}, an agent's own observation, "
+                f"and {STATE!r}, which the value sees; did you forget MultiAgentTask(..., with_state=True)?"
             )
             raise SpaceError(msg)
         own = observation_space[OBS]

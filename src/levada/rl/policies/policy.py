@@ -87,6 +87,9 @@ class Policy:
     """Normalize float observations by their running mean and standard deviation, clipped at 10."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
+    normalize_value: bool = False
+    """The network outputs values in units of the running standard deviation of their targets, around the running mean. The
+    policy's values are those of the rewards as they are."""
     output: Literal["distribution", "q_values"] = "distribution"
     """Meaning of the network's outputs: parameters of the action distribution, or action values, of which the largest is
     chosen."""
@@ -183,7 +186,7 @@ class Policy:
         return {name: _to_array(tensor) for name, tensor in tensors.items()}
 
     def moments_of(self, buffers: Weights) -> dict[str, Moments]:
-        """Read the running moments from the normalization buffers of some weights, keyed by "obs..." and "return".
+        """Read the running moments from the normalization buffers of some weights, keyed by "obs...", "return" and "value".
 
         >>> spaces_ = {"observation_space": spaces.Box(-1.0, 1.0, (4,)), "action_space": spaces.Discrete(2)}
         >>> policy = Policy(normalize_obs=True, **spaces_)
@@ -224,7 +227,8 @@ class Policy:
     def _normalizer_names(self) -> dict[str, str]:
         leaves = normalized_leaves(self.observation_space) if self.normalize_obs else {}
         names = {key: f"normalizers.{index}" for index, key in enumerate(leaves)}
-        return names | ({"return": "returns"} if self.normalize_reward else {})
+        scalars = {"return": ("returns", self.normalize_reward), "value": ("values", self.normalize_value)}
+        return names | {key: prefix for key, (prefix, normalizes) in scalars.items() if normalizes}
 
     def _idle_settings(self) -> list[tuple[str, str]]:
         defaults = {setting.name: setting.default for setting in fields(self)}

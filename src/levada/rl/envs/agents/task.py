@@ -112,7 +112,7 @@ class MultiAgentTask:
         except BaseException as error:
             env.close()
             if isinstance(error, Violation):
-                msg = f"task {self.name!r}: {error.what}"
+                msg = f"task {self.name!r}, with_state or agent_id: {error.what}"
                 raise TaskError(msg) from None
             raise
 
