@@ -32,8 +32,8 @@ ENV = "Foraging-8x8-2p-2f-coop-v3"
 NUM_EPISODES = 200
 ALGORITHMS: Mapping[str, type[ValueDecomposition]] = {"vdn": VDN, "qmix": QMIX}
 SETTINGS: Mapping[str, Any] = {
-    "num_envs": 16, "num_steps": 16, "buffer_size": 200_000, "learning_starts": 5_000, "batch_size": 128,
-    "samples_per_insert": 16.0, "num_gradient_steps": 16, "hidden_sizes": (64, 64), "learning_rate": 5e-4,
+    "num_envs": 16, "num_steps": 16, "buffer_size": 200_000, "learning_starts": 5_000, "batch_size": 512,
+    "samples_per_insert": 32.0, "num_gradient_steps": 8, "hidden_sizes": (64, 64), "learning_rate": 1e-3,
     "epsilon_steps": 200_000, "prioritized": True, "team_reward": "sum",
 }  # fmt: skip
 

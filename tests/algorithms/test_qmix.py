@@ -196,16 +196,19 @@ def test_an_agent_that_has_left_does_not_change_what_is_learned(algorithm) -> No
     assert learner_of(algorithm).update([Transitions(gone)]).stats != first.stats
 
 
-def test_the_loss_of_vdn_by_hand() -> None:
-    """Q is 10 times the first number that an agent sees, plus its action; of the target network, 1 more."""
+@pytest.mark.parametrize(("double", "next_values"), [(True, 39.0 + 51.0), (False, 41.0 + 53.0)])
+def test_the_loss_of_vdn_by_hand(double: bool, next_values: float) -> None:
+    """Q is 10 times the first number that an agent sees, plus its action, or minus it, by the second; the target network takes
+    the other sign, and adds 1.
+    """
 
     class Linear(nn.Module):
-        def __init__(self, more: float) -> None:
+        def __init__(self, sign: int, more: float) -> None:
             super().__init__()
-            self.more = more
+            self.sign, self.more = sign, more
 
         def forward(self, obs):
-            values = 10 * obs[:, :1] + torch.arange(3.0) * torch.sign(obs[:, 1:]) + self.more
+            values = 10 * obs[:, :1] + self.sign * torch.arange(3.0) * torch.sign(obs[:, 1:]) + self.more
             return policy_of(2, 3).head.distribution(values), values[:, 0]
 
     batch = {
@@ -217,11 +220,11 @@ def test_the_loss_of_vdn_by_hand() -> None:
         "reward": torch.tensor([0.5, 2.0]),
         "discount": torch.tensor([0.5, 0.0]),
     }
-    nets = {"policy": Net(Linear(0.0), {}), "mixer": Net(SumMixer(), {})}
-    targets = {"policy": Net(Linear(1.0), {}), "mixer": Net(SumMixer(), {})}
-    found = TeamLoss(VDN(prioritized=True))(Networks(nets, targets), batch, {})
-    # values (10 + 1) + (20 + 2) and 30; targets 0.5 + 0.5 ((40 + 2 + 1) + (50 + 1)) and 2
-    errors = np.array([47.5 - 33.0, 2.0 - 30.0])
+    nets = {"policy": Net(Linear(1, 0.0), {}), "mixer": Net(SumMixer(), {})}
+    targets = {"policy": Net(Linear(-1, 1.0), {}), "mixer": Net(SumMixer(), {})}
+    found = TeamLoss(VDN(prioritized=True, double=double))(Networks(nets, targets), batch, {})
+    # values (10 + 1) + (20 + 2) and 30
+    errors = np.array([0.5 + 0.5 * next_values - 33.0, 2.0 - 30.0])
     assert float(found.loss) == pytest.approx((errors**2 / 2).mean())
     np.testing.assert_allclose(found.priorities, np.abs(errors))
 

@@ -17,8 +17,8 @@ NUM_STEPS, NUM_COPIES, NUM_ITEMS = 7, 2, 6
 AGENTS = ("agent_0", "agent_1", "agent_2", "agent_3")
 
 
-def shifts(end, policies):
-    return MultiAgentTask(Shifts, policies=policies, env_kwargs={"end": end})
+def shifts(end, policies, **more):
+    return MultiAgentTask(Shifts, policies=policies, env_kwargs={"end": end, **more})
 
 
 def source(task):
@@ -45,13 +45,13 @@ def collected(task, stage, policy="team"):
     return rows, [env.done for env in envs]
 
 
-@pytest.mark.parametrize("reward", ["mean", "sum"])
-@pytest.mark.parametrize("end", ["truncated", "terminated", "mixed"])
-def test_they_are_what_the_environment_did(end, reward):
+@pytest.mark.parametrize(("stays", "reward"), [(False, "mean"), (True, "mean"), (True, "sum")])
+@pytest.mark.parametrize("end", ["truncated", "terminated", "mixed", "cut"])
+def test_they_are_what_the_environment_did(end, stays, reward):
     """With the true final observations, and discount 0 only where all agents of the episode have terminated; not in step 3,
     where those that are there leave, while others come.
     """
-    task = shifts(end, {"team": AGENTS})
+    task = shifts(end, {"team": AGENTS}, stays=stays)
     rows, done = collected(task, JointTransitions(discount=0.9, num_agents=4, reward=reward))
     assert rows["mask"].all()
     assert len(rows["mask"]) == NUM_ITEMS * NUM_STEPS * NUM_COPIES
@@ -75,15 +75,22 @@ def test_they_are_what_the_environment_did(end, reward):
     assert (rows["discount"] == 0).sum() == (num_ends if end == "terminated" else 0)
 
 
-def test_a_team_among_others_has_the_rows_in_which_it_acts():
-    """The team's part is over in step 2; the episode goes on without it, and it is there again in the next one."""
-    task = shifts("truncated", {"team": ("agent_1",), "others": ("agent_0", "agent_2", "agent_3")})
+@pytest.mark.parametrize("end", ["truncated", "cut"])
+def test_a_team_among_others_has_the_rows_in_which_it_acts(end):
+    """The team's part is over in step 2; the episode goes on without it, and it is there again in the next one. Where the team
+    was truncated, it has a next value.
+    """
+    task = shifts(end, {"team": ("agent_1",), "others": ("agent_0", "agent_2", "agent_3")})
     rows, done = collected(task, JointTransitions(discount=0.9, num_agents=1))
     steps = [done[copy][t] for t in range(NUM_ITEMS * NUM_STEPS) for copy in range(NUM_COPIES)]
     assert rows["mask"].tolist() == ["agent_1" in step["obs"] for step in steps]
     for row in np.flatnonzero(rows["mask"]):
         assert rows["reward"][row] == steps[row]["reward"]["agent_1"]
-        assert (rows["discount"][row] == 0) == ("agent_1" not in steps[row]["next"])
+        is_cut = "agent_1" in steps[row]["truncated"]
+        assert (rows["discount"][row] > 0) == ("agent_1" in steps[row]["next"] or is_cut)
+        if rows["discount"][row] > 0:
+            np.testing.assert_array_equal(rows["next_obs"][row, 0], steps[row]["next_obs"]["agent_1"])
+    assert is_cut == (end == "cut")
 
 
 def test_agents_see_their_indices():

@@ -165,12 +165,14 @@ class Relay(AECEnv):
 class Shifts(Comers):
     """`Comers` with the same spaces, that remember what they did: in step 3 all agents that are there leave, as others come.
 
-    At the end, agents are truncated, terminate, or agent 2 terminates and agent 3 is truncated, by `end`.
+    At the end, agents are truncated, terminate, or agent 2 terminates and all others are truncated, by `end`. With "cut", those
+    who leave before are truncated, too.
+
+    With `stays`, agent 0 is there in all steps, and agent 1 at the end only.
     """
 
-    SPANS = ((0, 3), (0, 2), (3, 5), (4, 5))
-
-    def __init__(self, end: str = "truncated") -> None:
+    def __init__(self, end: str = "truncated", stays: bool = False) -> None:
+        self.SPANS = ((0, 5), (4, 5), (3, 5), (0, 3)) if stays else ((0, 3), (0, 2), (3, 5), (4, 5))  # type: ignore[misc]
         super().__init__()
         self._end = end
         self._seen: dict[str, Any] = {}
@@ -195,6 +197,8 @@ class Shifts(Comers):
         found = super().step(actions)
         observations, rewards, terminations, truncations, _ = found
         for agent in rewards:
+            if terminations[agent] and self._end == "cut":
+                terminations[agent], truncations[agent] = False, True
             if truncations[agent] and (self._end == "terminated" or (self._end == "mixed" and agent == "agent_2")):
                 terminations[agent], truncations[agent] = True, False
         self._seen = observations
