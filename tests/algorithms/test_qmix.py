@@ -311,7 +311,7 @@ class Masked(Shifts):
 @pytest.mark.parametrize("algorithm", [VDN, QMIX])
 def test_actions_that_are_not_allowed_are_neither_taken_nor_expected(algorithm) -> None:
     task = MultiAgentTask(Masked, policies={"team": AGENTS})
-    flow = algorithm(**SMALL, agent_id=False).flow(task)
+    flow = algorithm(**SMALL).flow(task)
     learned(flow, Inline())
     sampler, stage = flow.nodes["rollout"].work, flow.nodes["team/joint"].work
     recipe = flow.learners()["team/learn"]
@@ -324,6 +324,28 @@ def test_actions_that_are_not_allowed_are_neither_taken_nor_expected(algorithm) 
     free = {**columns, "next_obs": {**next_obs, "action_mask": np.ones_like(next_obs["action_mask"])}}
     losses = {recipe.open(1).update([Transitions(some)]).stats["losses/td_loss"] for some in (columns, free)}
     assert len(losses) == 2
+
+
+class Numbers(TwoStep):
+    """The two-step game with the number of the state as observation."""
+
+    def observation_space(self, agent: str):
+        return spaces.Discrete(3)
+
+    def _seen(self):
+        return dict.fromkeys(self.agents, self._state)
+
+
+@pytest.mark.parametrize("algorithm", [VDN, QMIX])
+def test_discrete_observations(algorithm) -> None:
+    flow = algorithm(**SMALL).flow(MultiAgentTask(Numbers, policies={"team": AGENTS[:2]}))
+    assert learned(flow, Inline())[0] == learned(flow, Inline())[0]
+    learner = flow.learners()["team/learn"].open(1)
+    live = flow.nodes["rollout"].work(Shard("rollout", 0, 1, 5))
+    state, index = flow.nodes["team/joint"].work(live({"team": learner.weights()})["team"]).columns["obs"]
+    live.close()
+    assert set(np.unique(state)) == {0, 1, 2}
+    np.testing.assert_array_equal(index, np.broadcast_to([0, 1], index.shape))
 
 
 @pytest.mark.parametrize("agent_id", [True, False])

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import Space, spaces
 
-from levada.rl.data.spaces import ACTION_MASK, OBS, has_action_mask
+from levada.rl.data.spaces import ACTION_MASK, OBS, Array, has_action_mask
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen, adapted
 from levada.rl.envs.agents.task import MultiAgentTask
 
@@ -57,6 +57,9 @@ class AgentIds:
         self.env = env
         self.acts_in_turns: bool = env.acts_in_turns
         self._index = {agent: index for index, agent in enumerate(env.possible_agents)}
+        seen = {agent: env.observation_space(agent) for agent in self._index}
+        self._has_mask = {agent: has_action_mask(space) for agent, space in seen.items()}
+        self._one_hot = {agent: _one_hot(space, self._index[agent], len(seen)) for agent, space in seen.items()}
 
     @property
     def possible_agents(self) -> Sequence[str]:
@@ -89,11 +92,16 @@ class AgentIds:
         self.env.close()
 
     def _with_ids(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
-        num = len(self._index)
-        return {
-            agent: each._replace(obs=_obs_with_id(self.env.observation_space(agent), each.obs, self._index[agent], num))
-            for agent, each in seen.items()
-        }
+        return {agent: each._replace(obs=self._with_id(agent, each.obs)) for agent, each in seen.items()}
+
+    def _with_id(self, agent: str, obs: Any) -> Any:
+        if self._has_mask[agent]:
+            return {**obs, OBS: self._pair(agent, obs[OBS])}
+        return self._pair(agent, obs)
+
+    def _pair(self, agent: str, obs: Any) -> Any:
+        one_hot = self._one_hot[agent]
+        return (obs, self._index[agent]) if one_hot is None else np.concatenate([obs, one_hot])
 
 
 def space_with_id(space: Space[Any], num_agents: int) -> Space[Any]:
@@ -109,15 +117,10 @@ def space_with_id(space: Space[Any], num_agents: int) -> Space[Any]:
     return spaces.Box(low, high, dtype=low.dtype.type)
 
 
-def _obs_with_id(space: Space[Any], obs: Any, index: int, num_agents: int) -> Any:
-    if has_action_mask(space):
-        assert isinstance(space, spaces.Dict)
-        return {**obs, OBS: _obs_with_id(space[OBS], obs[OBS], index, num_agents)}
-    if not _is_float_vector(space):
-        return obs, index
-    one_hot = np.zeros(num_agents, space.dtype)
-    one_hot[index] = 1
-    return np.concatenate([obs, one_hot])
+def _one_hot(space: Space[Any], index: int, num_agents: int) -> Array | None:
+    """Return the index as floats of the space; None if its observations are no vectors of floats."""
+    inner = cast("spaces.Dict", space)[OBS] if has_action_mask(space) else space
+    return np.eye(num_agents, dtype=inner.dtype)[index] if _is_float_vector(inner) else None
 
 
 def _is_float_vector(space: Space[Any]) -> bool:
