@@ -1,6 +1,7 @@
 """VDN and QMIX: the two-step game of the paper, mixers, losses, and runs that are the same under every deployment."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -22,7 +23,6 @@ from levada.algorithms.vdn import VDN
 from levada.flow import Shard
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.functional import Net
-from levada.rl.envs.agents.ids import with_agent_ids
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.loss import Networks
@@ -68,7 +68,7 @@ def played(policy, weights) -> float:
     """The return of an episode in which each agent takes the action that it values most."""
     actor = Actor(policy)
     actor.load(weights)
-    env = with_agent_ids(TWO_STEP).make_one()
+    env = replace(TWO_STEP, agent_id=True).make_one()
     seen, total = env.reset(0), 0.0
     while env.movers:
         obs = np.stack([seen[agent].obs for agent in env.movers])
@@ -163,7 +163,7 @@ def test_a_state_of_images_and_discrete_values() -> None:
 def learner_of(algorithm, **more):
     """A learner for four agents that see 3 numbers and their indices."""
     hp = algorithm(**SMALL | more)
-    return hp.part(with_agent_ids(SHIFTS)["team"], "team").learner.open(3)
+    return hp.part(replace(SHIFTS, agent_id=True)["team"], "team").learner.open(3)
 
 
 def batch_of(num: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
@@ -286,7 +286,7 @@ def test_a_team_learns_beside_another_algorithm() -> None:
     more = {"hidden_sizes": (16,), "compile": False, "num_steps": 8}
     algorithms = {"team": VDN(**SMALL), "others": PPO(num_envs=4, minibatch_size=32, **more)}
     found = set()
-    with Inline().open(multi_agent(with_agent_ids(task), algorithms), seed=1) as run:
+    with Inline().open(multi_agent(replace(task, agent_id=True), algorithms), seed=1) as run:
         for report in run:
             found.add(report.node)
             if report.firing == 10:
@@ -377,7 +377,7 @@ def test_tasks_that_are_not_those_of_a_team_are_refused(algorithm) -> None:
     several = MultiAgentTask(CartPoles, policies={"one": AGENTS[:2], "two": AGENTS[2:]})
     with pytest.raises(TaskError, match=r"got the policies one, two; expected one for all agents"):
         hp.flow(several)
-    with pytest.raises(TaskError, match=r"have no agent ids; expected with_agent_ids\(task\), or agent_id=False"):
+    with pytest.raises(TaskError, match=r"have no agent ids; expected MultiAgentTask\(\.\.\., agent_id=True\), or"):
         multi_agent(several, {"one": hp, "two": hp})
 
 

@@ -27,7 +27,6 @@ from levada.math import td_loss, td_target
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.joint_transitions import NEXT_THERE, THERE, JointTransitions
 from levada.rl.data.nest import flat
-from levada.rl.envs.agents.ids import has_agent_ids, with_agent_ids
 from levada.rl.envs.agents.task import MultiAgentTask, PolicyTask
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
@@ -103,7 +102,7 @@ class ValueDecomposition(ReplayAlgorithm):
             )
             raise TaskError(msg)
         [name] = task.policies
-        return multi_agent(with_agent_ids(task) if self.agent_id else task, {name: self})
+        return multi_agent(replace(task, agent_id=task.agent_id or self.agent_id), {name: self})
 
     def part(self, task: Task, name: str = "policy") -> ReplayPart:
         """Make the learner, the sampler of all agents, and the stage from their steps to joint transitions.
@@ -121,8 +120,9 @@ class ValueDecomposition(ReplayAlgorithm):
                 "PettingZoo's parallel API: a joint action has an action of each"
             )
             raise TaskError(msg)
-        if self.agent_id and not has_agent_ids(task.multi):
-            msg = f"{who}(agent_id=True): the observations have no agent ids; expected with_agent_ids(task), or agent_id=False"
+        if self.agent_id and not task.multi.agent_id:
+            expected = "MultiAgentTask(..., agent_id=True), or agent_id=False"
+            msg = f"{who}(agent_id=True): the observations have no agent ids; expected {expected}"
             raise TaskError(msg)
         require_action_space(self, task, spaces.Discrete)
         num_agents = len(task.multi.policies[task.policy])

@@ -10,7 +10,6 @@ from levada.algorithms.dqn import DQN
 from levada.flow import Shard
 from levada.rl.acting.joint_transitions import JointTransitions
 from levada.rl.acting.multi_agent import MultiAgentSampler
-from levada.rl.envs.agents.ids import with_agent_ids
 from levada.rl.envs.agents.task import MultiAgentTask
 
 NUM_STEPS, NUM_COPIES, NUM_ITEMS = 7, 2, 6
@@ -94,9 +93,8 @@ def test_a_team_among_others_has_the_rows_in_which_it_acts(end):
 
 
 def test_agents_see_their_indices():
-    task = with_agent_ids(shifts("truncated", {"team": AGENTS}))
+    task = replace(shifts("truncated", {"team": AGENTS}), agent_id=True)
     assert task.name == "Shifts"
-    assert with_agent_ids(task) is task
     rows, _ = collected(task, JointTransitions(discount=0.9, num_agents=4))
     plain, _ = collected(shifts("truncated", {"team": AGENTS}), JointTransitions(discount=0.9, num_agents=4))
     for there, obs in (("there", "obs"), ("next_there", "next_obs")):

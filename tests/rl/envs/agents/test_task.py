@@ -217,12 +217,24 @@ def test_the_index_counts_all_agents_also_those_of_other_policies():
     joint.close()
 
 
-@pytest.mark.parametrize("env", ["openspiel:kuhn_poker", "pettingzoo:classic.rps_v2"])
-def test_the_index_is_refused_for_other_spaces(env):
-    with pytest.raises(
-        TaskError, match=r"agent_id=True appends .* expected a Box of one dimension, got (Dict|Discrete)"
-    ):
-        MultiAgentTask(env, agent_id=True)
+def test_the_index_stands_beside_other_observations():
+    plain, task = (MultiAgentTask("pettingzoo:classic.rps_v2", agent_id=has_id)["policy"] for has_id in (False, True))
+    assert task.observation_space == spaces.Tuple((plain.observation_space, spaces.Discrete(2)))
+    joint = task.multi.make(2, 0)
+    (_, index), _ = joint.seats["policy"].reset()
+    assert index.tolist() == [0, 1, 0, 1]
+    joint.close()
+
+
+def test_the_index_leaves_a_mask_where_it_is():
+    plain, task = (MultiAgentTask("openspiel:kuhn_poker", agent_id=has_id) for has_id in (False, True))
+    own, both = (each["policy"].observation_space for each in (plain, task))
+    assert both["action_mask"] == own["action_mask"]
+    assert both["obs"].shape == (own["obs"].shape[0] + 2,)
+    joint = task.make(1, 0)
+    rows, _ = joint.seats["policy"].reset()
+    assert rows["obs"][0, -2:].tolist() == [1.0, 0.0]  # the first to move
+    joint.close()
 
 
 def test_environments_with_the_index_are_saved():

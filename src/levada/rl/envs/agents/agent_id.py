@@ -1,49 +1,43 @@
 """Observations that say which agent they belong to.
 
 Agents that share a policy act alike in alike observations. With its index in the observation, each can act in its own way (Gupta
-et al. 2017, "Cooperative multi-agent control using deep reinforcement learning", section 4).
+et al. 2017, "Cooperative multi-agent control using deep reinforcement learning", section 4). It is one-hot behind a vector of
+floats; of every other observation it makes a pair. An action mask stays where it is.
+
+>>> from gymnasium.spaces import Box, Discrete
+>>> space_with_id(Box(-1.0, 1.0, (2,)), 3).shape
+(5,)
+>>> space_with_id(Discrete(4), 3)
+Tuple(Discrete(4), Discrete(3))
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import Space, spaces
 
+from levada.rl.data.spaces import ACTION_MASK, OBS, Array, has_action_mask
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
-from levada.rl.envs.observations import Violation
 
 
 class WithAgentId:
-    """An environment whose observations end with a one-hot of the agent's index in `possible_agents`.
-
-    Raises:
-        Violation: an observation space is not a Box of one dimension.
-    """
+    """An environment whose agents see their index in `possible_agents`."""
 
     def __init__(self, env: AgentsEnv) -> None:
         self.env = env
         self.acts_in_turns: bool = env.acts_in_turns
-        self.possible_agents: Sequence[str] = list(env.possible_agents)
-        ids = np.eye(len(self.possible_agents))
-        self._spaces: dict[str, spaces.Box] = {}
-        self._ids: dict[str, Any] = {}
-        for agent, one_hot in zip(self.possible_agents, ids, strict=True):
-            space = env.observation_space(agent)
-            if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-                msg = (
-                    f"agent_id=True appends the agent's index to its observation; expected a Box of one dimension, got {space} "
-                    f"of agent {agent!r}"
-                )
-                raise Violation(msg)
-            dtype: Any = space.dtype
-            self._ids[agent] = one_hot.astype(dtype)
-            low, high = np.zeros(len(ids), dtype), np.ones(len(ids), dtype)
-            self._spaces[agent] = spaces.Box(
-                np.concatenate([space.low, low]), np.concatenate([space.high, high]), dtype=dtype
-            )
+        self._index = {agent: index for index, agent in enumerate(env.possible_agents)}
+        seen = {agent: env.observation_space(agent) for agent in self._index}
+        self._has_mask = {agent: has_action_mask(space) for agent, space in seen.items()}
+        self._one_hot = {agent: _one_hot(space, self._index[agent], len(seen)) for agent, space in seen.items()}
+
+    @property
+    def possible_agents(self) -> Sequence[str]:
+        """All agents that may ever take part."""
+        return self.env.possible_agents
 
     @property
     def movers(self) -> Sequence[str]:
@@ -52,7 +46,7 @@ class WithAgentId:
 
     def observation_space(self, agent: str) -> Space[Any]:
         """Observation space of an agent, with its index."""
-        return self._spaces[agent]
+        return space_with_id(self.env.observation_space(agent), len(self._index))
 
     def action_space(self, agent: str) -> Space[Any]:
         """Action space of an agent."""
@@ -74,4 +68,35 @@ class WithAgentId:
         return {agent: each._replace(obs=self._with_id(agent, each.obs)) for agent, each in seen.items()}
 
     def _with_id(self, agent: str, obs: Any) -> Any:
-        return np.concatenate([obs, self._ids[agent]]) if np.ndim(obs) == 1 else obs  # the caller reports a wrong shape
+        if self._has_mask[agent]:
+            return {**obs, OBS: self._pair(agent, obs[OBS])}
+        return self._pair(agent, obs)
+
+    def _pair(self, agent: str, obs: Any) -> Any:
+        one_hot = self._one_hot[agent]
+        if one_hot is None:
+            return obs, self._index[agent]
+        return np.concatenate([obs, one_hot]) if np.ndim(obs) == 1 else obs  # the caller reports a wrong shape
+
+
+def space_with_id(space: Space[Any], num_agents: int) -> Space[Any]:
+    """Return the space of observations with the index of one of `num_agents` agents."""
+    if has_action_mask(space):
+        assert isinstance(space, spaces.Dict)
+        return spaces.Dict({OBS: space_with_id(space[OBS], num_agents), ACTION_MASK: space[ACTION_MASK]})
+    if not _is_float_vector(space):
+        return spaces.Tuple((space, spaces.Discrete(num_agents)))
+    assert isinstance(space, spaces.Box)
+    ends = ((space.low, np.zeros), (space.high, np.ones))
+    low, high = (np.concatenate([end, fill(num_agents, end.dtype)]) for end, fill in ends)
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+def _one_hot(space: Space[Any], index: int, num_agents: int) -> Array | None:
+    """Return the index as floats of the space; None if its observations are no vectors of floats."""
+    inner = cast("spaces.Dict", space)[OBS] if has_action_mask(space) else space
+    return np.eye(num_agents, dtype=inner.dtype)[index] if _is_float_vector(inner) else None
+
+
+def _is_float_vector(space: Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f"

@@ -55,8 +55,8 @@ class MultiAgentTask:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keyword arguments of the environment or the function, or parameters of the game."""
     agent_id: bool = False
-    """Whether a one-hot of the agent's index is appended to each observation, a Box of one dimension. Agents that share a policy
-    can then act differently."""
+    """Whether observations contain the index of the agent, so that agents that share a policy can act differently: one-hot behind
+    a vector, or beside any other observation."""
     with_state: bool = False
     """Whether each agent is shown the global state beside its own observation, for centralized critics. See
     `levada.rl.envs.agents.state`."""
