@@ -21,17 +21,21 @@ and its recurrent policies are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
+from levada.algorithms.all_agents import OfAllAgents
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.gae import GAE
+from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO, PPOLoss
 from levada.algorithms.user_classes import find_network
+from levada.flow import Flow
 from levada.rl.acting.rollout import Rollout
 from levada.rl.data.spaces import has_state
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Loss, Networks
 from levada.rl.learning.unroll import Evaluated
@@ -43,7 +47,7 @@ from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class MAPPO(PPO):
+class MAPPO(OfAllAgents, PPO):
     """Configuration of MAPPO.
 
     Raises:
@@ -72,6 +76,12 @@ class MAPPO(PPO):
                 "centralized critic; show agents several observations at once, or use PPO, whose critic sees what the agent sees"
             )
             raise ConfigError(msg)
+
+    def flow(self, task: Task) -> Flow:
+        """Build the flow for all agents of an environment, which share a policy. `num_envs` counts environments."""
+        shared = AgentsTask.of(task).shared(with_state=True)
+        [(name, agents)] = shared.policies.items()
+        return multi_agent(shared, {name: replace(self, num_envs=self.num_envs * len(agents))})
 
     def policy(self, task: Task, **fields: Any) -> Policy:
         """Make the policy; `fields`: fields of `Policy`.

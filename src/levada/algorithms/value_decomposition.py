@@ -19,6 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from levada.algorithms.action_spaces import require_action_space
+from levada.algorithms.all_agents import OfAllAgents
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
@@ -27,6 +28,7 @@ from levada.math import td_loss, td_target
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.joint_transitions import NEXT_THERE, THERE, JointTransitions
 from levada.rl.data.nest import flat
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask, PolicyTask
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
@@ -36,7 +38,7 @@ from levada.validation import PositiveFloat, PositiveInt, PositiveUnitFloat, Uni
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValueDecomposition(ReplayAlgorithm):
+class ValueDecomposition(OfAllAgents, ReplayAlgorithm):
     """Base configuration. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count joint transitions.
 
     Raises:
@@ -93,8 +95,7 @@ class ValueDecomposition(ReplayAlgorithm):
         """
         who = type(self).__name__
         if not isinstance(task, MultiAgentTask):
-            msg = f"{who} trains a team of agents; expected a MultiAgentTask, got {task!r}"
-            raise TaskError(msg)
+            task = AgentsTask.of(task).shared()
         if len(task.policies) != 1:
             msg = (
                 f"{who} got the policies {', '.join(task.policies)}; expected one for all agents, which share a network; did "

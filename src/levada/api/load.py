@@ -179,9 +179,8 @@ def evaluate_policies(
     if task is None:
         msg = f"evaluate_policies: {result.path} has a single agent; use levada.evaluate"
         raise LoadError(msg)
-    policies = result.policies or {result.policy.policy.name: result.policy}
     return play(
-        task, policies, num_episodes=num_episodes, seed=seed, deterministic=deterministic, on_episode=on_episode
+        task, result.policies, num_episodes=num_episodes, seed=seed, deterministic=deterministic, on_episode=on_episode
     )
 
 

@@ -16,6 +16,7 @@ from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.run.stagnation import Stagnation
@@ -80,7 +81,7 @@ def _ideas(config: Algorithm, task: Task) -> Iterator[str]:
         yield f"the preset of {name} for {task.name} (leave out fields of your own)"
     if presets and not own:
         yield f"an algorithm with a preset for {task.name} ({', '.join(presets)})"
-    if not isinstance(config, RolloutAlgorithm | ReplayAlgorithm):
+    if not isinstance(config, RolloutAlgorithm | ReplayAlgorithm) or isinstance(task, AgentsTask):
         return
     is_discrete = isinstance(task.action_space, spaces.Discrete)
     if isinstance(config, DQN):

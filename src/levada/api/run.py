@@ -22,6 +22,7 @@ from levada.portable import VARIABLE, Mode, is_fixed, is_mode, machine, problems
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.compute import torch_modes
 from levada.rl.compute.threads import set_threads
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
 from levada.run.display.displays import Display, UntilClosed
@@ -296,6 +297,6 @@ def result_of(
     summary: Summary, policies: Mapping[str, TrainedPolicy], directory: RunDirectory, task: Task, flow: Flow
 ) -> Result:
     """Make the result of a run. `policies`: of all learners, by name."""
-    several = policies if len(policies) > 1 else {}
+    several = policies if isinstance(task, AgentsTask) else {}
     first = next(iter(policies.values()))
     return Result(summary, first, directory.path, task, flow, several, directory.copy)

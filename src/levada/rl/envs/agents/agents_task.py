@@ -37,6 +37,11 @@ class AgentsTask(Task):
                 raise TaskError(msg)
         return cls(task.env, env_kwargs=task.env_kwargs, action_mask=None)
 
+    def shared(self, *, agent_id: bool = False, with_state: bool = False) -> MultiAgentTask:
+        """Let one policy act for all agents. For the arguments, see `MultiAgentTask`."""
+        env: Any = self.env
+        return MultiAgentTask(env, env_kwargs=self.env_kwargs, agent_id=agent_id, with_state=with_state)
+
     def played_by(self, policies: Mapping[str, tuple[str, ...]], policy_of: PolicyOf | None = None) -> MultiAgentTask:
         """Say which policy acts for which agents."""
         env: Any = self.env

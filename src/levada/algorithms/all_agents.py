@@ -1,0 +1,24 @@
+"""Base of the algorithms that train all agents of an environment by one policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from levada.algorithms.neural import NeuralAlgorithm
+from levada.rl.envs.agents.agents_task import AgentsTask
+from levada.rl.envs.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfAllAgents(NeuralAlgorithm):
+    """Base configuration."""
+
+    def resolve_task(self, task: Task) -> Task:
+        """Return the task of several agents."""
+        return AgentsTask.of(task)
+
+    def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
+        """Leave device and precision as they are: without one, the CPU and float32."""
+        return self, {}
