@@ -73,7 +73,7 @@ class SourceMachine:
         self._again: list[_Held] = []  # tickets of a resumed run to be repeated, in order
         self.repeating: set[int] = set()
         """Tickets of a resumed run that are to be repeated, and are not done."""
-        self.counted = Counted()
+        self.counted: Counted = Counted()
         self._issued_last = [-1] * stage.shards
         self._free: list[list[tuple[int, int]]] = []
         """For each number of tickets below the most: last ticket and number of the shards that hold so many, sorted. A search

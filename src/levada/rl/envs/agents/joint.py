@@ -72,7 +72,7 @@ class Joint:
         self._fixed = {agent: policy for policy, agents in policies.items() for agent in agents}
         self._words = [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(2 * num_envs)]
         self.envs: list[AgentsEnv] = []
-        self.began = np.zeros(num_envs, np.bool_)
+        self.began: Array = np.zeros(num_envs, np.bool_)
         """In which copies the last step ended the episode for all agents, so that another one began."""
         try:
             self.envs.extend(make() for _ in range(num_envs))

@@ -27,19 +27,18 @@ from levada.rl.envs.observations import Violation, make_reader
 class Seats(VectorEnv[Any, Any, Any]):
     """The rows of one policy: its agents in all copies, the agents of a copy next to each other."""
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  as Gymnasium declares it
-
     def __init__(self, env: AgentsEnv, policy: str, agents: Sequence[str], num_copies: int) -> None:
         """`env`: one of the copies, for the spaces; `policy`: its name, for messages."""
+        self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.policy = policy
         self.agents: tuple[str, ...] = tuple(agents)
         self.acts_in_turns: bool = env.acts_in_turns
         self.num_envs: int = num_copies * len(self.agents)
-        self.single_observation_space: Space[Any]
-        self.single_action_space: Space[Any]
-        self.single_observation_space, self.single_action_space = common_spaces(env, policy, agents)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        observation_space, action_space = common_spaces(env, policy, agents)
+        self.single_observation_space: Space[Any] = observation_space
+        self.single_action_space: Space[Any] = action_space
+        self.observation_space: Space[Any] = batch_space(observation_space, self.num_envs)
+        self.action_space: Space[Any] = batch_space(action_space, self.num_envs)
         self._reader = make_reader(self.single_observation_space, self.num_envs)
         self._read_one = make_reader(self.single_observation_space, 1).read
         self._actions: Any = None
@@ -50,7 +49,7 @@ class Seats(VectorEnv[Any, Any, Any]):
             isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
             for leaf in leaf_spaces(self.single_observation_space).values()
         )
-        self.acts = np.zeros(self.num_envs, np.bool_)
+        self.acts: Array = np.zeros(self.num_envs, np.bool_)
         """Which rows act in the next step."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
