@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -34,11 +34,11 @@ from levada.algorithms.ppo import PPO, PPOLoss
 from levada.algorithms.user_classes import find_network
 from levada.flow import Flow
 from levada.rl.acting.rollout import Rollout
+from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import has_state
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.task import Task
-from levada.rl.learning.loss import Loss, Networks
-from levada.rl.learning.unroll import Evaluated
+from levada.rl.learning.loss import Loss, LossOutput, Networks
 from levada.rl.policies.module import VARIANCE_FLOOR
 from levada.rl.policies.networks import CentralizedNet
 from levada.rl.policies.policy import Policy
@@ -114,12 +114,18 @@ class MAPPO(OfAllAgents, PPO):
 
 @dataclass(frozen=True)
 class NormalizedLoss(PPOLoss):
-    """PPO's loss, with the errors of values in units of their running standard deviation."""
+    """PPO's loss, with values and their targets in units of the running standard deviation of the targets."""
 
-    def evaluate(self, networks: Networks, batch: Mapping[str, Tensor]) -> tuple[Evaluated, Mapping[str, Tensor]]:
-        """Return the outputs for the actions taken, and the columns that go with them; values and their targets normalized."""
-        new, batch = super().evaluate(networks, batch)
-        # the mean would cancel out
+    def __call__(
+        self, networks: Networks, batch: Mapping[str, Tensor], coefficients: Mapping[str, Tensor]
+    ) -> LossOutput:
+        """Loss of one minibatch ``[M, ...]``, and its statistics."""
+        # only differences of values matter, in which the mean would cancel out
         scale = (networks.policy.tensor("values.var") + VARIANCE_FLOOR).rsqrt()
+
+        def policy(*args: Any) -> tuple[Any, ...]:
+            distribution, value, *rest = networks.policy(*args)
+            return distribution, value * scale, *rest
+
         scaled = {name: batch[name] * scale for name in ("value", "target")}
-        return new._replace(value=new.value * scale), {**batch, **scaled}
+        return super().__call__(Networks({"policy": cast("Net", policy)}), {**batch, **scaled}, coefficients)

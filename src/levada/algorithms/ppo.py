@@ -28,7 +28,7 @@ from levada.math import clipped_surrogate, explained_variance
 from levada.rl.acting.rollout import Rollout
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Loss, LossOutput, Networks
-from levada.rl.learning.unroll import Evaluated, evaluate_actions
+from levada.rl.learning.unroll import evaluate_actions
 from levada.rl.policies.policy import Weights
 from levada.rl.replay.transitions import MASK, Transitions
 from levada.validation import NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
@@ -178,7 +178,7 @@ class PPOLoss:
     ) -> LossOutput:
         """Loss of one minibatch ``[M, ...]``, and its statistics."""
         hp, clip = self.hp, coefficients["clip_range"]
-        new, batch = self.evaluate(networks, batch)
+        new, batch = evaluate_actions(networks.policy, batch)
         # weights sum to 1 over the valid rows, so their dot product is a mean
         weight, value = batch["weight"], new.value
         log_ratio = new.log_prob - batch["log_prob"]
@@ -206,10 +206,6 @@ class PPOLoss:
             "clipfrac": weight.dot(((ratio.detach() - 1).abs() > clip).to(weight.dtype)),
         }
         return LossOutput(loss, stats)
-
-    def evaluate(self, networks: Networks, batch: Mapping[str, Tensor]) -> tuple[Evaluated, Mapping[str, Tensor]]:
-        """Return the outputs for the actions taken, and the columns that go with them."""
-        return evaluate_actions(networks.policy, batch)
 
     def batch_stats(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Fraction of the variance of the value targets that the values of the old policy explain."""
