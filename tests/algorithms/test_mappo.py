@@ -20,7 +20,7 @@ from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.agents.task import MultiAgentTask
-from levada.rl.envs.task import Task
+from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.loss import Networks
 from levada.rl.policies.networks import CentralizedNet
 from levada.rl.policies.policy import Policy
@@ -261,7 +261,7 @@ def test_mistakes_are_told_before_anything_starts():
         ConfigError, match=r"task 'Comers' shows Box.*did you forget MultiAgentTask\(\.\.\., with_state=True\)"
     ):
         MAPPO().part(dataclasses.replace(COMERS, with_state=False)["a"])
-    with pytest.raises(ConfigError, match=r"task 'CartPole-v1' shows Box"):
+    with pytest.raises(TaskError, match=r"task 'CartPole-v1': there is no such id of an environment of several agents"):
         MAPPO().flow(Task("CartPole-v1"))
     with pytest.raises(ConfigError, match=r"rnn_type='lstm'\): expected None"):
         MAPPO(rnn_type="lstm")
