@@ -56,8 +56,8 @@ class MAPPO(OfAllAgents, PPO):
 
     learning_rate: PositiveFloat = 5e-4
     num_epochs: PositiveInt = 10
-    """Number of passes over each batch. The paper suggests 15 for easy tasks and 5 to 10 for hard ones, where the policies of the
-    others change too much otherwise."""
+    """Number of passes over each batch. The paper suggests at most 15 for easy tasks and 10 for hard ones: with more passes, the
+    policies of the other agents change too much from one batch to the next."""
     num_minibatches: PositiveInt | None = 1
     """Number of minibatches per epoch; must divide shards * num_envs * num_steps. The paper suggests one. None: use
     `minibatch_size`."""

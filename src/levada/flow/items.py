@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 
-class Episode(Struct, frozen=True):
+class Episode(Struct, frozen=True, repr_omit_defaults=True):
     """A finished episode."""
 
     episode_return: float

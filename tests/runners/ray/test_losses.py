@@ -12,9 +12,10 @@ from support.ray.runs import learned, small_dqn, small_impala
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.ray import Ray
-from levada.runners.ray.refs import RemoteValue
 
 ray = pytest.importorskip("ray")
+
+from levada.runners.ray.refs import RemoteValue
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
