@@ -15,8 +15,6 @@ from levada.runners.ray import Ray
 
 ray = pytest.importorskip("ray")
 
-from levada.runners.ray.refs import RemoteValue
-
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
@@ -70,6 +68,8 @@ def test_a_table_and_the_worker_of_items_that_wait_for_it_are_killed_at_once():
 
 
 def test_items_that_are_lost_before_they_are_inserted_are_not_kept():
+    from levada.runners.ray.refs import RemoteValue  # imports Ray
+
     with Ray(workers=1).open(small_dqn(), seed=1) as run:
         replay = run.table_place.replays["replay"]
         items = [replay.numbered(RemoteValue(ray.put(number))) for number in range(3)]
