@@ -27,7 +27,8 @@ def test_slow_sampling_gets_processes():
     assert why.endswith("times as quick")
 
 
-def test_what_is_quick_stays_in_one_thread():
+def test_what_is_quick_stays_in_one_thread(monkeypatch):
+    monkeypatch.setattr(auto.Trial, "of", lambda flow, seed: auto.Trial(sampling_s=2e-4, learning_s=1e-4))
     place, why = Auto().choose(flow(0.0))
     assert place == Inline()
     assert why.endswith("which is not worth it")

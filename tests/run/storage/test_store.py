@@ -1,5 +1,6 @@
 """Files below a URL: what is no URL of a run is refused with the reason, and what lies there is checked before it is read."""
 
+import errno
 import io
 import os
 
@@ -9,6 +10,7 @@ from fsspec.registry import known_implementations
 from support.runs.stores import Watched, failing
 
 from levada.run.storage import store as store_module
+from levada.run.storage.files import temporary_name
 from levada.run.storage.store import Store, StoreError, is_url
 
 
@@ -107,6 +109,29 @@ def test_files_come_back_as_they_were_written(store, tmp_path):
         store.read("checkpoints/7/arrays", 10)
     store.write("config.json", b"new")
     assert store.read("config.json", 3) == b"new"
+
+
+def test_a_write_to_a_directory_that_is_cut_short_changes_nothing(tmp_path, monkeypatch):
+    store = Store(f"file://{tmp_path}/run")
+    store.write("checkpoints/7/meta.json", b"whole")
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(StoreError, match=r"meta.json cannot be written: OSError: .*No space left"):
+        store.write("checkpoints/7/meta.json", b"torn")
+    assert store.names("checkpoints/7") == ("meta.json",)
+    assert store.read("checkpoints/7/meta.json", 5) == b"whole"
+
+
+def test_a_folder_that_is_removed_takes_what_a_killed_process_was_writing_along(tmp_path):
+    store = Store(f"file://{tmp_path}/run")
+    store.write("checkpoints/7/meta.json", b"{}")
+    temporary_name(tmp_path / "run/checkpoints/7/meta.json").write_bytes(b"{")
+    store.remove("checkpoints/7/meta.json")
+    store.remove_folder("checkpoints/7")
+    assert store.folders("checkpoints") == ()
 
 
 def test_the_size_is_checked_before_anything_is_read(tmp_path):

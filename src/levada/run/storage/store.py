@@ -20,6 +20,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from levada.run.display.printable import printable
+from levada.run.storage.files import TEMPORARY, write_atomic
 
 _CHUNK = 1 << 24
 """Bytes that are read or written at once."""
@@ -110,7 +111,7 @@ class Store:
                 file.write(chunk)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file, at once where the driver can do that.
+        """Write a small file, at once where the driver can do that; atomically in a directory of this machine.
 
         Raises:
             StoreError: it cannot be written.
@@ -118,7 +119,10 @@ class Store:
         with self._changing("written", name):
             self._refuse_links(name)
             self._make_parent(name)
-            self._fs.pipe_file(self._path(name), data)
+            if self.local_path is None:
+                self._fs.pipe_file(self._path(name), data)
+            else:  # the driver truncates the file first, and a process that is killed then leaves it torn
+                write_atomic(self._path(name), data)
 
     def upload(self, name: str, file: IO[bytes], size: int) -> None:
         """Write the first `size` bytes of a file, some MiB at a time. A failure may leave a part.
@@ -146,7 +150,11 @@ class Store:
             self._fs.rm_file(self._path(name))
 
     def remove_folder(self, name: str) -> None:
-        """Remove an empty directory, where directories exist."""
+        """Remove a directory without files, where directories exist. Temporary files of `write` go with it."""
+        if self.local_path is not None:
+            for left in self.names(name):
+                if left.startswith(".") and left.endswith(TEMPORARY):
+                    self.remove(f"{name}/{left}")
         if self._protocol not in _BUCKETS:
             with contextlib.suppress(Exception):  # a driver may have no directories either, or call this one not empty
                 self._fs.rmdir(self._path(name))
