@@ -1,4 +1,4 @@
-"""The weights that go with a call, without a cluster: small ones travel as copies."""
+"""The transport without a cluster: the weights that go with a call, of which small ones travel as copies, and its errors."""
 
 from types import SimpleNamespace
 
@@ -11,6 +11,7 @@ from levada.runners.versions import Versions
 pytest.importorskip("ray")
 
 from levada.runners.ray import transport as module
+from levada.runners.ray.cluster import Cluster
 from levada.runners.ray.transport import RayTransport, RayWorker
 
 KEEP = 3
@@ -65,3 +66,19 @@ def test_workers_that_do_not_start_in_time(monkeypatch):
     transport = RayTransport(1, None, None, None, None, 1.0)
     with pytest.raises(DeploymentError, match=r"a worker has not begun: it did not start within 1 s, although"):
         transport.wait(0.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        (
+            "Auto",
+            r"the cluster at Auto cannot be joined \(Invalid address format: Auto\); an address is auto, host:port or",
+        ),
+        ("ray://10.0.0.1", r"the address ray://10\.0\.0\.1 names no host and port; expected such as ray://host:10001"),
+        ("ray://", r"names no host and port"),
+    ],
+)
+def test_addresses_of_no_cluster(address, words):
+    with pytest.raises(DeploymentError, match=words):
+        Cluster(address, 1.0)

@@ -24,15 +24,26 @@ class Cluster:
     """A connection to a Ray cluster, with the groups of actors that have room reserved there."""
 
     def __init__(self, address: str | None, timeout_s: float) -> None:
-        """Join the cluster, or start one, unless this process is connected to one. `timeout_s`: time limit of `reserve`."""
+        """Join the cluster, or start one, unless this process is connected to one. `timeout_s`: time limit of `reserve`.
+
+        Raises:
+            DeploymentError: there is no such cluster, or none can be started.
+        """
         self._timeout_s = timeout_s
         self._has_joined = not ray.is_initialized()
         self._groups: list[PlacementGroup] = []
         if self._has_joined:
             where = address or os.environ.get("RAY_ADDRESS") or "local"
             _check_answers(where, timeout_s)
-            with own_signals():
-                ray.init(address=where, include_dashboard=False, logging_level=logging.WARNING)
+            try:
+                with own_signals():
+                    ray.init(address=where, include_dashboard=False, logging_level=logging.WARNING)
+            except (ValueError, OSError, RuntimeError) as error:
+                what = (
+                    "no cluster can be started here" if where == "local" else f"the cluster at {where} cannot be joined"
+                )
+                msg = f"Ray: {what} ({error}); an address is auto, host:port or ray://host:port"
+                raise DeploymentError(msg) from error
 
     @property
     def num_cpus(self) -> int:
@@ -140,11 +151,14 @@ def _check_answers(address: str, timeout_s: float) -> None:
     """Refuse an address where nothing listens: Ray would try again without end.
 
     Raises:
-        DeploymentError: nothing accepts a connection there within the time limit.
+        DeploymentError: nothing accepts a connection there within the time limit, or it names no port.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        return  # auto, local: Ray finds the address itself
+        if address.startswith("ray://"):
+            msg = f"Ray: the address {address} names no host and port; expected such as ray://host:10001"
+            raise DeploymentError(msg)
+        return  # auto, local: Ray finds the address itself; it refuses what it cannot read
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
     except (OSError, OverflowError) as error:
