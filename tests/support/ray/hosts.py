@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 NETWORK = "10.77.0"
@@ -86,7 +86,8 @@ class Hosts:
         """Kill everything that runs on a node."""
         pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True).stdout.split()
         for pid in pids:
-            os.kill(int(pid), 9)
+            with suppress(ProcessLookupError):  # it has ended, with its parent
+                os.kill(int(pid), 9)
 
     @contextmanager
     def _node(self, bridge: str, number: int) -> Iterator[None]:

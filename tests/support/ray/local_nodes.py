@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ class LocalNodes:
     def kill(self, name: str) -> None:
         """Kill everything that runs on a node."""
         for pid in self._pids(name):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended, with its parent
+                os.kill(pid, signal.SIGKILL)
 
     def _pids(self, name: str) -> list[int]:
         """Return the process of a node, and those that it has started."""
