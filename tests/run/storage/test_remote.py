@@ -412,6 +412,20 @@ def test_of_two_processes_the_one_that_came_first_ends(in_step, expected):
     same(resume(), expected)
 
 
+def test_of_two_processes_that_start_at_once_the_second_goes_on():
+    """The other one has found the URL empty, too, and writes its token before the first has looked at its own."""
+
+    def overtake(operation, path):
+        if operation in ("info", "cat") and path.endswith("/owner"):
+            Watched.watch()
+            Watched().pipe_file(path, b"of the other")
+
+    Watched.watch(overtake)
+    with pytest.raises(RunDirectoryError, match="watched://runs/a was taken over by another process"):
+        train(instruments=[At(1, lambda: pytest.fail("it has started"))])
+    assert Watched.files() == {f"{URL}/owner": b"of the other"}
+
+
 def test_a_run_that_was_deleted_while_it_went_on(in_step):
     with pytest.raises(RunDirectoryError, match="owner is gone: was the run deleted while it went on"):
         train(instruments=[At(3, Watched.reset)])

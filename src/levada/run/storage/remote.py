@@ -173,6 +173,12 @@ class RemoteRunDirectory(RunDirectory):
         self._is_owner = True
         self._uploads = Uploads(self._send, _Snapshot.close)
 
+    def withdraw(self) -> None:
+        """Remove the token after an error, unless it is that of another process by now."""
+        with contextlib.suppress(StoreError, FileNotFoundError):  # the first error is reported
+            if self.store.read(OWNER, OWNER_BYTES) == self._token:
+                self.store.remove(OWNER)
+
     def rewind(self, updates: int) -> None:
         """Remove what was recorded after a checkpoint, here and at the URL; see `RunDirectory.rewind`."""
         super().rewind(updates)
@@ -416,8 +422,7 @@ def create_at(url: str | os.PathLike[str], config: RunConfig) -> RemoteRunDirect
         with _told(copy):
             store.write(CONFIG, (copy.path / CONFIG).read_bytes())
     except RunDirectoryError:
-        with contextlib.suppress(StoreError):  # report the first error
-            store.remove(OWNER)
+        directory.withdraw()
         raise
     return directory
 
