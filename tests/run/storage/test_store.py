@@ -145,6 +145,16 @@ def test_the_size_is_checked_before_anything_is_read(tmp_path):
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_download_that_breaks_off_leaves_nothing(tmp_path):
+    """A part would pass for the whole when it is tried again."""
+    store = Store("watched://runs/a")
+    store.write("metrics.jsonl", b"1234567890")
+    Watched.watch(failing("cat", after=1))
+    with pytest.raises(StoreError, match="no network"):
+        store.download("metrics.jsonl", tmp_path / "copy", 100)
+    assert not (tmp_path / "copy").exists()
+
+
 @pytest.mark.parametrize("size", [None, -1, True, "5", 2.5])
 def test_a_file_of_unknown_size_is_not_read(size, monkeypatch):
     monkeypatch.setattr(Watched, "info", lambda self, path: {"name": path, "type": "file", "size": size})

@@ -107,8 +107,12 @@ class Store:
         """
         size = self._checked_size(name, most)
         with path.open("xb") as file:
-            for chunk in self._chunks(name, size):
-                file.write(chunk)
+            try:
+                for chunk in self._chunks(name, size):
+                    file.write(chunk)
+            except BaseException:
+                path.unlink()  # a part would pass for the whole
+                raise
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file, at once where the driver can do that; atomically in a directory of this machine.
