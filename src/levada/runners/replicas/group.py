@@ -239,7 +239,9 @@ class LearnerGroup(Generic[ProcessT]):
         is_gone = _are(GoneError, answers)
         for rank, answer in enumerate(answers):
             if isinstance(answer, Learned):
-                is_gone[rank] = isinstance(ask(self._replicas[rank], "undo", update.firing.node), GoneError)
+                undone = ask(self._replicas[rank], "undo", update.firing.node)
+                _raise_other_than([undone], GoneError)
+                is_gone[rank] = isinstance(undone, GoneError)
         own = [
             answer
             for answer in answers
