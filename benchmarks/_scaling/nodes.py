@@ -35,7 +35,6 @@ _COLUMNS: Final[Mapping[str, tuple[str, int, float]]] = {
     "family_cores": ("all, cores", 2, 1.0),
     "foreign_cores": ("others, cores", 2, 1.0),
     "bytes_per_step": ("bytes/step through the hub", 0, 1.0),
-    "fetches": ("weights fetched per node and version", 2, 1.0),
 }
 """What a program tells -> header, digits, factor. Those that it does not tell are left out."""
 

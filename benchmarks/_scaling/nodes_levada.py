@@ -17,9 +17,6 @@ from levada.rl.envs.task import Task
 from levada.runners.malloc import keep_freed_memory
 from levada.runners.ray import Ray
 
-COUNTERS = ("num_bytes_received", "num_weight_fetches")
-"""Of the transport, where it has them: bytes of items that came into this process, and times that weights came to a node."""
-
 
 def main() -> None:
     """Train for a while."""
@@ -40,13 +37,11 @@ def main() -> None:
                 _env_steps(run, steps_per_update), warm_s=args.warm, seconds=args.seconds, look=lambda: _look(run)
             )
     found = {name: end.seen[name] - begin.seen[name] for name in end.seen}
-    seconds, num_updates = found.pop("wall_s"), (end.env_steps - begin.env_steps) / steps_per_update
-    busy, blocked = found.pop("busy_s") / seconds, found.pop("blocked_s") / seconds
-    if "num_bytes_received" in found:
-        found["bytes_per_step"] = found.pop("num_bytes_received") / (end.env_steps - begin.env_steps)
-    if "num_weight_fetches" in found:
-        found["fetches"] = found.pop("num_weight_fetches") / num_updates / args.nodes
-    tell({**begin.rates_until(end), "idle": 1.0 - busy, "blocked": blocked, **found})
+    seconds = found["wall_s"]
+    tell({
+        **begin.rates_until(end), "idle": 1.0 - found["busy_s"] / seconds, "blocked": found["blocked_s"] / seconds,
+        "bytes_per_step": found["num_bytes_received"] / (end.env_steps - begin.env_steps),
+    })  # fmt: skip
 
 
 def _env_steps(run: Run, steps_per_update: int) -> Iterator[int]:
@@ -58,8 +53,10 @@ def _look(run: Any) -> dict[str, float]:
     """What the run counts, from its beginning."""
     statistics = run.statistics()
     samplers = statistics.nodes["rollout"]
-    counts = {name: getattr(run.transport, name) for name in COUNTERS if hasattr(run.transport, name)}
-    return {"wall_s": statistics.wall_s, "busy_s": samplers.busy_s, "blocked_s": samplers.blocked_s, **counts}
+    return {
+        "wall_s": statistics.wall_s, "busy_s": samplers.busy_s, "blocked_s": samplers.blocked_s,
+        "num_bytes_received": run.transport.num_bytes_received,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
