@@ -13,7 +13,8 @@ workers: one run, whose workers are killed one by one at random moments, until t
 tables: the same with Ape-X DQN, whose tables have their own processes, which get one kill in three. The content of a killed
     table is lost, and the ledger must report it; training must reach its target nevertheless. Parameters need not be equal.
 
-learners: PPO with two learners that add gradients exactly. One is killed at a random moment, the next once it is replaced.
+learners: PPO with two learners that add gradients exactly. One is killed at a random moment, the next once it is replaced and an
+    update is done.
     Replicas compare hashes after every update. The parameters at the end must be those of one undisturbed learner.
 
 main: each run is a `levada train` process, killed at a random moment (perhaps during its start), resumed, and sometimes
@@ -203,15 +204,19 @@ def learners(num_kills: int, console: Console) -> bool:
         group = run.learner_place
         bar = progress.add_task("learners killed", total=num_kills)
 
+        num_updates, at_last_kill = 0, (0, 0)
+
         def pids() -> Sequence[int]:
-            """None while one is being replaced."""
-            if killed.isdisjoint(group.pids) and len(group.pids) == 2:
+            """None while one is being replaced, and until the new group has finished an update."""
+            nonlocal at_last_kill
+            if len(killed) > at_last_kill[0]:
+                at_last_kill = len(killed), num_updates
+            if killed.isdisjoint(group.pids) and len(group.pids) == 2 and num_updates > at_last_kill[1]:
                 return group.pids
             return ()
 
         killer = Killer(num_kills, 0.2, 1.0, pids, killed)
         killer.start()
-        num_updates = 0
         for report in run:
             num_updates = report.firing
             progress.update(bar, completed=killer.num_killed)
