@@ -9,7 +9,7 @@ from support.processes import samples
 from levada.api import deployment
 from levada.flow import DeploymentError
 from levada.runners.ray import Ray
-from levada.runners.ray.place import requirements
+from levada.runners.ray.place import requirements, requirements_of
 
 
 def test_by_name():
@@ -61,6 +61,13 @@ def test_a_place_survives_its_text():
 def test_requirements_that_no_actor_can_have(place, words):
     with pytest.raises(DeploymentError, match=words):
         Ray(place=place)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"), [({}, False), ({"rollout": {}}, False), ({"learn": {}}, True), ({"learn": {"a": "b"}}, True)]
+)
+def test_a_learner_that_is_named_has_a_reservation(place, expected):
+    assert requirements_of(samples.small_ppo(0), "learn", place)[1] is expected
 
 
 def test_a_worker_and_the_learner_beside_it_share_a_node():

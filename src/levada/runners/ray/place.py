@@ -115,7 +115,7 @@ def requirements(wanted: Mapping[str, Any]) -> Requirements:
 
 
 def requirements_of(flow: Flow, kind: NodeKind, place: Mapping[str, Mapping[str, Any]]) -> tuple[Requirements, bool]:
-    """Return the requirements of the nodes of a kind, which share their actors, and whether there are any.
+    """Return the requirements of the nodes of a kind, which share their actors, and whether `place` names one of them.
 
     Raises:
         DeploymentError: a name is none of such a node, or the nodes differ.
@@ -127,8 +127,7 @@ def requirements_of(flow: Flow, kind: NodeKind, place: Mapping[str, Mapping[str,
     if any(each != wanted[0] for each in wanted):
         msg = f"Ray: place differs for {' and '.join(names)}, which share their actors; give the same for each"
         raise DeploymentError(msg)
-    first = wanted[0] if wanted else {}
-    return requirements(first), bool(first)
+    return requirements(wanted[0] if wanted else {}), any(name in place for name in names)
 
 
 def together(kinds: Sequence[Requirements]) -> Requirements:
