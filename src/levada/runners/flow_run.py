@@ -138,8 +138,7 @@ class FlowRun:
         self.flow = flow
         topology = derive(flow)
         self._hub = Hub(flow, topology, items_can_be_lost=transport.items_die_with_worker)
-        for source in self._hub.sources.values():
-            source.let_hold(transport.tickets_at_hand)
+        self._let_hold(transport.tickets_at_hand)
         self._accounts = Accounts(flow, self._hub, instruments)
         self._plan = Plan(
             flow=flow.name, nodes=_worker_nodes(flow, topology), stages=topology.shard_stages,
@@ -407,6 +406,7 @@ class FlowRun:
                     self._accounts.fired(fired.node, key[1], fired.number, fired.start_s, fired.end_s, fired.cpu_s)
                 self._accounts.note_blocked(spent[-1].end_s)
                 self._shards[key].did(closed.ticket.number, saved)
+                self._let_hold(self.transport.tickets_at_hand)
                 self._handle(closed)
             case WorkerBegan():
                 state.has_begun = True
@@ -424,6 +424,11 @@ class FlowRun:
                 self._on_shard_failed(event)
             case WorkerEnded():
                 self._on_worker_ended(state, event)
+
+    def _let_hold(self, num_tickets: int) -> None:
+        """Set the most tickets that a shard may hold in arrival order."""
+        for source in self._hub.sources.values():
+            source.let_hold(num_tickets)
 
     def _on_shard_failed(self, failed: ShardFailed) -> None:
         """Record that a shard has failed and reopened its work, and issue its ticket again."""

@@ -153,7 +153,9 @@ class Transport(Protocol):
 
     @property
     def tickets_at_hand(self) -> int:
-        """Most tickets per shard in arrival order: those that it works on while a message travels to the hub and back."""
+        """Most tickets per shard in arrival order: those that it works on while a message travels to the hub and back. It may
+        change with each event.
+        """
         ...
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:

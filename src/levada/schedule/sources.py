@@ -81,10 +81,11 @@ class SourceMachine:
         self.let_hold(AT_HAND)
 
     def let_hold(self, most: int) -> None:
-        """Let each shard hold that many tickets in arrival order. None may have been issued."""
-        self._free = [[] for _ in range(most)]
-        if not self.round_robin:
-            self._free[0] = [(-1, shard) for shard in range(self.stage.shards)]
+        """Let each shard hold that many tickets in arrival order. Those that a shard has beyond that stay with it."""
+        if most != len(self._free):
+            self._free = [[] for _ in range(most)]
+            for shard in range(self.stage.shards):
+                self._enter(shard)
 
     @property
     def names_all_reads(self) -> bool:

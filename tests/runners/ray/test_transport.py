@@ -6,12 +6,15 @@ import pytest
 
 from levada.flow import DeploymentError
 from levada.flow.items import Shard
+from levada.runners.transport import Spent, TicketDone
 from levada.runners.versions import Versions
+from levada.schedule import Closed, Ticket
 
 pytest.importorskip("ray")
 
 from levada.runners.ray import transport as module
 from levada.runners.ray.cluster import Cluster
+from levada.runners.ray.server import Answer
 from levada.runners.ray.transport import RayTransport, RayWorker
 
 KEEP = 3
@@ -38,6 +41,18 @@ def test_a_worker_can_read_what_its_tickets_can_name(are_named: bool, every: int
                     assert held.read(named) == (named, f"version {named}")
             else:
                 assert len(sent) == 1
+
+
+@pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.01, 4), (0.005, 8), (0.001, 16)])
+def test_shards_have_more_tickets_at_hand_the_shorter_their_work(ticket_s: float, expected: int) -> None:
+    transport = RayTransport(1, None, None, None, SimpleNamespace(replays={}), 1.0)
+    assert transport.tickets_at_hand == 4
+    worker = RayWorker(None, (), {})
+    for number in range(200):
+        closed = Closed(Ticket("rollout", 0, number, {}), {}, None)
+        spent = (Spent("rollout", number, 5.0, 5.0 + ticket_s / 4, 0.0), Spent("gae", number, 6.0, 5.0 + ticket_s, 0.0))
+        transport._take(worker, Answer(1, 7.0, (TicketDone(closed, spent, None),)))
+    assert transport.tickets_at_hand == expected
 
 
 def test_a_worker_is_replaced_in_its_own_bundle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 A call of Ray costs about 1 ms of processor time, so a call carries all tickets and weights there are
 for the actor, and returns all events since the last one. The thread works on meanwhile, and while it has work left, an answer
-waits a moment for more events.
+waits for more events as long as they come quickly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from levada.schedule import Ticket
 log: logging.Logger = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.01
-"""Time that an answer waits for more events while there is work left, in seconds."""
+"""Time that an answer waits for another event while there is work left, in seconds."""
+MOST_PAUSES: Final = 4
+"""Number of such times after which it waits no longer."""
 
 
 class Orders(Struct, frozen=True):
@@ -94,11 +96,18 @@ class ShardActor:
                 self._num_taken = orders.number
                 self._take(orders)
             self._changed.wait_for(lambda: self._events or self._is_over(orders))
-            self._changed.wait_for(lambda: self._is_over(orders), GATHER_S)
+            self._gather(orders)
             if self._last is None or self._last[0] != orders.number:
                 events, self._events = put_together(self._events), []
                 self._last = orders.number, Answer(os.getpid(), perf_counter(), events)
             return self._last[1]
+
+    def _gather(self, orders: Orders) -> None:
+        """Wait for more events, as long as they come quickly."""
+        for _ in range(MOST_PAUSES):
+            num_events = len(self._events)
+            if self._changed.wait_for(lambda: self._is_over(orders), GATHER_S) or len(self._events) == num_events:
+                return
 
     def _is_over(self, orders: Orders) -> bool:
         """Whether a call was answered, or there is nothing left to wait for."""

@@ -37,6 +37,10 @@ RETRY_S = 1.0
 """Time after which a worker that could not be reached is called again, in seconds."""
 PATIENCE_S = 5.0
 """Time that an actor has to close its environments, in seconds."""
+AT_HAND_S = 0.03
+"""Work that a shard has at hand in arrival order, in seconds. With more, calls are fewer, and each has more items."""
+AT_HAND = (4, 8, 16)
+"""Numbers of tickets that this may be. More would wait at a shard that is slower than others."""
 
 
 class RayWorker:
@@ -95,7 +99,6 @@ class RayTransport:
 
     items_die_with_worker: bool = True
     passes_references: bool = True
-    tickets_at_hand: int = 4
 
     def __init__(
         self,
@@ -127,8 +130,15 @@ class RayTransport:
         """Place of the workers in their placement group, by their first shard."""
         self._weights: dict[str, tuple[int, dict[int, Any]]] = {}
         """Register -> number of versions kept, and the versions: `Packed`, or references to them."""
+        self._ticket_s = AT_HAND_S
+        """Recent mean of the time that a shard works on a ticket, in seconds."""
         self.num_bytes_received: int = 0
         """Bytes of items that were fetched into this process, for observers."""
+
+    @property
+    def tickets_at_hand(self) -> int:
+        """Most tickets per shard in arrival order: the shorter the work on each, the more."""
+        return next((num for num in AT_HAND if num * self._ticket_s >= AT_HAND_S), AT_HAND[-1])
 
     @property
     def object_store_nbytes(self) -> int:
@@ -286,6 +296,7 @@ class RayTransport:
         for sent in answer.events:
             event, holdings = _received(sent, perf_counter() - answer.now_s), list[Holding]()
             if isinstance(event, TicketDone):
+                self._ticket_s += (event.spent[-1].end_s - event.spent[0].start_s - self._ticket_s) / 32
                 made = dict(event.closed.made)
                 for channel in made.keys() & self._tables.replays.keys():
                     replay = self._tables.replays[channel]
