@@ -118,13 +118,12 @@ class ShardHost:
         weights: Any = None
         versions: dict[str, int] = {}
         start_s, start_cpu_s = perf_counter(), self._cpu_clock()
+        if firing.ticket is not None:  # that weights cannot be had is no failure of the shard
+            weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
+            shard.last_ticket, shard.versions = firing.ticket, versions
         try:
             if shard.arena is None and self._take_arena is not None:
                 shard.arena = self._take_arena()
-            if firing.ticket is not None:
-                shard.last_ticket = firing.ticket
-                weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
-                shard.versions = versions
             outputs = perform(node, shard.work if node.kind == "source" else node.work, firing, weights)
             leave_if_forked(self._process, None)
         except (Exception, SystemExit) as error:  # sys.exit in an environment is an error like any other

@@ -24,6 +24,15 @@ def test_int8_is_off_by_half_a_step_of_its_block(vector: np.ndarray, block_size:
         assert np.abs(own - part).max() <= 0.501 * np.abs(part).max() / 127
 
 
+@pytest.mark.parametrize("largest", [1e-45, 1e-43, 2.1e-43])
+def test_int8_keeps_the_sign_of_the_smallest_numbers(largest: float):
+    """Their scale is rounded to a subnormal number, of which they may be more than 127."""
+    vector = np.array([largest, -largest], np.float32)
+    found = Int8().decompress(Int8().compress(vector), 2)
+    assert found[0] >= 0.0 >= found[1]
+    assert np.abs(found - vector).max() <= 1e-43
+
+
 @given(VECTORS, st.floats(0.01, 1.0))
 @settings(deadline=None)
 def test_top_k_sends_the_largest_entries_as_they_are(vector: np.ndarray, fraction: float):

@@ -5,13 +5,17 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 from support.processes import samples
 from support.ray.runs import learned, small_dqn, small_impala
 
+from levada.algorithms.ppo import PPO
+from levada.rl.envs.task import Task
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.ray import Ray
+from levada.runners.workers import WorkerError
 
 ray = pytest.importorskip("ray")
 
@@ -116,6 +120,55 @@ def num_references() -> int:
     """Number of objects that this process refers to."""
     gc.collect()  # a run that is over refers to itself
     return len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
+
+
+def test_an_actor_whose_thread_ends_is_replaced(tmp_path):
+    """What is no Exception ends the worker, as it ends a process, and not the call that waits for it."""
+    source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "interrupt"))
+    with Ray(workers=1).open(samples.counting_flow(source), seed=1) as run:
+        for report in run:
+            if report.firing == 6:
+                break
+        [channel] = run.statistics().channels.values()
+    assert channel.ledger.balanced
+    assert channel.ledger.lost > 0
+
+
+def test_an_actor_whose_thread_always_ends_ends_the_run():
+    source = samples.Numbers(misbehave=samples.interrupt)
+    with (
+        Ray(workers=1, max_restarts=1).open(samples.counting_flow(source), seed=1) as run,
+        pytest.raises(
+            WorkerError, match=r"ended 2 times in a row.*the thread of the shards ended by KeyboardInterrupt: why"
+        ),
+    ):
+        next(iter(run))
+
+
+def test_weights_of_a_lost_node_come_from_the_copy_on_another(monkeypatch):
+    """Weights of two learners: each of their nodes holds them."""
+    from levada.runners.ray import refs
+
+    flow = PPO(
+        shards=2, num_envs=1, num_steps=16, minibatch_size=32, microbatch_size=16, hidden_sizes=(512, 512), compile=False
+    ).flow(Task("CartPole-v1"))  # fmt: skip
+    with Ray(workers=1, learners=2).open(flow, seed=1) as run:
+        next(iter(run))
+        [weights] = [w for w in run._weights["weights"].values() if isinstance(w, refs.RemoteValue)]
+        expected = refs.fetched(weights)
+        get = ray.get
+
+        def lost(ref):
+            if ref in (weights.ref, [weights.ref]):
+                raise ray.exceptions.ObjectLostError(weights.ref.hex(), None, "")
+            return get(ref)
+
+        monkeypatch.setattr(refs.ray, "get", lost)
+        found = refs.fetched(weights)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+        with pytest.raises(ray.exceptions.ObjectLostError):
+            refs.fetched(refs.RemoteValue(weights.ref))
 
 
 def test_an_actor_that_hangs_is_replaced(tmp_path):

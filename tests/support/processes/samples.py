@@ -448,6 +448,13 @@ def do_harm(what: str) -> None:
         sys.exit(0)
     if what == "sleep":
         time.sleep(1000.0)
+    if what == "interrupt":
+        raise KeyboardInterrupt("why")
+
+
+def interrupt(shard: Shard, firing: int) -> None:
+    """Misbehave always."""
+    do_harm("interrupt")
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class Int8:
         blocks.ravel()[: len(vector)] = vector
         scales = np.abs(blocks).max(axis=1) / np.float32(_LARGEST)
         values = np.rint(blocks / np.where(scales > 0.0, scales, np.float32(1.0))[:, None])
+        values.clip(-_LARGEST, _LARGEST, out=values)  # the scale of the smallest numbers is rounded, perhaps to less
         return {"values": values.astype(np.int8).ravel()[: len(vector)], "scales": scales}
 
     def decompress(self, message: Message, size: int) -> Array:

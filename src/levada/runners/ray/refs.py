@@ -32,6 +32,8 @@ class RemoteValue(Struct, frozen=True):
     """Number of its entries in a replay."""
     shard: ShardKey | None = None
     """The shard that made it, whose worker owns it. None: the process of the run owns it."""
+    spare: Any = None
+    """`ray.ObjectRef` of a copy elsewhere, for the case that the node with the object is lost."""
 
 
 class Packed(Struct, frozen=True):
@@ -85,9 +87,12 @@ def _one_by_one(sent: list[RemoteValue]) -> dict[Any, Any]:
         try:
             found[each.ref] = ray.get(each.ref)
         except RayError as error:
-            if each.shard is None:
+            if each.spare is not None:
+                found[each.ref] = ray.get(each.spare)
+            elif each.shard is None:
                 raise
-            lost[each.shard] = error
+            else:
+                lost[each.shard] = error
     if lost:
         raise ItemLostError(tuple(lost)) from next(iter(lost.values()))
     return found

@@ -15,7 +15,6 @@ from threading import Condition, Thread
 from time import perf_counter
 from typing import Any, Final
 
-import ray
 from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
@@ -23,7 +22,7 @@ from levada.flow.items import Shard
 from levada.flow.patience import listening, telling_of_hangs
 from levada.flow.state import Arrays
 from levada.runners.malloc import keep_freed_memory
-from levada.runners.ray.refs import Packed
+from levada.runners.ray.refs import Packed, RemoteValue, fetched
 from levada.runners.ray.sending import Failure, prepared, put_together
 from levada.runners.shard_host import ShardHost
 from levada.runners.transport import Plan, WorkerBegan, WorkerBusy, WorkerEvent
@@ -45,9 +44,8 @@ class Orders(Struct, frozen=True):
     """Number of the call. One that is repeated, because its answer was lost, has the same."""
     tickets: tuple[tuple[Ticket, bool], ...]
     """Tickets, each with whether it goes before those that wait at its shard."""
-    weights: tuple[tuple[str, int, Any], ...]
-    """Register, version, and the weights: `Packed`, or a reference. In that case they travel to a node once, when they are first
-    read there."""
+    weights: tuple[tuple[str, int, RemoteValue | Packed], ...]
+    """Register, version, and the weights. Those in the object store travel to a node once, when they are first read there."""
 
 
 class Answer(Struct, frozen=True):
@@ -64,7 +62,7 @@ class ShardActor:
 
     def __init__(
         self, plan: Plan, num_threads: int, shards: Sequence[tuple[Shard, Arrays | None]],
-        registers: Mapping[str, tuple[int, Sequence[tuple[int, Any]]]],
+        registers: Mapping[str, tuple[int, Sequence[tuple[int, RemoteValue | Packed]]]],
     ) -> None:  # fmt: skip
         """Start to open the shards. `registers`: number of versions kept, and the existing ones, oldest first."""
         keep_freed_memory()
@@ -79,6 +77,8 @@ class ShardActor:
         """Number of the last call that was answered, and the answer."""
         self._is_working = True
         self._is_closing = False
+        self._ended_by: str | None = None
+        """What has ended the thread, although it was not closed."""
         self._host = ShardHost(
             plan,
             shards,
@@ -90,13 +90,19 @@ class ShardActor:
         self._thread.start()
 
     def exchange(self, orders: Orders) -> Answer:
-        """Take tickets and weights; return what happened. Sleeps until something has, unless there is nothing to do."""
+        """Take tickets and weights; return what happened. Sleeps until something has, unless there is nothing to do.
+
+        Raises:
+            RuntimeError: the thread has ended, and with it the actor is of no use.
+        """
         with self._changed:
             if orders.number > self._num_taken:
                 self._num_taken = orders.number
                 self._take(orders)
             self._changed.wait_for(lambda: self._events or self._is_over(orders))
             self._gather(orders)
+            if self._ended_by is not None:
+                raise RuntimeError(self._ended_by)
             if self._last is None or self._last[0] != orders.number:
                 events, self._events = put_together(self._events), []
                 self._last = orders.number, Answer(os.getpid(), perf_counter(), events)
@@ -127,6 +133,18 @@ class ShardActor:
         self._thread.join()
 
     def _work(self) -> None:
+        try:
+            self._execute()
+        except (
+            BaseException
+        ) as error:  # also what is no Exception, such as KeyboardInterrupt: nothing is above it in this thread
+            with self._changed:
+                self._ended_by = f"the thread of the shards ended by {type(error).__name__}: {error}"
+                self._is_working, self._given = False, []
+                self._changed.notify_all()
+            raise
+
+    def _execute(self) -> None:
         with closing(self._host), listening(lambda what: self._emit(WorkerBusy(what))), telling_of_hangs(log.warning):
             self._emit(WorkerBegan())
             for event in self._host.open():
@@ -160,5 +178,5 @@ class ShardActor:
             number, sent = self._versions[register].read(version)
         known = self._fetched.get(register)
         if known is None or known[0] != number:
-            known = self._fetched[register] = (number, sent.unpack() if isinstance(sent, Packed) else ray.get(sent))
+            known = self._fetched[register] = (number, sent.unpack() if isinstance(sent, Packed) else fetched(sent))
         return known

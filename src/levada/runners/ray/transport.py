@@ -128,8 +128,8 @@ class RayTransport:
         self._workers: list[RayWorker] = []
         self._bundles: dict[ShardKey, int] = {}
         """Place of the workers in their placement group, by their first shard."""
-        self._weights: dict[str, tuple[int, dict[int, Any]]] = {}
-        """Register -> number of versions kept, and the versions: `Packed`, or references to them."""
+        self._weights: dict[str, tuple[int, dict[int, RemoteValue | Packed]]] = {}
+        """Register -> number of versions kept, and the versions."""
         self._ticket_s = AT_HAND_S
         """Recent mean of the time that a shard works on a ticket, in seconds."""
         self.num_bytes_received: int = 0
@@ -306,11 +306,9 @@ class RayTransport:
             worker.arrived.append((event, holdings))
 
 
-def _put(weights: Any) -> Any:
-    """Put large weights into the object store, unless they are there, and return the reference; return others `Packed`."""
-    if isinstance(weights, RemoteValue | Packed):
-        return weights.ref if isinstance(weights, RemoteValue) else weights
-    return pack(weights) or ray.put(weights)
+def _put(weights: Any) -> RemoteValue | Packed:
+    """Put large weights into the object store, unless they are there; return others `Packed`."""
+    return weights if isinstance(weights, RemoteValue | Packed) else pack(weights) or RemoteValue(ray.put(weights))
 
 
 def _received(event: WorkerEvent | Failure, ahead_s: float) -> WorkerEvent:

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, field
 
 from levada.flow.errors import DeploymentError, LevadaError
+from levada.flow.protocols import Update
 from levada.flow.replicas import Divisible, Reduce, ReplicaLostError
 from levada.flow.state import Arrays
 from levada.runners.replicas.host import Learned
@@ -46,6 +47,9 @@ ProcessT = TypeVar("ProcessT", bound=ReplicaProcess)
 
 class LearnerGroup(Generic[ProcessT]):
     """The replicas of the learners of a flow."""
+
+    num_telling: int = 1
+    """Number of replicas that return the result of an update."""
 
     def __init__(
         self,
@@ -197,7 +201,7 @@ class LearnerGroup(Generic[ProcessT]):
         node, values = update.firing.node, update.firing.inputs[0].value
         for rank, replica in enumerate(self._replicas):
             share, parts = self._share(node, values, rank)
-            replica.call("update", node, share, parts, rank == 0)
+            replica.call("update", node, share, parts, rank < self.num_telling)
         update.answers = {}
         self._update = update
 
@@ -229,7 +233,11 @@ class LearnerGroup(Generic[ProcessT]):
             )
             raise ReplicasDifferError(msg)
         cpu_s = sum(answer.cpu_s for answer in answers)
-        return UpdateDone(update.firing, answers[0].update, update.start_s, perf_counter(), cpu_s)
+        return UpdateDone(update.firing, self._result(answers), update.start_s, perf_counter(), cpu_s)
+
+    def _result(self, answers: Sequence[Learned]) -> Update[Any] | None:
+        """Return the result of an update."""
+        return answers[0].update
 
     # ---- failures
 
