@@ -59,6 +59,9 @@ class NodeKiller:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill nodes of a Ray cluster, and see that nothing breaks.")
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument(
+        "--most-steps", type=int, default=500_000, help="env steps after which the run has failed to learn"
+    )
     args = parser.parse_args()
     set_threads(1)
     logging.getLogger("levada").setLevel(logging.ERROR)
@@ -74,7 +77,8 @@ def main() -> int:
         with Ray(workers=NUM_NODES, max_restarts=10).open(flow, seed=SEED, instruments=[monitor]) as run:
             for _ in run:
                 killer.look()
-                if monitor.solved_at_s is not None and killer.num_killed >= args.kills:
+                is_over = monitor.solved_at_s is not None or monitor.env_steps > args.most_steps
+                if is_over and killer.num_killed >= args.kills:
                     break
             [channel] = run.statistics().channels.values()
         del run
@@ -83,15 +87,16 @@ def main() -> int:
     finally:
         ray.shutdown()
         cluster.shutdown()
-    ledger, lag = channel.ledger, channel.lag["policy"]
+    ledger, lag, is_solved = channel.ledger, channel.lag["policy"], monitor.solved_at_steps is not None
+    reached = f"reached after {monitor.solved_at_steps:,} env steps" if is_solved else "NOT REACHED"
     console.print(
-        f"{killer.num_killed} nodes killed in {time.perf_counter() - start_s:.0f} s; {TARGET:g} reached after "
-        f"{monitor.solved_at_steps:,} env steps\n"
+        f"{killer.num_killed} nodes killed in {time.perf_counter() - start_s:.0f} s; {TARGET:g} {reached}\n"
         f"ledger: produced {ledger.produced:,} = consumed {ledger.consumed:,} + lost {ledger.lost:,} + in flight "
         f"{ledger.in_flight}: {'balanced' if ledger.balanced else 'NOT BALANCED'}; lag {lag.max} of {lag.bound}\n"
         f"objects left in the stores: {left}"
     )
-    return 0 if ledger.balanced and not left and (lag.bound is None or lag.max <= lag.bound) else 1
+    is_bounded = lag.bound is None or lag.max <= lag.bound
+    return 0 if is_solved and ledger.balanced and not left and is_bounded else 1
 
 
 def _objects_left() -> int:
