@@ -42,7 +42,6 @@ def cluster():
         yield
 
 
-@cache
 def flow(name: str) -> Flow:
     return ALGORITHMS[name].flow(Task("CartPole-v1"))
 
