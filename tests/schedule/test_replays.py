@@ -256,13 +256,13 @@ class Execution:
             assert -plan.tolerance - plan.batch - 1e-9 <= error <= most + 1e-9
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_never_stuck_and_in_balance(plan: Plan, seed: int) -> None:
     Execution(plan, seed).run(num_updates=25)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     execution = Execution(replace(plan, table_losses=True), seed).run(num_updates=25)
@@ -270,13 +270,13 @@ def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     assert replay.lost == execution.inserted - sum(execution.held)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_items_that_are_lost_are_made_again(plan: Plan, seed: int) -> None:
     Execution(replace(plan, item_losses=True), seed).run(num_updates=25)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(plan=plans(exact=True), seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_an_exact_replay_sees_the_same_whatever_is_lost(plan: Plan, seeds: tuple[int, int]) -> None:
     one = Execution(plan, seeds[0]).run(num_updates=25)
@@ -286,7 +286,7 @@ def test_an_exact_replay_sees_the_same_whatever_is_lost(plan: Plan, seeds: tuple
     assert one.reports == other.reports
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(plan=plans(exact=True), seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_an_exact_replay_sees_the_same_whatever_the_order(plan: Plan, seeds: tuple[int, int]) -> None:
     one, other = (Execution(plan, seed).run(num_updates=25) for seed in seeds)

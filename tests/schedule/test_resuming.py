@@ -296,7 +296,7 @@ resuming = settings(deadline=None, derandomize=True, database=None, suppress_hea
 
 
 @given(plans(), st.integers(0, 10**6), st.lists(st.integers(0, 150), min_size=1, max_size=3), st.booleans())
-@settings(resuming, max_examples=500)
+@settings(resuming, max_examples=120)
 def test_every_learner_learns_the_same_from_wherever_it_is_resumed(
     plan: Plan, seed: int, moments: list[int], items_can_be_lost: bool
 ) -> None:
@@ -314,7 +314,7 @@ def test_every_learner_learns_the_same_from_wherever_it_is_resumed(
 
 
 @given(plans(), st.integers(0, 10**6), st.integers(0, 150))
-@settings(resuming, max_examples=200)
+@settings(resuming, max_examples=60)
 def test_so_it_does_when_shards_fail_before_and_after(plan: Plan, seed: int, moment: int) -> None:
     whole = Execution(plan, seed).run()
     saved = LosingExecution(plan, seed + 1, losses=0.1).run(moment).save()

@@ -6,6 +6,7 @@ Where namespaces are not permitted, nodes on this host take their place; the nam
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
 
@@ -111,44 +112,48 @@ def execute(program: str, hosts: Hosts | LocalNodes, folder: Path, obey) -> None
             running.kill()
 
 
-@pytest.mark.parametrize("kind", [KIND])
-def test_hosts_that_are_cut_off_lost_and_added_change_no_bit(kind: type[Hosts | LocalNodes], tmp_path: Path) -> None:
-    """The driver imports Ray, and with it torch, before levada: its instruction set must reach the hosts."""
-    said = []
-    with kind(tmp_path).open(num_nodes=2) as hosts:
-        first, second = hosts.names
-
-        def obey(words: list[str]) -> None:
-            said.append(words[0])
-            if words[0] == "cut":
-                hosts.connect(first, False)
-                Timer(4.0, hosts.connect, (first, True)).start()
-            elif words[0] == "kill":
-                hosts.kill(second)
-            elif words[0] == "add":
-                hosts.add()
-
-        execute(FAULTS, hosts, tmp_path, obey)
-    assert said == ["cut", "kill", "add", "equal"]
+@pytest.fixture(scope="module", params=[KIND])
+def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts | LocalNodes]:
+    """Two hosts beside the head. The last test takes one away."""
+    with request.param(tmp_path_factory.mktemp("hosts")).open(num_nodes=2) as hosts:
+        yield hosts
 
 
 @pytest.mark.skipif(
     KIND is LocalNodes, reason="network namespaces are not permitted, and without them there is no network"
 )
-def test_what_the_network_brings_to_a_host(tmp_path: Path) -> None:
+def test_what_the_network_brings_to_a_host(hosts: Hosts, tmp_path: Path) -> None:
     """In ten updates, the weights of ten versions, for two workers. With learners beside the samplers, no rollouts."""
     counted = []
-    with Hosts(tmp_path).open(num_nodes=2) as hosts:
 
-        def obey(words: list[str]) -> None:
-            counted.append([hosts.num_bytes_into(name) for name in hosts.names])
-            if words[0] == "end":
-                counted.append(int(words[1]))
+    def obey(words: list[str]) -> None:
+        counted.append([hosts.num_bytes_into(name) for name in hosts.names])
+        if words[0] == "end":
+            counted.append(int(words[1]))
 
-        execute(FETCHES, hosts, tmp_path, obey)
+    execute(FETCHES, hosts, tmp_path, obey)
     before, after, num_bytes, before_beside, after_beside, rollout_nbytes = counted
     assert num_bytes > 4_000_000
     for first, last in zip(before, after, strict=True):
         assert 9 <= (last - first) / num_bytes <= 12.0
     for first, last in zip(before_beside, after_beside, strict=True):
         assert (last - first) / 5 < 0.3 * rollout_nbytes
+
+
+def test_hosts_that_are_cut_off_lost_and_added_change_no_bit(hosts: Hosts | LocalNodes, tmp_path: Path) -> None:
+    """The driver imports Ray, and with it torch, before levada: its instruction set must reach the hosts."""
+    said = []
+    first, second = hosts.names
+
+    def obey(words: list[str]) -> None:
+        said.append(words[0])
+        if words[0] == "cut":
+            hosts.connect(first, False)
+            Timer(4.0, hosts.connect, (first, True)).start()
+        elif words[0] == "kill":
+            hosts.kill(second)
+        elif words[0] == "add":
+            hosts.add()
+
+    execute(FAULTS, hosts, tmp_path, obey)
+    assert said == ["cut", "kill", "add", "equal"]
