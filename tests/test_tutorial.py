@@ -60,3 +60,7 @@ def test_it_solves_cartpole(file: Path, tmp_path: Path) -> None:
     until = "return=475 steps=1_000_000"  # 200,000 steps with this seed here, at most 320,000 with seeds 1 to 30
     run = lv.train(f"{file}:Reinforce", "CartPole-v1", until=until, seed=1, out=tmp_path / "run", display="quiet")
     assert run.summary.stopped_by == "return=475"
+
+
+def test_it_composes_with_dqn_as_it_is(file: Path) -> None:
+    """The tutorial's algorithm builds its own flow; in an environment of several agents, it is one of the policies."""

@@ -8,9 +8,11 @@ import threading
 import timeit
 
 import pytest
-from support.runs.fakes import IDENTITY, Clock, FakeRun, channel, statistics, used
+from msgspec.structs import replace
+from support.runs.fakes import IDENTITY, Clock, FakeRun, channel, header, statistics, used
 
-from levada.flow.events import LagStatistics, Statistics
+from levada.flow.events import LagStatistics, Statistics, Used
+from levada.flow.items import Episode
 from levada.run.display.displays import Display, JsonDisplay, PlainDisplay, make_display
 from levada.run.display.live import LiveDisplay
 from levada.run.monitor import Monitor
@@ -154,6 +156,23 @@ def test_json_lines_can_be_read_and_the_summary_is_the_last():
     ]
     assert lines[0]["statistics"]["channels"]["rollout->learn"]["ledger"]["produced"] == 13
     assert last == {"type": "summary", **json.loads(summary.to_json())}
+
+
+def test_lines_have_the_return_of_each_policy():
+    clock = Clock()
+    monitor = Monitor(clock=clock)
+    episodes = (Episode(10.0, 5, "dqn"), Episode(math.nan, 5, "ppo"))
+    monitor.on_event(Used("learn", (replace(header(0), episodes=episodes),)))
+    for kind, found in ((PlainDisplay, "| return dqn 10.0, ppo nan (2 episodes) |"), (JsonDisplay, None)):
+        stream = io.StringIO()
+        display = kind(stream, clock=clock, first_s=0.0)
+        display.start(IDENTITY, UNTIL)
+        display.update(monitor, statistics)
+        line = stream.getvalue().splitlines()[-1]
+        if found is not None:
+            assert found in line
+        else:
+            assert json.loads(line, parse_constant=pytest.fail)["return_means_100"] == {"dqn": 10.0, "ppo": None}
 
 
 def test_json_has_null_where_there_is_no_number():

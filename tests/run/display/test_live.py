@@ -112,6 +112,19 @@ def test_before_anything_happened():
     assert any("no update yet" in line for line in lines)
 
 
+def test_returns_and_losses_are_by_policy():
+    losses = {"ppo/losses/entropy": 0.5, "dqn/losses/q/mean": 3.0, "other_losses/x": 1.0}
+    shown = View(
+        9.0, 90, 3, 12, 15.0, 1.0, 1.0, Statistics(0.0, {}, {}, {}), reported=losses,
+        return_means_100={"dqn": 10.0, "ppo": 20.0},
+    )  # fmt: skip
+    lines = text(80, shown)
+    assert lines[1].startswith("│ return     dqn 10.0, ppo 20.0 of 475")
+    assert any(line.split() == ["│", "losses", "ppo/entropy", "0.500", "dqn/q/mean", "3.00", "│"] for line in lines), (
+        lines
+    )
+
+
 def test_shares_of_a_node_sum_to_a_hundred():
     for line in text(60):
         if line.count("%") == 3:

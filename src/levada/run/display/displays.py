@@ -24,7 +24,7 @@ from levada.flow.mistakes import plural
 from levada.run.display.closed_pipes import CLOSED, FULL
 from levada.run.display.printable import printable
 from levada.run.display.stdout import reserved_stdout
-from levada.run.display.text import lag_text, rate_text, return_text, reuse_text, summary_text
+from levada.run.display.text import lag_text, rate_text, returns_text, reuse_text, summary_text
 from levada.run.display.ticker import DRAWING, Ticker
 from levada.run.display.view import View, Viewer, bottleneck_text, goal_text
 from levada.run.identity import Identity
@@ -221,7 +221,7 @@ class PlainDisplay(_Lines):
         parts = [
             f"{view.elapsed_s:7.1f} s",
             *([goal] if goal else []),
-            f"return {return_text(view.return_mean_100)} ({plural(view.episodes, 'episode')})",
+            f"return {returns_text(view.return_mean_100, view.return_means_100)} ({plural(view.episodes, 'episode')})",
             f"{plural(view.env_steps, 'env step')}, {view.steps_per_s:,.0f}/s",
             f"{plural(view.updates, 'update')}, {rate_text(view.updates_per_s)}/s",
             *([f"lag {', '.join(lag)}"] if lag else []),
@@ -262,6 +262,7 @@ class JsonDisplay(_Lines):
                 "updates": view.updates,
                 "episodes": view.episodes,
                 "return_mean_100": finite(view.return_mean_100),
+                "return_means_100": {name: finite(mean) for name, mean in view.return_means_100.items()},
                 "steps_per_s": view.steps_per_s,
                 "updates_per_s": view.updates_per_s,
                 "reported": dict(view.reported),

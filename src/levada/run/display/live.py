@@ -7,6 +7,7 @@ redraws the last state with the current time.
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from rich.text import Text
 from levada.flow.events import LagStatistics, Statistics
 from levada.run.display.displays import Display
 from levada.run.display.printable import printable
-from levada.run.display.text import number_text, rate_text, return_text, summary_text
+from levada.run.display.text import number_text, rate_text, returns_text, summary_text
 from levada.run.display.ticker import DRAWING, EVERY_S, Ticker
 from levada.run.display.view import (
     History,
@@ -45,7 +46,8 @@ REFRESH_S = 0.25
 """Minimum seconds between two drawings."""
 WIDE = 72
 """Number of columns from which there is room for bars."""
-LOSSES = "losses/"
+LOSS: re.Pattern[str] = re.compile(r"(.+?/)??losses/(.+)")
+"""Name of a loss, behind the scope of a policy."""
 """Prefix of the names of losses."""
 STYLES = {"busy": "green", "idle": "bright_black", "blocked": "yellow"}
 
@@ -200,7 +202,7 @@ def _title(identity: Identity) -> str:
 def _learning(view: View, until: Until, returns: History, width: int, ascii_only: bool) -> Group:
     """Render the curve of returns and the rates."""
     goal = "" if until.return_mean is None else f" of {until.return_mean:,g}"
-    left = f"return     {return_text(view.return_mean_100)}{goal}  "
+    left = f"return     {returns_text(view.return_mean_100, view.return_means_100)}{goal}  "
     last = f"last {min(view.episodes, RETURN_WINDOW)} of " if width >= WIDE - 4 else ""
     right = f"  {last}{view.episodes:,} episodes"
     marks = "_.-=+*#" if ascii_only else "▁▂▃▄▅▆▇█"
@@ -218,7 +220,8 @@ def _learning(view: View, until: Until, returns: History, width: int, ascii_only
 
 def _losses(view: View, width: int) -> list[Text]:
     """Render names and values side by side, in as many columns as fit."""
-    named = {name.removeprefix(LOSSES): x for name, x in view.reported.items() if name.startswith(LOSSES)}
+    found = ((LOSS.fullmatch(name), x) for name, x in view.reported.items())
+    named = {(match[1] or "") + match[2]: x for match, x in found if match is not None}
     if not named:
         return []
     most = max(map(len, named))

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from levada.flow.mistakes import plural
 from levada.run.summary import Summary
@@ -19,7 +20,7 @@ def summary_text(summary: Summary) -> str:
         seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
     parts = [
         f"stopped by {summary.stopped_by}",
-        f"return {returns_text(summary)} ({plural(summary.episodes, 'episode')})",
+        f"return {_summary_returns(summary)} ({plural(summary.episodes, 'episode')})",
         plural(summary.env_steps, "env step"),
         plural(summary.updates, "update"),
         seconds,
@@ -37,11 +38,20 @@ def summary_text(summary: Summary) -> str:
     return " | ".join(parts)
 
 
-def returns_text(summary: Summary) -> str:
-    """Format the mean return, or that of each policy."""
-    if not summary.policies:
-        return return_text(summary.return_mean_100)
-    return ", ".join(f"{name} {return_text(each.return_mean_100)}" for name, each in summary.policies.items())
+def _summary_returns(summary: Summary) -> str:
+    by_policy = {name: each.return_mean_100 for name, each in summary.policies.items()}
+    return returns_text(summary.return_mean_100, by_policy)
+
+
+def returns_text(mean: float | None, by_policy: Mapping[str, float | None]) -> str:
+    """Format the mean return, or that of each policy, if there are several.
+
+    >>> returns_text(12.34, {}), returns_text(12.34, {"ppo": 20.0, "dqn": None})
+    ('12.3', 'ppo 20.0, dqn -')
+    """
+    if not by_policy:
+        return return_text(mean)
+    return ", ".join(f"{name} {return_text(each)}" for name, each in by_policy.items())
 
 
 def return_text(value: float | None) -> str:

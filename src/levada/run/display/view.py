@@ -38,6 +38,8 @@ class View:
     """`elapsed_s` at the last change of the counts; None if they have not changed."""
     reported: Mapping[str, float] = field(default_factory=dict)
     """Last values reported by learners."""
+    return_means_100: Mapping[str, float] = field(default_factory=dict)
+    """`return_mean_100` of each policy, where several act in one environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Viewer:
             statistics=statistics,
             counted_s=last.at_s if len(self._seen) > 1 else None,
             reported=dict(monitor.reported),
+            return_means_100=monitor.return_means_100,
         )
 
 
