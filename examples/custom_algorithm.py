@@ -10,17 +10,19 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import levada as lv
+from levada.flow import Latest, Stream
 from levada.math import discounted_returns
 from levada.rl import LossOutput, Networks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reinforce(lv.Algorithm):
+class Reinforce(lv.PolicyAlgorithm):
     """REINFORCE with a baseline: Sutton and Barto 2018, Reinforcement Learning, section 13.4."""
 
     num_envs: int = 16
@@ -34,20 +36,17 @@ class Reinforce(lv.Algorithm):
     value_coef: float = 0.5
     """Coefficient of the baseline's loss."""
 
-    def flow(self, task: lv.Task) -> lv.Flow:
-        policy = lv.Policy(observation_space=task.observation_space, action_space=task.action_space)
+    def part(self, task: lv.Task, name: str = "policy") -> lv.Part:
+        policy = lv.Policy(name=name, observation_space=task.observation_space, action_space=task.action_space)
         sampler = lv.Sampler(task=task, policy=policy, num_envs=self.num_envs, num_steps=self.num_steps)
-        learner = lv.Learner(policy=policy, loss=partial(loss, self), coefficients=self.coefficients)
+        return lv.Part(lv.Learner(policy=policy, loss=partial(loss, self), coefficients=self.coefficients), sampler)
 
-        flow = lv.Flow("reinforce")
-        weights = flow.latest("weights", of=learner)
-        rollouts = flow.source("rollout", sampler, reads=weights)
+    def updates(self, flow: lv.Flow, part: lv.Part, weights: Latest[Any], rollouts: Stream[lv.Rollout]) -> None:
         returns = flow.map("returns", partial(with_returns, self), rollouts)
-        batch = flow.batch("batch", returns.via(lv.Queue(max_lag=0)), size=1)
-        update = flow.learn("learn", learner, batch)
+        batch = flow.batch("batch", returns.via(lv.Queue(max_lag=0)), size=self.shards)
+        update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
-        return flow
 
     def coefficients(self, num_env_steps: int) -> dict[str, float]:
         return {"learning_rate": self.learning_rate}

@@ -16,7 +16,8 @@ import levada.rl
 import levada.testing
 
 PUBLIC = {
-    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Policy", "Prioritized",
+    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Part", "Policy",
+    "PolicyAlgorithm", "Prioritized",
     "Processes", "Queue", "Ray",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
     "Threads", "evaluate_policies", "load", "resume", "settings", "train",

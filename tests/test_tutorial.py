@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.documents import ROOT, code_blocks
+from support.envs.multi import CartPoles
 
 import levada as lv
+from levada.algorithms.multi_agent import MultiAgent
+from levada.algorithms.registry import find_algorithm
 
 MAX_LINES = 60
 
@@ -62,5 +65,16 @@ def test_it_solves_cartpole(file: Path, tmp_path: Path) -> None:
     assert run.summary.stopped_by == "return=475"
 
 
-def test_it_composes_with_dqn_as_it_is(file: Path) -> None:
-    """The tutorial's algorithm builds its own flow; in an environment of several agents, it is one of the policies."""
+def test_it_composes_with_dqn_as_it_is(file: Path, tmp_path: Path) -> None:
+    """Alone and beside DQN it is the same file, with the same nodes."""
+    algorithm = MultiAgent(
+        policy=(f"mine={file}:Reinforce:agent_0,agent_1", "dqn:agent_2,agent_3"), num_envs=4, num_steps=8,
+        policy_kwargs={"dqn.learning_starts": 64, "dqn.hidden_sizes": (8,), "dqn.compile": False},
+    )  # fmt: skip
+    run = lv.train(algorithm, CartPoles, until="updates=5", seed=1, out=tmp_path / "run", display="quiet")
+    alone = find_algorithm(f"{file}:Reinforce")().flow(lv.Task("CartPole-v1"))
+    behind = [f"mine/{name}" for name, node in alone.nodes.items() if node.kind != "source"]
+    assert [name for name in run.flow.nodes if name.startswith("mine/")] == behind
+    assert run.summary.policies.keys() == {"mine", "dqn"}
+    assert min(each.updates for each in run.summary.policies.values()) >= 2
+    assert run.summary.lag["mine/returns->mine/batch"].max == 0

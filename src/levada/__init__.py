@@ -19,6 +19,8 @@ from levada.portable import fix_once as _fix_once
 
 if TYPE_CHECKING:
     from levada.algorithms.algorithm import Algorithm as Algorithm
+    from levada.algorithms.neural import Part as Part
+    from levada.algorithms.neural import PolicyAlgorithm as PolicyAlgorithm
     from levada.algorithms.ppo import PPO as PPO
     from levada.api import Result as Result
     from levada.api import evaluate as evaluate
@@ -56,7 +58,9 @@ _HOME = {
     "Learner": "levada.rl.learning.learner",
     "LevadaError": "levada.flow",
     "PPO": "levada.algorithms.ppo",
+    "Part": "levada.algorithms.neural",
     "Policy": "levada.rl.policies.policy",
+    "PolicyAlgorithm": "levada.algorithms.neural",
     "Prioritized": "levada.flow",
     "Processes": "levada.runners.processes",
     "Queue": "levada.flow",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
-from levada.algorithms.neural import NeuralAlgorithm
+from levada.algorithms.neural import PolicyAlgorithm
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.flow import Flow
@@ -31,7 +31,7 @@ from levada.rl.envs.task import Task
 from levada.validation import PositiveInt
 
 
-def multi_agent(task: MultiAgentTask, algorithms: Mapping[str, NeuralAlgorithm]) -> Flow:
+def multi_agent(task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm]) -> Flow:
     """Train each policy of a task with its algorithm.
 
     Args:
@@ -57,7 +57,7 @@ def multi_agent(task: MultiAgentTask, algorithms: Mapping[str, NeuralAlgorithm])
 class _Policy(NamedTuple):
     """A policy as `MultiAgent.policy` names it."""
 
-    algorithm: type[NeuralAlgorithm]
+    algorithm: type[PolicyAlgorithm]
     agents: tuple[str, ...]
 
 
@@ -107,7 +107,7 @@ class MultiAgent(Algorithm):
             name, _, rest = text.rpartition("=")
             algorithm, _, agents = rest.rpartition(":")
             cls = find_algorithm(algorithm) if algorithm else None
-            if cls is None or not agents or not issubclass(cls, NeuralAlgorithm):
+            if cls is None or not agents or not issubclass(cls, PolicyAlgorithm):
                 msg = f"MultiAgent(policy={text!r}): expected [NAME=]ALGORITHM:AGENTS, such as ppo:agent_0,agent_1"
                 raise ConfigError(msg)
             name = name or algorithm_name(cls)
@@ -118,7 +118,7 @@ class MultiAgent(Algorithm):
         return found
 
     @property
-    def algorithms(self) -> Mapping[str, NeuralAlgorithm]:
+    def algorithms(self) -> Mapping[str, PolicyAlgorithm]:
         """Policy -> the configuration of its algorithm."""
         return {name: cls(**self._fields(name, cls, agents)) for name, (cls, agents) in self.policies.items()}
 
@@ -150,7 +150,7 @@ class MultiAgent(Algorithm):
         agents = {name: agents for name, (_, agents) in self.policies.items()}
         return multi_agent(AgentsTask.of(task).played_by(agents), self.algorithms)
 
-    def _fields(self, name: str, cls: type[NeuralAlgorithm], agents: tuple[str, ...]) -> dict[str, Any]:
+    def _fields(self, name: str, cls: type[PolicyAlgorithm], agents: tuple[str, ...]) -> dict[str, Any]:
         """Fields of a policy's algorithm."""
         given = {
             key.partition(".")[2]: value for key, value in self.policy_kwargs.items() if key.startswith(f"{name}.")

@@ -35,11 +35,41 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuralAlgorithm(Algorithm):
-    """Base configuration of the algorithms that train networks by gradient."""
+class PolicyAlgorithm(Algorithm):
+    """Base configuration of the algorithms that train one policy: a source, and everything behind it.
+
+    Its flow consists of both. In an environment of several agents, one source serves several algorithms, and what is behind it
+    stays as it is; see `levada.algorithms.multi_agent`.
+    """
 
     shards: PositiveInt = 1
     """Number of samplers, called shards. Each has its own environments. More shards can use more cores."""
+
+    SOURCE: ClassVar[str] = "rollout"
+    """Name of the source in the flow."""
+
+    @abstractmethod
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the recipes of the learner and of the sampler. `name`: name of the policy."""
+
+    @abstractmethod
+    def updates(self, flow: Flow, part: Any, weights: Latest[Weights], items: Stream[Any]) -> None:
+        """Add everything behind the source to a flow: from the sampler's items to new weights."""
+
+    def flow(self, task: Task) -> Flow:
+        """Build the flow: a source, and the updates from its items."""
+        part = self.part(task)
+        flow = Flow(type(self).__name__.lower())
+        weights = flow.latest("weights", of=part.learner)
+        items = flow.source(self.SOURCE, part.sampler, reads=weights, shards=self.shards)
+        self.updates(flow, part, weights, items)
+        return flow
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuralAlgorithm(PolicyAlgorithm):
+    """Base configuration of the algorithms that train networks by gradient."""
+
     num_envs: PositiveInt = 8
     """Number of environments per shard, stepped together. With more environments, a step costs less and batches are larger."""
     learning_rate: PositiveFloat = 1e-3
@@ -87,9 +117,6 @@ class NeuralAlgorithm(Algorithm):
     MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = (("network", "features_extractor"),)
     """Pairs of fields of which at most one may be set."""
 
-    SOURCE: ClassVar[str] = "rollout"
-    """Name of the source in the flow."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         make_optimizer(self)
@@ -101,23 +128,6 @@ class NeuralAlgorithm(Algorithm):
             if getattr(self, first) is not None and getattr(self, second) is not None:
                 msg = f"{type(self).__name__}({first}={getattr(self, first)!r}, {second}=...): expected at most one of them"
                 raise ConfigError(msg)
-
-    @abstractmethod
-    def part(self, task: Task, name: str = "policy") -> Part:
-        """Make the recipes of the learner and of the sampler. `name`: name of the policy."""
-
-    @abstractmethod
-    def updates(self, flow: Flow, part: Any, weights: Latest[Weights], items: Stream[Any]) -> None:
-        """Add everything behind the source to a flow: from the sampler's items to new weights."""
-
-    def flow(self, task: Task) -> Flow:
-        """Build the flow: a source, and the updates from its items."""
-        part = self.part(task)
-        flow = Flow(type(self).__name__.lower())
-        weights = flow.latest("weights", of=part.learner)
-        items = flow.source(self.SOURCE, part.sampler, reads=weights, shards=self.shards)
-        self.updates(flow, part, weights, items)
-        return flow
 
     @property
     def annealed_over(self) -> Mapping[str, int]:
