@@ -120,6 +120,16 @@ LV206 stats
     got      gets priorities from learn.stats
     expected the priorities of a learner that learns from its samples
     hint     Write flow.reprioritize(update.priorities, of=...) with the replay that was sampled.
+LV207
+  error at replay
+    got      no share is given for again, but for its other samples
+    expected a share for each sample of a replay, or for none
+    hint     Give flow.sample(..., share=...).
+LV208
+  error at replay
+    got      the draws of sample, again have shares, but not each is one update of a learner of its own
+    expected a learner behind each sample, reached through map only
+    hint     The others could wait for a draw that is not used.
 LV301
   error at batch
     got      takes the sharded stream rollout without a queue

@@ -55,6 +55,8 @@ class Plan:
     table_losses: bool = False
     item_losses: bool = False
     """Shards lose what they have finished."""
+    shares: tuple[int, int] | None = None
+    """Of the learner whose weights are read, and of a second one."""
 
     def build(self) -> Flow:
         flow, learner = Flow("random"), ToyLearner()
@@ -67,11 +69,19 @@ class Plan:
         )  # fmt: skip
         looked = (flow.filter if self.filters else flow.map)("look", toy_source, items)
         flow.store(looked, to=replay)
-        update = flow.learn("learn", learner, flow.sample("sample", replay, size=self.batch))
+        first, second = self.shares or (None, None)
+        update = flow.learn("learn", learner, flow.sample("sample", replay, size=self.batch, share=first))
         flow.publish(update.weights, to=weights, every=self.every)
         if self.prioritized:
             flow.reprioritize(update.priorities, of=replay)
         flow.report(update.stats)
+        if second is not None:
+            other = flow.learn(
+                "other", ToyLearner("other"), flow.sample("other-sample", replay, size=self.batch, share=second)
+            )
+            if self.prioritized:
+                flow.reprioritize(other.priorities, of=replay)
+            flow.report(other.stats, name="other-report")
         return flow
 
 
@@ -150,12 +160,12 @@ class Execution:
             outputs = (Output(firing.inputs[0].value),)
         elif kind == "sample":
             assert firing.draw is not None
-            self.story.append(("draw", firing.draw.number, firing.draw.table))
+            self.story.append(("draw", firing.draw.number, firing.draw.table, firing.node))
             outputs = (Output("batch", entries=firing.draw.number),)
         elif kind == "report":
             outputs = (Output({}),)
         elif kind == "learn":
-            self.num_updates += 1
+            self.num_updates += firing.node == "learn"
             [draw] = firing.inputs[0].draws
             self.seen = self.drawn.pop(draw.number, None)
             outputs = (
@@ -295,3 +305,31 @@ def test_an_exact_replay_sees_the_same_whatever_the_order(plan: Plan, seeds: tup
     assert length > 25
     assert one.reports == other.reports
     assert len(one.reports) >= 24
+
+
+shares = st.tuples(st.integers(1, 7), st.integers(1, 7))
+
+
+@settings(max_examples=200, deadline=None)
+@given(plan=plans(), shares=shares, seed=st.integers(0, 10**6))
+def test_learners_share_a_replay_exactly(plan: Plan, shares: tuple[int, int], seed: int) -> None:
+    """After any number of draws, each has had its share to within one; and nobody waits for ever."""
+    execution = Execution(replace(plan, shares=shares), seed).run(num_updates=25)
+    drawn = [entry[3] for entry in execution.story if entry[0] == "draw"]
+    for number in range(1, len(drawn) + 1):
+        found = drawn[:number].count("sample")
+        assert abs(found - number * shares[0] / sum(shares)) < 1, (number, drawn)
+    assert drawn.count("other-sample") > 0 or 25 * shares[1] < shares[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(plan=plans(exact=True), shares=shares, seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
+def test_learners_that_share_an_exact_replay_see_the_same_whatever_the_order(
+    plan: Plan, shares: tuple[int, int], seeds: tuple[int, int]
+) -> None:
+    made = [replace(plan, shares=shares), replace(plan, shares=shares, item_losses=True)]
+    one, other = (Execution(each, seed).run(num_updates=25) for each, seed in zip(made, seeds, strict=True))
+    assert one.schedule.hub.replays["replay"].is_exact
+    length = min(len(one.story), len(other.story))
+    assert one.story[:length] == other.story[:length]
+    assert length > 25

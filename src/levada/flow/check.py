@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from levada.flow.errors import Problem
 from levada.flow.nodes import Graph, Node
 from levada.flow.routing import find_unrouted
-from levada.flow.topology import Channel, Topology, ancestors, consumers, derive, policy_read, shard_batches
+from levada.flow.topology import (
+    Channel,
+    Topology,
+    ancestors,
+    consumers,
+    derive,
+    learners_of,
+    policy_read,
+    shard_batches,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,7 @@ def _replays(s: _Subject) -> Iterator[Problem]:
                 "LV204", replay.name, f"the cycle {' -> '.join(cycle)} cannot start: it stores only what was sampled from it",
                 "another node that stores first", "Store the items of a source in it.",
             )  # fmt: skip
+        yield from _shares(flow, replay.name, samples)
         priorities = [edge.source for edge in flow.edges if edge.kind == "reprioritize" and edge.target == replay.name]
         if replay.sampler == "uniform" and priorities:
             yield Problem(
@@ -146,6 +156,21 @@ def _replays(s: _Subject) -> Iterator[Problem]:
                     "the priorities of a learner that learns from its samples",
                     "Write flow.reprioritize(update.priorities, of=...) with the replay that was sampled.",
                 )  # fmt: skip
+
+
+def _shares(flow: Graph, replay: str, samples: list[str]) -> Iterator[Problem]:
+    """Report shares that could not be kept."""
+    lacking = [name for name in samples if flow.nodes[name].share is None]
+    if lacking and len(lacking) < len(samples):
+        yield Problem(
+            "LV207", replay, f"no share is given for {', '.join(lacking)}, but for its other samples",
+            "a share for each sample of a replay, or for none", "Give flow.sample(..., share=...).",
+        )  # fmt: skip
+    elif samples and not lacking and learners_of(flow, replay) is None:
+        yield Problem(
+            "LV208", replay, f"the draws of {', '.join(samples)} have shares, but not each is one update of a learner of its own",
+            "a learner behind each sample, reached through map only", "The others could wait for a draw that is not used.",
+        )  # fmt: skip
 
 
 def _closed_cycle(flow: Graph, replay: str) -> list[str]:
@@ -394,8 +419,8 @@ def _reproducible(s: _Subject) -> Iterator[Problem]:
         elif not storage.is_exact:
             yield Problem(
                 "LV402", storage.replay.name, "no ticket can say with which version its item is made, so timing has a say",
-                "one source, stored at its shards, and one learner that draws once per update",
-                "Leave the other stores out, or accept that two runs differ.",
+                "one source, stored at its shards, that reads one learner; shares, if several draw",
+                "Give the samples shares, leave the other stores out, or accept that two runs differ.",
             )  # fmt: skip
 
 

@@ -163,7 +163,7 @@ class Flow(Graph):
         return Updates(*(Stream(Input(node, port), self) for port in ("weights", "stats", "priorities")))
 
     def sample(
-        self, name: str, replay: Replay[T], *, size: int, minibatch_size: int | None = None
+        self, name: str, replay: Replay[T], *, size: int, minibatch_size: int | None = None, share: int | None = None
     ) -> Stream[Sequence[T]]:
         """Draw batches from a replay, as its balance allows.
 
@@ -174,16 +174,18 @@ class Flow(Graph):
             minibatch_size: number of consecutive entries that the learner uses for one gradient step; must divide `size`.
                 A prioritized replay draws each minibatch from the whole table.
                 None: the whole batch is one gradient step.
+            share: share in the draws of the replay, in proportion to those of its other samples. With shares 50 and 3, one
+                learner makes exactly 50 updates to 3 of the other. None: each draws as soon as it can.
 
         Raises:
-            ValueError: a size is not a positive integer, or `minibatch_size` does not divide `size`.
+            ValueError: a size or the share is not a positive integer, or `minibatch_size` does not divide `size`.
         """
         if minibatch_size is not None and _count(size, name, "size") % _count(minibatch_size, name, "minibatch_size"):
             msg = f"{name!r}: minibatch_size={minibatch_size} for a sample of {size}; expected a divisor of it"
             raise ValueError(msg)
         return self._add(
             name, "sample", None, replay=self._mine(replay, Replay), size=_count(size, name, "size"),
-            minibatch_size=minibatch_size,
+            minibatch_size=minibatch_size, share=None if share is None else _count(share, name, "share"),
         )  # fmt: skip
 
     def report(self, stats: Stream[Mapping[str, float]], *, name: str = "report") -> None:

@@ -19,8 +19,8 @@ B >= P is needed for the first update, thus W <= K * P + 1. If only each n-th ve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from levada.flow.channels import Queue, Replay
@@ -131,6 +131,10 @@ class Storage:
     """Its sources receive only every n-th version of that policy."""
     is_reprioritized: bool
     """Whether new priorities come back for each draw."""
+    shares: Mapping[str, int] = field(default_factory=dict)
+    """Sample node -> its share in the draws. Empty: each draws as soon as it can."""
+    counted: str | None = None
+    """Sample node whose draws are the updates of `policy`, if there are shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,23 +269,39 @@ def _storage(flow: Graph, replay: Replay[Any], sharded: frozenset[str]) -> Stora
     sources = tuple(dict.fromkeys(source for name in at_shards for source in upstream_sources(flow, name)))
     is_exact = replay.is_exact and len(sources) == 1 and at_shards == stores
     tickets = replay.tickets or 2 * sum(flow.nodes[name].shards for name in sources)
-    learner = _only_learner(flow, replay)
-    policy = every = None
-    if is_exact and learner is not None:
-        policy = policy_read(flow, learner, sources)
-        every = _publish_every(flow, learner, sources)
-    if not every or not policy:
-        policy, every = None, 1
-        is_exact = is_exact and not any(flow.nodes[name].reads for name in sources)
-    is_reprioritized = any(edge.kind == "reprioritize" and edge.target == replay.name for edge in flow.edges)
-    return Storage(replay, sources, tickets, is_exact, policy, every, is_reprioritized)
-
-
-def _only_learner(flow: Graph, replay: Replay[Any]) -> str | None:
-    """Return the learner whose updates each use exactly one draw of this replay, if no other learner draws from it."""
     samples = [node for node in flow.nodes.values() if node.replay == replay.name]
-    reached = [(name, items) for node in samples for name, items in _learners(flow, node, 1)]
-    return reached[0][0] if len(samples) == 1 and len(reached) == 1 and reached[0][1] == 1 else None
+    shares = {node.name: node.share for node in samples if node.share is not None}
+    learners = learners_of(flow, replay.name)
+    read = [] if learners is None else [s for s, learner in learners.items() if policy_read(flow, learner, sources)]
+    policy = every = counted = None
+    if is_exact and learners is not None and len(read) == 1:
+        [counted] = read
+        policy = policy_read(flow, learners[counted], sources)
+        every = _publish_every(flow, learners[counted], sources)
+    if not every or not policy:
+        policy, every, counted = None, 1, None
+        is_exact = is_exact and not any(flow.nodes[name].reads for name in sources)
+    is_exact = is_exact and (len(samples) == 1 or learners is not None)
+    is_reprioritized = any(edge.kind == "reprioritize" and edge.target == replay.name for edge in flow.edges)
+    return Storage(
+        replay, sources, tickets, is_exact, policy, every, is_reprioritized,
+        shares, counted if shares else None,
+    )  # fmt: skip
+
+
+def learners_of(flow: Graph, replay: str) -> dict[str, str] | None:
+    """Return the learner behind each sample of a replay, if each update of it uses exactly one draw, and no other learner does.
+
+    None: an update may use several draws or none; or there are several samples, and not all have a share.
+    """
+    found: dict[str, str] = {}
+    samples = [node for node in flow.nodes.values() if node.replay == replay]
+    for sample in samples:
+        reached = list(_learners(flow, sample, 1))
+        if len(reached) != 1 or reached[0][1] != 1 or (len(samples) > 1 and sample.share is None):
+            return None
+        found[sample.name] = reached[0][0]
+    return found if len(set(found.values())) == len(found) else None
 
 
 def _learners(flow: Graph, node: Node, items: int | None) -> Iterator[tuple[str, int | None]]:

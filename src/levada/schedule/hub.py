@@ -305,9 +305,19 @@ class Hub:
     def _draw(self, stage: StageMachine) -> Iterator[Start]:
         """Draw what an idle stage can use from a replay."""
         for machine, replay in self._samples[stage]:
-            if replay.may_draw() and stage.wants_from(machine.node.name):
-                yield stage.start(machine, draw=replay.draw(machine.node.size, machine.node.minibatch_size))
+            node = machine.node
+            if replay.may_draw(node.name) and stage.wants_from(node.name) and self._is_over(replay):
+                yield stage.start(machine, draw=replay.draw(node.size, node.minibatch_size, node.name))
                 return
+
+    def _is_over(self, replay: ReplayMachine) -> bool:
+        """Whether everything that an update from a draw leads to is done, where samples take turns: reports, for example."""
+        return not replay.storage.shares or not any(
+            stage.busy or stage.next_ready()
+            for stage, samples in self._samples.items()
+            for _, other in samples
+            if other is replay
+        )
 
     def _feed(self, stage: StageMachine) -> None:
         """Take what an idle stage can use from the queues. A busy stage takes nothing: an update would make items older."""

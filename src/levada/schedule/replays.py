@@ -34,6 +34,7 @@ from levada.schedule.events import Insert
 from levada.schedule.limiter import ReplayLimiter
 from levada.schedule.snapshot import ReplayAccount, Uncounted
 from levada.schedule.tickets import Grant, TicketBook
+from levada.schedule.turns import Turns
 
 
 class ReplayMachine(TicketBook):
@@ -68,6 +69,7 @@ class ReplayMachine(TicketBook):
         self._given = [0] * storage.replay.tables  # the same, including lost entries
         self._refilling: set[int] = set()  # lost tables, until they hold their fraction of `min_size`
         self._lost_entries = 0
+        self._turns = Turns(storage.shares) if storage.shares else None
         self._num_draws = 0
         self._next_draw = 0  # exceeds `_num_draws` if draws were withdrawn
         self._open: set[int] = set()  # draws before which nothing may be inserted
@@ -124,13 +126,25 @@ class ReplayMachine(TicketBook):
         self._limiter.inserted += _num_entries(item)
         return self._insert(item, is_filling)
 
-    def may_draw(self) -> bool:
-        """Whether a batch may be drawn now."""
+    def may_draw(self, sample: str | None = None) -> bool:
+        """Whether a batch may be drawn now. `sample`: the node that draws.
+
+        With shares, the learners take turns: the next draw waits until the last was learned from. Its priorities, and whether a
+        saved run can continue from there, then do not depend on which learner takes longer.
+        """
+        if self._turns is not None and (self._at_draw or self._turns.of(self._num_draws) != sample):
+            return False
         return self._limiter.may_sample and self._can_be_read_after(self._num_draws + 1)
 
-    def draw(self, size: int, minibatch_size: int | None = None) -> Draw:
-        """Draw a batch; see `Draw`. `minibatch_size=None`: the batch is one minibatch."""
-        assert self.may_draw(), f"{self.name}: drawn while it has to be filled, or read"
+    def draw(self, size: int, minibatch_size: int | None = None, sample: str | None = None) -> Draw:
+        """Draw a batch; see `Draw`.
+
+        Args:
+            size: number of entries.
+            minibatch_size: of which minibatches it consists. None: it is one.
+            sample: the node that draws.
+        """
+        assert self.may_draw(sample), f"{self.name}: drawn while it has to be filled, or read, or out of turn"
         self._limiter.sample(size)
         number, some = self._next_draw, [table for table, num in enumerate(self._entries) if num]
         filled = [table for table in some if table not in self._refilling] or some
@@ -332,8 +346,15 @@ class ReplayMachine(TicketBook):
         super()._settle(number)
 
     def _version_at(self, num_draws: int) -> int:
-        """Return the published version after this many draws: each leads to one update."""
-        return num_draws - num_draws % self.storage.publish_every
+        """Return the published version after this many draws, each of which leads to one update."""
+        num_updates = self._num_updates(num_draws)
+        return num_updates - num_updates % self.storage.publish_every
+
+    def _num_updates(self, num_draws: int) -> int:
+        """Return how many of these draws lead to an update of the policy: all, unless there are shares."""
+        if self._turns is None or self.storage.counted is None:
+            return num_draws
+        return self._turns.num_before(self.storage.counted, num_draws)
 
     def _can_be_read_after(self, num_draws: int) -> bool:
         """Whether the versions that tickets name and may still read are kept after learning from this many draws."""
@@ -344,7 +365,7 @@ class ReplayMachine(TicketBook):
         # tickets are issued in the order of their draws
         oldest = self._draws_of[self._unread[0]] if self._unread else next(iter(self._room), num_draws)
         every = self.storage.publish_every
-        return num_draws // every - oldest // every < self._keep
+        return self._num_updates(num_draws) // every - self._num_updates(oldest) // every < self._keep
 
 
 def _num_entries(item: Item) -> int:

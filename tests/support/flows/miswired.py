@@ -207,6 +207,28 @@ def stats_as_priorities() -> Flow:
     return p.flow
 
 
+def _two_samples(**second: Any) -> tuple[Parts, Stream[Any]]:
+    p = begin()
+    replay = table(p.flow)
+    p.flow.store(p.rollouts, to=replay)
+    p.finish(p.flow.sample("sample", replay, size=4, share=50))
+    return p, p.flow.sample("again", replay, size=4, **second)
+
+
+@miswired("LV207")
+def share_of_one_sample() -> Flow:
+    p, again = _two_samples()
+    p.flow.report(p.flow.learn("critic", Adder("critic"), again).stats, name="seen")
+    return p.flow
+
+
+@miswired("LV208")
+def shares_of_what_is_no_update() -> Flow:
+    p, again = _two_samples(share=3)
+    p.flow.report(p.flow.learn("critic", Adder("critic"), p.flow.filter("some", positive, again)).stats, name="seen")
+    return p.flow
+
+
 @miswired("LV301")
 def no_queue() -> Flow:
     p = begin()

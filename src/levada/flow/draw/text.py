@@ -13,7 +13,8 @@ def describe_kind(node: Node) -> str:
         return f"batch of {node.size}" + (" at the shard" if node.at == "shard" else "")
     if node.kind == "sample":
         minibatches = "" if node.minibatch_size in (None, node.size) else f" in minibatches of {node.minibatch_size}"
-        return f"sample of {node.size}{minibatches}"
+        share = "" if node.share is None else f", share {node.share}"
+        return f"sample of {node.size}{minibatches}{share}"
     if node.kind == "split":
         return f"split by {', '.join(node.keys)}"
     if node.kind == "union" and node.weights:
