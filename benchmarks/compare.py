@@ -9,6 +9,8 @@
     python benchmarks/compare.py sac-halfcheetah --json sac.json    # 7 minutes; the SBX environment takes another one, once
     python benchmarks/compare.py pong --json pong.json              # 40 minutes; needs levada[atari]
     python benchmarks/compare.py ray-impala-cartpole                # 12 minutes; needs levada[ray]
+    python benchmarks/compare.py mappo-spread                       # 10 minutes; needs levada[multiagent]
+    python benchmarks/compare.py two-policies                       # 10 minutes; the same
 
 Every peer has its own virtual environment in `.bench/`, recreated when its pins in
 `compare/libraries/requirements-<peer>.txt` change;
@@ -46,6 +48,10 @@ sample per second.
 **steps/s** (`ray-impala-cartpole`): IMPALA on a Ray cluster that each run starts for itself on this machine, and levada on
 processes in the same turns. `compare/ray_presets.py` lists what is equal and what is not. A second table has levada's rate on Ray
 divided by that on processes.
+
+**steps/s** (`mappo-spread`, `two-policies`): algorithms for several agents, MAPPO beside BenchMARL's and PPO for two policies
+beside RLlib's. A step is one of the environment, in which all agents act. `compare/multi_agent_presets.py` lists what is equal
+and what is not.
 
 **seconds to a return of 475** (`ppo-cartpole`): each library with its own settings for the task: SB3 and CleanRL with their
 tuned ones, levada out of the box. Measured from the start of the process to its exit, which follows as soon as the mean

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from benchmarks.compare.async_presets import ASYNC_CARTPOLE
 from benchmarks.compare.atari_presets import PONG
+from benchmarks.compare.multi_agent_presets import MAPPO_SPREAD, TWO_POLICIES
 from benchmarks.compare.off_policy_presets import DQN_CARTPOLE, SAC_HALFCHEETAH
 from benchmarks.compare.presets import PPO_CARTPOLE, Benchmark, Form, Preset
 from benchmarks.compare.ray_presets import RAY_IMPALA_CARTPOLE
@@ -23,6 +24,8 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "sac-halfcheetah": SAC_HALFCHEETAH,
     "pong": PONG,
     "ray-impala-cartpole": RAY_IMPALA_CARTPOLE,
+    "mappo-spread": MAPPO_SPREAD,
+    "two-policies": TWO_POLICIES,
 }
 _LEVADA_SOLVE_STEPS: Final = 200_000
 _QUICK_SOLVE_STEPS: Final = 20_480

@@ -193,8 +193,14 @@ class PeerSide(Side):
 def _as_option(flag: str, value: object) -> list[str]:
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, Mapping):
+        value = tuple(f"{name}={_as_word(each)}" for name, each in value.items())
     values = value if isinstance(value, tuple) else (value,)
     return [f"--{flag}", *map(str, values)]
+
+
+def _as_word(value: object) -> str:
+    return json.dumps(value).replace(" ", "") if isinstance(value, tuple | bool) or value is None else str(value)
 
 
 def _check_settings(job: Job, settings: Mapping[str, Mapping[str, Any]]) -> None:

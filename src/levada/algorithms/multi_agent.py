@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
@@ -30,14 +30,19 @@ from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task
 from levada.validation import PositiveInt
 
+OnFailure: TypeAlias = Literal["stop", "isolate"]
 
-def multi_agent(task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm]) -> Flow:
+
+def multi_agent(
+    task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm], *, on_failure: OnFailure = "stop"
+) -> Flow:
     """Train each policy of a task with its algorithm.
 
     Args:
         task: the environments, and who acts for whom.
         algorithms: policy -> its algorithm. They must have the same `shards` and `num_steps`, and `num_envs` in proportion to the
             number of their agents: it counts an agent in each copy of the environment.
+        on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
     """
     parts = {name: algorithm.part(task[name], name) for name, algorithm in algorithms.items()}
     flow, weights = Flow("multi_agent"), {}
@@ -49,7 +54,7 @@ def multi_agent(task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm])
     items = flow.source("rollout", sampler, reads=weights, shards=shards)
     streams = flow.split("by_policy", items, keys=tuple(parts))
     for name, algorithm in algorithms.items():
-        with flow.scope(name):
+        with flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
 
@@ -84,6 +89,9 @@ class MultiAgent(Algorithm):
     """Number of copies of the environment per shard, stepped together."""
     num_steps: PositiveInt = 32
     """Number of steps of each environment in an item. All policies act with the same weights until it is complete."""
+    on_failure: OnFailure = "stop"
+    """What an error in a learner ends, such as a loss of NaN. `stop`: the run. `isolate`: the learning of that policy only, which
+    goes on to act with its last weights, while the others learn. A resumed run lets all learn."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,7 +156,7 @@ class MultiAgent(Algorithm):
                 "MultiAgent has no policy; expected some, such as policy=('ppo:agent_0,agent_1', 'dqn:agent_2')"
             )
         agents = {name: agents for name, (_, agents) in self.policies.items()}
-        return multi_agent(AgentsTask.of(task).played_by(agents), self.algorithms)
+        return multi_agent(AgentsTask.of(task).played_by(agents), self.algorithms, on_failure=self.on_failure)
 
     def _fields(self, name: str, cls: type[PolicyAlgorithm], agents: tuple[str, ...]) -> dict[str, Any]:
         """Fields of a policy's algorithm."""

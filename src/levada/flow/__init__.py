@@ -31,6 +31,7 @@ from levada.flow.events import (
     Fired,
     Instrument,
     LagStatistics,
+    LearnerStopped,
     Ledger,
     NodeStatistics,
     Published,
@@ -52,7 +53,8 @@ from levada.flow.state import RunState
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw",
     "Dropped", "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning",
-    "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState", "Ledger",
+    "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState",
+    "LearnerStopped", "Ledger",
     "LevadaError", "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritized",
     "Problem", "Published", "Queue", "Replay", "ReplayStatistics", "Replica", "ReplicaLostError", "Replicable", "Report",
     "Reported", "Requeued", "Run", "RunState", "Shard", "Source", "Stateful", "Statistics", "Stored", "Stream",

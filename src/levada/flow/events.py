@@ -116,13 +116,25 @@ class Emptied(Struct, frozen=True):
     """Number of entries lost."""
 
 
+class LearnerStopped(Struct, frozen=True):
+    """A learner has failed, and stops, while the others go on (`flow.scope(..., isolated=True)`)."""
+
+    node: str
+    policy: str
+    version: int
+    """Version of its weights, which stays."""
+    reason: str
+
+
 class Reported(Struct, frozen=True):
     """A report is yielded to the user's loop."""
 
     report: Report
 
 
-Event: TypeAlias = Fired | Consumed | Requeued | Used | Stored | Dropped | Published | Failed | Emptied | Reported
+Event: TypeAlias = (
+    Fired | Consumed | Requeued | Used | Stored | Dropped | Published | Failed | Emptied | LearnerStopped | Reported
+)
 
 
 class Instrument(Protocol):

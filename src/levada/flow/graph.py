@@ -54,6 +54,7 @@ class Flow(Graph):
     def __init__(self, name: str) -> None:
         super().__init__(_checked_name(name, "Flow"))
         self._scope: tuple[str, ...] = ()
+        self._isolated = False
 
     # ---- nodes
 
@@ -159,7 +160,7 @@ class Flow(Graph):
         if not hasattr(learner, "open") or not hasattr(learner, "policy_name"):
             msg = f"learn {name!r} got {learner!r}; expected a learner recipe, with policy_name and open(seed)"
             raise StreamError(msg)
-        node = self._add(name, "learn", learner, (batch,)).input.node
+        node = self._add(name, "learn", learner, (batch,), isolated=self._isolated).input.node
         return Updates(*(Stream(Input(node, port), self) for port in ("weights", "stats", "priorities")))
 
     def sample(
@@ -259,14 +260,20 @@ class Flow(Graph):
         self._edge("reprioritize", priorities, self._mine(of, Replay))
 
     @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """Prefix the names of everything added inside, so that a sub-flow can be used twice."""
-        outer = self._scope
-        self._scope = (*outer, _checked_name(name, "scope"))
+    def scope(self, name: str, *, isolated: bool = False) -> Iterator[None]:
+        """Prefix the names of everything added inside, so that a sub-flow can be used twice.
+
+        Args:
+            name: the prefix.
+            isolated: an exception in a learner inside does not end the run, if other learners go on. The learner stops: its
+                weights stay as they were, and its items are dropped.
+        """
+        outer, outside = self._scope, self._isolated
+        self._scope, self._isolated = (*outer, _checked_name(name, "scope")), isolated or outside
         try:
             yield
         finally:
-            self._scope = outer
+            self._scope, self._isolated = outer, outside
 
     # ---- inspection, with modules that a run does not need imported on use
 

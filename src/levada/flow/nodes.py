@@ -55,6 +55,8 @@ class Node:
     """Replay that a sample node draws from."""
     minibatch_size: int | None = None
     """Items of a sample per gradient step. None: all."""
+    isolated: bool = False
+    """Whether the failure of a learner ends its own part only."""
     share: int | None = None
     """Share of a sample in the draws of its replay. None: it draws as soon as it can."""
 

@@ -171,6 +171,8 @@ class Loop:
             for report in run:
                 _check_counted(report, monitor)
                 metrics.take(report)
+                for policy, reason in monitor.stopped.items():
+                    self._tell(f"policy {policy!r} has stopped learning: {reason}")
                 self.display.update(monitor, run.statistics)
                 self._tell(None if watch is None else watch.look(monitor))
                 stopped_by = until.met(monitor) or (INTERRUPTED if interrupt.requested else None)

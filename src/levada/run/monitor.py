@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from levada.flow.events import Dropped, Emptied, Event, Failed, Fired, Reported, Used
+from levada.flow.events import Dropped, Emptied, Event, Failed, Fired, LearnerStopped, Reported, Used
 from levada.flow.items import Episode, Header
 from levada.run.returns import RETURN_WINDOW, ReturnHistory
 from levada.run.storage.strict_json import finite
@@ -84,6 +84,8 @@ class Monitor:
         """Last values reported by learners, by name; values that are not finite are ignored."""
         self.returns: ReturnHistory = ReturnHistory()
         """Returns of all episodes."""
+        self.stopped: dict[str, str] = {}
+        """Policies whose learner has failed while the others went on, with the reason."""
         self.notes: list[str] = []
         """Notes shown to the user, each text once."""
         self._target_return = target_return
@@ -129,6 +131,8 @@ class Monitor:
             self.num_started_from_scratch += event.starts_from_scratch
         elif isinstance(event, Emptied):
             self.num_started_from_scratch += event.num_entries > 0
+        elif isinstance(event, LearnerStopped):
+            self.stopped[event.policy] = event.reason
         elif isinstance(event, Reported):
             self.reported.update((name, x) for name, x in event.report.scoped_values.items() if math.isfinite(x))
             self._update(max(event.report.versions.values(), default=0))

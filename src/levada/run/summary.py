@@ -55,6 +55,8 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Mean return of the last 100 finished episodes of its agents, of all if there were fewer."""
     updates: int
     """Updates of the policy; 0 if it does not learn."""
+    stopped: str | None = None
+    """Error with which its learner failed, while the others went on; None if it did not."""
 
 
 class Summary(Identity, frozen=True, kw_only=True):
@@ -132,7 +134,11 @@ def summarize(
         solved_at_s=monitor.solved_at_s,
         solved_at_steps=monitor.solved_at_steps,
         policies={
-            name: PolicySummary(return_mean_100=finite(mean), updates=statistics.versions.get(name, 0))
+            name: PolicySummary(
+                return_mean_100=finite(mean),
+                updates=statistics.versions.get(name, 0),
+                stopped=monitor.stopped.get(name),
+            )
             for name, mean in monitor.return_means_100.items()
         },
         num_started_from_scratch=monitor.num_started_from_scratch,

@@ -28,6 +28,7 @@ from levada.runners.firing import (
     PASSING,
     Deferred,
     explain,
+    is_of_debugger,
     leave_if_forked,
     outputs_of,
     perform,
@@ -72,6 +73,7 @@ from levada.schedule import (
     HubInstruction,
     Insert,
     Issue,
+    LearnerFailed,
     Notify,
     Output,
     Publish,
@@ -85,6 +87,7 @@ from levada.schedule import (
 )
 from levada.schedule.saving import names_all_versions
 from levada.schedule.shards import draws_of, stores
+from levada.schedule.stopping import can_stop
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -322,12 +325,29 @@ class FlowRun:
         except BaseException as error:
             leave_if_forked(self._process, error)
             explain(error, self.flow.name, firing, {})
+            if self._stops(firing, error):
+                return
             raise  # the firing is still waiting: the next turn tries it again
         self._ready.remove(firing)
         end_s, cpu_s = perf_counter(), process_time() - start_cpu_s
         self._accounts.fired(firing.node, None, firing.number, start_s, end_s, cpu_s)
         self._accounts.note_blocked(end_s)
         self._handle(Finished(firing, outputs))
+
+    def _stops(self, firing: Firing, error: BaseException) -> bool:
+        """Stop a learner that has failed, if it is isolated and others go on."""
+        node = self.flow.nodes[firing.node]
+        if not (node.isolated and isinstance(error, Exception)) or is_of_debugger(error):
+            return False
+        if not can_stop(self._hub, firing.node):
+            error.add_note("it is isolated, but no other learner can go on without it")
+            return False
+        if firing in self._ready:
+            self._ready.remove(firing)
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("learner %r stops: %s; the others go on", firing.node, reason)
+        self._handle(LearnerFailed(firing, reason))
+        return True
 
     def _work_of(self, node: Node) -> Any:
         """Return the live work of a central node."""
@@ -387,7 +407,8 @@ class FlowRun:
                 self._replace_workers(failed.error)
                 return
             explain(failed.error, self.flow.name, failed.firing, {})
-            raise failed.error from None
+            if not self._stops(failed.firing, failed.error):
+                raise failed.error from None
 
     def _on_update_done(self, done: UpdateDone) -> None:
         """Record the result of a learner elsewhere."""

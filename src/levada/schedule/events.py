@@ -84,6 +84,13 @@ class Finished(Struct, frozen=True):
     """Policy -> version that the firing of a source actually used."""
 
 
+class LearnerFailed(Struct, frozen=True):
+    """The update of this firing has failed, and its learner makes no other; see `Hub.can_stop`."""
+
+    firing: Firing
+    reason: str
+
+
 class ShardsLost(Struct, frozen=True):
     """These shards, given by source and number, lost the ticket that they were working on. It is issued again."""
 
@@ -119,7 +126,7 @@ class Closed(Struct, frozen=True):
     """Header of the source's last firing, for tickets that yielded no items."""
 
 
-Event: TypeAlias = Begin | Finished | ShardsLost | ItemsLost | TableLost | Closed
+Event: TypeAlias = Begin | Finished | LearnerFailed | ShardsLost | ItemsLost | TableLost | Closed
 
 
 # ---- instructions to the runner

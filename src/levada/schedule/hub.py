@@ -29,6 +29,7 @@ from levada.schedule.events import (
     Forget,
     HubInstruction,
     ItemsLost,
+    LearnerFailed,
     Notify,
     Output,
     Publish,
@@ -45,6 +46,7 @@ from levada.schedule.replays import ReplayMachine
 from levada.schedule.shards import draws_of, headers, headers_of, readers, stores
 from levada.schedule.sources import SourceMachine, issue_all, note_counted, source_machine, with_turns
 from levada.schedule.stages import StageMachine
+from levada.schedule.stopping import stop
 from levada.schedule.tickets import TicketBook
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class Hub:
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self.stages
         }
-        self._samples = {
+        self.samples = {
             stage: [(m, self.replays[m.node.replay]) for m in stage.machines.values() if m.node.replay is not None]
             for stage in self.stages
         }
@@ -93,6 +95,8 @@ class Hub:
         self._spared: dict[str, set[int]] = {name: set() for name in flow.registers}
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates."""
+        self.stopped: set[StageMachine] = set()
+        """Stages whose learner has failed, while others go on."""
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
         self.before_learners: set[str] = {name for learner in learners for name in ancestors(flow, learner)}
 
@@ -109,6 +113,8 @@ class Hub:
             case ShardsLost(shards):
                 for source, shard in shards:
                     self.sources[source].lost(shard)
+            case LearnerFailed(firing, reason):
+                instructions += stop(self, firing, reason)
             case ItemsLost():
                 instructions += withdraw(self, event)
             case TableLost():
@@ -276,7 +282,7 @@ class Hub:
         instructions += self._insert()
         is_resuming = any(source.repeating for source in self.sources.values())
         for stage in self.stages:
-            if stage.busy is None and not is_resuming:
+            if stage.busy is None and not is_resuming and stage not in self.stopped:
                 self._feed(stage)
                 machine = stage.next_ready()
                 if machine is not None:
@@ -304,7 +310,7 @@ class Hub:
 
     def _draw(self, stage: StageMachine) -> Iterator[Start]:
         """Draw what an idle stage can use from a replay."""
-        for machine, replay in self._samples[stage]:
+        for machine, replay in self.samples[stage]:
             node = machine.node
             if replay.may_draw(node.name) and stage.wants_from(node.name) and self._is_over(replay):
                 yield stage.start(machine, draw=replay.draw(node.size, node.minibatch_size, node.name))
@@ -314,7 +320,7 @@ class Hub:
         """Whether everything that an update from a draw leads to is done, where samples take turns: reports, for example."""
         return not replay.storage.shares or not any(
             stage.busy or stage.next_ready()
-            for stage, samples in self._samples.items()
+            for stage, samples in self.samples.items()
             for _, other in samples
             if other is replay
         )

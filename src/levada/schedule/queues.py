@@ -86,6 +86,8 @@ class QueueMachine(TicketBook):
         self.num_waiting += len(items)
         self._place(number)
         self.discard_excess()
+        if self._last_version is not None:
+            self._discard_all()
 
     @property
     def ready(self) -> bool:
@@ -172,6 +174,18 @@ class QueueMachine(TicketBook):
                 for _ in range(len(items)):
                     self._drop(number, "stale")
 
+    def stop(self, version: int) -> None:
+        """Drop every item from now on, for the learner behind the queue has stopped. `version`: that of its weights."""
+        self._last_version = version
+        self.published()
+        self._measured.clear()
+        self._discard_all()
+
+    def _discard_all(self) -> None:
+        for number, items in list(self._waiting.items()):
+            for _ in range(len(items)):
+                self._drop(number, "stopped")
+
     def published(self) -> None:
         """Record that the version made from the taken items is published: their tickets come back."""
         self._returned += self._unpublished
@@ -186,6 +200,8 @@ class QueueMachine(TicketBook):
 
     def first_unused(self, versions: Mapping[str, int]) -> int:
         """Return the first ticket that was not used for that many updates."""
+        if self._last_version is not None:
+            return self._oldest
         return (self.per_update or 0) * versions.get(self.policy or "", 0)
 
     def account(self, versions: Mapping[str, int], *, are_made_again: bool) -> QueueAccount:
@@ -306,7 +322,8 @@ class QueueMachine(TicketBook):
         assert self.channel.per_update is not None and self.channel.publish_every is not None
         every = self.channel.publish_every
         beyond = max(0, number - self.tickets + 1)
-        return every * -(-beyond // (self.channel.per_update * every))
+        version = every * -(-beyond // (self.channel.per_update * every))
+        return version if self._last_version is None else min(version, self._last_version)
 
     def _next_source(self) -> str | None:
         """Return the source whose turn it is by the proportions of a union. None: any source."""

@@ -99,6 +99,23 @@ class ReplayMachine(TicketBook):
         self._waiting[number] = deque(items)
         if not items:
             self._filtered[number] = header
+        if self._last_version is not None:
+            self._discard_all()
+
+    def stop(self, version: int) -> None:
+        """Drop every item from now on, for the learner of the replay has stopped. `version`: that of its weights."""
+        self._last_version = version
+        self._discard_all()
+
+    def _discard_all(self) -> None:
+        """Drop the items that wait, and let their tickets come back."""
+        for number, items in list(self._waiting.items()):
+            if number in self._filtered:
+                del self._waiting[number]
+                self._settle(number)
+                self._drop(self._filtered.pop(number))
+            for _ in range(len(items)):
+                self._drop_item(self._pop(number))
 
     def published(self, version: int) -> None:
         """Record that a version of the policy can be read."""
@@ -190,7 +207,7 @@ class ReplayMachine(TicketBook):
         return Emptied(self.name, table, num_lost)
 
     def withdraw(self, draw: Draw) -> None:
-        """Withdraw a draw that cannot be carried out because its table was lost."""
+        """Withdraw a draw that leads to no update: its table was lost, or the learner has stopped."""
         self._limiter.sampled -= draw.size
         self._num_draws -= 1
         self._open.discard(draw.number)
@@ -321,6 +338,10 @@ class ReplayMachine(TicketBook):
         if self._entries[table] * self.replay.tables >= self.replay.min_size:
             self._refilling.discard(table)
         return Insert(self.name, table, item)
+
+    def _drop_item(self, item: Item) -> None:
+        self._dropped["stopped"] += 1
+        self.counted += [Dropped(self.name, header, "stopped") for header in item.headers]
 
     def _drop(self, header: Header | None) -> None:
         self._dropped["filtered"] += 1

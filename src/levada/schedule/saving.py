@@ -98,7 +98,7 @@ def restore_snapshot(hub: Hub, snapshot: Snapshot, emptied: Collection[str] = ()
 
 def can_be_exact(hub: Hub) -> bool:
     """Whether a resumed run can be bit-for-bit identical to the uninterrupted one."""
-    return all(
+    return not hub.stopped and all(
         source.names_all_reads and _is_whole(hub, source) and all(channel.is_exact for channel in source.channels)
         for source in hub.sources.values()
     )

@@ -179,6 +179,12 @@ class SourceMachine:
                 del self._versions[number]
         return {named[register] for named in self._versions.values() if register in named}
 
+    def learner_stopped(self) -> None:
+        """Count env steps and episodes where the items of channels go that have not stopped."""
+        living = [channel for channel in self.channels if not channel.is_stopped]
+        in_replays = bool(living) and all(channel.counts_inserts for channel in living)
+        self.counted_at = living[0].name if in_replays else None
+
     def note_counted(self, events: Sequence[Used | Dropped], versions: Mapping[str, int]) -> None:
         """Record what these events let instruments count, as long as a channel can bring it again."""
         for event in events:

@@ -55,10 +55,17 @@ class TicketBook(ABC):
         self._num_used: dict[int, int] = {}  # items no longer waiting, of the tickets of which others wait
         self._oldest = 0  # smallest unsettled number
         self._settled: set[int] = set()  # settled numbers above it
+        self._last_version: int | None = None
+        """Version that stays, since the learner behind the channel has stopped."""
         self.used_before: dict[int, int] = {}
         """For each ticket of lost items, number of its items that were used before: as many are left out when it is repeated."""
         self._produced = self._lost = 0
         self._dropped: Counter[str] = Counter()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether every item is dropped, because the learner behind the channel has stopped."""
+        return self._last_version is not None
 
     # ---- tickets
 
