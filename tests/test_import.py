@@ -19,7 +19,7 @@ PUBLIC = {
     "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Part", "Policy",
     "PolicyAlgorithm", "Prioritized",
     "Processes", "Queue", "Ray",
-    "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "evaluate",
+    "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "cross_play", "evaluate",
     "Threads", "evaluate_policies", "load", "resume", "settings", "train",
 }  # fmt: skip
 HEAVY = ("torch", "gymnasium", "numpy", "tyro", "rich", "tensorboard", "msgspec", "safetensors", "levada.api")

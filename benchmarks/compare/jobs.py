@@ -157,7 +157,15 @@ def _warm_ups(plan: Plan) -> Iterator[Job]:
             threads=preset.threads,
         )
     if not plan.only_peers:
-        yield Job(part="warm-up", benchmark=benchmark, is_levada=True, num_env_steps=num_env_steps)
+        preset = plan.presets[0]
+        yield Job(
+            part="warm-up",
+            benchmark=benchmark,
+            is_levada=True,
+            preset=preset,
+            form=preset.forms[0],
+            num_env_steps=num_env_steps,
+        )
 
 
 def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:

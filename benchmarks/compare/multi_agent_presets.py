@@ -47,7 +47,7 @@ _SPREAD: Final = (
         script="benchmarl_mappo.py",
         arguments=("--preset", "default"),
         num_env_steps=24_000,
-        levada_steps=60_000,
+        levada_steps=24_000,
         target_ratio=3.0,
         levada={
             **_MAPPO,

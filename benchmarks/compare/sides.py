@@ -207,7 +207,7 @@ def _check_settings(job: Job, settings: Mapping[str, Mapping[str, Any]]) -> None
     """With a peer's settings: levada took them all, and none from a preset of its own."""
     if job.preset is None:
         return
-    wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in job.levada_fields.items()}
+    wanted = json.loads(json.dumps(dict(job.levada_fields)))
     wrong = {name for name, value in wanted.items() if settings[name]["value"] != value}
     wrong |= {name for name, setting in settings.items() if setting["from"] == "preset"}
     if wrong:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from levada.algorithms.neural import PolicyAlgorithm as PolicyAlgorithm
     from levada.algorithms.ppo import PPO as PPO
     from levada.api import Result as Result
+    from levada.api import cross_play as cross_play
     from levada.api import evaluate as evaluate
     from levada.api import evaluate_policies as evaluate_policies
     from levada.api import load as load
@@ -74,6 +75,7 @@ _HOME = {
     "Threads": "levada.runners.threads",
     "Transitions": "levada.rl.replay.transitions",
     "Update": "levada.flow",
+    "cross_play": "levada.api",
     "evaluate": "levada.api",
     "evaluate_policies": "levada.api",
     "load": "levada.api",

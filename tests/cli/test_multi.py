@@ -54,6 +54,52 @@ def test_all_policies_are_evaluated(run, capsys):
         levada.evaluate(run)
 
 
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A run in which one policy acts for both players."""
+    path = tmp_path_factory.mktemp("multi") / "other"
+    words = SMALL.replace("--policy ppo:player_0 --policy dqn:player_1", "--policy ppo:player_0,player_1").split()
+    words = [word for word in words if not word.startswith("dqn.")]
+    assert main([*words, "--until", "steps=500", "--out", str(path), "--quiet"]) == 0
+    return path
+
+
+def test_runs_play_against_each_other_on_every_side(run, other, capsys):
+    """In a game of two players, what one wins the other loses; one policy for both players sits on either side."""
+    assert main(["eval", str(run), str(other), "--episodes", "40", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["encounters"]
+    assert [(row["run"] == str(run), row["against"] == str(run), row["side"]) for row in rows] == [
+        (one, two, [player]) for one, two in ((1, 1), (1, 0), (0, 1), (0, 0)) for player in ("player_0", "player_1")
+    ]
+    assert all(row["episodes"] == 40 for row in rows)
+    for one, two in ((0, 1), (2, 5), (3, 4), (6, 7)):  # the same games, as seen from both sides
+        assert rows[one]["return_mean"] == pytest.approx(-rows[two]["return_mean"])
+        assert rows[one]["win_rate"] + rows[two]["win_rate"] + rows[one]["draw_rate"] == pytest.approx(1.0)
+    assert main(["eval", str(run), str(other), "--episodes", "3"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 9
+    assert shown[2].startswith(f"  {run} as player_1 against {run}: won ")
+
+
+def test_what_cannot_play_against_each_other_is_said(run, tmp_path, capsys):
+    path = tmp_path / "single"
+    assert main(["train", "ppo", "--env", "CartPole-v1", "--until", "updates=1", "--out", str(path), "--quiet"]) == 0
+    assert main(["eval", str(run), str(path)]) == 2
+    assert f"cross_play: {path} has a single agent" in capsys.readouterr().err
+    assert main(["eval", str(run), str(run), "--checkpoint", "3"]) == 2
+    assert "--checkpoint are for one run" in capsys.readouterr().err
+    assert main(["eval"]) == 2
+    assert "at least one RUN" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="runs is empty; expected at least one run"):
+        levada.cross_play([])
+    words = SMALL.replace(ENV, "openspiel:leduc_poker").split()
+    assert main([*words, "--until", "updates=1", "--out", str(tmp_path / "leduc"), "--quiet"]) == 0
+    with pytest.raises(
+        ValueError, match=r"has env 'openspiel:leduc_poker', and .* 'openspiel:kuhn_poker'; expected runs with"
+    ):
+        levada.cross_play([run, tmp_path / "leduc"])
+
+
 @pytest.mark.filterwarnings("ignore:.*goes on, but not bit for bit")
 def test_it_is_loaded_and_resumed(run, tmp_path):
     result = levada.load(run)

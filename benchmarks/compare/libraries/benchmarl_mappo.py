@@ -11,6 +11,8 @@ steps of 32 environments in one minibatch, networks of 64-64. All is done in one
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,6 +66,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     hp = PRESETS[args.preset]
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the log of torchrl goes to the standard output, which is for lines of progress
 
     progress = Progress(stop_return=None)
     with tempfile.TemporaryDirectory() as folder:

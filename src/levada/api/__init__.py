@@ -13,6 +13,7 @@
 Invalid arguments raise a `LevadaError` that is a ValueError or a TypeError, before anything starts.
 """
 
+from levada.api.cross_play import Encounter, cross_play
 from levada.api.load import LoadError, evaluate, evaluate_policies, load
 from levada.api.options import Options, configure, deployment
 from levada.api.resume import resume
@@ -21,6 +22,6 @@ from levada.api.start import settings
 from levada.api.train import launch, train
 
 __all__ = [
-    "LoadError", "Options", "Result", "build", "configure", "deployment", "evaluate", "evaluate_policies", "launch", "load",
-    "resume", "settings", "train",
+    "Encounter", "LoadError", "Options", "Result", "build", "configure", "cross_play", "deployment", "evaluate",
+    "evaluate_policies", "launch", "load", "resume", "settings", "train",
 ]  # fmt: skip

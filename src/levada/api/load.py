@@ -174,14 +174,24 @@ def evaluate_policies(
     """
     check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
-    tasks = [getattr(node.work, "task", None) for node in result.flow.nodes.values() if node.kind == "source"]
-    task = next((task for task in tasks if isinstance(task, MultiAgentTask)), None)
-    if task is None:
-        msg = f"evaluate_policies: {result.path} has a single agent; use levada.evaluate"
-        raise LoadError(msg)
+    task = task_of_several("evaluate_policies", result)
     return play(
         task, result.policies, num_episodes=num_episodes, seed=seed, deterministic=deterministic, on_episode=on_episode
     )
+
+
+def task_of_several(function: str, result: Result) -> MultiAgentTask:
+    """Return the task of a run with several agents; `function`: name for the error.
+
+    Raises:
+        LoadError: it has a single agent.
+    """
+    tasks = [getattr(node.work, "task", None) for node in result.flow.nodes.values() if node.kind == "source"]
+    task = next((task for task in tasks if isinstance(task, MultiAgentTask)), None)
+    if task is None:
+        msg = f"{function}: {result.path} has a single agent; use levada.evaluate"
+        raise LoadError(msg)
+    return task
 
 
 def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:

@@ -6,14 +6,14 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TextIO
 
 import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from levada.api import Result, evaluate_policies, load
+from levada.api import Result, cross_play, evaluate_policies, load
 from levada.api import evaluate as evaluate_run
 from levada.cli.errors import UsageError, say
 from levada.cli.parse import kwargs_of, parse_run
@@ -29,8 +29,8 @@ from levada.run.storage.files import short
 class EvalOptions:
     """Play episodes with the policy of a run."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Directory of the run, or its URL."""
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
+    """Directory of the run, or its URL. Of several runs with several agents, the policies play against each other."""
     episodes: int = 20
     """Number of episodes, the same in each environment."""
     seed: int = 0
@@ -56,9 +56,12 @@ def evaluate(args: list[str]) -> int:
 
 
 def _play(options: EvalOptions, stdout: TextIO) -> int:
-    keep_to_installed(options.run, trust=options.trust)
+    for run in options.runs:
+        keep_to_installed(run, trust=options.trust)
     kwargs = kwargs_of("--env-kwargs", options.env_kwargs)
-    result = load(options.run, checkpoint=options.checkpoint, at=options.at, trust=options.trust)
+    if len(options.runs) != 1:
+        return _cross_play(options, kwargs, stdout)
+    result = load(options.runs[0], checkpoint=options.checkpoint, at=options.at, trust=options.trust)
     if result.policies:
         return _play_all(options, result, kwargs, stdout)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
@@ -93,6 +96,33 @@ def _play_all(options: EvalOptions, result: Result, kwargs: Mapping[str, Any], s
     say(f"{result.summary.algorithm} on {result.summary.env}, {plural(options.episodes, 'episode')}, by policy:")
     for name, evaluation in found.items():
         say(f"  {name}: {_text(evaluation)}")
+    return 0
+
+
+def _cross_play(options: EvalOptions, kwargs: Mapping[str, Any], stdout: TextIO) -> int:
+    """Play with several runs against each other, and print a row for each run and side against each run."""
+    if not options.runs:
+        raise UsageError("eval: expected at least one RUN")
+    if kwargs or options.checkpoint is not None:
+        raise UsageError("--env-kwargs and --checkpoint are for one run; leave them out")
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("pairings", total=None)
+        rows = cross_play(
+            options.runs, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic,
+            at=options.at, trust=options.trust, on_match=lambda: progress.advance(bar),
+        )  # fmt: skip
+    if options.json:
+        print(
+            json.dumps({"deterministic": not options.stochastic, "encounters": [asdict(row) for row in rows]}),
+            file=stdout,
+        )
+        return 0
+    say(f"{plural(options.episodes, 'episode')} of each pairing:")
+    for row in rows:
+        say(
+            f"  {row.run} as {', '.join(row.side)} against {row.against}: won {row.win_rate:.0%}, drawn {row.draw_rate:.0%}, "
+            f"return {return_text(row.return_mean)}"
+        )
     return 0
 
 

@@ -6,7 +6,7 @@ found["ppo"].mean
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +78,25 @@ def play(
     Raises:
         ValueError: fewer than one episode, or a policy is missing.
     """
+    episodes: dict[str, list[Episode]] = {name: [] for name in task.policies}
+    for _, episode in games(task, policies, num_episodes=num_episodes, seed=seed, deterministic=deterministic):
+        episodes[episode.policy].append(episode)
+        on_episode(episode)
+    return {name: Evaluation(tuple(found), policies[name].version, deterministic) for name, found in episodes.items()}
+
+
+def games(
+    task: MultiAgentTask,
+    policies: Mapping[str, TrainedPolicy],
+    *,
+    num_episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+) -> Iterator[tuple[tuple[int, int], Episode]]:
+    """Play as `play` does, and yield the episode of each agent when it ends.
+
+    With it comes the game that it belongs to: the number of the copy of the environment, and that of the game in the copy.
+    """
     if num_episodes < 1:
         msg = f"play: num_episodes={num_episodes}; expected an integer >= 1"
         raise ValueError(msg)
@@ -87,23 +106,21 @@ def play(
     num_envs, rng = min(num_episodes, MAX_ENVS), np.random.default_rng(seed)
     quota = [(num_episodes - b - 1) // num_envs + 1 for b in range(num_envs)]
     joint = task.make(num_envs, derive_seed(seed, "envs"))
-    episodes: dict[str, list[Episode]] = {name: [] for name in task.policies}
     try:
         players = {name: _sit_down(task, joint, name, policies[name], seed) for name in task.policies}
         while any(begun <= most for begun, most in zip(joint.num_episodes, quota, strict=True)):
-            counts = [begun <= most for begun, most in zip(joint.num_episodes, quota, strict=True)]
+            numbers = [int(begun) for begun in joint.num_episodes]
             chosen = {name: each.act(None if deterministic else rng) for name, each in players.items()}
             for name, actions in chosen.items():
                 joint.seats[name].act(players[name].envs.encode(actions))
             joint.step()
             for name, each in players.items():
                 for row, episode in each.see(chosen[name], name):
-                    if counts[row // len(task.policies[name])]:
-                        episodes[name].append(episode)
-                        on_episode(episode)
+                    copy = row // len(task.policies[name])
+                    if numbers[copy] <= quota[copy]:
+                        yield (copy, numbers[copy] - 1), episode
     finally:
         joint.close()
-    return {name: Evaluation(tuple(found), policies[name].version, deterministic) for name, found in episodes.items()}
 
 
 def _sit_down(task: MultiAgentTask, joint: Joint, name: str, policy: TrainedPolicy, seed: int) -> _Player:
