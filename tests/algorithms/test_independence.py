@@ -1,5 +1,7 @@
 """What RLlib's multi-agent plans mix up is by policy: gradients, clocks, counters, checkpoints, metrics."""
 
+import ast
+import inspect
 import json
 from collections import Counter, defaultdict
 
@@ -49,6 +51,12 @@ def test_a_policy_that_publishes_often_makes_no_items_of_another_older():
     lag = statistics.channels["ppo/gae->ppo/batch"].lag
     assert lag.keys() == {"ppo"}
     assert (lag["ppo"].max, lag["ppo"].count) == (0, 80)
+
+
+def test_the_composition_is_short():
+    """What is there beyond the two sub-flows, without the signature and the docstring."""
+    [function] = ast.parse(inspect.getsource(multi_agent)).body
+    assert len(ast.unparse(function.body[1:]).splitlines()) <= 20
 
 
 TWICE = MultiAgent(
