@@ -292,7 +292,7 @@ COMMANDS = [
     ("eval nothing", "eval", MISTAKEN, ["which run? `levada eval RUN`"]),
     ("eval number", "eval run --checkpoint best", MISTAKEN, ["--checkpoint best: expected an integer or None"]),
     ("eval option", "eval run --episode 3", MISTAKEN, ["no option --episode; did you mean --episodes? `levada eval --help`"]),
-    ("eval two", "eval run torn", MISTAKEN, ["torn: neither an option"]),
+    ("eval two", "eval run run", MISTAKEN, ["cross_play:", "has a single agent; use levada.evaluate"]),
     ("resume option", "resume run --learning-rate 1", MISTAKEN, ["no option --learning-rate; `levada resume --help` lists all"]),
     ("eval nowhere", "eval nowhere", MISTAKEN, ["no run at 'nowhere'"]),
     ("eval no run", "eval files", MISTAKEN, ["files is not a run", "config.json"]),

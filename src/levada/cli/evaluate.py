@@ -102,7 +102,7 @@ def _play_all(options: EvalOptions, result: Result, kwargs: Mapping[str, Any], s
 def _cross_play(options: EvalOptions, kwargs: Mapping[str, Any], stdout: TextIO) -> int:
     """Play with several runs against each other, and print a row for each run and side against each run."""
     if not options.runs:
-        raise UsageError("eval: expected at least one RUN")
+        raise UsageError("which run? `levada eval RUN`, with its directory or URL")
     if kwargs or options.checkpoint is not None:
         raise UsageError("--env-kwargs and --checkpoint are for one run; leave them out")
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
