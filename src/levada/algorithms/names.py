@@ -20,14 +20,19 @@ ALGORITHMS = {
     "diloco": "levada.algorithms.diloco:DiLoCo",
     "dqn": "levada.algorithms.dqn:DQN",
     "impala": "levada.algorithms.impala:IMPALA",
+    "ippo": "levada.algorithms.ippo:IPPO",
+    "maddpg": "levada.algorithms.maddpg:MADDPG",
+    "mappo": "levada.algorithms.mappo:MAPPO",
     "multi": "levada.algorithms.multi_agent:MultiAgent",
     "pg": "levada.algorithms.pg:PG",
     "ppo": "levada.algorithms.ppo:PPO",
+    "qmix": "levada.algorithms.qmix:QMIX",
     "r2d2": "levada.algorithms.r2d2:R2D2",
     "rainbow": "levada.algorithms.rainbow:Rainbow",
     "recurrent_sac": "levada.algorithms.recurrent_sac:RecurrentSAC",
     "sac": "levada.algorithms.sac:SAC",
     "td3": "levada.algorithms.td3:TD3",
+    "vdn": "levada.algorithms.vdn:VDN",
 }
 """Name -> module:class, imported on use."""
 

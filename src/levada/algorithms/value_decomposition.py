@@ -12,25 +12,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from levada.algorithms.action_spaces import require_action_space
-from levada.algorithms.all_agents import OfAllAgents
-from levada.algorithms.checks import ConfigError
-from levada.algorithms.multi_agent import multi_agent
-from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
-from levada.flow import Flow
+from levada.algorithms.replayed import ReplayPart
+from levada.algorithms.teams import TeamAlgorithm
 from levada.math import td_loss, td_target
 from levada.rl.acting.exploration import EpsilonGreedy
 from levada.rl.acting.joint_transitions import NEXT_THERE, THERE, JointTransitions
 from levada.rl.data.nest import flat
-from levada.rl.envs.agents.agents_task import AgentsTask
-from levada.rl.envs.agents.task import MultiAgentTask, PolicyTask
-from levada.rl.envs.task import Task, TaskError
+from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
 from levada.rl.policies.networks import value_network
 from levada.rl.policies.policy import Policy
@@ -38,15 +33,9 @@ from levada.validation import PositiveFloat, PositiveInt, PositiveUnitFloat, Uni
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValueDecomposition(OfAllAgents, ReplayAlgorithm):
-    """Base configuration. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count joint transitions.
+class ValueDecomposition(TeamAlgorithm):
+    """Base configuration."""
 
-    Raises:
-        ConfigError: a field has an invalid value.
-    """
-
-    num_envs: PositiveInt = 8
-    """Number of environments per shard, each with all agents of the team."""
     learning_rate: PositiveFloat = 5e-4
     buffer_size: PositiveInt = 100_000
     samples_per_insert: PositiveFloat = 8.0
@@ -55,12 +44,9 @@ class ValueDecomposition(OfAllAgents, ReplayAlgorithm):
     tau: PositiveUnitFloat = 1.0
     """Polyak factor of the target networks. 1: copy the online networks. Use a small value with target_update_interval=1."""
     max_grad_norm: PositiveFloat | None = 10.0
-    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     team_reward: Literal["mean", "sum"] = "mean"
     """Reward of the team: the mean of its agents' rewards, or their sum. With a reward that all agents get alike, the mean is
     that reward, as in the papers. EPyMARL takes the sum by default. The two differ by a factor, the number of agents."""
-    agent_id: bool = True
-    """Append the index of the agent to its observation, so that agents can act differently in the same situation."""
     double: bool = True
     """Double Q-learning: the online network chooses each agent's next action, the target network evaluates it."""
     epsilon_start: UnitFloat = 1.0
@@ -70,15 +56,6 @@ class ValueDecomposition(OfAllAgents, ReplayAlgorithm):
     epsilon_steps: PositiveInt = 50_000
     """Env steps over which epsilon is annealed."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, expected in (("n_step", 1), ("normalize_obs", False), ("normalize_reward", False)):
-            if (value := getattr(self, name)) != expected:
-                msg = (
-                    f"{type(self).__name__}({name}={value!r}): expected {expected!r}; joint transitions have no {name}"
-                )
-                raise ConfigError(msg)
-
     @abstractmethod
     def make_mixer(self, policy: Policy, num_agents: int) -> Callable[[], nn.Module]:
         """Factory of the mixer of a team; see `levada.rl.policies.mixers`."""
@@ -87,46 +64,10 @@ class ValueDecomposition(OfAllAgents, ReplayAlgorithm):
         """Factory of the network of action values."""
         return super().make_network(task) or self.with_network_settings(value_network)
 
-    def flow(self, task: Task | MultiAgentTask) -> Flow:
-        """Build the flow for a task with one policy, for all agents.
-
-        Raises:
-            TaskError: it is not such a task, or its agents act in turns.
-        """
-        who = type(self).__name__
-        if not isinstance(task, MultiAgentTask):
-            task = AgentsTask.of(task).shared()
-        if len(task.policies) != 1:
-            msg = (
-                f"{who} got the policies {', '.join(task.policies)}; expected one for all agents, which share a network; did "
-                "you mean multi_agent(task, algorithms)?"
-            )
-            raise TaskError(msg)
-        [name] = task.policies
-        return multi_agent(replace(task, agent_id=task.agent_id or self.agent_id), {name: self})
-
     def part(self, task: Task, name: str = "policy") -> ReplayPart:
-        """Make the learner, the sampler of all agents, and the stage from their steps to joint transitions.
-
-        Raises:
-            TaskError: the task is not that of a team whose agents act at once, or lacks the agents' indices.
-        """
-        who = type(self).__name__
-        if not isinstance(task, PolicyTask):
-            msg = f"{who} trains a team of agents; expected a MultiAgentTask, got {task!r}"
-            raise TaskError(msg)
-        if task.multi.acts_in_turns:
-            msg = (
-                f"{who}: the agents of {task.multi.name} act in turns; expected an environment whose agents act at once, as in "
-                "PettingZoo's parallel API: a joint action has an action of each"
-            )
-            raise TaskError(msg)
-        if self.agent_id and not task.multi.agent_id:
-            expected = "MultiAgentTask(..., agent_id=True), or agent_id=False"
-            msg = f"{who}(agent_id=True): the observations have no agent ids; expected {expected}"
-            raise TaskError(msg)
+        """Make the learner, the sampler of all agents, and the stage from their steps to joint transitions."""
+        num_agents = self.num_agents(task)
         require_action_space(self, task, spaces.Discrete)
-        num_agents = len(task.multi.policies[task.policy])
         policy = self.policy(task, name=name, output="q_values")
         learner = self.learner(
             policy, TeamLoss(self), networks={"mixer": self.make_mixer(policy, num_agents)}, targets=("policy", "mixer")
@@ -135,8 +76,7 @@ class ValueDecomposition(OfAllAgents, ReplayAlgorithm):
         explore = EpsilonGreedy(
             start=self.epsilon_start, end=self.epsilon_end, num_steps=self.epsilon_steps * num_agents
         )  # the sampler counts a step of each agent
-        sampler = self.sampler(task, policy, explore, stage)
-        return ReplayPart(learner, replace(sampler, num_envs=self.num_envs * num_agents), stage)
+        return self.team(task, learner, explore, stage)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,13 @@ class JointTransitions:
 
     - `obs`, `next_obs` ``[N, n, ...]``: what each agent sees before and after the step, also if the episode was truncated; zeros
       where it does not take part.
-    - `action` ``[N, n]``.
+    - `action` ``[N, n, ...]``.
     - `there`, `next_there` ``[N, n]``, bool: which agents take part before and after the step. After the team's last step these
       are the agents that were truncated.
-    - `reward` ``[N]``: the team's reward.
+    - `reward` ``[N]``: the team's reward; or ``[N, n]``, that of each agent.
     - `discount` ``[N]``: discount factor of the team's next value; 0 if no agent takes part after the step: the team has
-      terminated. An agent that ends its episode before the others does not end that of the team.
+      terminated. An agent that ends its episode before the others does not end that of the team. With a reward of each agent,
+      ``[N, n]``: 0 for those that do not take part after the step.
     - `mask` ``[N]``, bool: whether any agent acted.
 
     Raises:
@@ -48,8 +49,9 @@ class JointTransitions:
     """Discount factor per step."""
     num_agents: PositiveInt
     """n: number of agents in a copy of the environment, whose rows are next to each other."""
-    reward: Literal["mean", "sum"] = "mean"
-    """The team's reward: sum of its agents' rewards, divided by n or not. A common reward, which all agents get, is its mean."""
+    reward: Literal["mean", "sum", "each"] = "mean"
+    """The team's reward: sum of its agents' rewards, divided by n or not. A common reward, which all agents get, is its mean.
+    `each`: every agent has its own."""
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
@@ -75,17 +77,18 @@ class JointTransitions:
         for t, index, final in final_obs:
             map_nest(lambda to, of, t=t, index=index: to.__setitem__((t, index), of), next_obs, final)
         next_obs = _blank(next_obs, ~next_there)
-        reward = self._by_copy(buffer.reward).sum(axis=2)
+        there, next_there, reward = (self._joint(leaf) for leaf in (buffer.mask, next_there, buffer.reward))
+        is_alive = next_there
+        if self.reward != "each":
+            reward, is_alive = reward.sum(axis=1), next_there.any(axis=1)
         if self.reward == "mean":
             reward /= np.float32(self.num_agents)
-        there, next_there = self._joint(buffer.mask), self._joint(next_there)
-        is_alive = next_there.any(axis=1).astype(np.float32)
         return Transitions(
             {
                 "obs": self._joint(_blank(map_nest(lambda leaf: leaf[:-1], obs), ~buffer.mask)),
                 "next_obs": self._joint(next_obs), "action": self._joint(buffer.action),
-                THERE: there, NEXT_THERE: next_there, REWARD: reward.reshape(-1),
-                "discount": np.float32(self.discount) * is_alive, MASK: there.any(axis=1),
+                THERE: there, NEXT_THERE: next_there, REWARD: reward,
+                "discount": np.float32(self.discount) * is_alive.astype(np.float32), MASK: there.any(axis=1),
             }
         )  # fmt: skip
 
