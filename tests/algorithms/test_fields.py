@@ -88,7 +88,7 @@ def test_names_of_other_libraries_are_answered(algorithm, typed, ours):
         ("ppo", "buffer_size", "dqn, sac, td3 and others have it"),
         ("ppo", "capacity", "here it is 'buffer_size', which dqn, sac, td3 and others have"),
         ("ppo", "tau", "dqn, sac, td3 and others have it"),
-        ("dqn", "clip", "here it is 'clip_range', which ppo and appo have"),
+        ("dqn", "clip", "here it is 'clip_range', which ppo, appo, ippo and others have"),
         ("sac", "rnn_type", "ppo, a2c, a3c and others have it"),
         ("ppo", "verbose", "here it is display='quiet'"),
     ],

@@ -153,15 +153,13 @@ def test_critics_of_other_actions_are_refused():
 
 
 class Masked(Shifts):
-    """`Shifts` with images, in which agent k must not take action k % 3."""
+    """`Shifts` in which agent k must not take action k % 3."""
 
     def observation_space(self, agent: str):
-        image = spaces.Box(0, 255, (8, 8, 3), np.uint8)
-        return spaces.Dict({"obs": image, "action_mask": spaces.MultiBinary(3)})
+        return spaces.Dict({"obs": super().observation_space(agent), "action_mask": spaces.MultiBinary(3)})
 
     def _obs(self, k: int):
-        image = np.full((8, 8, 3), super()._obs(k).sum(), np.uint8)
-        return {"obs": image, "action_mask": (np.arange(3) != k % 3).astype(np.int8)}
+        return {"obs": super()._obs(k), "action_mask": (np.arange(3) != k % 3).astype(np.int8)}
 
     def step(self, actions):
         assert all(action != int(agent[-1]) % 3 for agent, action in actions.items())
@@ -293,7 +291,9 @@ class Bits(Shifts):
 
 def test_tasks_that_it_cannot_learn_are_refused():
     hp = MADDPG(**SMALL)
-    with pytest.raises(TaskError, match=r"agents of Relay act in turns; expected an environment whose agents act at once"):
+    with pytest.raises(
+        TaskError, match=r"agents of Relay act in turns; expected an environment whose agents act at once"
+    ):
         hp.flow(MultiAgentTask(Relay, policies={"team": AGENTS[:3]}))
     with pytest.raises(SpaceError, match=r"MADDPG needs Box or Discrete actions, but 'Bits' has MultiBinary\(3\)"):
         hp.flow(MultiAgentTask(Bits, policies={"team": AGENTS}))

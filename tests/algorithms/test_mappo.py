@@ -9,6 +9,7 @@ from gymnasium import spaces
 from support.envs.multi import CartPoles, Comers, Relay
 
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.ippo import IPPO
 from levada.algorithms.mappo import MAPPO
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO
@@ -332,8 +333,7 @@ def test_it_learns_where_only_the_state_explains_rewards():
     for luck in (-5.0, 5.0):
         obs = {"obs": np.arange(2), "state": np.full((2, 1), luck, np.float32)}
         assert np.exp(actor.evaluate(obs, np.arange(2))).min() > 0.9
-    ippo = PPO(**{name: value for name, value in vars(hp).items() if name in PPO.__dataclass_fields__})
-    _, report, _ = trained(dataclasses.replace(task, with_state=False), ippo, 40)
+    _, report, _ = trained(dataclasses.replace(task, with_state=False), IPPO(**vars(hp)), 40)
     assert report.values["losses/explained_variance"] < 0.3
 
 
@@ -344,6 +344,20 @@ def test_ippo_learns_with_a_shared_policy():
     )
     _, _, monitor = trained(task, hp, 80)
     assert monitor.return_mean_100 > 90  # a random policy has 22
+
+
+def test_ippo_is_ppo_of_all_agents_by_what_each_sees():
+    """And its networks may be recurrent."""
+    task = Task(Luck)
+    hp = IPPO(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, compile=False)
+    flow = hp.flow(task)
+    assert flow.nodes["rollout"].work.samplers["policy"].num_envs == 4 * 2
+    assert flow.learners()["policy/learn"].policy.observation_space == spaces.Discrete(2)
+    assert MAPPO(num_envs=4).flow(task).learners()["policy/learn"].policy.observation_space["state"].shape == (1,)
+    with Inline().open(flow, seed=1) as run:
+        losses = [report.values["losses/value_loss"] for report, _ in zip(run, range(3), strict=False)]
+    assert losses[0] > 10.0  # in units of 1, and then in units of the variance of the targets, about 25
+    assert max(losses[1:]) < 1.5
 
 
 def test_ippo_learns_with_a_policy_for_each_agent():

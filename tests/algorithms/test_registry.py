@@ -112,7 +112,10 @@ def test_a_class_that_is_defined_in_place():
     assert describe(Here) == __doc__
 
 
-ALL = "a2c, a3c, apex_ddpg, apex_dqn, appo, ddpg, diloco, dqn, impala, multi, pg, ppo, r2d2, rainbow, recurrent_sac, sac, td3"
+ALL = (
+    "a2c, a3c, apex_ddpg, apex_dqn, appo, ddpg, diloco, dqn, impala, ippo, maddpg, mappo, multi, pg, ppo, qmix, r2d2, rainbow, "
+    "recurrent_sac, sac, td3, vdn"
+)
 
 
 @pytest.mark.parametrize(

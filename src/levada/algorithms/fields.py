@@ -41,8 +41,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "sampling": (
         "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
-        "replay_buffer_size", "normalize_obs", "normalize_reward", "frame_stack", "reward_clip", "life_loss", "action_mask",
-        "vectorization",
+        "replay_buffer_size", "normalize_obs", "normalize_reward", "normalize_value", "agent_id", "frame_stack",
+        "reward_clip", "life_loss", "action_mask", "vectorization",
     ),
     "exploration": (
         "epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_base", "epsilon_alpha", "noisy", "noisy_std",
@@ -61,9 +61,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "entropy_coef", "value_coef", "baseline", "target_kl", "normalize_advantage", "double", "dueling", "distribution",
         "num_atoms", "v_min", "v_max", "value_rescaling", "huber_delta", "num_critics", "policy_delay",
         "target_update_interval", "tau", "target_policy_noise",
-        "target_noise_clip", "max_grad_norm", "optimizer", "optimizer_kwargs", "adam_eps",
+        "target_noise_clip", "output_penalty", "team_reward", "max_grad_norm", "optimizer", "optimizer_kwargs", "adam_eps",
     ),
-    "network": ("hidden_sizes", "activation", "rnn_type", "rnn_size", "log_std_init", "network", "features_extractor"),
+    "network": (
+        "hidden_sizes", "mixing_size", "activation", "rnn_type", "rnn_size", "log_std_init", "network", "features_extractor",
+    ),
     "machine": ("threads", "device", "precision", "compile", "portable"),
     "output": ("quiet", "json", "tensorboard", "checkpoint_every_updates", "save_replays"),
 }  # fmt: skip

@@ -18,7 +18,7 @@ def elsewhere(name: str, put: Callable[[Collection[str]], str]) -> str | None:
     """Hint for a name that means a field of other algorithms; None if it does not. `put` formats names.
 
     >>> print(elsewhere("clip_coef", in_python))
-    here it is 'clip_range', which ppo and appo have
+    here it is 'clip_range', which ppo, appo, ippo and others have
     >>> print(elsewhere("buffer_size", in_python))
     dqn, sac, td3 and others have it
     """

@@ -44,7 +44,7 @@ def collected(task, stage, policy="team"):
     return rows, [env.done for env in envs]
 
 
-@pytest.mark.parametrize(("stays", "reward"), [(False, "mean"), (True, "mean"), (True, "sum")])
+@pytest.mark.parametrize(("stays", "reward"), [(False, "mean"), (True, "mean"), (True, "sum"), (False, "each")])
 @pytest.mark.parametrize("end", ["truncated", "terminated", "mixed", "cut"])
 def test_they_are_what_the_environment_did(end, stays, reward):
     """With the true final observations, and discount 0 only where all agents of the episode have terminated; not in step 3,
@@ -57,10 +57,14 @@ def test_they_are_what_the_environment_did(end, stays, reward):
     for row in range(len(rows["mask"])):
         t, copy = divmod(row, NUM_COPIES)
         step = done[copy][t]
-        total = sum(step["reward"].values())
-        assert rows["reward"][row] == pytest.approx(total / 4 if reward == "mean" else total)
         following = step["next"] or step["truncated"]
-        assert rows["discount"][row] == (np.float32(0.9) if following else 0.0)
+        if reward == "each":
+            assert rows["reward"][row].tolist() == [step["reward"].get(agent, 0.0) for agent in AGENTS]
+            assert (rows["discount"][row] > 0).tolist() == [agent in following for agent in AGENTS]
+        else:
+            total = sum(step["reward"].values())
+            assert rows["reward"][row] == pytest.approx(total / 4 if reward == "mean" else total)
+            assert rows["discount"][row] == (np.float32(0.9) if following else 0.0)
         for k, agent in enumerate(AGENTS):
             assert rows["there"][row, k] == (agent in step["obs"])
             np.testing.assert_array_equal(rows["obs"][row, k], step["obs"].get(agent, np.zeros(3)))
@@ -71,7 +75,8 @@ def test_they_are_what_the_environment_did(end, stays, reward):
             np.testing.assert_array_equal(rows["next_obs"][row, k], expected)
     num_ends = sum(not step["next"] for steps in done for step in steps)
     assert num_ends == NUM_COPIES * (NUM_ITEMS * NUM_STEPS // 5)
-    assert (rows["discount"] == 0).sum() == (num_ends if end == "terminated" else 0)
+    is_over = (rows["discount"] == 0) if reward != "each" else (rows["discount"] == 0).all(axis=1)
+    assert is_over.sum() == (num_ends if end == "terminated" else 0)
 
 
 @pytest.mark.parametrize("end", ["truncated", "cut"])
