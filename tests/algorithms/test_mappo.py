@@ -349,11 +349,13 @@ def test_ippo_learns_with_a_shared_policy():
 def test_ippo_is_ppo_of_all_agents_by_what_each_sees():
     """And its networks may be recurrent."""
     task = Task(Luck)
-    hp = IPPO(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, compile=False)
+    hp = IPPO(num_envs=4, num_steps=8, rnn_type="gru", rnn_size=8, agent_id=False, compile=False)
     flow = hp.flow(task)
     assert flow.nodes["rollout"].work.samplers["policy"].num_envs == 4 * 2
     assert flow.learners()["policy/learn"].policy.observation_space == spaces.Discrete(2)
-    assert MAPPO(num_envs=4).flow(task).learners()["policy/learn"].policy.observation_space["state"].shape == (1,)
+    shown = MAPPO(num_envs=4).flow(task).learners()["policy/learn"].policy.observation_space
+    assert shown["state"].shape == (1,)
+    assert shown["obs"] == spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))  # the bit, and the agent's index
     with Inline().open(flow, seed=1) as run:
         losses = [report.values["losses/value_loss"] for report, _ in zip(run, range(3), strict=False)]
     assert losses[0] > 10.0  # in units of 1, and then in units of the variance of the targets, about 25

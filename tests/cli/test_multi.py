@@ -160,3 +160,21 @@ def test_mistakes_are_named_before_anything_starts(words, message, tmp_path, mon
 def test_a_single_agent_algorithm_names_the_others(capsys):
     assert main(["train", "ppo", "--env", ENV]) == 2
     assert "has several agents; expected a multi-agent algorithm, such as multi" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", ["ippo", "mappo", "vdn", "qmix", "maddpg"])
+def test_one_algorithm_trains_all_agents(algorithm, tmp_path, capsys):
+    """By its name and its preset; what was trained is evaluated and loaded."""
+    path, of_replay = tmp_path / "run", "--learning-starts 64 --batch-size 16"
+    words = f"train {algorithm} --env pettingzoo:mpe2.simple_spread_v3 --hidden-sizes 8 --num-envs 4 --compile False --seed 1 --quiet"
+    more = "" if algorithm in ("ippo", "mappo") else of_replay
+    assert main([*words.split(), *more.split(), "--until", "updates=2", "--out", str(path)]) == 0
+    result = levada.load(path)
+    assert result.summary.updates >= 2
+    assert set(result.policies) == {"policy"}
+    assert json.loads((path / "config.json").read_text())["settings"]["num_steps"]["from"] == "preset"
+    capsys.readouterr()
+    assert main(["eval", str(path), "--episodes", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["policies"]["policy"]
+    assert found["episodes"] == 9  # of three agents each
+    assert found["return_mean"] < 0

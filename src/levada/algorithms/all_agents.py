@@ -15,6 +15,9 @@ from levada.rl.envs.task import Task
 class OfAllAgents(NeuralAlgorithm):
     """Base configuration."""
 
+    agent_id: bool = True
+    """Append the index of the agent to its observation, so that agents can act differently in the same situation."""
+
     def resolve_task(self, task: Task) -> Task:
         """Return the task of several agents."""
         return AgentsTask.of(task)

@@ -61,7 +61,7 @@ class IPPO(OfAllAgents, PPO):
 
     def flow(self, task: Task) -> Flow:
         """Build the flow for all agents of an environment, which share a policy. `num_envs` counts environments."""
-        shared = AgentsTask.of(task).shared(with_state=self.SEES_STATE)
+        shared = AgentsTask.of(task).shared(agent_id=self.agent_id, with_state=self.SEES_STATE)
         [(name, agents)] = shared.policies.items()
         return multi_agent(shared, {name: replace(self, num_envs=self.num_envs * len(agents))})
 

@@ -29,6 +29,45 @@ _TABULAR_DQN: Mapping[str, Any] = {
     "epsilon_steps": 20_000,
 }
 
+_SPREAD, _FORAGING = "pettingzoo:mpe2.simple_spread_v3", "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3"
+
+_SPREAD_PPO: Mapping[str, Any] = {
+    "num_envs": 16,
+    "num_steps": 25,
+    "num_minibatches": 4,
+    "learning_rate": 1e-3,
+    "discount": 0.9,
+    "entropy_coef": 0.003,
+}
+
+_FORAGING_PPO: Mapping[str, Any] = {"num_envs": 32, "num_steps": 50}
+
+_SPREAD_VALUES: Mapping[str, Any] = {
+    "num_envs": 16,
+    "num_steps": 16,
+    "learning_rate": 1e-3,
+    "discount": 0.9,
+    "batch_size": 256,
+    "samples_per_insert": 16.0,
+    "num_gradient_steps": 16,
+    "tau": 0.01,
+    "target_update_interval": 1,
+    "epsilon_steps": 20_000,
+}
+
+_FORAGING_VALUES: Mapping[str, Any] = {
+    "num_envs": 16,
+    "num_steps": 16,
+    "buffer_size": 200_000,
+    "learning_starts": 5_000,
+    "batch_size": 512,
+    "samples_per_insert": 32.0,
+    "learning_rate": 1e-3,
+    "epsilon_steps": 200_000,
+    "prioritized": True,
+    "team_reward": "sum",
+}
+
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "a2c": {
         "CartPole-v1": {
@@ -153,6 +192,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "epsilon_base": 0.1,
         },
     },
+    "ippo": {_SPREAD: _SPREAD_PPO, _FORAGING: _FORAGING_PPO},
+    "maddpg": {_SPREAD: {"num_envs": 16, "num_steps": 16}},
+    "mappo": {_SPREAD: _SPREAD_PPO, _FORAGING: _FORAGING_PPO},
     "ppo": {
         "CartPole-v1": {
             "num_envs": 8,
@@ -272,6 +314,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalize_reward": True,
         },
     },
+    "qmix": {_SPREAD: _SPREAD_VALUES, _FORAGING: _FORAGING_VALUES},
     "rainbow": {
         "CartPole-v1": {
             "hidden_sizes": (128, 128),
@@ -304,6 +347,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "hidden_sizes": (64, 64),
         },
     },
+    "vdn": {_SPREAD: _SPREAD_VALUES, _FORAGING: _FORAGING_VALUES},
 }
 
 

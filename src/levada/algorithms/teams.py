@@ -36,8 +36,6 @@ class TeamAlgorithm(OfAllAgents, ReplayAlgorithm):
     num_envs: PositiveInt = 8
     """Number of environments per shard, each with all agents of the team."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    agent_id: bool = True
-    """Append the index of the agent to its observation, so that agents can act differently in the same situation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

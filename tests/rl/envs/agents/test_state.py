@@ -191,6 +191,23 @@ def test_an_environment_with_turns_and_a_state_needs_no_observations():
     assert with_state(native).reset(None)["white"].obs["state"] == 7
 
 
+@pytest.mark.parametrize("env", [CartPoles, "pettingzoo:classic.tictactoe_v3"])
+def test_the_index_is_part_of_the_own_observation_and_not_of_the_state(env):
+    """Of agents that act at once, and in turns beside a mask."""
+    plain, both = (MultiAgentTask(env, with_state=True, agent_id=each) for each in (False, True))
+    space, space_with_id = (task["policy"].observation_space for task in (plain, both))
+    (obs, _), (with_id, _) = (task.make(1, 0).seats["policy"].reset() for task in (plain, both))
+    if env is not CartPoles:
+        assert space_with_id["action_mask"] == space["action_mask"]
+        space, space_with_id, obs, with_id = space["obs"], space_with_id["obs"], obs["obs"], with_id["obs"]
+    assert space_with_id["state"] == space["state"]
+    np.testing.assert_array_equal(with_id["state"], obs["state"])
+    if env is CartPoles:
+        np.testing.assert_array_equal(with_id["obs"], np.hstack([obs["obs"], np.eye(4)]))
+    else:
+        assert space_with_id["obs"] == spaces.Tuple((space["obs"], spaces.Discrete(2)))
+
+
 def test_only_a_task_that_asks_for_it_has_the_state():
     agents = {"all": tuple(f"agent_{k}" for k in range(4))}
     plain, state = (MultiAgentTask(CartPoles, agents, with_state=each) for each in (False, True))

@@ -2,7 +2,7 @@
 
 Agents that share a policy act alike in alike observations. With its index in the observation, each can act in its own way (Gupta
 et al. 2017, "Cooperative multi-agent control using deep reinforcement learning", section 4). It is one-hot behind a vector of
-floats; of every other observation it makes a pair. An action mask stays where it is.
+floats; of every other observation it makes a pair. Beside an action mask or the global state, it is part of the own observation.
 
 >>> from gymnasium.spaces import Box, Discrete
 >>> space_with_id(Box(-1.0, 1.0, (2,)), 3).shape
@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import Space, spaces
 
-from levada.rl.data.spaces import ACTION_MASK, OBS, Array, has_action_mask
+from levada.rl.data.spaces import OBS, Array, has_action_mask, has_state
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
 
 
@@ -31,7 +31,7 @@ class WithAgentId:
         self.acts_in_turns: bool = env.acts_in_turns
         self._index = {agent: index for index, agent in enumerate(env.possible_agents)}
         seen = {agent: env.observation_space(agent) for agent in self._index}
-        self._has_mask = {agent: has_action_mask(space) for agent, space in seen.items()}
+        self._depth = {agent: _depth(space) for agent, space in seen.items()}
         self._one_hot = {agent: _one_hot(space, self._index[agent], len(seen)) for agent, space in seen.items()}
 
     @property
@@ -65,14 +65,13 @@ class WithAgentId:
         self.env.close()
 
     def _with_ids(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
-        return {agent: each._replace(obs=self._with_id(agent, each.obs)) for agent, each in seen.items()}
+        return {
+            agent: each._replace(obs=self._with_id(agent, each.obs, self._depth[agent])) for agent, each in seen.items()
+        }
 
-    def _with_id(self, agent: str, obs: Any) -> Any:
-        if self._has_mask[agent]:
-            return {**obs, OBS: self._pair(agent, obs[OBS])}
-        return self._pair(agent, obs)
-
-    def _pair(self, agent: str, obs: Any) -> Any:
+    def _with_id(self, agent: str, obs: Any, depth: int) -> Any:
+        if depth:
+            return {**obs, OBS: self._with_id(agent, obs[OBS], depth - 1)}
         one_hot = self._one_hot[agent]
         if one_hot is None:
             return obs, self._index[agent]
@@ -81,9 +80,9 @@ class WithAgentId:
 
 def space_with_id(space: Space[Any], num_agents: int) -> Space[Any]:
     """Return the space of observations with the index of one of `num_agents` agents."""
-    if has_action_mask(space):
+    if has_action_mask(space) or has_state(space):
         assert isinstance(space, spaces.Dict)
-        return spaces.Dict({OBS: space_with_id(space[OBS], num_agents), ACTION_MASK: space[ACTION_MASK]})
+        return spaces.Dict({**space.spaces, OBS: space_with_id(space[OBS], num_agents)})
     if not _is_float_vector(space):
         return spaces.Tuple((space, spaces.Discrete(num_agents)))
     assert isinstance(space, spaces.Box)
@@ -92,9 +91,18 @@ def space_with_id(space: Space[Any], num_agents: int) -> Space[Any]:
     return spaces.Box(low, high, dtype=low.dtype.type)
 
 
+def _depth(space: Space[Any]) -> int:
+    """Return the number of Dicts around an own observation: of an action mask, and of the state."""
+    if has_action_mask(space) or has_state(space):
+        return 1 + _depth(cast("spaces.Dict", space)[OBS])
+    return 0
+
+
 def _one_hot(space: Space[Any], index: int, num_agents: int) -> Array | None:
     """Return the index as floats of the space; None if its observations are no vectors of floats."""
-    inner = cast("spaces.Dict", space)[OBS] if has_action_mask(space) else space
+    inner: Any = space
+    for _ in range(_depth(space)):
+        inner = inner[OBS]
     return np.eye(num_agents, dtype=inner.dtype)[index] if _is_float_vector(inner) else None
 
 

@@ -96,7 +96,7 @@ class TurnsWithState(InTurns):
         """Return what the agent whose turn it is sees, and the state at this moment."""
         seen = super().look()
         there = () if self._view.joined is None else self.env.agents
-        state = self._view.state({agent: self.env.observe(agent) for agent in there})
+        state = self._view.state({agent: self._obs(agent, self.env.observe(agent)) for agent in there})
         return seen._replace(obs=_both(seen.obs, state))
 
 

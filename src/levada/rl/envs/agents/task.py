@@ -107,8 +107,8 @@ class MultiAgentTask:
         """
         env = make_agents_env(self.env, self.name, self.env_kwargs)
         try:
-            known = WithAgentId(env) if self.agent_id else env
-            return with_state(known) if self.with_state else known
+            shown = with_state(env) if self.with_state else env
+            return WithAgentId(shown) if self.agent_id else shown
         except BaseException as error:
             env.close()
             if isinstance(error, Violation):
