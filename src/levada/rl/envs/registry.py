@@ -63,7 +63,8 @@ def find_spec(env_id: str) -> EnvSpec:
     """Import the module that registers an id and return its spec; raise a specific TaskError for each kind of invalid id."""
     module, _, name = env_id.rpartition(":")
     if module in OF_AGENTS:
-        msg = f"task {env_id!r} has several agents; expected a multi-agent algorithm, such as multi (`levada train multi`)"
+        expected = "a multi-agent algorithm, such as multi or mappo (`levada train mappo`)"
+        msg = f"task {env_id!r} has several agents; expected {expected}"
         raise TaskError(msg)
     if module:
         try:

@@ -75,5 +75,6 @@ class AgentsTask(Task):
         return None
 
     def _refuse(self) -> NoReturn:
-        msg = f"task {self.name!r} has several agents, each with its own spaces; expected a multi-agent algorithm, such as multi"
+        expected = "a multi-agent algorithm, such as multi or mappo"
+        msg = f"task {self.name!r} has several agents, each with its own spaces; expected {expected}"
         raise TaskError(msg)
