@@ -23,3 +23,20 @@ def require_divides(config: Any, divisor: str, number: int, product: str, usual:
         other = ", or num_minibatches in its place" if counted else ""
         msg = f"{type(config).__name__}({divisor}={value}) does not divide {product} = {number}; try {near}{other}"
         raise ConfigError(msg)
+
+
+def require_values(config: Any, data: str, **expected: Any) -> None:
+    """Require that inherited fields have the only values that make sense.
+
+    Args:
+        config: the configuration.
+        data: what the algorithm learns from, in the plural; it has nothing that these fields are about.
+        expected: field -> its value.
+
+    Raises:
+        ConfigError: a field has another value.
+    """
+    for name, value in expected.items():
+        if (given := getattr(config, name)) != value:
+            msg = f"{type(config).__name__}({name}={given!r}): expected {value!r}; {data} have no {name}"
+            raise ConfigError(msg)

@@ -13,6 +13,7 @@ from importlib.resources import files
 ALGORITHMS = {
     "a2c": "levada.algorithms.a2c:A2C",
     "a3c": "levada.algorithms.a3c:A3C",
+    "alphazero": "levada.algorithms.alphazero:AlphaZero",
     "apex_ddpg": "levada.algorithms.apex_ddpg:ApexDDPG",
     "apex_dqn": "levada.algorithms.apex_dqn:ApexDQN",
     "appo": "levada.algorithms.appo:APPO",

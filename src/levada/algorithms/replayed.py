@@ -18,8 +18,9 @@ from levada.algorithms.neural import NeuralAlgorithm, Part
 from levada.flow import Flow, Latest, Prioritized, Replay, Stream
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.joint_transitions import JointTransitions
+from levada.rl.acting.self_play import Targets
 from levada.rl.acting.sequences import Sequences
-from levada.rl.acting.step_sampler import NStep, Steps, StepSampler
+from levada.rl.acting.step_sampler import NStep, StepSampler
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.moments import SampledMoments
@@ -36,8 +37,8 @@ Stage: TypeAlias = NStep | Sequences | JointTransitions
 class ReplayPart(Part):
     """The recipes of an algorithm that learns from a replay, for one policy."""
 
-    stage: Stage
-    """Stage from steps to rows of the replay."""
+    stage: Stage | Targets
+    """Stage from steps, or games, to rows of the replay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +162,11 @@ class ReplayAlgorithm(NeuralAlgorithm):
             keeps_network_outputs=isinstance(stage, NStep) and stage.priority is not None, discount=self.discount,
         )  # fmt: skip
 
-    def updates(self, flow: Flow, part: ReplayPart, weights: Latest[Weights], steps: Stream[Steps]) -> None:
+    def updates(self, flow: Flow, part: ReplayPart, weights: Latest[Weights], steps: Stream[Any]) -> None:
         """Turn steps into rows of the replay, store; sample, learn, publish."""
         replay = self.make_replay(flow)
-        flow.store(flow.map(part.stage.NODE, part.stage, steps), to=replay)
+        stage: Any = part.stage
+        flow.store(flow.map(stage.NODE, stage, steps), to=replay)
         update = flow.learn("learn", part.learner, self.sample(flow, replay))
         flow.publish(update.weights, to=weights, every=self.publish_interval)
         if self.prioritized:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from levada.algorithms.all_agents import OfAllAgents
-from levada.algorithms.checks import ConfigError
+from levada.algorithms.checks import require_values
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.flow import Flow
@@ -39,12 +39,7 @@ class TeamAlgorithm(OfAllAgents, ReplayAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, expected in (("n_step", 1), ("normalize_obs", False), ("normalize_reward", False)):
-            if (value := getattr(self, name)) != expected:
-                msg = (
-                    f"{type(self).__name__}({name}={value!r}): expected {expected!r}; joint transitions have no {name}"
-                )
-                raise ConfigError(msg)
+        require_values(self, "joint transitions", n_step=1, normalize_obs=False, normalize_reward=False)
 
     def flow(self, task: Task | MultiAgentTask) -> Flow:
         """Build the flow for a task with one policy, for all agents.

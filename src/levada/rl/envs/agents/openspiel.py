@@ -87,7 +87,8 @@ class OpenSpielGame:
             }
         )
         self._action_space = spaces.Discrete(self._num_actions)
-        self._game = game
+        self.game: Any = game
+        """The game, an object of pyspiel."""
         self._state = game.new_initial_state()
         self._rng = np.random.default_rng()
         self._returns = [0.0] * len(self.possible_agents)
@@ -112,7 +113,7 @@ class OpenSpielGame:
         """Begin an episode."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        self._state = self._game.new_initial_state()
+        self._state = self.game.new_initial_state()
         self._returns = [0.0] * len(self.possible_agents)
         self._draw_chances()
         return self._seen()
@@ -156,10 +157,15 @@ class OpenSpielGame:
             seen[agent] = Seen(self._observation(player), reward, is_over, False)
         return seen
 
+    def tensor(self, state: Any, player: int) -> list[float]:
+        """What a player observes in a state, flat."""
+        seen: list[float] = (
+            state.information_state_tensor(player) if self._has_information_states else state.observation_tensor(player)
+        )
+        return seen
+
     def _observation(self, player: int) -> dict[str, Array]:
-        state = self._state
-        tensor = state.information_state_tensor if self._has_information_states else state.observation_tensor
-        mask = np.zeros(self._num_actions, np.int8)
+        state, mask = self._state, np.zeros(self._num_actions, np.int8)
         if not state.is_terminal():
             mask[state.legal_actions(player)] = 1
-        return {OBS: np.array(tensor(player), np.float32).reshape(self._shape), ACTION_MASK: mask}
+        return {OBS: np.array(self.tensor(state, player), np.float32).reshape(self._shape), ACTION_MASK: mask}
