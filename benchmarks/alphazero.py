@@ -3,9 +3,9 @@
     python benchmarks/alphazero.py tic_tac_toe --seeds 1 2 3 --minutes 4        # against the perfect player
     python benchmarks/alphazero.py connect_four --minutes 10                    # against Monte Carlo tree search and random moves
 
-The perfect player knows the value of every position by minimax, and draws among its best moves, so that games differ. Monte Carlo
-tree search is OpenSpiel's, with random rollouts. AlphaZero plays half of the games as each player, always the move that its search
-visited most. One thread; minutes are of processor time, without those games.
+The perfect player knows the value of every position by minimax, and draws among its best moves, so that games differ. Monte
+Carlo tree search is OpenSpiel's, with random rollouts. AlphaZero plays half of the games as each player, always the move that its
+search visited most. One thread; minutes are of processor time, without those games.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from levada.validation import NonNegativeInt, PositiveFloat, PositiveInt, UnitFl
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlphaZero(OfAllAgents, ReplayAlgorithm):
+class AlphaZero(ReplayAlgorithm, OfAllAgents):
     """Configuration of AlphaZero. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count positions.
 
     Raises:
@@ -43,24 +43,24 @@ class AlphaZero(OfAllAgents, ReplayAlgorithm):
 
     SOURCE: ClassVar[str] = "play"
     num_envs: PositiveInt = 64
-    """Number of games per shard, played at once. With more games, a move costs less, and the games that train the next network are
-    played with older weights."""
+    """Number of games per shard, played at once. With more games, a move costs less, and more games are played with the same
+    weights."""
     num_steps: PositiveInt = 8
     """Number of moves per game before a sampler fetches newer weights. The positions of a game are stored when it ends."""
     num_simulations: PositiveInt = 50
-    """Number of simulations of the search before each move. With more of them, moves and targets are better, and games take longer.
-    The paper has 800."""
-    exploration: PositiveFloat = 1.25
-    """Exploration constant of the search (PUCT). With larger values, simulations follow the network's policy for longer before they
-    prefer actions with higher values."""
+    """Number of simulations of the search before each move. With more of them, moves and targets are better, and games take
+    longer. The paper has 800."""
+    puct_coef: PositiveFloat = 1.25
+    """Exploration constant of the search (PUCT). With larger values, simulations follow the network's policy for longer before
+    they prefer actions with higher values."""
     noise_fraction: UnitFloat = 0.25
     """Weight of the noise in the policy at the root of a search. 0: no noise."""
     noise_alpha: PositiveFloat = 1.0
     """Parameter of the Dirichlet distribution of this noise. Smaller values concentrate it on fewer actions. The paper's values,
     0.3 for chess and 0.03 for Go, are about 10 / (number of legal actions)."""
     num_sampled_moves: NonNegativeInt = 10
-    """Number of moves at the start of a game that are sampled in proportion to the search's visits; later moves are those with most
-    visits. With more of them, games differ more."""
+    """Number of moves at the start of a game that are sampled in proportion to the search's visits; later moves are those with
+    most visits. With more of them, games differ more."""
     value_coef: PositiveFloat = 1.0
     """Weight of the value loss relative to the policy loss."""
     discount: UnitFloat = 1.0
@@ -113,7 +113,7 @@ class AlphaZero(OfAllAgents, ReplayAlgorithm):
             task=task.multi, policy=policy, num_games=self.num_envs, num_moves=self.num_steps,
             num_sampled_moves=self.num_sampled_moves, noise_alpha=self.noise_alpha,
             search=TreeSearch(
-                num_simulations=self.num_simulations, exploration=self.exploration, noise_fraction=self.noise_fraction
+                num_simulations=self.num_simulations, puct_coef=self.puct_coef, noise_fraction=self.noise_fraction
             ),
         )  # fmt: skip
         return ReplayPart(self.learner(policy, AlphaZeroLoss(self)), source, Targets())

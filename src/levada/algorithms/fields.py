@@ -47,7 +47,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "exploration": (
         "epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_base", "epsilon_alpha", "noisy", "noisy_std",
         "exploration_noise", "target_entropy", "target_entropy_ratio", "log_alpha_init", "num_random_steps",
+        "noise_fraction", "noise_alpha", "num_sampled_moves",
     ),
+    "search": ("num_simulations", "puct_coef"),
     "replay": (
         "buffer_size", "learning_starts", "samples_per_insert", "prioritized", "priority_exponent",
         "importance_sampling_exponent", "max_priority_weight", "initial_priorities", "sequence_length", "burn_in", "overlap",

@@ -25,6 +25,8 @@ from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.flow import Flow
 from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.rl.acting.sampler import Sampler
+from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task
@@ -43,8 +45,16 @@ def multi_agent(
         algorithms: policy -> its algorithm. They must have the same `shards` and `num_steps`, and `num_envs` in proportion to the
             number of their agents: it counts an agent in each copy of the environment.
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
+
+    Raises:
+        ConfigError: an algorithm plays in environments of its own.
     """
     parts = {name: algorithm.part(task[name], name) for name, algorithm in algorithms.items()}
+    for name, part in parts.items():
+        if not isinstance(part.sampler, Sampler | StepSampler):
+            who = type(algorithms[name]).__name__
+            msg = f"policy {name!r}: {who} has a source of its own, which acts for all agents; expected {who}(...).flow(task)"
+            raise ConfigError(msg)
     flow, weights = Flow("multi_agent"), {}
     for name, part in parts.items():
         with flow.scope(name):

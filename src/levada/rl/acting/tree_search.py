@@ -57,7 +57,7 @@ class TreeSearch:
 
     num_simulations: PositiveInt = 50
     """Number of simulations per move. With more of them, moves are better and take longer."""
-    exploration: PositiveFloat = 1.25
+    puct_coef: PositiveFloat = 1.25
     """Exploration constant c, for values in [-1, 1]. With larger values, simulations follow the network's policy for longer
     before they prefer actions with higher values."""
     noise_fraction: UnitFloat = 0.25
@@ -85,7 +85,7 @@ class TreeSearch:
         trees = _Trees(game, positions, self.num_simulations + 1)
         trees.evaluate_roots(evaluate, noise, self.noise_fraction)
         for number in range(1, self.num_simulations + 1):
-            trees.simulate(number, evaluate, self.exploration)
+            trees.simulate(number, evaluate, self.puct_coef)
         return trees.visits[trees.roots].astype(np.int64)
 
 
@@ -125,7 +125,7 @@ class _Trees:
             priors = (1.0 - fraction) * priors + fraction * noise / noise.sum(axis=1, keepdims=True)
         self.prior[self.roots] = priors
 
-    def simulate(self, number: int, evaluate: Evaluate, exploration: float) -> None:
+    def simulate(self, number: int, evaluate: Evaluate, puct_coef: float) -> None:
         """Walk from the root of each tree to a position that is new, or where the game is over; add its value on the way."""
         games, node = self.games, self.roots
         path: list[tuple[Array, Array, Array]] = []
@@ -133,7 +133,7 @@ class _Trees:
         value = np.zeros(len(games))
         """Value for player 0 of where each walk ends."""
         while len(games):
-            action = self._select(node, exploration)
+            action = self._select(node, puct_coef)
             path.append((games, node, action))
             child = self.child[node, action]
             is_new = child < 0
@@ -151,12 +151,12 @@ class _Trees:
         self.visits[node, action] += 1.0
         self.total[node, action] += value[games] * self.sign[node]
 
-    def _select(self, node: Array, exploration: float) -> Array:
+    def _select(self, node: Array, puct_coef: float) -> Array:
         """Choose actions by PUCT (arXiv 1712.01815, methods): the largest Q + c P sqrt(N) / (1 + N(a)), where N counts the visits
         of the position, of which one is its evaluation. Q is 0 without visits.
         """
         visits = self.visits[node]
-        score = exploration * self.prior[node] * np.sqrt(1.0 + visits.sum(axis=1))[:, None] / (1.0 + visits)
+        score = puct_coef * self.prior[node] * np.sqrt(1.0 + visits.sum(axis=1))[:, None] / (1.0 + visits)
         score += self.total[node] / np.maximum(visits, 1.0)
         chosen: Array = score.argmax(axis=1)
         return chosen
