@@ -27,7 +27,7 @@ SHARD = Shard("play", 0, 1, 7)
 
 def source(**more):
     """The recipe of a small source of games, and weights."""
-    hp = AlphaZero(num_envs=3, num_steps=4, num_simulations=6, hidden_sizes=(8,), **more)
+    hp = AlphaZero(**{"num_envs": 3, "num_steps": 4, "num_simulations": 6, "hidden_sizes": (8,), **more})
     part = hp.part(TIC_TAC_TOE["policy"])
     return part.sampler, part.learner.open(0).weights()
 
@@ -97,7 +97,7 @@ def test_only_the_first_moves_are_sampled() -> None:
     games = next(games for _ in range(3) if (games := live(weights)).episodes)
     assert len(games.episodes) == 3
     assert np.array_equal(games.visits, np.concatenate([games.visits[: games.length[0]]] * 3))
-    recipe, weights = source(num_sampled_moves=1, noise_fraction=0.0)
+    recipe, weights = source(num_sampled_moves=1, noise_fraction=0.0, num_simulations=50)
     live = recipe(SHARD)
     live(weights)
     begun = live.state_dict()["actions"].reshape(3, 4)[:, 0]

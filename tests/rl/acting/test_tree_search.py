@@ -67,8 +67,8 @@ def test_a_tree_computed_by_hand() -> None:
 
     1. U = (.75, .25): a, a new position of value .6 for player 1, so Q(a) = -.6.
     2. U = (.75 sqrt 2 / 2, .25 sqrt 2) = (.53, .35), Q = (-.6, 0): b, of value -.2 for player 1, so Q(b) = .2.
-    3. U = (.75 sqrt 3 / 2, .25 sqrt 3 / 2) = (.65, .22), scores (.05, .42): b. There the scores are equal: a. In "ba" player 0 has
-       won: Q(b) = (.2 + 1) / 2 = .6.
+    3. U = (.75 sqrt 3 / 2, .25 sqrt 3 / 2) = (.65, .22), scores (.05, .42): b. There the scores are equal: a. In "ba" player 0
+       has won: Q(b) = (.2 + 1) / 2 = .6.
     4. U = (.75, .25 * 2 / 3), scores (.15, .77): b; there N = 2, Q(ba) = -1: scores (-1 + .5 sqrt 2 / 2, .5 sqrt 2): b. The
        value of "bb" is -.9 for player 0: Q(b) = (.2 + 1 - .9) / 3 = .1.
     5. U = (.75 sqrt 5 / 2, .25 sqrt 5 / 4), scores (.2385, .2398): b. There N = 3, Q = (-1, .9): "bb", and from there its first
