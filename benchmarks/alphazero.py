@@ -1,11 +1,13 @@
 """AlphaZero on games of OpenSpiel: trained for some minutes of processor time, then played with a search against other players.
 
-    python benchmarks/alphazero.py tic_tac_toe --seeds 1 2 3 --minutes 4        # against the perfect player
+    python benchmarks/alphazero.py tic_tac_toe --seeds 1 2 3 --minutes 1        # against the perfect player
+    python benchmarks/alphazero.py tic_tac_toe --runs runs/alphazero-1          # the same with trained runs
     python benchmarks/alphazero.py connect_four --minutes 10                    # against Monte Carlo tree search and random moves
 
 The perfect player knows the value of every position by minimax, and draws among its best moves, so that games differ. Monte
 Carlo tree search is OpenSpiel's, with random rollouts. AlphaZero plays half of the games as each player, always the move that its
-search visited most. One thread; minutes are of processor time, without those games.
+search visited most; "alone" plays the network's most probable move, without a search. One thread; minutes are of processor time,
+without those games. With 0 minutes, the network is an untrained one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from levada import load
 from levada.algorithms.alphazero import AlphaZero
 from levada.rl.acting.self_play import SearchPlayer
 from levada.rl.acting.trained_policy import TrainedPolicy
@@ -31,6 +34,8 @@ from levada.runners import Inline
 
 Opponent = Callable[[Any], int]
 """From a position to an action."""
+Player = Callable[[list[Any]], np.ndarray]
+"""From B positions to actions ``[B]``."""
 
 
 class Perfect:
@@ -111,31 +116,38 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def trained(case: Case, seed: int, minutes: float) -> tuple[TrainedPolicy, float, int]:
-    """Train for some minutes of processor time; return the policy, the seconds, and the number of learned positions."""
-    hp = AlphaZero(**case.fields)
-    flow, begun_s = hp.flow(MultiAgentTask(case.env)), time.process_time()
+def trained(case: Case, seed: int, minutes: float) -> TrainedPolicy:
+    """Train for some minutes of processor time."""
+    flow, begun_s = AlphaZero(**case.fields).flow(MultiAgentTask(case.env)), time.process_time()
     with Inline().open(flow, seed=seed) as run:
-        for _ in run:
-            if (spent_s := time.process_time() - begun_s) >= 60.0 * minutes:
-                break
+        if minutes:
+            next(report for report in run if time.process_time() - begun_s >= 60.0 * minutes)
         learner = run.node_state("learn")
-        policy = TrainedPolicy(flow.learners()["learn"].policy, learner.weights(), version=learner.num_updates)
-        return policy, spent_s, int(hp.num_env_steps(learner.num_transitions))
+        return TrainedPolicy(flow.learners()["learn"].policy, learner.weights(), version=learner.num_updates)
 
 
-def played(player: SearchPlayer, opponent: Opponent, seat: int, num_games: int) -> np.ndarray:
+def played(game: BoardGame, player: Player, opponent: Opponent, seat: int, num_games: int) -> np.ndarray:
     """Play games at once, as player 0 or 1; return their results for the player."""
-    positions = [player.game.start() for _ in range(num_games)]
-    while going := [b for b, position in enumerate(positions) if player.game.outcome(position) is None]:
+    positions = [game.start() for _ in range(num_games)]
+    while going := [b for b, position in enumerate(positions) if game.outcome(position) is None]:
         if positions[going[0]].current_player() == seat:
-            actions = player.act([positions[b] for b in going]).tolist()
+            actions = player([positions[b] for b in going]).tolist()
         else:
             actions = [opponent(positions[b]) for b in going]
         for b, action in zip(going, actions, strict=True):
-            positions[b] = player.game.after(positions[b], action)
-    results = np.array([player.game.outcome(position) for position in positions])
+            positions[b] = game.after(positions[b], action)
+    results = np.array([game.outcome(position) for position in positions])
     return results * (1.0 - 2.0 * seat)
+
+
+def players(case: Case, policy: TrainedPolicy) -> tuple[BoardGame, Mapping[str, Player]]:
+    """Return the game, and the policy with a search and alone."""
+    searching = SearchPlayer(MultiAgentTask(case.env), policy, TreeSearch(num_simulations=case.num_simulations))
+
+    def alone(positions: list[Any]) -> np.ndarray:
+        return policy.act_batch(searching.game.observe(positions).nest)
+
+    return searching.game, {f"search of {case.num_simulations}": searching.act, "alone": alone}
 
 
 def main() -> None:
@@ -144,24 +156,22 @@ def main() -> None:
     parser.add_argument("game", choices=sorted(CASES))
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--runs", nargs="+", help="directories of runs that were trained before")
     parser.add_argument("--games", type=int, default=500, help="games against each opponent")
     args = parser.parse_args()
     set_threads(1)
     case = CASES[args.game]
-    task = MultiAgentTask(case.env)
-    table = Table("seed", "training (s)", "moves", "updates", "opponent", "as player", "won", "drawn", "lost")
-    for seed in args.seeds:
-        policy, spent_s, num_moves = trained(case, seed, args.minutes)
-        player = SearchPlayer(task, policy, TreeSearch(num_simulations=case.num_simulations))
-        for name, make in case.opponents.items():
-            for seat in (0, 1):
-                results = played(player, make(player.game, seed), seat, args.games // 2)
-                counts = [str(int((results * sign > 0).sum())) for sign in (1, -1)]
-                counts.insert(1, str(int((results == 0).sum())))
-                table.add_row(
-                    str(seed), f"{spent_s:.0f}", f"{num_moves:,}", f"{policy.version:,}", name, str(seat), *counts
-                )
-    Console().print(table)
+    table = Table("trained", "updates", "AlphaZero", "against", "as player", "won", "drawn", "lost")
+    for source in args.runs or args.seeds:
+        policy = load(source).policies["policy"] if args.runs else trained(case, source, args.minutes)
+        game, ways = players(case, policy)
+        for how, player in ways.items():
+            for name, make in case.opponents.items():
+                for seat in (0, 1):
+                    results = played(game, player, make(game, 1), seat, args.games // 2)
+                    counts = [int((np.sign(results) == sign).sum()) for sign in (1, 0, -1)]
+                    table.add_row(str(source), f"{policy.version:,}", how, name, str(seat), *map(str, counts))
+    Console(width=100).print(table)
 
 
 if __name__ == "__main__":
