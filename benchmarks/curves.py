@@ -128,9 +128,10 @@ def drawn_mean(curves: list[Curve], over: str) -> str:
         f"<style>{STYLE}</style>",
         '<rect class="page" width="100%" height="100%"/>',
     ]
+    decimals = max(0, -math.floor(math.log10(step_y)))
     for level in np.arange(low, high + 0.5 * step_y, step_y):
         parts.append(f'<path class="grid" d="M{LEFT} {y_of(level):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y_of(level) + 4:.1f}" text-anchor="end">{level:,.0f}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y_of(level) + 4:.1f}" text-anchor="end">{level:,.{decimals}f}</text>')
     for x in np.arange(0.0, most + 1e-9, step_x):
         anchor = "middle" if x_of(x) < WIDTH - 2 * RIGHT else "end"
         parts.append(f'<text x="{x_of(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{x:,.0f}</text>')
