@@ -141,8 +141,8 @@ class _Trees:
                 new.append((games[is_new], node[is_new], action[is_new]))
             is_over = ~is_new & (self.sign[child] == 0.0)
             value[games[is_over]] = self.outcome[child[is_over]]
-            goes_on = ~(is_new | is_over)
-            games, node = games[goes_on], child[goes_on]
+            is_inner = ~(is_new | is_over)
+            games, node = games[is_inner], child[is_inner]
         if new:
             games, node, action = _joined(new)
             self._expand(number, evaluate, games, node, action, value)
