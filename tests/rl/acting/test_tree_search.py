@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from torch import nn
 
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.tree_search import TreeSearch, evaluation
 from levada.rl.data.spaces import ACTION_MASK, OBS
 from levada.rl.envs.agents.board_game import BoardGame, Observed
 from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.policies.networks import MLP
 from levada.rl.policies.policy import Policy
 
 TIC_TAC_TOE = MultiAgentTask("openspiel:tic_tac_toe")
@@ -155,13 +157,27 @@ def test_a_forced_win_is_found_without_a_network(moves, best) -> None:
     assert not visits[list(moves)].any()
 
 
-def test_the_network_evaluates_positions() -> None:
+class InTorch(nn.Module):
+    """The default network, without a description of its layers: it is computed in PyTorch, policy and value at once."""
+
+    def __init__(self, observation_space, num_params):
+        super().__init__()
+        mlp = MLP(observation_space, num_params)
+        self.vector, self.policy, self.value = mlp.vector, mlp.policy, mlp.value
+
+    def forward(self, obs):
+        return MLP.forward(self, obs)
+
+
+@pytest.mark.parametrize("network", [None, InTorch])
+def test_the_network_evaluates_positions(network) -> None:
     game = BoardGame.of(TIC_TAC_TOE)
     policy = Policy(
         observation_space=spaces.Dict(
             {OBS: spaces.Box(-np.inf, np.inf, (3, 3, 3), np.float32), ACTION_MASK: spaces.MultiBinary(9)}
         ),
         action_space=spaces.Discrete(9),
+        network=network,
     )
     actor, weights = Actor(policy), dict(policy.weights(policy.module(seed=0)))
     weights["network.policy.4.bias"] = np.log(np.arange(1.0, 10.0)).astype(np.float32)
