@@ -113,10 +113,8 @@ def test_a_class_that_is_defined_in_place():
 
 
 ALL = (
-ALL = (
     "a2c, a3c, alphazero, apex_ddpg, apex_dqn, appo, ddpg, diloco, dqn, impala, ippo, maddpg, mappo, multi, nfsp, pg, ppo, qmix, "
     "r2d2, rainbow, recurrent_sac, sac, td3, vdn"
-)
 )
 
 
