@@ -310,7 +310,7 @@ def test_an_exact_replay_sees_the_same_whatever_the_order(plan: Plan, seeds: tup
 shares = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(plan=plans(), shares=shares, seed=st.integers(0, 10**6))
 def test_learners_share_a_replay_exactly(plan: Plan, shares: tuple[int, int], seed: int) -> None:
     """After any number of draws, each has had its share to within one; and nobody waits for ever."""
@@ -322,7 +322,7 @@ def test_learners_share_a_replay_exactly(plan: Plan, shares: tuple[int, int], se
     assert drawn.count("other-sample") > 0 or 25 * shares[1] < shares[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plan=plans(exact=True), shares=shares, seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_learners_that_share_an_exact_replay_see_the_same_whatever_the_order(
     plan: Plan, shares: tuple[int, int], seeds: tuple[int, int]

@@ -83,7 +83,7 @@ class Stored(Struct, frozen=True):
 
 
 class Dropped(Struct, frozen=True):
-    """An item was discarded: `stale`, `full` or `filtered`."""
+    """An item was discarded: `stale`, `full`, `filtered`, or `stopped` with its learner."""
 
     channel: str
     header: Header

@@ -20,6 +20,7 @@ from levada.flow.events import ChannelStatistics, Consumed, Dropped, Published, 
 from levada.flow.items import Draw, Item
 from levada.flow.nodes import Node
 from levada.flow.topology import Topology, ancestors, derive
+from levada.schedule.drawing import next_draw
 from levada.schedule.events import (
     Begin,
     Closed,
@@ -35,7 +36,6 @@ from levada.schedule.events import (
     Publish,
     Reprioritize,
     ShardsLost,
-    Start,
     TableLost,
     Ticket,
 )
@@ -288,7 +288,7 @@ class Hub:
                 if machine is not None:
                     instructions.append(stage.start(machine))
                 else:
-                    instructions += self._draw(stage)
+                    instructions += next_draw(self, stage)
         instructions += issue_all(self.sources.values())
         for queue in self.queues.values():
             if queue.events:
@@ -307,23 +307,6 @@ class Hub:
             yield from map(Notify, replay.events)
             replay.events.clear()
             yield from self._count(replay)
-
-    def _draw(self, stage: StageMachine) -> Iterator[Start]:
-        """Draw what an idle stage can use from a replay."""
-        for machine, replay in self.samples[stage]:
-            node = machine.node
-            if replay.may_draw(node.name) and stage.wants_from(node.name) and self._is_over(replay):
-                yield stage.start(machine, draw=replay.draw(node.size, node.minibatch_size, node.name))
-                return
-
-    def _is_over(self, replay: ReplayMachine) -> bool:
-        """Whether everything that an update from a draw leads to is done, where samples take turns: reports, for example."""
-        return not replay.storage.shares or not any(
-            stage.busy or stage.next_ready()
-            for stage, samples in self.samples.items()
-            for _, other in samples
-            if other is replay
-        )
 
     def _feed(self, stage: StageMachine) -> None:
         """Take what an idle stage can use from the queues. A busy stage takes nothing: an update would make items older."""
