@@ -76,6 +76,11 @@ LV107
     got      is written by learn.weights and by learn.weights
     expected one publish edge
     hint     Leave out one of the two flow.publish(...); every=... says how often.
+LV109
+  error at old
+    got      holds fixed weights of 'policy', which 'learn' updates
+    expected a policy without a learner
+    hint     Give the fixed weights a policy name of their own.
 LV201
   error at replay
     got      nothing is stored in it

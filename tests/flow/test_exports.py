@@ -24,8 +24,8 @@ from levada.flow import (
 
 PUBLIC = {
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw", "Dropped",
-    "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning", "Header", "Input",
-    "Instrument", "Item", "LagStatistics",
+    "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "FixedWeights", "Flow", "FlowError", "FlowWarning",
+    "Header", "Input", "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState",
     "LearnerStopped", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",
     "NodeStatistics", "NotSavedError", "Prioritized", "Problem", "Published", "Queue", "Replay", "ReplayStatistics",

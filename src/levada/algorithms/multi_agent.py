@@ -21,6 +21,7 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.neural import PolicyAlgorithm
+from levada.algorithms.players import Plays
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.flow import Flow
@@ -36,20 +37,21 @@ OnFailure: TypeAlias = Literal["stop", "isolate"]
 
 
 def multi_agent(
-    task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm], *, on_failure: OnFailure = "stop"
+    task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | Plays], *, on_failure: OnFailure = "stop"
 ) -> Flow:
     """Train each policy of a task with its algorithm.
 
     Args:
         task: the environments, and who acts for whom.
         algorithms: policy -> its algorithm. They must have the same `shards` and `num_steps`, and `num_envs` in proportion to the
-            number of their agents: it counts an agent in each copy of the environment.
+            number of their agents: it counts an agent in each copy of the environment. Or how it plays without being trained.
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
 
     Raises:
         ConfigError: an algorithm plays in environments of its own.
     """
-    parts = {name: algorithm.part(task[name], name) for name, algorithm in algorithms.items()}
+    trained = {name: each for name, each in algorithms.items() if not isinstance(each, Plays)}
+    parts = {name: algorithm.part(task[name], name) for name, algorithm in trained.items()}
     for name, part in parts.items():
         if not isinstance(part.sampler, Sampler | StepSampler):
             who = type(algorithms[name]).__name__
@@ -59,11 +61,19 @@ def multi_agent(
     for name, part in parts.items():
         with flow.scope(name):
             weights[name] = flow.latest("weights", of=part.learner)
-    sampler = MultiAgentSampler(task=task, samplers={name: part.sampler for name, part in parts.items()})
-    [shards] = {algorithm.shards for algorithm in algorithms.values()}
-    items = flow.source("rollout", sampler, reads=weights, shards=shards)
+    reads, players = dict(weights), {}
+    for name, each in algorithms.items():
+        if isinstance(each, Plays):
+            players[name] = each.mind(task[name], name, parts)
+            with flow.scope(name):
+                register = each.weights(flow, name, weights)
+            reads |= {} if register is None else {name: register}
+    samplers = {name: part.sampler for name, part in parts.items()}
+    sampler = MultiAgentSampler(task=task, samplers=samplers, players=players)
+    [shards] = {algorithm.shards for algorithm in trained.values()}
+    items = flow.source("rollout", sampler, reads=reads, shards=shards)
     streams = flow.split("by_policy", items, keys=tuple(parts))
-    for name, algorithm in algorithms.items():
+    for name, algorithm in trained.items():
         with flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow

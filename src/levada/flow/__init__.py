@@ -46,14 +46,14 @@ from levada.flow.events import (
 from levada.flow.graph import Flow
 from levada.flow.items import Draw, Episode, Experience, Header, Item, Shard, derive_seed
 from levada.flow.nodes import Edge, Input, Node, Stream, Updates
-from levada.flow.protocols import LearnerRecipe, LearnerState, Source, Stateful, Table, Update, close
+from levada.flow.protocols import FixedWeights, LearnerRecipe, LearnerState, Source, Stateful, Table, Update, close
 from levada.flow.replicas import Divisible, Replica, Replicable, ReplicaLostError
 from levada.flow.state import RunState
 
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw",
-    "Dropped", "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "Flow", "FlowError", "FlowWarning",
-    "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState",
+    "Dropped", "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "FixedWeights", "Flow", "FlowError",
+    "FlowWarning", "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState",
     "LearnerStopped", "Ledger",
     "LevadaError", "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritized",
     "Problem", "Published", "Queue", "Replay", "ReplayStatistics", "Replica", "ReplicaLostError", "Replicable", "Report",

@@ -12,8 +12,8 @@ any lag, capacity 16, arrival order
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from levada.flow.errors import ChannelError
 from levada.validation import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, check_fields
@@ -122,6 +122,8 @@ class Latest(Generic[W]):
     Created by `Flow.latest`. A cycle in the graph may close only through a `Latest` or a `Replay`.
     """
 
+    KIND: ClassVar[str] = "latest"
+    """What it holds of its policy, for drawings."""
     name: str
     policy: str
     """The policy whose versions it holds."""
@@ -131,6 +133,18 @@ class Latest(Generic[W]):
 
     def __post_init__(self) -> None:
         check_fields(self, ChannelError, f"latest {self.name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(Latest[W]):
+    """A register without a writer: readers always get the same weights, as version 0.
+
+    Created by `Flow.latest` of `FixedWeights`.
+    """
+
+    KIND: ClassVar[str] = "fixed weights"
+    weights: W = field(kw_only=True)
+    """What readers get."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from levada.flow.channels import Fixed
 from levada.flow.errors import Problem
 from levada.flow.nodes import Graph, Node
 from levada.flow.routing import find_unrouted
@@ -105,7 +106,14 @@ def _registers(s: _Subject) -> Iterator[Problem]:
                 "LV107", register.name, f"is written by {' and by '.join(learned)}",
                 "one publish edge", "Leave out one of the two flow.publish(...); every=... says how often.",
             )  # fmt: skip
-        if not writers:
+        if isinstance(register, Fixed):
+            if register.policy in learner_of:
+                learner = learner_of[register.policy]
+                yield Problem(
+                    "LV109", register.name, f"holds fixed weights of {register.policy!r}, which {learner!r} updates",
+                    "a policy without a learner", "Give the fixed weights a policy name of their own.",
+                )  # fmt: skip
+        elif not writers:
             yield Problem(
                 "LV105", register.name, "nothing writes it", "a publish edge from the learner",
                 "Add flow.publish(update.weights, to=...).",

@@ -24,12 +24,12 @@ from contextlib import closing, contextmanager
 from typing import Any, Literal, TypeVar, overload
 
 from levada.flow.bounds import Bound, find_bounds
-from levada.flow.channels import Latest, Order, Removal, Replay, Routing, Sampling
+from levada.flow.channels import Fixed, Latest, Order, Removal, Replay, Routing, Sampling
 from levada.flow.deployment import Deployment
 from levada.flow.errors import FlowError, NameInUseError, Problem, StreamError
 from levada.flow.events import Instrument, Report
 from levada.flow.nodes import Edge, EdgeKind, Graph, Input, Node, NodeKind, Stream, Updates
-from levada.flow.protocols import LearnerRecipe, Source, Verifiable
+from levada.flow.protocols import FixedWeights, LearnerRecipe, Source, Verifiable
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -195,8 +195,10 @@ class Flow(Graph):
 
     # ---- named channels and the edges into them
 
-    def latest(self, name: str, *, of: LearnerRecipe[Any, W], routing: Routing = "all") -> Latest[W]:
+    def latest(self, name: str, *, of: LearnerRecipe[Any, W] | FixedWeights[W], routing: Routing = "all") -> Latest[W]:
         """Create a register for a learner's weights. It initially holds the learner's initial weights, version 0.
+
+        Of `FixedWeights`, it has no writer, and always holds these.
 
         With `routing="consumed"` a shard reads a new version only once an item of its own was consumed, as in XingTian; the
         check refuses flows whose lag would then exceed its bound. See `Latest`.
@@ -207,9 +209,13 @@ class Flow(Graph):
         """
         policy = getattr(of, "policy_name", None)
         if not isinstance(policy, str):
-            msg = f"latest {name!r}: of={of!r}; expected the learner recipe whose weights it holds"
+            msg = f"latest {name!r}: of={of!r}; expected the learner recipe whose weights it holds, or FixedWeights"
             raise StreamError(msg)
-        register: Latest[W] = Latest(self._free(name), policy, routing)
+        register: Latest[W] = (
+            Fixed(self._free(name), policy, routing, weights=of.weights)
+            if isinstance(of, FixedWeights)
+            else Latest(self._free(name), policy, routing)
+        )
         self.registers[register.name] = register
         return register
 

@@ -46,15 +46,22 @@ class Experience(Protocol):
 class PerPolicy(dict[str, Any]):
     """An item by policy, of a source that serves several; for `Flow.split`."""
 
-    def __init__(self, items: Mapping[str, Any], *, num_env_steps: int) -> None:
-        """`num_env_steps`: number of steps that the environments took, in each of which every policy may have acted."""
+    def __init__(
+        self, items: Mapping[str, Any], *, num_env_steps: int, others: Mapping[str, Any] | None = None
+    ) -> None:
+        """`num_env_steps`: number of steps that the environments took, in each of which every policy may have acted.
+
+        `others`: what has episodes to be counted, of policies that pass nothing on.
+        """
         super().__init__(items)
         self.num_env_steps: int = num_env_steps
+        self._others = {} if others is None else others
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
         """Episodes that finished, each with its policy."""
-        found = ((name, episode) for name, item in self.items() for episode in getattr(item, "episodes", ()))
+        everything = [*self.items(), *self._others.items()]
+        found = ((name, episode) for name, item in everything for episode in getattr(item, "episodes", ()))
         return tuple(replace(episode, policy=name) for name, episode in found)
 
 

@@ -70,6 +70,16 @@ class LearnerRecipe(Protocol[In_contra, W_co]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class FixedWeights(Generic[W_co]):
+    """Weights of a policy that nothing updates, for `Flow.latest`: a register without a writer."""
+
+    policy_name: str
+    """The policy, which no learner may have."""
+    weights: W_co
+    """Weights as its sources read them."""
+
+
 class Table(Protocol):
     """A live table of a replay."""
 

@@ -42,10 +42,10 @@ from levada.runners.saving import (
     cannot_go_back,
     collect,
     first_history,
+    first_weights,
     plan_shards,
     restore_hub,
     restore_learner,
-    restored_weights,
     save_rule,
 )
 from levada.runners.shard_record import ShardRecord
@@ -259,18 +259,14 @@ class FlowRun:
 
     def _open(self, seed: int, num_workers: int, state: RunState | None) -> None:
         snapshot = None if state is None else restore_hub(self._hub, state)
-        registers = {}
         recipes = self.flow.learners()
         seeded = {name: (recipe, derive_seed(seed, name)) for name, recipe in recipes.items()}
         self._learners = self.learner_place.open(seeded, self._deferred)
-        for name, recipe in recipes.items():
-            learner = self._learners[name]
+        for name, learner in self._learners.items():
             restore_learner(learner, name, state)
-            for register in self.flow.registers.values():
-                if register.policy == recipe.policy_name:
-                    weights = restored_weights(snapshot, register.name, state, learner.weights())
-                    self._weights[register.name] = weights
-                    registers[register.name] = (self._hub.registers[register.name].keep, weights)
+        live = {recipe.policy_name: self._learners[name] for name, recipe in recipes.items()}
+        self._weights = first_weights(self.flow, live, snapshot, state)
+        registers = {name: (self._hub.registers[name].keep, weights) for name, weights in self._weights.items()}
         shards = plan_shards(self.flow, seed, state)
         for shard, saved in shards:
             self._shards[shard.node, shard.index] = ShardRecord(shard, first_history(self._hub, shard, snapshot, saved))

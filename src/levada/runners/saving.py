@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from levada.flow.channels import Fixed
 from levada.flow.errors import NotSavedError
 from levada.flow.graph import Flow
 from levada.flow.items import Shard, derive_seed
@@ -115,14 +116,20 @@ def restore_learner(live: Any, name: str, state: RunState | None) -> None:
         live.load_state_dict(state.learners[name])
 
 
-def restored_weights(snapshot: Snapshot | None, register: str, state: RunState | None, newest: Any) -> dict[int, Any]:
-    """Return the weights of a register by version, oldest first. `newest`: the learner's weights."""
-    if snapshot is None or state is None:
-        return {0: newest}
-    old = state.registers.get(register, {})
-    return {
-        version: _from_arrays(old[version]) if version in old else newest for version in snapshot.registers[register]
-    }
+def first_weights(
+    flow: Flow, learners: Mapping[str, Any], snapshot: Snapshot | None, state: RunState | None
+) -> dict[str, dict[int, Any]]:
+    """Return the weights that each register begins with, by version, oldest first. `learners`: by policy."""
+    found: dict[str, dict[int, Any]] = {}
+    for name, register in flow.registers.items():
+        newest = register.weights if isinstance(register, Fixed) else learners[register.policy].weights()
+        if snapshot is None or state is None:
+            found[name] = {0: newest}
+        else:
+            old = state.registers.get(name, {})
+            versions = snapshot.registers[name]
+            found[name] = {version: _from_arrays(old[version]) if version in old else newest for version in versions}
+    return found
 
 
 def plan_shards(flow: Flow, seed: int, state: RunState | None) -> list[tuple[Shard, Arrays | None]]:
@@ -201,7 +208,7 @@ def _old_weights(
     whole = True
     for name, versions in snapshot.registers.items():
         found[name] = {}
-        for version in versions:
+        for version in () if isinstance(flow.registers[name], Fixed) else versions:
             if version != snapshot.versions[flow.registers[name].policy]:
                 arrays = _as_arrays(weights[name][version])
                 if arrays is None:

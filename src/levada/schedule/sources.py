@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from levada.flow.channels import Fixed
 from levada.flow.errors import LevadaInternalError
 from levada.flow.events import Dropped, Used
 from levada.flow.items import Header
@@ -293,7 +294,11 @@ class SourceMachine:
 
 def source_machine(flow: Flow, stage: ShardStage, channels: Iterable[TicketBook]) -> SourceMachine:
     """Return the machine of a source; it gets its tickets from those of the channels that receive its items."""
-    read = [(register, flow.registers[register].policy) for _, register in flow.nodes[stage.source].reads]
+    read = [
+        (name, flow.registers[name].policy)
+        for _, name in flow.nodes[stage.source].reads
+        if not isinstance(flow.registers[name], Fixed)  # has one version, which no ticket need name
+    ]
     return SourceMachine(stage, [channel for channel in channels if stage.source in channel.sources], read)
 
 

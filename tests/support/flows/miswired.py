@@ -8,7 +8,7 @@ from typing import Any
 
 from support.flows.samples import Adder, Roll, positive, same, twice
 
-from levada.flow import Flow, Latest, Prioritized, Queue, Stream, Updates
+from levada.flow import FixedWeights, Flow, Latest, Prioritized, Queue, Stream, Updates
 
 MISWIRED: dict[str, Callable[[], Flow]] = {}
 """By code; where one code has several causes, `LV321 filter`."""
@@ -130,6 +130,15 @@ def written_twice() -> Flow:
     update = p.finish(p.flow.batch("batch", p.rollouts.via(Queue(max_lag=0)), size=2))
     p.flow.publish(update.weights, to=p.weights, every=2)
     return p.flow
+
+
+@miswired("LV109")
+def fixed_and_learned() -> Flow:
+    flow, learner = Flow("flow"), Adder()
+    weights, old = flow.latest("weights", of=learner), flow.latest("old", of=FixedWeights("policy", 1))
+    p = Parts(flow, learner, weights, flow.source("rollout", Roll(), reads={"new": weights, "old": old}))
+    p.finish(flow.batch("batch", p.rollouts.via(FREE), size=2))
+    return flow
 
 
 @miswired("LV201")

@@ -16,7 +16,7 @@ def to_mermaid(flow: Graph) -> str:
     ids = {name: f"n{index}" for index, name in enumerate([*flow.nodes, *flow.registers, *flow.replays])}
     lines = ["flowchart LR"]
     lines += [f"  {ids[node.name]}[{_label(describe_node(node))}]" for node in flow.nodes.values()]
-    lines += [f"  {ids[name]}[({_label(name, f'latest of {r.policy}')})]" for name, r in flow.registers.items()]
+    lines += [f"  {ids[name]}[({_label(name, f'{r.KIND} of {r.policy}')})]" for name, r in flow.registers.items()]
     lines += [f"  {ids[name]}[({_label(name, str(replay))})]" for name, replay in flow.replays.items()]
     for node in flow.nodes.values():
         for edge in node.inputs:

@@ -198,7 +198,7 @@ def _replay_lines(flow: Graph, name: str) -> tuple[str, str, str]:
 
 
 def _register_lines(flow: Graph, name: str) -> tuple[str, str]:
-    return name, f"latest of {_short(flow.registers[name].policy, 24)}"
+    return name, f"{flow.registers[name].KIND} of {_short(flow.registers[name].policy, 24)}"
 
 
 # ---- shapes

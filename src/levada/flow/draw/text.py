@@ -32,7 +32,7 @@ def to_text(flow: Graph) -> str:
     """Return the flow as text, with one line per node, channel, feedback edge and bound."""
     shards = sum(node.shards for node in flow.nodes.values() if node.kind == "source")
     lines = [f"flow {flow.name}: {plural(len(flow.nodes), 'node')}, {plural(shards, 'shard')}"]
-    lines += [f"  [{register.name}] latest of {register.policy}" for register in flow.registers.values()]
+    lines += [f"  [{register.name}] {register.KIND} of {register.policy}" for register in flow.registers.values()]
     lines += [f"  [{replay.name}] replay: {replay}" for replay in flow.replays.values()]
     for node in flow.nodes.values():
         reads = [f"[{name}]{f' as {key}' if key else ''} ~~>" for key, name in node.reads]

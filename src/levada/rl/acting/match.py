@@ -7,7 +7,6 @@ found["ppo"].mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,41 +15,10 @@ from levada.flow import Episode
 from levada.flow.items import derive_seed
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.evaluation import MAX_ENVS, Evaluation
-from levada.rl.acting.rollout import EpisodeCounter
+from levada.rl.acting.player import LivePlayer
 from levada.rl.acting.trained_policy import TrainedPolicy
-from levada.rl.data.spaces import Array, Nest
 from levada.rl.envs.agents.joint import Joint
 from levada.rl.envs.agents.task import MultiAgentTask
-from levada.rl.envs.batch import EnvBatch
-
-
-@dataclass(eq=False)
-class _Player:
-    """A policy at its seats."""
-
-    envs: EnvBatch
-    actor: Actor
-    obs: Nest
-    state: Array
-    """Recurrent states ``[B, state_size]``."""
-    counter: EpisodeCounter
-
-    def act(self, rng: np.random.Generator | None) -> Array:
-        """Choose actions ``[B, ...]``; agents that wait for their turn keep their recurrent state."""
-        before, acts = self.state.copy(), self.envs.acts
-        actions = self.actor.act(self.obs, self.state, rng)
-        if acts is not None:
-            self.state[~acts] = before[~acts]
-        return actions
-
-    def see(self, actions: Array, name: str) -> list[tuple[int, Episode]]:
-        """Take what came of a step; return the episodes of agents that ended, with their rows."""
-        step = self.envs.step(actions)
-        ended = step.terminated | step.truncated
-        self.state[ended], self.obs = 0.0, step.obs
-        counted = self.counter.count(step.reward[None], ended[None], ~step.is_reset[None])
-        rows = map(int, np.flatnonzero(ended))
-        return [(row, replace(episode, policy=name)) for row, episode in zip(rows, counted, strict=True)]
 
 
 def play(
@@ -115,16 +83,16 @@ def games(
                 joint.seats[name].act(players[name].envs.encode(actions))
             joint.step()
             for name, each in players.items():
-                for row, episode in each.see(chosen[name], name):
+                for row, ended in each.see(chosen[name]):
                     copy = row // len(task.policies[name])
                     if numbers[copy] <= quota[copy]:
-                        yield (copy, numbers[copy] - 1), episode
+                        yield (copy, numbers[copy] - 1), replace(ended, policy=name)
     finally:
         joint.close()
 
 
-def _sit_down(task: MultiAgentTask, joint: Joint, name: str, policy: TrainedPolicy, seed: int) -> _Player:
+def _sit_down(task: MultiAgentTask, joint: Joint, name: str, policy: TrainedPolicy, seed: int) -> LivePlayer:
     """Begin to act for the agents of a policy."""
-    envs, actor = task[name].within(joint).make(joint.seats[name].num_envs), Actor(policy.policy)
+    actor = Actor(policy.policy)
     actor.load(policy.weights)
-    return _Player(envs, actor, envs.reset(seed), actor.initial_state(envs.num_envs), EpisodeCounter(envs.num_envs))
+    return LivePlayer(actor, task[name].within(joint).make(joint.seats[name].num_envs), seed)

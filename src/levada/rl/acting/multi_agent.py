@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from levada.flow import Shard
 from levada.flow.items import PerPolicy, derive_seed
 from levada.flow.state import PrefixView
+from levada.rl.acting.player import MakeMind, Played, Playing
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import Steps, StepSampler
 from levada.rl.data.spaces import Array
@@ -31,13 +32,15 @@ class MultiAgentSampler:
     task: MultiAgentTask
     samplers: Mapping[str, Sampler | StepSampler]
     """Policy -> the sampler of its algorithm. Their numbers of environments count an agent in each copy of the environment."""
+    players: Mapping[str, MakeMind] = field(default_factory=dict)
+    """Policies that are not trained: what makes their minds. They pass no items on."""
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
-        if self.samplers.keys() != self.task.policies.keys():
-            msg = (
-                f"samplers of {', '.join(self.samplers)}; expected one for each policy: {', '.join(self.task.policies)}"
-            )
+        given = (*self.samplers, *self.players)
+        if sorted(given) != sorted(self.task.policies) or not self.samplers:
+            what = f"samplers of {', '.join(given)}" if self.samplers else "no policy that is trained"
+            msg = f"{what}; expected one for each policy: {', '.join(self.task.policies)}"
             raise ValueError(msg)
         _check_equal("num_steps", {name: sampler.num_steps for name, sampler in self.samplers.items()})
         _check_equal(
@@ -80,14 +83,17 @@ class LiveMultiAgentSampler:
         try:
             for name, sampler in recipe.samplers.items():
                 own: Any = replace(sampler, task=recipe.task[name].within(self._joint))
-                self._samplers[name] = own(replace(shard, seed=derive_seed(shard.seed, name)))
+                self._samplers[name] = own(_seeded(shard, name))
+            for name, make in recipe.players.items():
+                envs = recipe.task[name].within(self._joint).make(self._joint.seats[name].num_envs, shard.num_threads)
+                self._samplers[name] = Playing(make, envs, recipe.num_steps, _seeded(shard, name))
         except BaseException:
             self.close()
             raise
 
     def __call__(self, weights: Mapping[str, Mapping[str, Array]]) -> PerPolicy:
         """Act for T steps with these weights, by policy."""
-        acting = {name: sampler.sampling(weights[name]) for name, sampler in self._samplers.items()}
+        acting = {name: sampler.sampling(weights.get(name)) for name, sampler in self._samplers.items()}
         actions = {name: next(each) for name, each in acting.items()}
         items: dict[str, Any] = {}
         began = list[Array]()
@@ -101,10 +107,11 @@ class LiveMultiAgentSampler:
                     actions[name] = acting[name].send(sampler.envs.step(actions[name]))
                 except StopIteration as over:
                     items[name] = over.value
+        others = {name: items.pop(name) for name in list(items) if isinstance(items[name], Played)}
         for name, item in items.items():
             if isinstance(item, Steps) and not self._joint.acts_in_turns:
                 items[name] = replace(item, began=np.stack(began), acts=self._joint.seats[name].acts)
-        return PerPolicy(items, num_env_steps=self._num_env_steps)
+        return PerPolicy(items, num_env_steps=self._num_env_steps, others=others)
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next item except the weights."""
@@ -121,6 +128,11 @@ class LiveMultiAgentSampler:
     def close(self) -> None:
         """Close the environments."""
         self._joint.close()
+
+
+def _seeded(shard: Shard, name: str) -> Shard:
+    """Return the shard with the seed of a policy's sampler."""
+    return replace(shard, seed=derive_seed(shard.seed, name))
 
 
 def _check_equal(what: str, values: Mapping[str, float]) -> None:

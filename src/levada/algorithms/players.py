@@ -1,0 +1,73 @@
+"""Policies of `multi_agent` that act and are not trained: with fixed weights, or written by hand."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from levada.algorithms.checks import ConfigError
+from levada.algorithms.neural import Part
+from levada.flow import FixedWeights, Flow, Latest
+from levada.rl.acting.player import ActByHand, ActorOf, ByHandOf, MakeMind
+from levada.rl.acting.trained_policy import TrainedPolicy
+from levada.rl.envs.task import Task
+from levada.rl.policies.policy import Weights
+
+
+class Plays(ABC):
+    """A policy without a learner."""
+
+    @abstractmethod
+    def weights(self, flow: Flow, name: str, learned: Mapping[str, Latest[Weights]]) -> Latest[Weights] | None:
+        """Return the register that it acts with, if any. `learned`: those of the policies that are trained."""
+
+    @abstractmethod
+    def mind(self, task: Task, name: str, parts: Mapping[str, Part]) -> MakeMind:
+        """Return what makes its mind at each shard. `parts`: of the policies that are trained."""
+
+
+@dataclass(frozen=True)
+class Frozen(Plays):
+    """A trained policy, whose weights do not change: `Frozen(lv.load("runs/ppo").policy)`.
+
+    It samples its actions as in training.
+    """
+
+    policy: TrainedPolicy
+
+    def weights(self, flow: Flow, name: str, learned: Mapping[str, Latest[Weights]]) -> Latest[Weights]:
+        """Add a register without a writer."""
+        return flow.latest("weights", of=FixedWeights(name, self.policy.weights))
+
+    def mind(self, task: Task, name: str, parts: Mapping[str, Part]) -> MakeMind:
+        """Return what makes its actors.
+
+        Raises:
+            ConfigError: it was trained in other spaces.
+        """
+        own, spaces = self.policy.policy, (task.observation_space, task.action_space)
+        if (own.env_observation_space, own.env_action_space) != spaces:
+            msg = (
+                f"policy {name!r} was trained with observations {own.env_observation_space} and actions {own.env_action_space}; "
+                f"expected those of its agents: {spaces[0]} and {spaces[1]}"
+            )
+            raise ConfigError(msg)
+        return ActorOf(own)
+
+
+@dataclass(frozen=True)
+class Heuristic(Plays):
+    """A policy written by hand: a function from what an agent observes, and random numbers, to its action.
+
+    Discrete actions count from 0. The random numbers are those of the shard, so that runs with equal seeds are equal.
+    """
+
+    function: ActByHand
+
+    def weights(self, flow: Flow, name: str, learned: Mapping[str, Latest[Weights]]) -> None:
+        """It has none."""
+
+    def mind(self, task: Task, name: str, parts: Mapping[str, Part]) -> MakeMind:
+        """Return what asks the function."""
+        return ByHandOf(self.function, name)
