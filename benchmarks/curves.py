@@ -3,9 +3,11 @@
     levada train ppo --env ALE/Pong-v5 --on processes:2 --until return=18 --out runs/pong
     python benchmarks/curves.py runs/pong runs/pong-float32 --over seconds --out docs/pong.svg
     python benchmarks/curves.py runs/ppo-1 runs/ppo-2 runs/ppo-3 --mean --out docs/algorithms/ppo.svg
+    python benchmarks/curves.py runs/multi-1 --policy dqn --out multi.svg
 
 Reads metrics.jsonl and summary.json of each run. A point is the mean return of the last 100 episodes. With `--mean` the runs are
-seeds of one command: a line shows their mean, and a band the range from the smallest to the largest.
+seeds of one command: a line shows their mean, and a band the range from the smallest to the largest. `--policy` shows the return
+of one of several policies.
 """
 
 from __future__ import annotations
@@ -37,17 +39,18 @@ class Curve(NamedTuple):
     returns: list[float]
 
 
-def read(path: Path) -> Curve:
-    """Read the curve of a run."""
+def read(path: Path, policy: str | None = None) -> Curve:
+    """Read the curve of a run, of all agents, or those of a policy."""
+    metric = "charts/episodic_return" if policy is None else f"{policy}/charts/episodic_return"
     summary: dict[str, Any] = json.loads((path / "summary.json").read_text())
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "charts/episodic_return" in line]
+    lines = [line for line in lines if metric in line]
     lines = [*lines[:: max(1, len(lines) // NUM_POINTS)], lines[-1]]
     return Curve(
         f"{summary['algorithm']}, {summary.get('precision', 'float32')}, seed {summary['seed']}",
         [line["charts/wall_s"] for line in lines],
         [line["step"] for line in lines],
-        [line["charts/episodic_return"] for line in lines],
+        [line[metric] for line in lines],
     )
 
 
@@ -160,9 +163,10 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--over", choices=["seconds", "env steps"], default="env steps")
     parser.add_argument("--mean", action="store_true", help="draw their mean and their range")
+    parser.add_argument("--policy", help="of several policies, the one to show")
     parser.add_argument("--out", type=Path, help="where to draw them")
     arguments = parser.parse_args()
-    curves = [read(path) for path in arguments.runs]
+    curves = [read(path, arguments.policy) for path in arguments.runs]
     Console().print(tabulated(curves))
     if arguments.out is not None:
         arguments.out.write_text((drawn_mean if arguments.mean else drawn)(curves, arguments.over))

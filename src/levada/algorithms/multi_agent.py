@@ -24,6 +24,7 @@ from levada.algorithms.neural import PolicyAlgorithm
 from levada.algorithms.players import Plays
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name, find_algorithm
+from levada.algorithms.self_play import SelfPlay
 from levada.flow import Flow
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.sampler import Sampler
@@ -37,7 +38,7 @@ OnFailure: TypeAlias = Literal["stop", "isolate"]
 
 
 def multi_agent(
-    task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | Plays], *, on_failure: OnFailure = "stop"
+    task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | SelfPlay | Plays], *, on_failure: OnFailure = "stop"
 ) -> Flow:
     """Train each policy of a task with its algorithm.
 

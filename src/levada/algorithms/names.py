@@ -25,6 +25,7 @@ ALGORITHMS = {
     "maddpg": "levada.algorithms.maddpg:MADDPG",
     "mappo": "levada.algorithms.mappo:MAPPO",
     "multi": "levada.algorithms.multi_agent:MultiAgent",
+    "nfsp": "levada.algorithms.nfsp:NFSP",
     "pg": "levada.algorithms.pg:PG",
     "ppo": "levada.algorithms.ppo:PPO",
     "qmix": "levada.algorithms.qmix:QMIX",

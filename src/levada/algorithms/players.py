@@ -12,7 +12,7 @@ from levada.flow import FixedWeights, Flow, Latest
 from levada.rl.acting.player import ActByHand, ActorOf, ByHandOf, MakeMind
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.task import Task
-from levada.rl.policies.policy import Weights
+from levada.rl.policies.policy import Policy, Weights
 
 
 class Plays(ABC):
@@ -46,14 +46,8 @@ class Frozen(Plays):
         Raises:
             ConfigError: it was trained in other spaces.
         """
-        own, spaces = self.policy.policy, (task.observation_space, task.action_space)
-        if (own.env_observation_space, own.env_action_space) != spaces:
-            msg = (
-                f"policy {name!r} was trained with observations {own.env_observation_space} and actions {own.env_action_space}; "
-                f"expected those of its agents: {spaces[0]} and {spaces[1]}"
-            )
-            raise ConfigError(msg)
-        return ActorOf(own)
+        require_spaces(self.policy.policy, task, name)
+        return ActorOf(self.policy.policy)
 
 
 @dataclass(frozen=True)
@@ -71,3 +65,12 @@ class Heuristic(Plays):
     def mind(self, task: Task, name: str, parts: Mapping[str, Part]) -> MakeMind:
         """Return what asks the function."""
         return ByHandOf(self.function, name)
+
+
+def require_spaces(policy: Policy, task: Task, name: str) -> None:
+    """Raise ConfigError if a policy acts in other spaces than those of the task's agents. `name`: of the policy there."""
+    spaces = task.observation_space, task.action_space
+    if (policy.env_observation_space, policy.env_action_space) != spaces:
+        own = f"observations {policy.env_observation_space} and actions {policy.env_action_space}"
+        msg = f"policy {name!r} was trained with {own}; expected those of its agents: {spaces[0]} and {spaces[1]}"
+        raise ConfigError(msg)

@@ -83,7 +83,7 @@ def games(
                 joint.seats[name].act(players[name].envs.encode(actions))
             joint.step()
             for name, each in players.items():
-                for row, ended in each.see(chosen[name]):
+                for row, ended in each.see(each.envs.step(chosen[name])):
                     copy = row // len(task.policies[name])
                     if numbers[copy] <= quota[copy]:
                         yield (copy, numbers[copy] - 1), replace(ended, policy=name)

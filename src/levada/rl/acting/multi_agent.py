@@ -86,7 +86,7 @@ class LiveMultiAgentSampler:
                 self._samplers[name] = own(_seeded(shard, name))
             for name, make in recipe.players.items():
                 envs = recipe.task[name].within(self._joint).make(self._joint.seats[name].num_envs, shard.num_threads)
-                self._samplers[name] = Playing(make, envs, recipe.num_steps, _seeded(shard, name))
+                self._samplers[name] = Playing(make, envs, self._joint, recipe.num_steps, _seeded(shard, name))
         except BaseException:
             self.close()
             raise

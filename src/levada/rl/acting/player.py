@@ -18,7 +18,8 @@ from levada.rl.acting.actor import Actor
 from levada.rl.acting.env_loop import Acting
 from levada.rl.acting.rollout import EpisodeCounter
 from levada.rl.data.spaces import Array, Nest, map_nest, named_leaves
-from levada.rl.envs.batch import EnvBatch
+from levada.rl.envs.agents.joint import Joint
+from levada.rl.envs.batch import EnvBatch, StepResult
 from levada.rl.policies.policy import Policy
 
 ActByHand: TypeAlias = Callable[[Any, np.random.Generator], Any]
@@ -38,8 +39,8 @@ class Mind(Protocol):
         """Choose actions ``[B, ...]``, and update the state in place. Without a generator, the most probable ones."""
 
 
-MakeMind: TypeAlias = Callable[[EnvBatch, Shard], Mind]
-"""(seats, shard) -> a mind. Must be picklable."""
+MakeMind: TypeAlias = Callable[[EnvBatch, Joint, Shard], Mind]
+"""(seats, all copies of the environment, shard) -> a mind. Must be picklable."""
 
 
 class ByHand:
@@ -94,9 +95,8 @@ class LivePlayer:
             self._state[~acts] = before[~acts]
         return actions
 
-    def see(self, actions: Array) -> list[tuple[int, Episode]]:
+    def see(self, step: StepResult) -> list[tuple[int, Episode]]:
         """Take what came of a step; return the episodes of agents that ended, with their rows."""
-        step = self.envs.step(actions)
         ended = step.terminated | step.truncated
         self._state[ended], self._obs = 0.0, step.obs
         counted = self._counter.count(step.reward[None], ended[None], ~step.is_reset[None])
@@ -128,12 +128,12 @@ class Played:
 class Playing:
     """A player beside samplers: takes each step together with them."""
 
-    def __init__(self, make: MakeMind, envs: EnvBatch, num_steps: int, shard: Shard) -> None:
-        """`envs`: its seats; `num_steps`: T, number of steps per item."""
+    def __init__(self, make: MakeMind, envs: EnvBatch, joint: Joint, num_steps: int, shard: Shard) -> None:
+        """`envs`: its seats; `joint`: all copies of the environment; `num_steps`: T, number of steps per item."""
         self.envs = envs
         self._num_steps = num_steps
         self._rng = np.random.default_rng(shard.seed)
-        self._player = LivePlayer(make(envs, shard), envs, shard.seed)
+        self._player = LivePlayer(make(envs, joint, shard), envs, shard.seed)
 
     def sampling(self, weights: Any) -> Acting[Played]:
         """Yield the actions of T steps, each for the result of the step, and return the episodes that ended."""
@@ -141,9 +141,8 @@ class Playing:
             self._player.mind.load(weights)
         episodes: list[Episode] = []
         for _ in range(self._num_steps):
-            actions = self._player.act(self._rng)
-            yield actions
-            episodes += [episode for _, episode in self._player.see(actions)]
+            step = yield self._player.act(self._rng)
+            episodes += [episode for _, episode in self._player.see(step)]
         return Played(tuple(episodes))
 
     def state_dict(self) -> dict[str, Array]:
@@ -162,7 +161,7 @@ class ActorOf:
 
     policy: Policy
 
-    def __call__(self, envs: EnvBatch, shard: Shard) -> Mind:
+    def __call__(self, envs: EnvBatch, joint: Joint, shard: Shard) -> Mind:
         """Make an actor without weights."""
         return Actor(self.policy, num_threads=shard.num_threads)
 
@@ -174,6 +173,6 @@ class ByHandOf:
     function: ActByHand
     name: str
 
-    def __call__(self, envs: EnvBatch, shard: Shard) -> Mind:
+    def __call__(self, envs: EnvBatch, joint: Joint, shard: Shard) -> Mind:
         """Make one."""
         return ByHand(self.function, self.name, envs)
