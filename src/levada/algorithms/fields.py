@@ -39,6 +39,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "of", "of_kwargs", "num_local_updates", "round_size", "outer_learning_rate", "outer_momentum", "staleness_exponent",
         "compression", "top_k_fraction",
     ),
+    "average": ("anticipatory", "average_learning_rate", "average_samples_per_insert", "reservoir_size"),
     "sampling": (
         "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
         "replay_buffer_size", "normalize_obs", "normalize_reward", "normalize_value", "agent_id", "frame_stack",
