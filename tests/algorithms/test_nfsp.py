@@ -1,14 +1,13 @@
 """NFSP: who is learned from, who plays, the game of poker, and runs that are the same under every deployment."""
 
 import json
-import runpy
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.envs.multi import CartPoles
 
+from benchmarks.nfsp import exploited
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.nfsp import AVERAGE, BEST_RESPONSE, NFSP, Anticipatory
 from levada.errors import SpaceError
@@ -105,7 +104,6 @@ def test_the_result_is_the_same_in_processes_and_resumed():
 
 def test_the_average_policy_of_poker_becomes_hard_to_exploit():
     """Uniform play loses 0.46 per game to best responses. How far it gets is in docs/results.md."""
-    exploited = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "nfsp.py"))["exploited"]
     with Inline().open(NFSP(compile=False).flow(KUHN), seed=1) as run:
         average = run.node_state("average/learn")
         policy, before = average.recipe.policy, average.weights()

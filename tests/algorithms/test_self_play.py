@@ -2,14 +2,13 @@
 
 import json
 import re
-import runpy
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import self_play
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.multi_agent import multi_agent
@@ -175,11 +174,10 @@ def test_an_algorithm_with_a_replay_keeps_versions_by_number():
 
 def test_rock_paper_scissors_with_past_versions_and_without():
     """The equilibrium is approached, and without past versions it is not. How far is in docs/results.md."""
-    tool = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "self_play.py"))
-    found = tool["played"](tool["flow_of"](keeps=True), 20, 1)
+    found = self_play.played(self_play.flow_of(keeps=True), 20, 1)
     assert found.num_kept > 2
     assert 0.0 < found.mixture < 0.46, "that of the policy it begins with"
-    assert len(tool["played"](tool["flow_of"](keeps=False), 2, 1).last) == 2
+    assert len(self_play.played(self_play.flow_of(keeps=False), 2, 1).last) == 2
 
 
 # ---- errors

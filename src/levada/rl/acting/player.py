@@ -67,7 +67,7 @@ class ByHand:
         """
         space, acts = self._envs.action_space, self._envs.acts
         actions = np.zeros((len(state), *(space.shape or ())), space.dtype)
-        rng = np.random.default_rng(0) if rng is None else rng
+        assert rng is not None, "a function gets random numbers"
         for row in range(len(state)) if acts is None else map(int, np.flatnonzero(acts)):
             action = self._function(map_nest(lambda leaf, row=row: leaf[row], obs), rng)
             if not space.contains(action):
