@@ -158,7 +158,7 @@ def test_the_result_is_the_same_in_processes_and_resumed():
     expected = learned(flow, Inline())
     saved = learned(flow, Processes(workers=2), save_at=4)
     assert learned(flow, Inline(), state=saved) == expected
-    assert learned(flow, Processes(workers=2)) == expected
+    assert learned(flow, Processes(workers=2, inference="worker")) == expected, "a register is read for two policies"
 
 
 def test_an_algorithm_with_a_replay_keeps_versions_by_number():

@@ -186,9 +186,11 @@ def read_weights(
     """
     weights: dict[str | None, Any] = {}
     versions: dict[str, int] = {}
-    for read in firing.reads:
-        version, weights[read.key] = find(read.register, read.version)
-        versions[policies[read.register]] = version
+    found: dict[str, tuple[int, Any]] = {}
+    for read in firing.reads:  # a register may be read for several policies
+        if read.register not in found:
+            found[read.register] = find(read.register, read.version)
+        versions[policies[read.register]], weights[read.key] = found[read.register]
     return (weights.get(None) if None in weights or not weights else weights), versions
 
 
