@@ -20,13 +20,12 @@ from torch import nn
 
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO
-from levada.algorithms.self_play import Past, SelfPlay
+from levada.algorithms.self_play import Keeping, Past, SelfPlay
 from levada.flow import Flow
 from levada.rl.acting.past import PAST, VERSIONS
 from levada.rl.compute.threads import set_threads
 from levada.rl.envs.agents.joint import EpisodeStart
 from levada.rl.envs.agents.task import MultiAgentTask
-from levada.rl.learning.past import Keeping
 from levada.rl.policies.policy import Weights
 from levada.runners import Inline
 

@@ -13,12 +13,12 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO
-from levada.algorithms.self_play import Past, SelfPlay
+from levada.algorithms.self_play import Keeping, Past, SelfPlay
 from levada.flow import Episode, Shard
 from levada.rl.acting.past import PAST, VERSIONS, PastVersions
 from levada.rl.data.normalize import Moments
 from levada.rl.envs.agents.task import MultiAgentTask
-from levada.rl.learning.past import SCORE, Keeping, KeepingLearner, with_scores
+from levada.rl.learning.past import SCORE, KeepingLearner, with_scores
 from levada.run.storage.hashing import params_sha256
 from levada.run.storage.state import check_fits, pack, unpack
 from levada.runners import Inline

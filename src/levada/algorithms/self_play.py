@@ -33,6 +33,8 @@ from levada.rl.envs.task import Task
 from levada.rl.learning.past import Keeping, KeepingLearner, with_scores
 from levada.rl.policies.policy import Weights
 
+__all__ = ["Keeping", "Past", "SelfPlay"]
+
 
 @dataclass(frozen=True)
 class SelfPlay:
