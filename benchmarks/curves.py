@@ -132,7 +132,7 @@ def drawn_mean(curves: list[Curve], over: str) -> str:
         '<rect class="page" width="100%" height="100%"/>',
     ]
     decimals = max(0, -math.floor(math.log10(step_y)))
-    for level in np.arange(low, high + 0.5 * step_y, step_y):
+    for level in np.arange(low, high + 0.5 * step_y, step_y).round(decimals) + 0.0:  # no -0
         parts.append(f'<path class="grid" d="M{LEFT} {y_of(level):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y_of(level) + 4:.1f}" text-anchor="end">{level:,.{decimals}f}</text>')
     for x in np.arange(0.0, most + 1e-9, step_x):
