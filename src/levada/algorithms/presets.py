@@ -40,8 +40,6 @@ _SPREAD_PPO: Mapping[str, Any] = {
     "entropy_coef": 0.003,
 }
 
-_FORAGING_PPO: Mapping[str, Any] = {"num_envs": 32, "num_steps": 50}
-
 _SPREAD_VALUES: Mapping[str, Any] = {
     "num_envs": 16,
     "num_steps": 16,
@@ -53,19 +51,6 @@ _SPREAD_VALUES: Mapping[str, Any] = {
     "tau": 0.01,
     "target_update_interval": 1,
     "epsilon_steps": 20_000,
-}
-
-_FORAGING_VALUES: Mapping[str, Any] = {
-    "num_envs": 16,
-    "num_steps": 16,
-    "buffer_size": 200_000,
-    "learning_starts": 5_000,
-    "batch_size": 512,
-    "samples_per_insert": 32.0,
-    "learning_rate": 1e-3,
-    "epsilon_steps": 200_000,
-    "prioritized": True,
-    "team_reward": "sum",
 }
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -192,9 +177,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "epsilon_base": 0.1,
         },
     },
-    "ippo": {_SPREAD: _SPREAD_PPO, _FORAGING: _FORAGING_PPO},
+    "ippo": {_SPREAD: _SPREAD_PPO},
     "maddpg": {_SPREAD: {"num_envs": 16, "num_steps": 16}},
-    "mappo": {_SPREAD: _SPREAD_PPO, _FORAGING: _FORAGING_PPO},
+    "mappo": {_SPREAD: _SPREAD_PPO, _FORAGING: {"num_envs": 32, "num_steps": 50}},
     "ppo": {
         "CartPole-v1": {
             "num_envs": 8,
@@ -314,7 +299,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalize_reward": True,
         },
     },
-    "qmix": {_SPREAD: _SPREAD_VALUES, _FORAGING: _FORAGING_VALUES},
+    "qmix": {_SPREAD: _SPREAD_VALUES},
     "rainbow": {
         "CartPole-v1": {
             "hidden_sizes": (128, 128),
@@ -347,7 +332,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "hidden_sizes": (64, 64),
         },
     },
-    "vdn": {_SPREAD: _SPREAD_VALUES, _FORAGING: _FORAGING_VALUES},
+    "vdn": {_SPREAD: _SPREAD_VALUES},
 }
 
 
