@@ -38,7 +38,10 @@ OnFailure: TypeAlias = Literal["stop", "isolate"]
 
 
 def multi_agent(
-    task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | SelfPlay | Plays], *, on_failure: OnFailure = "stop"
+    task: MultiAgentTask,
+    algorithms: Mapping[str, PolicyAlgorithm | SelfPlay | Plays],
+    *,
+    on_failure: OnFailure = "stop",
 ) -> Flow:
     """Train each policy of a task with its algorithm.
 
