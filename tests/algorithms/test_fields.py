@@ -52,6 +52,14 @@ def test_every_field_has_a_meaning_and_a_group(name):
     assert not FIELDS[name] - {field for group in GROUPS.values() for field in group}
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_default_of_a_field_is_that_of_the_first_base_that_has_one(name):
+    """A dataclass with several bases takes them from the last base that has the field, even one that inherits it itself."""
+    cls = find_algorithm(name)
+    given = {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+    assert given == {field: getattr(cls, field) for field in given}
+
+
 def test_groups_and_answers_name_only_what_there_is():
     known = EVERY_FIELD | OPTIONS
     grouped = [name for group in GROUPS.values() for name in group]

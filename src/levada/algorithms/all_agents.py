@@ -13,7 +13,7 @@ from levada.rl.envs.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class OfAllAgents(NeuralAlgorithm):
-    """Base configuration."""
+    """Base configuration. The base of the settings comes before it: `class MAPPO(PPO, OfAllAgents)`."""
 
     agent_id: bool = True
     """Append the index of the agent to its observation, so that agents can act differently in the same situation."""

@@ -34,7 +34,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "env", "until", "seed", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs", "config", "init_from",
     ),
     OWN: (),
-    "policies": ("policy", "policy_kwargs"),
+    "policies": ("policy", "policy_kwargs", "on_failure"),
     "groups": (
         "of", "of_kwargs", "num_local_updates", "round_size", "outer_learning_rate", "outer_momentum", "staleness_exponent",
         "compression", "top_k_fraction",

@@ -36,7 +36,7 @@ from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class IPPO(OfAllAgents, PPO):
+class IPPO(PPO, OfAllAgents):
     """Configuration of IPPO.
 
     Raises:
@@ -53,6 +53,7 @@ class IPPO(OfAllAgents, PPO):
     entropy_coef: NonNegativeFloat = 0.01
     value_coef: NonNegativeFloat = 1.0
     max_grad_norm: PositiveFloat | None = 10.0
+    adam_eps: PositiveFloat = 1e-8
     normalize_value: bool = True
     """Value normalization (Yu et al. 2022, section 5.1): the network outputs values in units of the running standard deviation of
     their targets, around the running mean, so that the scale of rewards does not matter."""

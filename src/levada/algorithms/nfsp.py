@@ -39,6 +39,7 @@ from levada.rl.envs.agents.joint import EpisodeStart
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.loss import LossOutput, Networks
+from levada.rl.policies.layers import Activation
 from levada.rl.policies.policy import Policy, Weights
 from levada.rl.replay.transitions import MASK, Transitions, concatenate
 from levada.validation import PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
@@ -47,7 +48,7 @@ BEST_RESPONSE, AVERAGE = "best_response", "average"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NFSP(OfAllAgents, DQN):
+class NFSP(DQN, OfAllAgents):
     """Configuration of NFSP. The settings of DQN are those of the best response.
 
     Raises:
@@ -84,6 +85,8 @@ class NFSP(OfAllAgents, DQN):
     epsilon_steps: PositiveInt = 1_000_000
     """Env steps over which epsilon is annealed."""
     hidden_sizes: tuple[PositiveInt, ...] = (64,)
+    activation: Activation = "tanh"
+    max_grad_norm: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

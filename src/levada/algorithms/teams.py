@@ -22,11 +22,12 @@ from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask, PolicyTask
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.learner import Learner
+from levada.rl.policies.layers import Activation
 from levada.validation import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeamAlgorithm(OfAllAgents, ReplayAlgorithm):
+class TeamAlgorithm(ReplayAlgorithm, OfAllAgents):
     """Base configuration. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count joint transitions.
 
     Raises:
@@ -36,6 +37,7 @@ class TeamAlgorithm(OfAllAgents, ReplayAlgorithm):
     num_envs: PositiveInt = 8
     """Number of environments per shard, each with all agents of the team."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
+    activation: Activation = "tanh"
 
     def __post_init__(self) -> None:
         super().__post_init__()
