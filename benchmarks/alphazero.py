@@ -24,7 +24,7 @@ from rich.table import Table
 
 from levada import load
 from levada.algorithms.alphazero import AlphaZero
-from levada.rl.acting.self_play import SearchPlayer
+from levada.rl.acting.game_sampler import SearchPlayer
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.acting.tree_search import TreeSearch
 from levada.rl.compute.threads import set_threads

@@ -13,7 +13,7 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.multi_agent import multi_agent
 from levada.cli import main
 from levada.math import Categorical
-from levada.rl.acting.self_play import FIRST_OUTCOME, OUTCOME, SEARCH_POLICY, SHARE, SearchPlayer
+from levada.rl.acting.game_sampler import FIRST_OUTCOME, OUTCOME, SEARCH_POLICY, SHARE, SearchPlayer
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.acting.tree_search import TreeSearch
 from levada.rl.envs.agents.board_game import BoardGame

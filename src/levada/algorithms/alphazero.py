@@ -22,7 +22,7 @@ from levada.algorithms.checks import ConfigError, require_values
 from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.flow import Flow
 from levada.math import Categorical
-from levada.rl.acting.self_play import FIRST_OUTCOME, OUTCOME, SEARCH_POLICY, SHARE, SelfPlay, Targets
+from levada.rl.acting.game_sampler import FIRST_OUTCOME, OUTCOME, SEARCH_POLICY, SHARE, GameSampler, Targets
 from levada.rl.acting.tree_search import TreeSearch
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.board_game import BoardGame
@@ -109,7 +109,7 @@ class AlphaZero(ReplayAlgorithm, OfAllAgents):
         game = BoardGame.of(task.multi)
         self._check_room(game)
         policy = self.policy(task, name=task.policy)
-        source = SelfPlay(
+        source = GameSampler(
             task=task.multi, policy=policy, num_games=self.num_envs, num_moves=self.num_steps,
             num_sampled_moves=self.num_sampled_moves, noise_alpha=self.noise_alpha,
             search=TreeSearch(

@@ -17,8 +17,8 @@ from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.neural import NeuralAlgorithm, Part
 from levada.flow import Flow, Latest, Prioritized, Replay, Stream
 from levada.rl.acting.exploration import Exploration
+from levada.rl.acting.game_sampler import Targets
 from levada.rl.acting.joint_transitions import JointTransitions
-from levada.rl.acting.self_play import Targets
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import NStep, StepSampler
 from levada.rl.envs.task import Task

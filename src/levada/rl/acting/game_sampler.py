@@ -1,6 +1,6 @@
 """Self-play with a search: the source of AlphaZero. Plays games against itself, and returns those that ended.
 
-    play = SelfPlay(task=task, policy=policy, search=TreeSearch(), num_games=64, num_moves=8)
+    play = GameSampler(task=task, policy=policy, search=TreeSearch(), num_games=64, num_moves=8)
     games = flow.source("play", play, reads=weights)
     flow.store(flow.map("targets", Targets(), games), to=replay)
 
@@ -79,7 +79,7 @@ class Targets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfPlay:
+class GameSampler:
     """Recipe of a source of games, opened once per shard, where the shard runs.
 
     Raises:
@@ -113,9 +113,9 @@ class SelfPlay:
         """
         check_network(self.policy)
 
-    def __call__(self, shard: Shard) -> LiveSelfPlay:
+    def __call__(self, shard: Shard) -> LiveGameSampler:
         """Begin the games of a shard."""
-        return LiveSelfPlay(self, shard)
+        return LiveGameSampler(self, shard)
 
 
 @dataclass(slots=True, eq=False)
@@ -128,10 +128,10 @@ class _Running:
     """Simulations per action ``[A]`` before each move."""
 
 
-class LiveSelfPlay:
+class LiveGameSampler:
     """A running source."""
 
-    def __init__(self, recipe: SelfPlay, shard: Shard) -> None:
+    def __init__(self, recipe: GameSampler, shard: Shard) -> None:
         self.recipe = recipe
         self._game = BoardGame.of(recipe.task)
         self._actor = Actor(recipe.policy, shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")

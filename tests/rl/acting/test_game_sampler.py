@@ -5,7 +5,7 @@ import pytest
 
 from levada.algorithms.alphazero import AlphaZero
 from levada.flow import Shard
-from levada.rl.acting.self_play import (
+from levada.rl.acting.game_sampler import (
     FIRST_OUTCOME,
     OUTCOME,
     SEARCH_POLICY,
@@ -121,7 +121,7 @@ def test_it_resumes_to_the_bit() -> None:
 
 def test_a_number_that_is_not_valid_is_refused() -> None:
     recipe, _ = source()
-    with pytest.raises(ValueError, match=r"SelfPlay\(.*num_games=0"):
+    with pytest.raises(ValueError, match=r"GameSampler\(.*num_games=0"):
         type(recipe)(task=recipe.task, policy=recipe.policy, search=recipe.search, num_games=0, num_moves=1)
 
 
