@@ -53,13 +53,13 @@ def test_nodes_are_compared_with_one_node() -> None:
     assert any("8 " in line and "750 (700 - 800)" in line and "7.50 (7.00 - 8.00)" in line for line in lines)
     assert any("250" in line and "3.00 (2.80 - 3.20)" in line for line in lines)
     assert sum("samplers idle" in line for line in lines) == 1
-    assert not any("weights fetched" in line for line in lines)
+    assert not any("bytes/step through the hub" in line for line in lines)
 
 
 def test_counters_of_the_transport_are_shown_if_there_are_any() -> None:
-    counters = {"bytes_per_step": 12.0, "fetches": 1.0}
+    counters = {"bytes_per_step": 12.0}
     found = {(name, count): [told(10.0 * count, **counters)] for name in ("levada", "RLlib") for count in (1, 8)}
-    assert any("weights fetched" in line for line in shown(found))
+    assert any("bytes/step through the hub" in line for line in shown(found))
 
 
 def test_a_window_begins_after_the_warm_up_and_ends_with_an_update(monkeypatch: pytest.MonkeyPatch) -> None:

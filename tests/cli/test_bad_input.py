@@ -139,7 +139,7 @@ COMMANDS = [
     ("unknown flag", "--verbose", MISTAKEN, ["no command '--verbose'"]),
     ("algorithms takes nothing", "algorithms ppo", MISTAKEN, ["takes nothing", "'ppo'"]),
     # which algorithm
-    ("no algorithm", "train", MISTAKEN, ["which algorithm?", "algorithms: a2c, a3c, apex_ddpg"]),
+    ("no algorithm", "train", MISTAKEN, ["which algorithm?", "algorithms: a2c, a3c, alphazero, apex_ddpg"]),
     ("algorithm not first", "train --env CartPole-v1 ppo", MISTAKEN, ["the algorithm comes first"]),
     ("unknown algorithm", "train pop --env CartPole-v1", MISTAKEN, ["no algorithm 'pop'", "did you mean 'ppo'?"]),
     ("strange algorithm", "train dreamer --env CartPole-v1", MISTAKEN, ["no algorithm 'dreamer'", "There are: a2c"]),

@@ -20,18 +20,20 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
-from levada.algorithms.neural import PolicyAlgorithm
+from levada.algorithms.neural import Part, PolicyAlgorithm
 from levada.algorithms.players import Plays
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.algorithms.self_play import SelfPlay
-from levada.flow import Flow
+from levada.flow import Flow, Latest
 from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.rl.acting.player import MakeMind
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import StepSampler
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task
+from levada.rl.policies.policy import Weights
 from levada.validation import PositiveInt
 
 OnFailure: TypeAlias = Literal["stop", "isolate"]
@@ -55,32 +57,49 @@ def multi_agent(
         ConfigError: an algorithm plays in environments of its own.
     """
     trained = {name: each for name, each in algorithms.items() if not isinstance(each, Plays)}
-    parts = {name: algorithm.part(task[name], name) for name, algorithm in trained.items()}
-    for name, part in parts.items():
-        if not isinstance(part.sampler, Sampler | StepSampler):
-            who = type(algorithms[name]).__name__
-            msg = f"policy {name!r}: {who} has a source of its own, which acts for all agents; expected {who}(...).flow(task)"
-            raise ConfigError(msg)
+    parts = {name: _part(algorithm, task[name], name) for name, algorithm in trained.items()}
     flow, weights = Flow("multi_agent"), {}
     for name, part in parts.items():
         with flow.scope(name):
             weights[name] = flow.latest("weights", of=part.learner)
-    reads, players = dict(weights), {}
-    for name, each in algorithms.items():
-        if isinstance(each, Plays):
-            players[name] = each.mind(task[name], name, parts)
-            with flow.scope(name):
-                register = each.weights(flow, name, weights)
-            reads |= {} if register is None else {name: register}
+    players, others = _untrained(flow, task, algorithms, parts, weights)
     samplers = {name: part.sampler for name, part in parts.items()}
     sampler = MultiAgentSampler(task=task, samplers=samplers, players=players)
     [shards] = {algorithm.shards for algorithm in trained.values()}
-    items = flow.source("rollout", sampler, reads=reads, shards=shards)
+    items = flow.source("rollout", sampler, reads=weights | others, shards=shards)
     streams = flow.split("by_policy", items, keys=tuple(parts))
     for name, algorithm in trained.items():
         with flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
+
+
+def _part(algorithm: PolicyAlgorithm | SelfPlay, task: Task, name: str) -> Part:
+    """Make the part of a policy that is trained."""
+    part = algorithm.part(task, name)
+    if not isinstance(part.sampler, Sampler | StepSampler):
+        who = type(algorithm).__name__
+        msg = (
+            f"policy {name!r}: {who} has a source of its own, which acts for all agents; expected {who}(...).flow(task)"
+        )
+        raise ConfigError(msg)
+    return part
+
+
+def _untrained(
+    flow: Flow, task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | SelfPlay | Plays],
+    parts: Mapping[str, Part], weights: Mapping[str, Latest[Weights]],
+) -> tuple[dict[str, MakeMind], dict[str, Latest[Any]]]:  # fmt: skip
+    """Return what acts for the policies that are not trained, and the registers that it reads."""
+    players, registers = dict[str, MakeMind](), dict[str, Latest[Any]]()
+    for name, each in algorithms.items():
+        if isinstance(each, Plays):
+            players[name] = each.mind(task[name], name, parts)
+            with flow.scope(name):
+                register = each.weights(flow, name, weights)
+            if register is not None:
+                registers[name] = register
+    return players, registers
 
 
 class _Policy(NamedTuple):
