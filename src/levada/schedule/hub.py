@@ -45,7 +45,7 @@ from levada.schedule.registers import RegisterMachine, num_readable, versions_to
 from levada.schedule.replays import ReplayMachine
 from levada.schedule.shards import draws_of, headers, headers_of, readers, stores
 from levada.schedule.sources import SourceMachine, issue_all, note_counted, source_machine, with_turns
-from levada.schedule.stages import StageMachine
+from levada.schedule.stages import NodeMachine, StageMachine
 from levada.schedule.stopping import stop
 from levada.schedule.tickets import TicketBook
 
@@ -86,7 +86,7 @@ class Hub:
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self.stages
         }
-        self.samples = {
+        self.samples: dict[StageMachine, list[tuple[NodeMachine, ReplayMachine]]] = {
             stage: [(m, self.replays[m.node.replay]) for m in stage.machines.values() if m.node.replay is not None]
             for stage in self.stages
         }

@@ -1,4 +1,4 @@
-"""Stopping of a learner that has failed, while the others go on: its items are dropped, so that nobody waits for it."""
+"""Stopping of a learner that has failed, while the others go on: its items are dropped, so that no sampler waits for it."""
 
 from __future__ import annotations
 

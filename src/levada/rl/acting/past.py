@@ -1,7 +1,7 @@
 """Past versions of a policy, as opponents: a mind that draws one of them for each episode.
 
 The weights of a policy that keeps past versions have, beside its own arrays, those of `past_of`: the numbers of the versions, and
-each array K times, stacked. So whoever reads the newest weights reads the past ones that belong to them.
+each array K times, stacked. So a reader of the newest weights also reads the past ones that belong to them.
 """
 
 from __future__ import annotations
