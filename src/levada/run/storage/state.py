@@ -8,6 +8,7 @@ replays/replay/0/rows/obs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
@@ -25,6 +26,8 @@ from levada.schedule import Begin, Hub, Snapshot
 
 Flat: TypeAlias = dict[str, np.ndarray]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+_RETURN = "episode_return"
+"""Field of the episodes that headers have."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -194,14 +197,24 @@ def _check_names(flow: Flow, meta: _Meta) -> None:
 
 
 def _check_counts(value: Any) -> None:
+    """Refuse numbers that count nothing. Only returns of episodes may be negative."""
     if isinstance(value, Mapping):
-        for entry in value.values():
-            _check_counts(entry)
+        for name, entry in value.items():
+            if name == _RETURN:
+                _check_return(entry)
+            else:
+                _check_counts(entry)
     elif isinstance(value, list | tuple):
         for entry in value:
             _check_counts(entry)
     elif isinstance(value, int | float) and not 0 <= value <= MAX_COUNT:
         msg = f"it counts to {value if abs(value) <= MAX_COUNT else 'more than anything is counted to'}"
+        raise msgspec.ValidationError(msg)
+
+
+def _check_return(value: Any) -> None:
+    if not (isinstance(value, int | float) and math.isfinite(value)):
+        msg = f"an episode has the return {value!r}, expected a finite number"
         raise msgspec.ValidationError(msg)
 
 
