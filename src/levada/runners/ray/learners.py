@@ -129,7 +129,9 @@ class RayLearner:
 
 
 class RayLearners(LearnerGroup[RayLearner]):
-    """Learners in actors. Large weights of several are held by the nodes of two of them, so that the loss of one loses none."""
+    """Learners in actors. Large weights of several are held by two of them, so that the loss of a node loses none if they are on
+    different nodes.
+    """
 
     num_telling: int = 2
 
