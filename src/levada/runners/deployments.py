@@ -28,8 +28,10 @@ TimeLimit: TypeAlias = Annotated[float, Interval(gt=0, le=1e6)]
 
 
 def num_threads_here() -> int:
-    """Return the number of threads for linear algebra in this process."""
-    return max((info["num_threads"] for info in threadpool_info()), default=1)
+    """Return the number of threads for linear algebra in this process: torch's, which are those of OpenMP, if it is loaded."""
+    found = threadpool_info()
+    torch = [info["num_threads"] for info in found if info["user_api"] == "openmp"]
+    return max(torch or [info["num_threads"] for info in found], default=1)
 
 
 def check_threads(kind: str, threads: int, cores: int | None = None) -> None:
