@@ -61,7 +61,9 @@ class Sampler:
         self._limits = threadpool_limits(1)
         self._weights = 0, weights.unpack()
         self._shard = shard[0]
-        self._host = ShardHost(plan, [shard], lambda register, version: self._weights, lambda register: self._weights[0])
+        self._host = ShardHost(
+            plan, [shard], lambda register, version: self._weights, lambda register: self._weights[0]
+        )
         self._num_tickets = 0
         list(self._host.open())
 
@@ -100,7 +102,7 @@ class Parts:
     """What levada gives to its actors, noted during the first update of a run."""
 
     plan: Any
-    weights: Packed
+    weights: Any
     recipes: Any
     maps: Any
     node: str
@@ -135,7 +137,8 @@ class Parts:
 
 
 def _flow(preset: Preset) -> Any:
-    return IMPALA(**preset.levada).flow(lv.Task("CartPole-v1"))
+    settings: dict[str, Any] = dict(preset.levada)
+    return IMPALA(**settings).flow(lv.Task("CartPole-v1"))
 
 
 def levada_rate(preset: Preset, on: Any) -> tuple[float, float]:
@@ -156,20 +159,23 @@ def least_rate(parts: Parts, num_rollouts: int, per_call: int) -> tuple[float, f
     remote: Any = ray.remote
     samplers = [remote(Sampler).remote(parts.plan, shard, parts.weights) for shard in parts.shards]
     learner = remote(Learner).remote(parts.recipes, parts.maps)
-    weights, version = None, 0
+    weights: Any = None
+    version = 0
     sent = [0 for _ in samplers]
     making: dict[Any, int] = {}
     rollouts: deque[RemoteValue] = deque()
+
+    def next_rollout(each: Any) -> Any:
+        return rollouts.popleft() if isinstance(each, RemoteValue) else each
+
     learning, num, start_s, start_cpu_s = None, 0, 0.0, 0.0
     while num < NUM_WARM_UP or time.perf_counter() < start_s + DURATION_S:
         for index, sampler in enumerate(samplers):
             while list(making.values()).count(index) < 2 and len(rollouts) < max(4 * num_rollouts, 2 * per_call):
-                new = weights if sent[index] < version else None
+                making[sampler.make.remote(per_call, version, weights if sent[index] < version else None)] = index
                 sent[index] = version
-                making[sampler.make.remote(per_call, version, new)] = index
         if learning is None and len(rollouts) >= num_rollouts:
-            taken = iter([rollouts.popleft() for _ in range(num_rollouts)])
-            batch = resolved(parts.batch, lambda each, taken=taken: next(taken) if isinstance(each, RemoteValue) else each)
+            batch = resolved(parts.batch, next_rollout)
             learning = learner.update.remote((parts.node, batch, None, True))
         calls = [*making, *([] if learning is None else [learning])]
         ready, _ = ray.wait(calls, num_returns=1, fetch_local=False)

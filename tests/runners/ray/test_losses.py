@@ -139,7 +139,7 @@ def test_an_actor_whose_thread_always_ends_ends_the_run():
     with (
         Ray(workers=1, max_restarts=1).open(samples.counting_flow(source), seed=1) as run,
         pytest.raises(
-            WorkerError, match=r"ended 2 times in a row.*the thread of the shards ended by KeyboardInterrupt: why"
+            WorkerError, match=r"ended 2 times in a row.*the work of the shards ended by KeyboardInterrupt: why"
         ),
     ):
         next(iter(run))

@@ -2,19 +2,26 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from support.processes import samples
 
 from levada.flow import DeploymentError
 from levada.flow.items import Shard
-from levada.runners.transport import Spent, TicketDone
+from levada.runners import Inline
+from levada.runners.transport import ShardOpened, Spent, TicketDone, WorkerBegan
 from levada.runners.versions import Versions
 from levada.schedule import Closed, Ticket
 
 pytest.importorskip("ray")
 
+from ray.exceptions import ActorUnavailableError
+
+from levada.runners.ray import sending
 from levada.runners.ray import transport as module
 from levada.runners.ray.cluster import Cluster
-from levada.runners.ray.server import Answer
+from levada.runners.ray.refs import pack
+from levada.runners.ray.server import Answer, Orders, ShardActor
 from levada.runners.ray.transport import RayTransport, RayWorker
 
 KEEP = 3
@@ -43,16 +50,77 @@ def test_a_worker_can_read_what_its_tickets_can_name(are_named: bool, every: int
                 assert len(sent) == 1
 
 
-@pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.01, 4), (0.005, 8), (0.001, 16)])
+@pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.02, 4), (0.01, 8), (0.005, 16), (0.001, 32)])
 def test_shards_have_more_tickets_at_hand_the_shorter_their_work(ticket_s: float, expected: int) -> None:
     transport = RayTransport(1, None, None, None, SimpleNamespace(replays={}), 1.0)
-    assert transport.tickets_at_hand == 4
     worker = RayWorker(None, (), {})
     for number in range(200):
         closed = Closed(Ticket("rollout", 0, number, {}), {}, None)
         spent = (Spent("rollout", number, 5.0, 5.0 + ticket_s / 4, 0.0), Spent("gae", number, 6.0, 5.0 + ticket_s, 0.0))
         transport._take(worker, Answer(1, 7.0, (TicketDone(closed, spent, None),)))
     assert transport.tickets_at_hand == expected
+
+
+def test_calls_are_executed_once_and_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose answers were lost, and one that arrives before another."""
+    monkeypatch.setattr(sending.ray, "put", lambda value: value)
+    with Inline().open(samples.counting_flow(samples.Numbers(), shards=1), seed=1) as run:
+        plan = run._plan
+    actor = ShardActor(plan, 1, [(Shard("numbers", 0, 1, 0), None)], {"weights": (2, [(0, pack(np.zeros(1)))])})
+    orders = [
+        Orders(1, (), ()),
+        *(Orders(number + 2, ((Ticket("numbers", 0, number, {"weights": 0}), False),), ()) for number in range(3)),
+    ]
+    assert actor.exchange(orders[2]) is None
+    answers = [actor.exchange(each) for each in orders[:3]]
+    assert [[type(event) for event in answer.events] for answer in answers] == [
+        [WorkerBegan],
+        [ShardOpened, TicketDone],
+        [TicketDone],
+    ]
+    assert [actor.exchange(each) for each in orders[1:3]] == answers[1:]
+    assert actor.exchange(orders[3]).events[0].closed.ticket.number == 2
+    assert actor.exchange(orders[1]) is None
+    actor.close()
+
+
+def test_a_call_is_repeated_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    answers: list[Answer | Exception | None] = [
+        ActorUnavailableError("for a moment", b"0" * 16),
+        None,  # the first has not arrived
+        Answer(1, 0.0, (WorkerBegan(),)),
+        Answer(1, 0.0, ()),
+    ]
+
+    def remote(orders: Orders) -> int:
+        sent.append(orders.number)
+        return len(sent) - 1
+
+    def get(ref: int) -> Answer | None:
+        answer = answers[ref]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(module, "ray", SimpleNamespace(get=get))
+    transport = RayTransport(1, None, None, None, SimpleNamespace(replays={}), 1.0)
+    worker = RayWorker(SimpleNamespace(exchange=SimpleNamespace(remote=remote)), (), {})
+    transport._workers = [worker]
+    for number in (1, 2):
+        worker.call(Orders(number, (), ()))
+    assert list(transport._events_of(worker, {worker.awaited})) == []
+    transport.flush()
+    assert sent == [1, 2]  # it is left alone
+    worker.silent_until_s = 0.0
+    transport.flush()
+    assert list(transport._events_of(worker, {worker.awaited})) == [WorkerBegan()]
+    assert list(transport._events_of(worker, {worker.awaited})) == []
+    assert worker.is_silent
+    transport.flush()
+    assert list(transport._events_of(worker, {worker.awaited})) == []
+    assert sent == [1, 2, 1, 2]
+    assert not worker.calls
 
 
 def test_a_worker_is_replaced_in_its_own_bundle(monkeypatch: pytest.MonkeyPatch) -> None:

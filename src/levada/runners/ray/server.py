@@ -1,17 +1,17 @@
-"""What runs in an actor: shards, executed by a thread while calls hand over tickets and wait for events.
+"""What runs in an actor: shards, executed during calls that bring tickets and weights, and return what happened.
 
-A call of Ray costs about 1 ms of processor time, so a call carries all tickets and weights there are
-for the actor, and returns all events since the last one. The thread works on meanwhile, and while it has work left, an answer
-waits for more events as long as they come quickly.
+A call of Ray costs several milliseconds of processor time, distributed over its processes. So a call carries all tickets and
+weights there are for the actor, works for some time, and returns all events. The next one is sent before, so that the actor need
+not wait for it. The main thread executes the calls, and there is no other: threads that take the interpreter from each other, and
+those that Ray adds for more than one call at a time, need a fifth of the processor time.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from threading import Condition, Thread
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, Final
 
@@ -19,22 +19,22 @@ from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
 from levada.flow.items import Shard
-from levada.flow.patience import listening, telling_of_hangs
+from levada.flow.patience import telling_of_hangs
 from levada.flow.state import Arrays
 from levada.runners.malloc import keep_freed_memory
 from levada.runners.ray.refs import Packed, RemoteValue, fetched
 from levada.runners.ray.sending import Failure, prepared, put_together
 from levada.runners.shard_host import ShardHost
-from levada.runners.transport import Plan, WorkerBegan, WorkerBusy, WorkerEvent
+from levada.runners.transport import HostEvent, Plan, WorkerBegan, WorkerEvent
 from levada.runners.versions import Versions
 from levada.schedule import Ticket
 
 log: logging.Logger = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.01
-"""Time that an answer waits for another event while there is work left, in seconds."""
-MOST_PAUSES: Final = 4
-"""Number of such times after which it waits no longer."""
+WORK_S: Final = 0.06
+"""Time after which a call returns although there is work left, in seconds. It returns earlier than that only for lack of work."""
+MOST_CALLS: Final = 2
+"""Number of calls in progress: one that is executed, and one that waits."""
 
 
 class Orders(Struct, frozen=True):
@@ -64,21 +64,17 @@ class ShardActor:
         self, plan: Plan, num_threads: int, shards: Sequence[tuple[Shard, Arrays | None]],
         registers: Mapping[str, tuple[int, Sequence[tuple[int, RemoteValue | Packed]]]],
     ) -> None:  # fmt: skip
-        """Start to open the shards. `registers`: number of versions kept, and the existing ones, oldest first."""
+        """Prepare; nothing is opened yet. `registers`: number of versions kept, and the existing ones, oldest first."""
         keep_freed_memory()
         self._limits = threadpool_limits(num_threads)
         self._versions = {name: Versions(keep, dict(weights)) for name, (keep, weights) in registers.items()}
         self._fetched: dict[str, tuple[int, Any]] = {}
-        self._changed = Condition()
         self._given: list[tuple[Ticket, bool]] = []
-        self._events: list[WorkerEvent | Failure] = []
-        self._num_taken = 0
-        self._last: tuple[int, Answer] | None = None
-        """Number of the last call that was answered, and the answer."""
-        self._is_working = True
-        self._is_closing = False
-        self._ended_by: str | None = None
-        """What has ended the thread, although it was not closed."""
+        self._answers: dict[int, Answer] = {}
+        """The last answers, by number of the call: those of all calls that may be repeated."""
+        self._num_calls = 0
+        self._step_s = 0.0
+        """Recent mean of the time of a step, in seconds."""
         self._host = ShardHost(
             plan,
             shards,
@@ -86,96 +82,62 @@ class ShardActor:
             lambda register: self._versions[register].read(None)[0],
             num_threads=num_threads,
         )
-        self._thread = Thread(target=self._work, name="levada shards", daemon=True)
-        self._thread.start()
+        self._opening = self._host.open()
+        self._closing = ExitStack()
+        self._closing.callback(self._host.close)
+        self._closing.enter_context(telling_of_hangs(log.warning))
 
-    def exchange(self, orders: Orders) -> Answer:
-        """Take tickets and weights; return what happened. Sleeps until something has, unless there is nothing to do.
+    def exchange(self, orders: Orders) -> Answer | None:
+        """Take tickets and weights, work for some time, and return what happened. The first call only says that it has begun.
+        None: the call before this one has not arrived, so that this one is to be made again, too.
 
         Raises:
-            RuntimeError: the thread has ended, and with it the actor is of no use.
+            RuntimeError: the actor is of no use any more.
         """
-        with self._changed:
-            if orders.number > self._num_taken:
-                self._num_taken = orders.number
-                self._take(orders)
-            self._changed.wait_for(lambda: self._events or self._is_over(orders))
-            self._gather(orders)
-            if self._ended_by is not None:
-                raise RuntimeError(self._ended_by)
-            if self._last is None or self._last[0] != orders.number:
-                events, self._events = put_together(self._events), []
-                self._last = orders.number, Answer(os.getpid(), perf_counter(), events)
-            return self._last[1]
+        if orders.number == self._num_calls + 1:
+            self._num_calls += 1
+            try:
+                events = self._execute(orders)
+            except BaseException as error:  # also what is no Exception, such as KeyboardInterrupt
+                msg = f"the work of the shards ended by {type(error).__name__}: {error}"
+                raise RuntimeError(msg) from error
+            self._answers.pop(orders.number - MOST_CALLS, None)
+            self._answers[orders.number] = Answer(os.getpid(), perf_counter(), events)
+        return self._answers.get(orders.number)
 
-    def _gather(self, orders: Orders) -> None:
-        """Wait for more events, as long as they come quickly."""
-        for _ in range(MOST_PAUSES):
-            num_events = len(self._events)
-            if self._changed.wait_for(lambda: self._is_over(orders), GATHER_S) or len(self._events) == num_events:
-                return
+    def close(self) -> None:
+        """Close the environments."""
+        self._closing.close()
 
-    def _is_over(self, orders: Orders) -> bool:
-        """Whether a call was answered, or there is nothing left to wait for."""
-        return (self._last is not None and self._last[0] == orders.number) or not (self._is_working or self._given)
-
-    def _take(self, orders: Orders) -> None:
+    def _execute(self, orders: Orders) -> tuple[WorkerEvent | Failure, ...]:
         for register, version, ref in orders.weights:
             self._versions[register].publish(version, ref)
         self._given += orders.tickets
-        self._changed.notify_all()
+        if orders.number == 1:
+            return (WorkerBegan(),)
+        events: list[WorkerEvent | Failure] = []
+        end_s = perf_counter() + WORK_S
+        while not (events and perf_counter() + self._step_s > end_s):
+            start_s = perf_counter()
+            happened = self._step()
+            if happened is None:
+                break
+            events += map(prepared, happened)
+            self._step_s += (perf_counter() - start_s - self._step_s) / 8
+        return put_together(events)
 
-    def close(self) -> None:
-        """Finish the current firing, and close the environments."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            self._execute()
-        except (
-            BaseException
-        ) as error:  # also what is no Exception, such as KeyboardInterrupt: nothing is above it in this thread
-            with self._changed:
-                self._ended_by = f"the thread of the shards ended by {type(error).__name__}: {error}"
-                self._is_working, self._given = False, []
-                self._changed.notify_all()
-            raise
-
-    def _execute(self) -> None:
-        with closing(self._host), listening(lambda what: self._emit(WorkerBusy(what))), telling_of_hangs(log.warning):
-            self._emit(WorkerBegan())
-            for event in self._host.open():
-                self._emit(event)
-            while self._listen():
-                for event in self._host.step():
-                    self._emit(event)
-
-    def _listen(self) -> bool:
-        """Take the tickets that have arrived. Sleeps while there is nothing to do. False: stop."""
-        with self._changed:
-            while not self._is_closing and self._host.is_idle and not self._given:
-                self._is_working = False
-                self._changed.notify_all()
-                self._changed.wait()
-            self._is_working = True
-            given, self._given = self._given, []
-        for ticket, first in given:
+    def _step(self) -> Iterable[HostEvent] | None:
+        """Open a shard, or execute a firing; return what came of it. None: there is nothing to do."""
+        opened = next(self._opening, None)
+        if opened is not None:
+            return [opened]
+        for ticket, first in self._given:
             self._host.submit(ticket, first=first)
-        return not self._is_closing
-
-    def _emit(self, event: WorkerEvent) -> None:
-        ready = prepared(event)
-        with self._changed:
-            self._events.append(ready)
-            if len(self._events) == 1:
-                self._changed.notify_all()
+        self._given.clear()
+        return None if self._host.is_idle else self._host.step()
 
     def _find_weights(self, register: str, version: int | None) -> tuple[int, Any]:
-        with self._changed:
-            number, sent = self._versions[register].read(version)
+        number, sent = self._versions[register].read(version)
         known = self._fetched.get(register)
         if known is None or known[0] != number:
             known = self._fetched[register] = (number, sent.unpack() if isinstance(sent, Packed) else fetched(sent))

@@ -1,4 +1,4 @@
-"""The transport of a Ray cluster: one call per worker at a time, items and weights in the object store."""
+"""The transport of a Ray cluster: calls that bring tickets and return events, items and weights in the object store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import ray
-from msgspec import structs
+from msgspec import Struct, structs
 from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, RayError
 
@@ -24,7 +24,7 @@ from levada.runners.ray.errors import reason_of
 from levada.runners.ray.learners import RayLearners
 from levada.runners.ray.refs import Packed, RemoteValue, fetched, pack
 from levada.runners.ray.sending import Failure
-from levada.runners.ray.server import Answer, Orders, ShardActor
+from levada.runners.ray.server import MOST_CALLS, WORK_S, Answer, Orders, ShardActor
 from levada.runners.ray.tables import Holding, RayTables
 from levada.runners.remote_errors import unpack_error
 from levada.runners.saving import ShardKey
@@ -37,10 +37,20 @@ RETRY_S = 1.0
 """Time after which a worker that could not be reached is called again, in seconds."""
 PATIENCE_S = 5.0
 """Time that an actor has to close its environments, in seconds."""
-AT_HAND_S = 0.03
+LONG_S = 0.3
+"""Time of a ticket from which there is only one call at a time, in seconds, so that its weights are as new as can be."""
+AT_HAND_S = 0.06
 """Work that a shard has at hand in arrival order, in seconds. With more, calls are fewer, and each has more items."""
-AT_HAND = (4, 8, 16)
+AT_HAND = (4, 8, 16, 32)
 """Numbers of tickets that this may be. More would wait at a shard that is slower than others."""
+
+
+class _Call(Struct):
+    """A call that is not answered."""
+
+    orders: Orders
+    answer: Any
+    """Reference to the answer. None: the call is to be made again."""
 
 
 class RayWorker:
@@ -52,10 +62,8 @@ class RayWorker:
         self.shards = shards
         self.pid: int | None = None
         self.known: dict[str, int] = dict(known)
-        self.call: Any = None
-        """The answer that is awaited. None: there is no call."""
-        self.orders: Orders | None = None
-        """What was sent with the last call, until it is answered."""
+        self.calls: deque[_Call] = deque()
+        """Those that are not answered, in their order."""
         self.silent_until_s: float = 0.0
         """Time by `time.monotonic` before which it is not called again, because it could not be reached."""
         self.why = ""
@@ -76,9 +84,31 @@ class RayWorker:
         self._tickets.clear()
 
     @property
-    def has_work(self) -> bool:
-        """Whether a call makes sense."""
-        return bool(self._tickets or self._num_left or self._unopened)
+    def awaited(self) -> Any:
+        """Reference to the answer that is next. None: there is none to wait for."""
+        return self.calls[0].answer if self.calls else None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a call is to be made again."""
+        return any(call.answer is None for call in self.calls)
+
+    def wants_call(self, ticket_s: float) -> bool:
+        """Whether a call makes sense, if a ticket takes `ticket_s`. A second one waits at the actor, for when work is left."""
+        if not self.calls:
+            return bool(self._tickets or self._num_left or self._unopened)
+        num_tickets = len(self._tickets) + self._num_left
+        return len(self.calls) < MOST_CALLS and ticket_s < LONG_S and num_tickets * ticket_s > WORK_S
+
+    def call(self, orders: Orders) -> None:
+        """Make a call."""
+        self.calls.append(_Call(orders, self.actor.exchange.remote(orders)))
+
+    def call_again(self) -> None:
+        """Repeat the calls that are to be made again."""
+        for call in self.calls:
+            if call.answer is None:
+                call.answer = self.actor.exchange.remote(call.orders)
 
     def take_tickets(self) -> tuple[tuple[Ticket, bool], ...]:
         """Return the tickets to hand over."""
@@ -157,7 +187,7 @@ class RayTransport:
         bundle = self._bundles.setdefault(
             (first.node, first.index), len(self._bundles)
         )  # beside the learner of its items
-        options = {"max_concurrency": 2, "max_restarts": 0, "max_task_retries": 0, **self._group.options(bundle)}
+        options = {"max_restarts": 0, "max_task_retries": 0, **self._group.options(bundle)}
         registers = {name: (keep, list(weights.items())) for name, (keep, weights) in self._weights.items()}
         actor = ray.remote(ShardActor).options(**options).remote(self._plan, self._num_threads, shards, registers)
         known = {name: max(weights) for name, (_, weights) in self._weights.items()}
@@ -174,16 +204,14 @@ class RayTransport:
             del versions[next(iter(versions))]
 
     def flush(self) -> None:
-        """Call each worker that has something to do and is not being waited for."""
+        """Call each worker that has something to do, unless enough calls are in progress."""
         for worker in self._workers:
-            if worker.call is not None or time.monotonic() < worker.silent_until_s:
+            if time.monotonic() < worker.silent_until_s:
                 continue
-            if worker.orders is not None:  # its answer was lost
-                worker.call = worker.actor.exchange.remote(worker.orders)
-            elif worker.has_work:
+            worker.call_again()
+            while worker.wants_call(self._ticket_s):
                 worker.num_calls += 1
-                worker.orders = Orders(worker.num_calls, worker.take_tickets(), tuple(self._weights_for(worker)))
-                worker.call = worker.actor.exchange.remote(worker.orders)
+                worker.call(Orders(worker.num_calls, worker.take_tickets(), tuple(self._weights_for(worker))))
 
     def resolve(self, value: Any) -> Any:
         """Return the value of an item."""
@@ -202,15 +230,11 @@ class RayTransport:
         self.flush()  # an answer may have left work behind
         calls: dict[Any, RayWorker | None] = dict.fromkeys(self._learners.answer_refs())
         for worker in self._workers:
-            if worker.call is not None:
-                calls[worker.call] = worker
+            if worker.awaited is not None:
+                calls[worker.awaited] = worker
             if worker.arrived:
                 calls |= {holding.ref: worker for holding in worker.arrived[0][1]}
-        silent_s = [
-            worker.silent_until_s - time.monotonic()
-            for worker in self._workers
-            if worker.call is None and worker.orders
-        ]
+        silent_s = [worker.silent_until_s - time.monotonic() for worker in self._workers if worker.is_silent]
         if silent_s:
             timeout_s = max(0.0, min(silent_s if timeout_s is None else [timeout_s, *silent_s]))
         if not calls:  # no worker has anything to do: no event can arrive
@@ -226,8 +250,9 @@ class RayTransport:
         """Kill a worker at once. If nothing is awaited from it, a call is made to report its end."""
         worker.why = why
         ray.kill(worker.actor)
-        if worker.call is None:
-            worker.call = worker.actor.exchange.remote(worker.orders or Orders(worker.num_calls + 1, (), ()))
+        worker.call_again()
+        if not worker.calls:
+            worker.call(Orders(worker.num_calls + 1, (), ()))
 
     def close(self) -> None:
         """Close all actors, and leave the cluster if it was joined here."""
@@ -261,10 +286,14 @@ class RayTransport:
     def _events_of(self, worker: RayWorker, ready: Collection[Any]) -> Iterator[WorkerEvent]:
         """Take an answer, and yield the events that are complete. A worker of which anything is lost is replaced."""
         try:
-            if worker.call in ready:
-                call, worker.call = worker.call, None
+            if worker.awaited in ready:
                 try:
-                    self._take(worker, ray.get(call))
+                    answer = ray.get(worker.awaited)
+                    if answer is None:
+                        worker.calls[0].answer = None  # to be made again
+                    else:
+                        self._take(worker, answer)
+                        worker.calls.popleft()
                 except ActorUnavailableError:
                     self._wait_for(worker)
             while worker.arrived:
@@ -288,11 +317,12 @@ class RayTransport:
         if worker.silent_until_s == 0.0:
             names = ", ".join(f"{shard.node} {shard.index}" for shard in worker.shards)
             log.warning("the worker of %s cannot be reached; its tickets wait for it", names)
+        worker.calls[0].answer = None
         worker.silent_until_s = time.monotonic() + RETRY_S
 
     def _take(self, worker: RayWorker, answer: Answer) -> None:
         """Record the events of an answer. Items of replays are held by the actors of their tables before they count as made."""
-        worker.pid, worker.orders, worker.silent_until_s = answer.pid, None, 0.0
+        worker.pid, worker.silent_until_s = answer.pid, 0.0
         for sent in answer.events:
             event, holdings = _received(sent, perf_counter() - answer.now_s), list[Holding]()
             if isinstance(event, TicketDone):
