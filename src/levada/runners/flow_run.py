@@ -17,13 +17,14 @@ from time import perf_counter, process_time
 from typing import Any, Self
 
 from levada.flow.errors import FlowWarning, LevadaError
-from levada.flow.events import Failed, Instrument, Report, Reported, Statistics
+from levada.flow.events import Instrument, Report, Reported, Statistics
 from levada.flow.graph import Flow
 from levada.flow.items import derive_seed
 from levada.flow.nodes import Node
 from levada.flow.patience import tell
 from levada.flow.state import RunState
 from levada.flow.topology import Topology, derive
+from levada.runners.failures import Failures
 from levada.runners.firing import (
     PASSING,
     Deferred,
@@ -49,7 +50,7 @@ from levada.runners.saving import (
     save_rule,
 )
 from levada.runners.shard_record import ShardRecord
-from levada.runners.statistics import STARTS_OVER, Accounts
+from levada.runners.statistics import Accounts
 from levada.runners.tables import TableLostError, TablePlace, TableRecipe, Tables, TablesHere
 from levada.runners.transport import (
     Plan,
@@ -62,7 +63,7 @@ from levada.runners.transport import (
     WorkerEnded,
     WorkerEvent,
 )
-from levada.runners.workers import WorkerError, Workers, WorkerState
+from levada.runners.workers import Workers, WorkerState
 from levada.schedule import (
     Begin,
     Event,
@@ -150,7 +151,6 @@ class FlowRun:
             save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
             is_timed=not names_all_versions(self._hub),
         )  # fmt: skip
-        self._max_restarts = max_restarts
         self._ready: deque[Firing] = deque()
         """Central firings that can be executed: those of nodes that no worker executes."""
         self._reports: deque[Report] = deque()
@@ -160,6 +160,7 @@ class FlowRun:
         self._deferred = deferrable(flow, topology) if learners is not None else {}
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
         self._shards: dict[ShardKey, ShardRecord] = {}
+        self._failures = Failures(self._shards, self._accounts, seed=seed, max_restarts=max_restarts)
         self.transport = transport
         """The transport to the workers, for observers."""
         self.table_place: TablePlace | TablesHere = tables or TablesHere()
@@ -432,11 +433,9 @@ class FlowRun:
                 tell(what)
             case ShardOpened(source, number, why_not_saved, why_from_scratch):
                 state.unopened.discard((source, number))
-                shard = self._shards[source, number]
-                shard.why_not = why_not_saved
+                self._shards[source, number].why_not = why_not_saved
                 if why_from_scratch:
-                    shard.reset(self._plan.seed)  # as the worker did
-                    self._accounts.starts_from_scratch(source, number, why_from_scratch)
+                    self._failures.of_state(event)
             case ShardFailed():
                 self._on_shard_failed(event)
             case WorkerEnded():
@@ -451,16 +450,9 @@ class FlowRun:
         """Record that a shard has failed and reopened its work, and issue its ticket again."""
         if failed.is_final:
             raise failed.error
-        key = (failed.source, failed.shard)
-        shard = self._shards[key]
-        shard.reset(self._plan.seed)  # as the worker did
-        shard.num_failures += 1
-        is_out_of_restarts = shard.num_failures > self._max_restarts
-        if not is_out_of_restarts:
-            why = f"{type(failed.error).__name__}: {failed.error}"
-            self._report_failure([key], why, {key: "its environment failed"})
-        self._handle(ShardsLost((key,)))
-        if is_out_of_restarts:
+        goes_on = self._failures.of_shard(failed)
+        self._handle(ShardsLost(((failed.source, failed.shard),)))
+        if not goes_on:
             raise failed.error
 
     def _on_worker_ended(self, dead: WorkerState, ended: WorkerEnded) -> None:
@@ -468,22 +460,9 @@ class FlowRun:
         finished where items die with their worker.
         """
         del self.workers.states[dead.worker]
-        keys = [(shard.node, shard.index) for shard in dead.worker.shards]
-        if len(dead.unopened) == len(keys) and ended.by_error:
-            raise WorkerError.before_it_began("a worker", ended.how)
-        for key in keys:
-            self._shards[key].num_failures += 1
-            self._shards[key].num_blamed += dead.has_begun
-        if any(self._shards[key].num_failures > self._max_restarts for key in keys):
-            msg = f"the worker of the shards {_names(keys)} ended {self._max_restarts + 1} times in a row, now {ended.how}"
-            raise WorkerError(msg)
+        keys = self._failures.of_worker(dead, ended)
         instructions = withdraw(self._hub, self._shards, keys, self._ready)
-        from_scratch = {
-            key: reason for key in keys if (reason := self._shards[key].why_from_scratch(self._max_restarts))
-        }
-        self._report_failure(keys, f"the worker ended {ended.how}", from_scratch)
-        for key in from_scratch:
-            self._shards[key].reset(self._plan.seed)
+        self._failures.start_over(keys, ended)
         self._follow(each for each in instructions if isinstance(each, PublishAgain))  # for the new worker to read
         fresh = self.workers.start([self._shards[key].resumed() for key in keys])
         self._follow(each for each in instructions if not isinstance(each, PublishAgain))
@@ -496,16 +475,6 @@ class FlowRun:
         ended = end_workers(error, self.workers, self.transport)
         while not ended.isdisjoint(self.workers.states):
             self._listen()
-
-    def _report_failure(self, keys: Sequence[ShardKey], why: str, from_scratch: Mapping[ShardKey, str]) -> None:
-        """Report failures. `from_scratch`: for the shards that cannot resume and start over, the reason."""
-        for reason in dict.fromkeys(from_scratch.get(key, "") for key in keys):
-            some = [key for key in keys if from_scratch.get(key, "") == reason]
-            count = max(self._shards[key].num_failures for key in some)
-            what = f"{reason}: {STARTS_OVER}" if reason else "it is made again"
-            log.warning("%s: %s; %s (failure %d of %d in a row)", _names(some), why, what, count, self._max_restarts)
-        for source, index in keys:
-            self._accounts.show(Failed(source, index, why, (source, index) in from_scratch))
 
     def _complete_histories(self, snapshot: Snapshot) -> None:
         """Take the states that a save needs and that did not come with a ticket: here none."""
@@ -520,7 +489,3 @@ def _worker_nodes(flow: Flow, topology: Topology) -> dict[str, Node]:
         for name, node in flow.nodes.items()
         if name in at_shards | readers
     }
-
-
-def _names(keys: Sequence[ShardKey]) -> str:
-    return ", ".join(f"{source} {index}" for source, index in keys)

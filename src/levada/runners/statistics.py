@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Sequence
 from time import perf_counter
 
-from levada.flow.events import Event, Failed, Fired, Instrument, NodeStatistics, Statistics
+from levada.flow.events import Event, Fired, Instrument, NodeStatistics, Statistics
 from levada.flow.graph import Flow
 from levada.schedule import Hub
-
-log: logging.Logger = logging.getLogger(__name__)
-
-STARTS_OVER = "episodes start over, with other random numbers, and the result is not that of an undisturbed run"
-"""Message for a shard that cannot resume."""
 
 
 def num_cores() -> int:
@@ -47,11 +41,6 @@ class Accounts:
         self._cpu_s[node] += cpu_s
         self._num_firings[node] += 1
         self.show(Fired(node, shard, number, start_s, end_s))
-
-    def starts_from_scratch(self, source: str, shard: int, why: str) -> None:
-        """Report a shard whose state could not be restored."""
-        log.warning("%s %d: %s: %s", source, shard, why, STARTS_OVER)
-        self.show(Failed(source, shard, why, True))
 
     def note_blocked(self, now_s: float) -> None:
         """Add the time since the last event to the sources that are held back."""
