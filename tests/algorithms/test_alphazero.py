@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.runs.saved import learned
 
 import levada
 from levada.algorithms.alphazero import AlphaZero, AlphaZeroLoss
@@ -20,7 +21,6 @@ from levada.rl.envs.agents.board_game import BoardGame
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.loss import Networks
-from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
@@ -124,21 +124,12 @@ def test_it_learns_to_win_and_to_prevent_a_loss() -> None:
     assert policy.act_batch(game.observe(positions).nest).tolist() == [2, 5]
 
 
-def learned(hp, on, num_updates=9, state=None):
-    """The hash of all weights after some updates, and the saved run."""
-    with on.open(hp.flow(TIC_TAC_TOE), seed=1, state=state) as run:
-        for report in run:
-            if report.firing == num_updates:
-                return params_sha256(run.node_state("learn").weights()), run.save(replays=True)
-    raise AssertionError
-
-
 def test_it_is_the_same_under_every_deployment_and_after_a_resume() -> None:
-    hp = replace(SMALL, shards=2)
-    expected, _ = learned(hp, Inline())
-    assert learned(hp, Processes(workers=2))[0] == expected
-    _, state = learned(hp, Inline(), num_updates=5)
-    assert learned(hp, Inline(), state=state)[0] == expected
+    flow = replace(SMALL, shards=2).flow(TIC_TAC_TOE)
+    expected = learned(flow, Inline(), "learn", 9)
+    assert learned(flow, Processes(workers=2), "learn", 9) == expected
+    state = learned(flow, Inline(), "learn", 9, save_at=5)
+    assert learned(flow, Inline(), "learn", 9, state=state) == expected
 
 
 def test_the_command_line_trains_and_evaluates(tmp_path, capsys) -> None:

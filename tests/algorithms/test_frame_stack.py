@@ -9,13 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 from support.envs.pixels import Pixels, make_stacked_pixels
+from support.runs.saved import as_read
 
 import levada as lv
 from levada.algorithms.dqn import DQN
 from levada.rl.acting.step_sampler import NStep, StepSampler
 from levada.rl.envs.task import Task
 from levada.run.storage.hashing import params_sha256
-from levada.run.storage.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
@@ -53,8 +53,7 @@ def test_a_run_goes_on_from_its_frames_bit_for_bit(on: Any) -> None:
     _, state = run(STACKED, on=on, updates=25)
     assert state.is_exact
     for second in (Inline(), APART):
-        arrays, meta = pack(state)
-        assert run(STACKED, on=second, state=unpack(arrays, meta, arrays))[0] == expected
+        assert run(STACKED, on=second, state=as_read(state))[0] == expected
 
 
 def test_frames_are_made_where_they_cross() -> None:

@@ -1,6 +1,5 @@
 """Several algorithms in one environment: the sub-flows of single agents, each with its own clock."""
 
-import json
 import os
 import signal
 from collections import Counter
@@ -8,21 +7,20 @@ from collections import Counter
 import numpy as np
 import pytest
 from support.flows.two_trainers import CARTPOLES, DQN_SMALL, PPO_SMALL, RELAY, two_trainers
+from support.runs.saved import as_read, learned
 
 from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO
 from levada.algorithms.sac import SAC
-from levada.flow import Flow
 from levada.rl.envs.task import Task
 from levada.run.storage.hashing import params_sha256
-from levada.run.storage.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
 
-def learned(flow, on, num_updates=6, state=None, kill_after=None):
+def trained(flow, on, num_updates=6, state=None, kill_after=None):
     """Return the hash of each policy's weights after some updates of each, the saved run and its statistics."""
     weights = {}
     counts = Counter()
@@ -62,8 +60,8 @@ def test_a_single_agent_and_several_have_the_same_sub_flow(algorithm, monkeypatc
 @pytest.mark.parametrize("kill_after", [None, 3])
 def test_processes_make_the_bits_of_inline(task, kill_after):
     flow = two_trainers(task)
-    expected, _, _ = learned(flow, Inline())
-    found, _, statistics = learned(two_trainers(task), Processes(workers=2), kill_after=kill_after)
+    expected, _, _ = trained(flow, Inline())
+    found, _, statistics = trained(two_trainers(task), Processes(workers=2), kill_after=kill_after)
     assert two_trainers(task).hash() == flow.hash()
     assert found == expected
     assert all(channel.ledger.balanced for channel in statistics.channels.values())
@@ -83,8 +81,7 @@ def saved_after(flow, on, policy, num_updates, state=None):
         for report in run:
             assert report.firing <= 100, "the update was before"
             if (report.node, report.firing) == (f"{policy}/learn", num_updates):
-                arrays, meta = pack(run.save(replays=True))
-                return unpack(arrays, json.loads(json.dumps(meta)), arrays, flow)
+                return as_read(run.save(replays=True), flow)
     raise AssertionError
 
 
@@ -146,16 +143,7 @@ def test_a_policy_learns_the_same_beside_one_that_learns_faster():
         multi_agent(CARTPOLES, {"ppo": PPO_SMALL, "dqn": DQN(**{**vars(DQN_SMALL), "learning_starts": start})})
         for start in (64, 512)
     )
-    assert first_weights(one, 5) == first_weights(other, 5)
-
-
-def first_weights(flow: Flow, num_updates: int) -> str:
-    """PPO's weights."""
-    with Inline().open(flow, seed=1) as run:
-        for report in run:
-            if report.node == "ppo/learn" and report.firing == num_updates:
-                return params_sha256(run.node_state("ppo/learn").weights())
-    raise AssertionError
+    assert learned(one, Inline(), "ppo/learn", 5) == learned(other, Inline(), "ppo/learn", 5)
 
 
 def test_each_target_network_has_its_own_interval():

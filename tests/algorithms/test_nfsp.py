@@ -1,11 +1,11 @@
 """NFSP: who is learned from, who plays, the game of poker, and runs that are the same under every deployment."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.envs.multi import CartPoles
+from support.runs.saved import learned
 
 from benchmarks.nfsp import exploited
 from levada.algorithms.checks import ConfigError
@@ -15,8 +15,6 @@ from levada.flow import Shard
 from levada.rl.acting.actor import Actor
 from levada.rl.envs.agents.joint import EpisodeStart
 from levada.rl.envs.task import Task
-from levada.run.storage.hashing import params_sha256
-from levada.run.storage.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
@@ -77,29 +75,14 @@ def test_the_replay_gets_all_transitions_and_the_reservoir_the_choices_of_best_r
     assert 0.3 < num_explored / num_choices < 0.7, "explored actions are in the replay only"
 
 
-def learned(flow, on, num_updates, save_at=None, state=None):
-    """The hash of both policies after as many updates of the average one, or what is saved before."""
-    with on.open(flow, seed=1, state=state) as run:
-        for report in run:
-            if report.node != "average/learn":
-                continue
-            if report.firing == save_at:
-                saved = run.save(replays=True)
-                assert saved.is_exact
-                arrays, meta = pack(saved)
-                return unpack(arrays, json.loads(json.dumps(meta)), arrays, flow)
-            if report.firing == num_updates:
-                return params_sha256(run.node_state("average/learn").weights())
-    raise AssertionError
-
-
 def test_the_result_is_the_same_in_processes_and_resumed():
     flow = SMALL.flow(KUHN)
     assert flow.check(reproducible=True) == []
-    expected = learned(flow, Inline(), 8)
-    saved = learned(flow, Processes(workers=2), 8, save_at=4)
-    assert learned(flow, Inline(), 8, state=saved) == expected
-    assert learned(flow, Processes(workers=2), 8) == expected
+    after = "average/learn", 8
+    expected = learned(flow, Inline(), *after)
+    saved = learned(flow, Processes(workers=2), *after, save_at=4)
+    assert learned(flow, Inline(), *after, state=saved) == expected
+    assert learned(flow, Processes(workers=2), *after) == expected
 
 
 def test_the_average_policy_of_poker_becomes_hard_to_exploit():

@@ -1,11 +1,11 @@
 """Policies that are not trained, beside one that is: with fixed weights, or written by hand."""
 
-import json
 import re
 from collections import Counter
 
 import numpy as np
 import pytest
+from support.runs.saved import learned
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.multi_agent import multi_agent
@@ -14,8 +14,6 @@ from levada.algorithms.ppo import PPO
 from levada.flow import Shard
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.task import MultiAgentTask
-from levada.run.storage.hashing import params_sha256
-from levada.run.storage.state import check_fits, pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
@@ -61,22 +59,6 @@ def with_old(seed: int = 7):
     return multi_agent(KUHN, {"new": SMALL, "old": Frozen(old_policy(seed)), "random": Heuristic(at_random)})
 
 
-def learned(flow, on, num_updates=6, save_at=None, state=None):
-    """The hash of the weights after some updates, or what is saved before, and the episodes by policy."""
-    with on.open(flow, seed=1, state=state) as run:
-        for report in run:
-            if report.firing == save_at:
-                saved = run.save()
-                assert saved.is_exact
-                arrays, meta = pack(saved)
-                found = unpack(arrays, json.loads(json.dumps(meta)), arrays, flow)
-                check_fits(flow, found, 1, tables=True)
-                return found
-            if report.firing == num_updates:
-                return params_sha256(run.node_state("new/learn").weights())
-    raise AssertionError
-
-
 def test_the_register_of_fixed_weights_has_no_writer():
     flow = with_old()
     assert flow.check(reproducible=True) == []
@@ -88,11 +70,12 @@ def test_the_register_of_fixed_weights_has_no_writer():
 
 
 def test_the_result_is_the_same_in_processes_and_resumed():
-    expected = learned(with_old(), Inline())
-    saved = learned(with_old(), Processes(workers=2), save_at=3)
-    assert learned(with_old(), Inline(), state=saved) == expected
-    assert learned(with_old(), Processes(workers=2)) == expected
-    assert learned(with_old(seed=8), Inline()) != expected, "the opponent's weights matter"
+    after = "new/learn", 6
+    expected = learned(with_old(), Inline(), *after)
+    saved = learned(with_old(), Processes(workers=2), *after, save_at=3)
+    assert learned(with_old(), Inline(), *after, state=saved) == expected
+    assert learned(with_old(), Processes(workers=2), *after) == expected
+    assert learned(with_old(seed=8), Inline(), *after) != expected, "the opponent's weights matter"
 
 
 def test_each_game_has_an_episode_of_each_player():

@@ -1,12 +1,12 @@
 """Self-play against past versions: which join, who plays, and runs that are the same under every deployment."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.runs.saved import learned
 
 from benchmarks import self_play
 from levada.algorithms.checks import ConfigError
@@ -19,8 +19,6 @@ from levada.rl.acting.past import PAST, VERSIONS, PastVersions
 from levada.rl.data.normalize import Moments
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.learning.past import SCORE, KeepingLearner, with_scores
-from levada.run.storage.hashing import params_sha256
-from levada.run.storage.state import check_fits, pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
@@ -136,29 +134,15 @@ def test_each_game_is_played_against_one_past_version_that_was_drawn():
     assert 0.5 < drawn[1] / drawn[2] < 2.0
 
 
-def learned(flow, on, num_updates=8, save_at=None, state=None):
-    """The hash of the weights, past versions included, or what is saved before."""
-    with on.open(flow, seed=1, state=state) as run:
-        for report in run:
-            if report.firing == save_at:
-                saved = run.save()
-                assert saved.is_exact
-                arrays, meta = pack(saved)
-                found = unpack(arrays, json.loads(json.dumps(meta)), arrays, flow)
-                check_fits(flow, found, 1, tables=True)
-                return found
-            if report.firing == num_updates:
-                return params_sha256(run.node_state("new/learn").weights())
-    raise AssertionError
-
-
 def test_the_result_is_the_same_in_processes_and_resumed():
     flow = flow_of(Keeping(size=3, win_rate=0.4, num_games=20, every=3))
     assert flow.check(reproducible=True) == []
-    expected = learned(flow, Inline())
-    saved = learned(flow, Processes(workers=2), save_at=4)
-    assert learned(flow, Inline(), state=saved) == expected
-    assert learned(flow, Processes(workers=2, inference="worker")) == expected, "a register is read for two policies"
+    after = "new/learn", 8
+    expected = learned(flow, Inline(), *after)
+    saved = learned(flow, Processes(workers=2), *after, save_at=4)
+    assert learned(flow, Inline(), *after, state=saved) == expected
+    found = learned(flow, Processes(workers=2, inference="worker"), *after)
+    assert found == expected, "a register is read for two policies"
 
 
 def test_an_algorithm_with_a_replay_keeps_versions_by_number():

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from support.processes.replays import Mixer, Rows, end, replay_flow
+from support.runs.saved import as_read
 
 from levada.run.storage import checkpoint
 from levada.run.storage.state import pack, unpack
@@ -83,8 +84,7 @@ def saved(flow, place, num_updates, **options):
     with place.open(flow, seed=1) as run:
         for report in run:
             if report.firing == num_updates:
-                arrays, meta = pack(run.save(**options))
-                return unpack(arrays, meta, arrays)
+                return as_read(run.save(**options))
     raise AssertionError
 
 

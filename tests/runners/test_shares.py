@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 from support.processes.replays import Mixer, Rows
+from support.runs.saved import as_read
 
 from levada.flow import Flow, Prioritized
 from levada.rl.replay.transitions import Transitions
-from levada.run.storage.state import pack, unpack
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.schedule.turns import Turns
@@ -43,8 +43,7 @@ def history(flow, on, num_reports, state=None, save_at=None):
         for report in run:
             found.append((report.node, report.firing, report.values["w"]))
             if len(found) == save_at:
-                arrays, meta = pack(run.save())
-                saved = unpack(arrays, meta, arrays)
+                saved = as_read(run.save())
             if len(found) == num_reports:
                 break
         assert all(replay.ledger.balanced for replay in run.statistics().replays.values())
