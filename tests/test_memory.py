@@ -4,19 +4,27 @@ import pytest
 
 import levada as lv
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.multi_agent import multi_agent
+from levada.algorithms.self_play import Keeping, Past, SelfPlay
 from levada.api.memory import (
     check_memory,
     check_object_store,
     estimate,
     estimate_object_store,
-    observation_nbytes,
 )
 from levada.api.options import configure, deployment
 from levada.api.run import build
 from levada.memory import Memory, machine_memory, nbytes_text
+from levada.rl.acting.sizes import Sizes
+from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.policies.size import SizeError
 
 GIB = 1 << 30
+PLAYERS = ("player_0", "player_1")
+
+
+def one_seat(agent, episode):
+    return "new" if agent == PLAYERS[episode.number % 2] else "old"
 
 
 def needs(algorithm: str, task: lv.Task | str, on: str = "inline", **fields) -> dict[str, int]:
@@ -63,22 +71,53 @@ def test_what_fits_is_told_only_where_it_is_a_large_part_of_what_is_free():
         check_memory({"a replay": 9 * GIB}, Memory(8 * GIB, 4 * GIB))
 
 
-def test_an_entry_takes_what_is_estimated():
-    """What the table of a short run holds, by its own arrays, against the estimate: within a fifth."""
-    task = lv.Task("Pendulum-v1")
-    config, _ = configure("sac", task, {"num_steps": 8, "buffer_size": 1_000, "learning_starts": 64})
+REPLAYED = {"num_steps": 8, "learning_starts": 64, "batch_size": 16, "compile": False}
+MEETING = lv.Task("pettingzoo:mpe2.simple_spread_v3")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "fields"),
+    [
+        ("sac", lv.Task("Pendulum-v1"), {}),
+        ("dqn", lv.Task("CartPole-v1"), {"prioritized": True}),
+        ("r2d2", lv.Task("CartPole-v1"), {"sequence_length": 8, "burn_in": 4, "learning_starts": 8, "rnn_size": 4}),
+        ("vdn", MEETING, {}),
+        ("qmix", MEETING, {"prioritized": True}),
+        ("maddpg", MEETING, {}),
+        ("maddpg", lv.Task(MEETING.env, env_kwargs={"continuous_actions": True}), {}),
+        ("nfsp", lv.Task("openspiel:leduc_poker"), {"num_envs": 8, "reservoir_size": 500}),
+        ("alphazero", lv.Task("openspiel:tic_tac_toe"), {"num_envs": 16, "num_simulations": 4}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_entries_take_what_is_estimated(algorithm, task, fields):
+    """What the tables of a short run hold, against the estimate: within a fifth."""
+    config, _ = configure(algorithm, task, {**REPLAYED, "buffer_size": 1_000, **fields})
     flow = build(config, task)
-    [estimated] = [n for what, n in estimate(flow, deployment("inline")).items() if "replay" in what]
+    needs = estimate(flow, deployment("inline"))
     with lv.Inline().open(flow, seed=1) as run:
-        next(iter(run))
-        [table] = run.save(True).replays["replay"]
-    rows = {name: array for name, array in table.items() if name.startswith("rows/") and "nesting" not in name}
-    assert sum(array.nbytes / len(array) for array in rows.values()) == pytest.approx(estimated / 1_000, rel=0.2)
+        next(report for report in run if report.node.startswith(("learn", "average", "policy")))
+        tables = run.save(replays=True).replays
+    assert tables.keys() == flow.replays.keys()
+    for name, replay in flow.replays.items():
+        [table] = tables[name]
+        columns = [array for key, array in table.items() if key.startswith("rows/") and "nesting" not in key]
+        held = sum(array.nbytes / len(array) for array in (*columns, table["index/keys"]))
+        held += 2 * table["index/priorities"].itemsize if "index/priorities" in table else 0  # a tree of sums
+        assert needs[f"{replay.capacity:,} entries of {name!r}"] / replay.capacity == pytest.approx(held, rel=0.2)
+
+
+def test_past_versions_count():
+    task = MultiAgentTask("openspiel:kuhn_poker", policies={"new": PLAYERS, "old": PLAYERS}, policy_of=one_seat)
+    hp = lv.PPO(num_envs=4, num_steps=8, minibatch_size=16, hidden_sizes=(8,), compile=False)
+    found = estimate(multi_agent(task, {"new": SelfPlay(hp, Keeping(size=100)), "old": Past("new")}), lv.Inline())
+    assert found["100 past versions of 'new/learn'"] == 100 * 2 * 4 * found["the network of 'new/learn'"] / 32
 
 
 def test_frames_count_once():
     pixels = lv.Task("ALE/Pong-v5")
-    assert observation_nbytes(pixels) == 84 * 84
+    assert Sizes.stored(pixels).observation == 84 * 84
+    assert Sizes.drawn(pixels).observation == 4 * 84 * 84
 
 
 def test_many_environments_are_measured_by_a_trial():

@@ -32,6 +32,7 @@ from levada.algorithms.replayed import ReplayPart
 from levada.flow import Flow, Latest, Stream
 from levada.rl.acting.exploration import PolicySampling
 from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.rl.acting.sizes import Sizes
 from levada.rl.acting.step_sampler import NStep, Steps
 from levada.rl.data.spaces import ACTION_MASK
 from levada.rl.envs.agents.agents_task import AgentsTask
@@ -160,6 +161,10 @@ class OfBoth:
     NODE: ClassVar[str] = NStep.NODE
     transitions: NStep
 
+    def entry_nbytes(self, sizes: Sizes) -> int:
+        """Bytes of a row."""
+        return self.transitions.entry_nbytes(sizes)
+
     def __call__(self, steps: Mapping[str, Steps]) -> Transitions:
         """Return the rows of both."""
         return concatenate([self.transitions(each) for each in steps.values()])
@@ -171,6 +176,10 @@ class Choices:
 
     transitions: NStep
     policy: Policy
+
+    def entry_nbytes(self, sizes: Sizes) -> int:
+        """Bytes of a row."""
+        return sizes.observation + sizes.action
 
     def __call__(self, steps: Mapping[str, Steps]) -> Transitions:
         """Return the rows."""

@@ -6,16 +6,13 @@ networks, worker processes. It does not include memory that an environment alloc
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import Space
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.groups import Group
@@ -24,11 +21,11 @@ from levada.flow.deployment import Deployment
 from levada.flow.nodes import Node
 from levada.flow.topology import derive
 from levada.memory import Memory, lines_of, nbytes_text
+from levada.rl.acting.game_sampler import GameSampler, Targets
 from levada.rl.acting.multi_agent import MultiAgentSampler
-from levada.rl.acting.sequences import Sequences
-from levada.rl.acting.step_sampler import NStep
-from levada.rl.data.spaces import canonical_action_space, canonical_observation_space, leaf_spaces
+from levada.rl.acting.sizes import MakesEntries, Sizes
 from levada.rl.envs.task import Task
+from levada.rl.learning.past import KeepingLearner
 from levada.rl.learning.step import num_weights
 from levada.rl.policies.networks import default_network
 from levada.rl.policies.policy import Policy
@@ -44,8 +41,8 @@ FLOAT_NBYTES = 4
 """Bytes of a published weight."""
 STEP_NBYTES = 20
 """Bytes per step of an item beside observation and action: reward, flags, and data from the policy."""
-ROW_NBYTES = 8
-"""Bytes per transition in a replay beside observations and action: reward and discount."""
+KEY_NBYTES = 8
+"""Bytes per entry of a replay beside the entry: its number."""
 PRIORITY_NBYTES = 16
 """Bytes per entry of a prioritized replay: its place in the sum tree."""
 INDEX_NBYTES = 20
@@ -77,7 +74,7 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
         entry = max((nbytes for nbytes in entries if nbytes is not None), default=0)
         if entry:
             priority = 0 if replay.sampler == "uniform" else PRIORITY_NBYTES
-            needs[f"{replay.capacity:,} entries of {replay.name!r}"] = replay.capacity * (entry + priority)
+            needs[f"{replay.capacity:,} entries of {replay.name!r}"] = replay.capacity * (entry + KEY_NBYTES + priority)
         rows = [_entry_nbytes(flow, flow.nodes[source], replay.name, whole=True) for source in storage.sources]
         row = max((nbytes for nbytes in rows if nbytes is not None), default=0)
         for node in flow.nodes.values():
@@ -87,6 +84,9 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
         policy = getattr(recipe, "policy", None)
         if isinstance(policy, Policy) and _is_ours(policy.network):  # custom networks were already built with the flow
             needs[f"the network of {name!r}"] = WEIGHT_NBYTES * _num_weights(policy)
+            if isinstance(recipe, KeepingLearner):  # while a version joins, there are two copies of all
+                size = recipe.keeping.size
+                needs[f"{size:,} past versions of {name!r}"] = 2 * size * FLOAT_NBYTES * _num_weights(policy)
     if isinstance(place, Processes):
         num_workers = useful_workers(flow, place.workers)
         needs[f"{num_workers:,} worker processes"] = num_workers * WORKER_NBYTES
@@ -164,6 +164,7 @@ _WAYS = {
     " item": "num_envs, num_steps or shards",
     "the network of ": "hidden_sizes or rnn_size",
     " of 'weights'": "hidden_sizes or rnn_size",
+    " past versions of ": "the size of Keeping",
     " worker processes": "the number of workers",
 }
 """Text in the name of a need -> the fields that it depends on."""
@@ -172,20 +173,6 @@ _WAYS = {
 def _way_out(largest: str) -> str:
     ways = [way for mark, way in _WAYS.items() if mark in largest]
     return f"Lower {ways[0] if ways else 'what makes the first of them so large'}"
-
-
-def observation_nbytes(task: Task) -> int:
-    """Bytes of one stored observation. Of a frame stack only the newest frame counts, because each frame is stored once."""
-    return _nbytes(canonical_observation_space(task.observation_space)) // (task.frame_stack or 1)
-
-
-def action_nbytes(task: Task) -> int:
-    """Bytes of one stored action."""
-    return _nbytes(canonical_action_space(task.action_space))
-
-
-def _nbytes(space: Space[Any]) -> int:
-    return sum(math.prod(leaf.shape or ()) * np.dtype(leaf.dtype).itemsize for leaf in leaf_spaces(space).values())
 
 
 def _samplers(work: Any) -> Iterator[Any]:
@@ -197,8 +184,17 @@ def _samplers(work: Any) -> Iterator[Any]:
 
 def _sampler(work: Any) -> Any:
     """The part of a source's work that has environments; None if there is none."""
-    names = ("task", "num_envs", "num_steps")
-    return next((part for part in _samplers(work) if all(hasattr(part, name) for name in names)), None)
+    return next((part for part in _samplers(work) if _has_environments(part)), None)
+
+
+def _has_environments(part: Any) -> bool:
+    return isinstance(part, GameSampler) or all(hasattr(part, name) for name in ("task", "num_envs", "num_steps"))
+
+
+def _task(sampler: Any) -> Task:
+    """What the policy of a sampler sees."""
+    task: Task = sampler.task[sampler.policy.name] if isinstance(sampler, GameSampler) else sampler.task
+    return task
 
 
 def _item_nbytes(work: Any) -> int | None:
@@ -208,7 +204,10 @@ def _item_nbytes(work: Any) -> int | None:
         return None
     if isinstance(sampler, MultiAgentSampler):
         return sum(_item_nbytes(own) or 0 for own in sampler.samplers.values())
-    step = observation_nbytes(sampler.task) + action_nbytes(sampler.task) + STEP_NBYTES
+    sizes = Sizes.stored(_task(sampler))
+    if isinstance(sampler, GameSampler):  # as many positions end as are played
+        return sampler.num_games * sampler.num_moves * Targets().entry_nbytes(sizes)
+    step = sizes.observation + sizes.action + STEP_NBYTES
     return int(sampler.num_envs * (sampler.num_steps + 1) * step)
 
 
@@ -223,7 +222,7 @@ def _of_policy(flow: Flow, source: Node, replay: str) -> Any:
         if flow.nodes[edge.node].kind == "split" and edge.port is not None:
             return sampler.samplers.get(edge.port)
         todo += flow.nodes[edge.node].inputs
-    return None
+    return next(iter(sampler.samplers.values()))  # all policies have the same agents
 
 
 def _entry_nbytes(flow: Flow, source: Node, replay: str, *, whole: bool = False) -> int | None:
@@ -233,17 +232,10 @@ def _entry_nbytes(flow: Flow, source: Node, replay: str, *, whole: bool = False)
     if sampler is None or item is None:
         return None
     stored = {edge.source.node for edge in flow.edges if edge.kind == "store" and edge.target == replay}
-    observation, action = observation_nbytes(sampler.task), action_nbytes(sampler.task)
-    shares_frames = bool(sampler.task.frame_stack) and not whole
-    if whole:
-        observation *= sampler.task.frame_stack or 1
+    sizes = (Sizes.drawn if whole else Sizes.stored)(_task(sampler))
     for node in flow.nodes.values():
-        if node.kind == "map" and node.name in stored:
-            if isinstance(node.work, NStep):  # two observations, whose frame stacks share nearly all frames
-                return (1 if shares_frames else 2) * observation + action + ROW_NBYTES
-            if isinstance(node.work, Sequences):
-                cut = node.work
-                return (cut.burn_in + cut.length + cut.num_steps) * (observation + action + ROW_NBYTES)
+        if node.kind == "map" and node.name in stored and isinstance(node.work, MakesEntries):
+            return node.work.entry_nbytes(sizes)
     return item // int(sampler.num_envs)  # a rollout of one environment
 
 
@@ -273,8 +265,7 @@ def _num_weights(policy: Policy) -> int:
 def _environments(node: Node) -> dict[str, int]:
     """Memory of a source's environments, measured on a trial if there are many."""
     sampler = _sampler(node.work)
-    num_envs = node.shards * sampler.num_envs
-    if num_envs < MANY_ENVS or isinstance(sampler, MultiAgentSampler):
+    if isinstance(sampler, MultiAgentSampler | GameSampler) or (num_envs := node.shards * sampler.num_envs) < MANY_ENVS:
         return {}
     with sampler.task.make(1):
         before = _resident_nbytes()

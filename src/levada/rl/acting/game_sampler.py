@@ -19,6 +19,7 @@ from levada.flow import Episode, Shard
 from levada.flow.state import rng_array, set_rng
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.network import check_network
+from levada.rl.acting.sizes import Sizes
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.acting.tree_search import TreeSearch, evaluation
 from levada.rl.data.spaces import Array
@@ -63,6 +64,10 @@ class Targets:
     """
 
     NODE: ClassVar[str] = "targets"
+
+    def entry_nbytes(self, sizes: Sizes) -> int:
+        """Bytes of a row: beside the observation, a number per action, and three more."""
+        return sizes.observation + 4 * (sizes.num_actions + 3)
 
     def __call__(self, games: Games) -> Transitions:
         """Return one row per position."""

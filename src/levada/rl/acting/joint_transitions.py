@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from levada.rl.acting.sizes import Sizes
 from levada.rl.acting.step_sampler import Steps
 from levada.rl.data.spaces import Array, Nest, map_nest
 from levada.rl.replay.transitions import MASK, REWARD, Transitions
@@ -55,6 +56,11 @@ class JointTransitions:
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
+
+    def entry_nbytes(self, sizes: Sizes) -> int:
+        """Bytes of a transition: of each agent two flags beside what it sees and does; reward and discount."""
+        num_rewards = self.num_agents if self.reward == "each" else 1
+        return self.num_agents * (sizes.observation + sizes.next_observation + sizes.action + 2) + 8 * num_rewards
 
     def __call__(self, steps: Steps) -> Transitions:
         """Return the transitions of all steps.

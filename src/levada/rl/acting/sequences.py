@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from levada.rl.acting.env_loop import StepBuffer
+from levada.rl.acting.sizes import Sizes
 from levada.rl.acting.step_sampler import Steps, look_ahead
 from levada.rl.compute.functional import Net
 from levada.rl.data.frames import as_array
@@ -85,6 +86,11 @@ class Sequences:
     def num_overlap_steps(self) -> int:
         """Number of steps of the previous item that the sequences of an item need."""
         return self.burn_in + self.length + self.num_steps - 2
+
+    def entry_nbytes(self, sizes: Sizes) -> int:
+        """Bytes of a sequence without its recurrent state: of each step the action, four numbers and a flag."""
+        num_observations = self.burn_in + self.length + self.num_steps
+        return num_observations * (sizes.observation + 1) + self.length * (sizes.action + 17)
 
     def __call__(self, steps: Steps) -> Transitions:
         """Return the sequences that this item completes.

@@ -20,6 +20,7 @@ from levada.rl.acting.env_loop import Acting, EnvLoop, Finals, StepBuffer, play
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for
 from levada.rl.acting.network import check_network
+from levada.rl.acting.sizes import Sizes
 from levada.rl.acting.turns import Turns
 from levada.rl.data.nest import flat
 from levada.rl.data.spaces import ACTION_MASK, Array, Nest, map_nest, named_leaves
@@ -289,6 +290,10 @@ class NStep:
     def num_overlap_steps(self) -> int:
         """Number of steps of the previous item that it needs."""
         return self.num_steps - (self.priority is None)
+
+    def entry_nbytes(self, sizes: Sizes) -> int:
+        """Bytes of a row, with reward and discount."""
+        return sizes.observation + sizes.next_observation + sizes.action + 8
 
     def __call__(self, steps: Steps) -> Transitions:
         """Return the windows that this item completes."""
