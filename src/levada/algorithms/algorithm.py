@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -53,6 +53,10 @@ class Algorithm(metaclass=ConfigType):
 
     def with_presets(self, env: str) -> Self:
         """Take the fields of algorithms inside this one from their presets for an environment. Most have none inside."""
+        return self
+
+    def with_runs(self, load: Callable[[str], Any]) -> Algorithm:
+        """Load the saved runs that this configuration names, before its flow is built. Most name none."""
         return self
 
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:

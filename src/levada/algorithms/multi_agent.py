@@ -13,23 +13,25 @@ this composition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self, TypeAlias
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
+from levada.algorithms.named_policies import HandWritten, InTurn, NamedPolicy, SavedPolicies, read_policies
 from levada.algorithms.neural import Part, PolicyAlgorithm
-from levada.algorithms.players import Plays
+from levada.algorithms.players import Frozen, Heuristic, Plays
 from levada.algorithms.presets import preset
-from levada.algorithms.registry import algorithm_name, find_algorithm
-from levada.algorithms.self_play import SelfPlay
-from levada.flow import Flow, Latest
+from levada.algorithms.registry import algorithm_name
+from levada.algorithms.self_play import Keeping, Past, SelfPlay
+from levada.flow import Flow, Latest, LevadaError
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.player import MakeMind
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import StepSampler
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task
@@ -102,13 +104,6 @@ def _untrained(
     return players, registers
 
 
-class _Policy(NamedTuple):
-    """A policy as `MultiAgent.policy` names it."""
-
-    algorithm: type[PolicyAlgorithm]
-    agents: tuple[str, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class MultiAgent(Algorithm):
     """Configuration of several algorithms in one environment.
@@ -122,10 +117,15 @@ class MultiAgent(Algorithm):
     """
 
     policy: tuple[str, ...] = ()
-    """Policies, each as `ALGORITHM:AGENTS` or `NAME=ALGORITHM:AGENTS`, with the agents that it acts for: `ppo:agent_0,agent_1`.
-    Without a name it has that of the algorithm. Each agent has one policy."""
+    """Policies, each as `WHO:AGENTS` or `NAME=WHO:AGENTS`, with the agents that it acts for. WHO trains it, or plays it:
+    `ppo:agent_0,agent_1`, an algorithm; `frozen:RUN:agent_2`, the policy of a saved run; `path/to/file.py:FUNCTION:agent_3`, a
+    function of the observation and random numbers; `past:ppo:agent_4`, past versions of the policy `ppo`. Agents that have a
+    policy that learns and others act for it in turn, one of them in each episode."""
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the policies' algorithms as `POLICY.FIELD`, such as dqn.learning_rate=0.001."""
+    """Fields of the policies' algorithms as `POLICY.FIELD`, such as dqn.learning_rate=0.001. Of `past`, which versions are kept:
+    past.size, past.win_rate, past.num_games, past.every."""
+    agent_id: bool = False
+    """Append the index of the agent to its observation, so that agents of one policy can act differently in one situation."""
     shards: PositiveInt = 1
     """Number of samplers, called shards. Each has its own environments. More shards can use more cores."""
     num_envs: PositiveInt = 8
@@ -139,11 +139,17 @@ class MultiAgent(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         policies = self.policies
+        object.__setattr__(
+            self, "policy", tuple(map(str, policies.values()))
+        )  # with absolute paths, to be resumed anywhere
         for name in self.policy_kwargs:
             policy, dot, own = name.partition(".")
             if not dot or policy not in policies:
                 known = ", ".join(policies) or "none"
                 msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): expected POLICY.FIELD; the policies are: {known}"
+                raise ConfigError(msg)
+            if policies[policy].kind in ("frozen", "function"):
+                msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): policy {policy!r} is not trained here, and has no fields"
                 raise ConfigError(msg)
             if own in ("shards", "num_envs", "num_steps"):
                 msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): {own} is the same for all policies; set {own} of MultiAgent"
@@ -151,37 +157,50 @@ class MultiAgent(Algorithm):
         _ = self.algorithms  # their own checks
 
     @property
-    def policies(self) -> Mapping[str, _Policy]:
-        """Policy -> the class of its algorithm, and its agents."""
-        found: dict[str, _Policy] = {}
-        for text in self.policy:
-            name, _, rest = text.rpartition("=")
-            algorithm, _, agents = rest.rpartition(":")
-            cls = find_algorithm(algorithm) if algorithm else None
-            if cls is None or not agents or not issubclass(cls, PolicyAlgorithm):
-                msg = f"MultiAgent(policy={text!r}): expected [NAME=]ALGORITHM:AGENTS, such as ppo:agent_0,agent_1"
-                raise ConfigError(msg)
-            name = name or algorithm_name(cls)
-            if name in found:
-                msg = f"MultiAgent: two policies are called {name!r}; name one, as in other={rest}"
-                raise ConfigError(msg)
-            found[name] = _Policy(cls, tuple(agents.split(",")))
-        return found
+    def policies(self) -> Mapping[str, NamedPolicy]:
+        """The policies by name."""
+        return read_policies(self.policy)
 
     @property
-    def algorithms(self) -> Mapping[str, PolicyAlgorithm]:
-        """Policy -> the configuration of its algorithm."""
-        return {name: cls(**self._fields(name, cls, agents)) for name, (cls, agents) in self.policies.items()}
+    def algorithms(self) -> Mapping[str, PolicyAlgorithm | SelfPlay | Plays]:
+        """Policy -> the configuration of its algorithm, or what plays it, except the policies of saved runs."""
+        policies = self.policies
+        keepings = {each.who: self._keeping(name) for name, each in policies.items() if each.kind == "past"}
+        found: dict[str, PolicyAlgorithm | SelfPlay | Plays] = {}
+        for name, policy in policies.items():
+            if policy.kind == "algorithm":
+                algorithm = policy.algorithm(**self._fields(name, policy))
+                found[name] = SelfPlay(algorithm, keepings[name]) if name in keepings else algorithm  # type: ignore[arg-type]
+            elif policy.kind == "past":
+                found[name] = Past(policy.who)
+            elif policy.kind == "function":
+                found[name] = Heuristic(HandWritten(policy.who))
+        return found
 
     def with_presets(self, env: str) -> Self:
         """Take the fields that are not given from the presets of the policies' algorithms."""
-        fields = {
+        preset_fields = {
             f"{name}.{own}": value
-            for name, (cls, _) in self.policies.items()
-            for own, value in preset(algorithm_name(cls), env).items()
+            for name, policy in self.policies.items()
+            if policy.learns
+            for own, value in preset(algorithm_name(policy.algorithm), env).items()
             if own not in ("shards", "num_envs", "num_steps")
         }
-        return replace(self, policy_kwargs={**fields, **self.policy_kwargs}) if fields else self
+        return replace(self, policy_kwargs={**preset_fields, **self.policy_kwargs}) if preset_fields else self
+
+    def with_runs(self, load: Callable[[str], SavedPolicies]) -> MultiAgent:
+        """Load the policies of saved runs."""
+        named = {name: policy for name, policy in self.policies.items() if policy.kind == "frozen"}
+        if not named:
+            return self
+        saved: dict[str, TrainedPolicy] = {}
+        for name, policy in named.items():
+            try:
+                saved[name] = load(policy.who).choose(policy)
+            except LevadaError as error:
+                error.add_note(f"in policy {policy}")
+                raise
+        return LoadedMultiAgent(**{each.name: getattr(self, each.name) for each in fields(self)}, saved=saved)
 
     def resolve_task(self, task: Task) -> Task:
         """Return the task of several agents."""
@@ -194,18 +213,47 @@ class MultiAgent(Algorithm):
             ConfigError: there is no policy.
             TaskError: an agent has no policy, or several.
         """
-        if not self.policy:
+        policies = self.policies
+        if not any(policy.learns for policy in policies.values()):
             raise ConfigError(
-                "MultiAgent has no policy; expected some, such as policy=('ppo:agent_0,agent_1', 'dqn:agent_2')"
+                "MultiAgent has no policy that learns; expected one, such as policy=('ppo:agent_0,agent_1', 'dqn:agent_2')"
             )
-        agents = {name: agents for name, (_, agents) in self.policies.items()}
-        return multi_agent(AgentsTask.of(task).played_by(agents), self.algorithms, on_failure=self.on_failure)
+        if missing := [policy for name, policy in policies.items() if name not in self.algorithms]:
+            msg = (
+                f"MultiAgent: the run of policy {missing[0].name!r} is not loaded; expected levada.train('multi', ...)"
+            )
+            raise ConfigError(msg)
+        agents = {name: policy.agents for name, policy in policies.items()}
+        seated = AgentsTask.of(task).played_by(agents, InTurn.of(policies))
+        return multi_agent(replace(seated, agent_id=self.agent_id), self.algorithms, on_failure=self.on_failure)
 
-    def _fields(self, name: str, cls: type[PolicyAlgorithm], agents: tuple[str, ...]) -> dict[str, Any]:
+    def _fields(self, name: str, policy: NamedPolicy) -> dict[str, Any]:
         """Fields of a policy's algorithm."""
-        given = {
-            key.partition(".")[2]: value for key, value in self.policy_kwargs.items() if key.startswith(f"{name}.")
-        }
+        cls, given = policy.algorithm, self._given(name)
         require_fields(cls, given)
-        shared = {"shards": self.shards, "num_envs": self.num_envs * len(agents), "num_steps": self.num_steps}
+        shared = {
+            "shards": self.shards, "num_envs": self.num_envs * len(policy.agents), "num_steps": self.num_steps,
+        }  # fmt: skip
         return {key: converted(cls, key, value) for key, value in given.items()} | shared
+
+    def _keeping(self, name: str) -> Keeping:
+        """Which past versions are kept for a policy."""
+        given = self._given(name)
+        require_fields(Keeping, given)
+        return Keeping(**{key: converted(Keeping, key, value) for key, value in given.items()})
+
+    def _given(self, name: str) -> dict[str, Any]:
+        return {key.partition(".")[2]: value for key, value in self.policy_kwargs.items() if key.startswith(f"{name}.")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedMultiAgent(MultiAgent):
+    """The configuration with the policies of saved runs that it names. Its flow can be built; it is never saved itself."""
+
+    saved: Mapping[str, TrainedPolicy] = field(default_factory=dict, repr=False)
+    """Policy -> the trained policy that plays it."""
+
+    @property
+    def algorithms(self) -> Mapping[str, PolicyAlgorithm | SelfPlay | Plays]:
+        """Policy -> the configuration of its algorithm, or what plays it."""
+        return {**super().algorithms, **{name: Frozen(policy) for name, policy in self.saved.items()}}

@@ -102,7 +102,7 @@ class NFSP(DQN, OfAllAgents):
         [players] = agents.shared().policies.values()
         seats = agents.played_by({BEST_RESPONSE: players, AVERAGE: players}, Anticipatory(self.anticipatory))
         seated = replace(self, num_envs=self.num_envs * len(players))
-        best = seated.part(seats[BEST_RESPONSE], BEST_RESPONSE)
+        best = super(NFSP, seated).part(seats[BEST_RESPONSE], BEST_RESPONSE)
         average = seated.average_part(seats[AVERAGE])
         flow, weights = Flow("nfsp"), {}
         for name, part in ((BEST_RESPONSE, best), (AVERAGE, average)):
@@ -117,6 +117,15 @@ class NFSP(DQN, OfAllAgents):
         with flow.scope(AVERAGE):
             self.imitation(flow, best.learner.policy, average.learner, weights[AVERAGE], items)
         return flow
+
+    def part(self, task: Task, name: str = "policy") -> ReplayPart:
+        """It has two policies, so it cannot be the algorithm of one among several.
+
+        Raises:
+            ConfigError: always.
+        """
+        msg = f"policy {name!r}: NFSP trains two policies, which act for all players; expected NFSP(...).flow(task)"
+        raise ConfigError(msg)
 
     def average_part(self, task: Task) -> ReplayPart:
         """Make the learner of the average policy, and its sampler."""

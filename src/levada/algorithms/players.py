@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.neural import Part
 from levada.flow import FixedWeights, Flow, Latest
 from levada.rl.acting.player import ActByHand, ActorOf, ByHandOf, MakeMind
 from levada.rl.acting.trained_policy import TrainedPolicy
+from levada.rl.envs.agents.task import PolicyTask
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy, Weights
 
@@ -55,9 +57,15 @@ class Heuristic(Plays):
     """A policy written by hand: a function from what an agent observes, and random numbers, to its action.
 
     Discrete actions count from 0. The random numbers are those of the shard, so that runs with equal seeds are equal.
+
+    Raises:
+        ConfigError: it is no function of two arguments.
     """
 
     function: ActByHand
+
+    def __post_init__(self) -> None:
+        require_two_arguments(self.function, "Heuristic")
 
     def weights(self, flow: Flow, name: str, learned: Mapping[str, Latest[Weights]]) -> None:
         """It has none."""
@@ -67,10 +75,32 @@ class Heuristic(Plays):
         return ByHandOf(self.function, name)
 
 
+def require_two_arguments(function: object, where: str) -> None:
+    """Raise ConfigError if something is no function of an observation and random numbers. `where`: for the message."""
+    expected = "a function (observation, random numbers) -> action"
+    if not callable(function):
+        msg = f"{where}: got {function!r}; expected {expected}"
+        raise ConfigError(msg)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions in C have none
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        msg = f"{where}: got {name}{signature}, which does not take two arguments ({error}); expected {expected}"
+        raise ConfigError(msg) from error
+
+
 def require_spaces(policy: Policy, task: Task, name: str) -> None:
     """Raise ConfigError if a policy acts in other spaces than those of the task's agents. `name`: of the policy there."""
     spaces = task.observation_space, task.action_space
     if (policy.env_observation_space, policy.env_action_space) != spaces:
         own = f"observations {policy.env_observation_space} and actions {policy.env_action_space}"
         msg = f"policy {name!r} was trained with {own}; expected those of its agents: {spaces[0]} and {spaces[1]}"
+        if isinstance(task, PolicyTask) and not task.multi.agent_id:
+            with_ids = replace(task.multi, agent_id=True)[task.policy]
+            if policy.env_observation_space == with_ids.observation_space:
+                msg += "; did you forget agent_id=True (--agent-id), with which it was trained?"
         raise ConfigError(msg)

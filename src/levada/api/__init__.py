@@ -13,8 +13,9 @@
 Invalid arguments raise a `LevadaError` that is a ValueError or a TypeError, before anything starts.
 """
 
+from levada.api.agents import evaluate_policies
 from levada.api.cross_play import Encounter, cross_play
-from levada.api.load import LoadError, evaluate, evaluate_policies, load
+from levada.api.load import LoadError, evaluate, load
 from levada.api.options import Options, configure, deployment
 from levada.api.resume import resume
 from levada.api.run import Result, build

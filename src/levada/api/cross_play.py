@@ -131,15 +131,17 @@ def _sides(tasks: Sequence[MultiAgentTask]) -> list[Side]:
     groups = {tuple(sorted(map(tuple, task.policies.values()))) for task in tasks}
     [first, *others] = groups
     agents = [agent for side in first for agent in side]
-    return list(first) if not others and len(first) > 1 else [(agent,) for agent in sorted(agents)]
+    has_sides = not others and len(first) > 1 and len(set(agents)) == len(agents)
+    return list(first) if has_sides else [(agent,) for agent in sorted(set(agents))]
 
 
 def _player(result: Result, task: MultiAgentTask, side: Side) -> TrainedPolicy:
     """Return the policy with which a run plays on a side."""
-    found = [name for name, agents in task.policies.items() if set(side) <= set(agents)]
+    found = [name for name, agents in task.policies.items() if set(side) <= set(agents) and name in result.policies]
     if len(found) != 1:
         which = ", ".join(found) or "none"
-        msg = f"cross_play: {result.path} has several policies for {', '.join(side)}, or none: {which}; expected one"
+        what = f"several trained policies for {', '.join(side)}, or none"
+        msg = f"cross_play: {result.path} has {what}: {which}; expected one"
         raise LoadError(msg)
     return result.policies[found[0]]
 

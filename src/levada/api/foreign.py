@@ -21,6 +21,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "env": ("gymnasium", "ale_py"),
     "network": ("levada",),  # and a feature extractor
     "optimizer": ("torch",),
+    "policy": ("levada",),  # an algorithm; also a run, which needs trust wherever it is
 }
 """Setting -> packages that a foreign run may name in it."""
 

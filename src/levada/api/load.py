@@ -18,6 +18,8 @@ from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.diloco import DiLoCo
 from levada.algorithms.hints import hint
+from levada.algorithms.multi_agent import MultiAgent
+from levada.algorithms.named_policies import SavedPolicies, split_policy
 from levada.algorithms.neural import NeuralAlgorithm
 from levada.algorithms.registry import find_algorithm
 from levada.algorithms.replayed import ReplayAlgorithm
@@ -30,7 +32,7 @@ from levada.flow import Episode, Flow, LevadaError, Statistics
 from levada.flow.state import PrefixView
 from levada.rl.acting.evaluation import Evaluation, TrainedPolicy
 from levada.rl.acting.evaluation import evaluate as evaluate_policy
-from levada.rl.acting.match import play
+from levada.rl.acting.past import PAST
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 from levada.run.monitor import Monitor
@@ -145,41 +147,6 @@ def evaluate(
     )
 
 
-def evaluate_policies(
-    run: Result | str | os.PathLike[str],
-    *,
-    num_episodes: int = 20,
-    seed: int = 0,
-    deterministic: bool = True,
-    checkpoint: int | None = None,
-    at: str | os.PathLike[str] | None = None,
-    trust: bool = False,
-    on_episode: Callable[[Episode], None] = lambda episode: None,
-) -> dict[str, Evaluation]:
-    """Play whole episodes with all policies of a run in one environment, and return the statistics of each one's agents.
-
-    Args:
-        run: result of training, or directory of a run, or its URL.
-        num_episodes: number of episodes of the environment, in which each agent has an episode of its own.
-        seed: random seed of the environments and of the sampled actions.
-        deterministic: take the most likely actions; otherwise sample them as in training.
-        checkpoint: number of updates of the checkpoint to evaluate, for a directory; None: the newest valid one.
-        at: directory with the run's own modules and files, if they have moved since it was trained.
-        trust: execute code that the run names, wherever it comes from; see docs/security.md.
-        on_episode: called after each agent's episode, to show progress.
-
-    Raises:
-        ConfigError: fewer than one episode, or a negative seed.
-        LoadError: the run has a single agent; or see `load`.
-    """
-    check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
-    result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
-    task = task_of_several("evaluate_policies", result)
-    return play(
-        task, result.policies, num_episodes=num_episodes, seed=seed, deterministic=deterministic, on_episode=on_episode
-    )
-
-
 def task_of_several(function: str, result: Result) -> MultiAgentTask:
     """Return the task of a run with several agents; `function`: name for the error.
 
@@ -192,6 +159,18 @@ def task_of_several(function: str, result: Result) -> MultiAgentTask:
         msg = f"{function}: {result.path} has a single agent; use levada.evaluate"
         raise LoadError(msg)
     return task
+
+
+def saved_policies(path: str, *, trust: bool = False) -> SavedPolicies:
+    """Load the policies of a run, for another run in which they play.
+
+    Raises:
+        LoadError: and others, as `load`.
+    """
+    result = load(path, trust=trust)
+    if not result.policies:
+        return SavedPolicies({result.policy.policy.name: result.policy}, {})
+    return SavedPolicies(result.policies, task_of_several("load", result).policies)
 
 
 def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
@@ -360,6 +339,8 @@ def read_config(directory: RunDirectory, cls: type[Algorithm] | None) -> Algorit
         _check_field(directory, field.name, hints[field.name], saved)
         if issubclass(cls, DiLoCo) and field.name == "of_kwargs":  # fields of an algorithm inside this one
             _check_inner(directory, read_setting(directory, "of"), saved)
+        if issubclass(cls, MultiAgent) and field.name == "policy_kwargs":
+            _check_policies(directory, read_setting(directory, "policy"), saved)
         try:
             values[field.name] = _read_back(saved, hints[field.name])
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
@@ -391,6 +372,20 @@ def _check_inner(directory: RunDirectory, algorithm: Any, fields: Any) -> None:
             kinds = types_of(find_algorithm(algorithm))
         for name, value in fields.items():
             _check_field(directory, name, without_ranges(kinds.get(name, Any)), value)
+
+
+def _check_policies(directory: RunDirectory, policies: Any, fields: Any) -> None:
+    """Reject untrusted code that the policies of several agents are, or name."""
+    kinds: dict[str, Mapping[str, Any]] = {}
+    for text in policies if isinstance(policies, list) else ():
+        name, who, _ = split_policy(str(text))
+        if not who.startswith("past:"):
+            check_code(directory, "policy", who)
+        if ":" not in who:
+            kinds[name or who] = types_of(find_algorithm(who))
+    for key, value in fields.items() if isinstance(fields, dict) else ():
+        policy, _, own = key.partition(".")
+        _check_field(directory, own, without_ranges(kinds.get(policy, {}).get(own, Any)), value)
 
 
 def _read_back(saved: Any, kind: Any) -> Any:
@@ -434,7 +429,7 @@ def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
         Exception: any error of the environment or of other user code.
     """
     try:
-        return build(config, task)
+        return build(config, task, trust=directory.trust)
     except Exception as error:  # config.json of a foreign run may ask for anything, and make any code raise
         if directory.is_ours or directory.trust or isinstance(error, LevadaError):
             raise
@@ -443,8 +438,11 @@ def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
 
 
 def weights_of(saved: checkpoint.Checkpoint, node: str) -> dict[str, Any]:
-    """Select the weights of a learner's policy."""
-    return dict(PrefixView(saved.arrays, f"{learner_prefix(node)}weights/"))
+    """Select the weights of a learner's policy, with those of its past versions if it keeps any."""
+    prefix = learner_prefix(node)
+    state = PrefixView(saved.arrays, prefix)
+    past = {name: array for name, array in state.items() if name.startswith(PAST)}
+    return {**PrefixView(saved.arrays, f"{prefix}weights/"), **past}
 
 
 def check_weights(saved: checkpoint.Checkpoint, *nodes: str) -> None:

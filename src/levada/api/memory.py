@@ -164,7 +164,7 @@ _WAYS = {
     " item": "num_envs, num_steps or shards",
     "the network of ": "hidden_sizes or rnn_size",
     " of 'weights'": "hidden_sizes or rnn_size",
-    " past versions of ": "the size of Keeping",
+    " past versions of ": "the number of past versions (size of Keeping, past.size)",
     " worker processes": "the number of workers",
 }
 """Text in the name of a need -> the fields that it depends on."""

@@ -7,11 +7,13 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.named_policies import SavedPolicies
 from levada.api.memory import check_object_store, estimate_object_store
 from levada.api.notes import Watch
 from levada.api.options import Options
@@ -198,8 +200,10 @@ class Job:
         return _AUTO if every == "auto" else (every, 0.0)
 
 
-def build(config: Algorithm, task: Task) -> Flow:
+def build(config: Algorithm, task: Task, *, trust: bool = False) -> Flow:
     """Build the flow of a configuration.
+
+    `trust`: execute code that the saved runs name whose policies play in this one, wherever they come from.
 
     Raises:
         ConfigError: a policy, learner or sampler rejected its arguments, there is no flow, or torch is in a mode that prevents
@@ -209,7 +213,7 @@ def build(config: Algorithm, task: Task) -> Flow:
     if (why_not := torch_modes.problem()) is not None:
         raise ConfigError(why_not)
     try:
-        flow = config.flow(config.resolve_task(task))
+        flow = config.with_runs(partial(_saved_policies, trust=trust)).flow(config.resolve_task(task))
     except ValueError as error:
         if isinstance(error, LevadaError) or not _is_ours(error):
             raise
@@ -218,6 +222,12 @@ def build(config: Algorithm, task: Task) -> Flow:
         msg = f"{type(config).__name__}.flow returned {type(flow).__name__}, expected a Flow; did you forget `return flow`?"
         raise ConfigError(msg)
     return flow
+
+
+def _saved_policies(path: str, *, trust: bool) -> SavedPolicies:
+    from levada.api.load import saved_policies  # which builds the flow of that run
+
+    return saved_policies(path, trust=trust)
 
 
 def resolve_deployment(place: Deployment, flow: Flow, seed: int, threads: int, display: Display) -> Deployment:

@@ -140,9 +140,10 @@ def _numbers(evaluation: Evaluation) -> dict[str, Any]:
 
 def _text(evaluation: Evaluation) -> str:
     how = "deterministic actions" if evaluation.deterministic else "sampled actions"
+    who = "not trained here" if evaluation.version is None else f"version {evaluation.version}"
     returns = evaluation.returns
     return (
-        f"version {evaluation.version}, {len(returns)} episodes, {how}: "
+        f"{who}, {len(returns)} episodes, {how}: "
         f"return {return_text(evaluation.mean)} +- {return_text(evaluation.std)}, "
         f"from {return_text(float(returns.min()))} to {return_text(float(returns.max()))}"
     )

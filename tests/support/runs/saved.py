@@ -3,7 +3,7 @@
 import json
 
 from levada.run.storage.hashing import params_sha256
-from levada.run.storage.state import check_fits, pack, unpack
+from levada.run.storage.state import check_fits, check_numbers, pack, unpack
 
 
 def as_read(state, flow=None):
@@ -23,6 +23,8 @@ def learned(flow, on, learner, num_updates, *, save_at=None, state=None):
                 assert saved.is_exact
                 found = as_read(saved, flow)
                 check_fits(flow, found, 1, tables=True)
+                for name, arrays in found.learners.items():
+                    check_numbers(name, arrays)
                 return found
             if report.firing == num_updates:
                 return params_sha256(run.node_state(learner).weights())

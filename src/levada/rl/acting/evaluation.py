@@ -31,8 +31,8 @@ class Evaluation:
     """Result of an evaluation."""
 
     episodes: tuple[Episode, ...]
-    version: int
-    """Number of updates of the evaluated weights."""
+    version: int | None
+    """Number of updates of the evaluated weights. None: the policy is not trained in the run."""
     deterministic: bool
 
     @property

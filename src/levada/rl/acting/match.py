@@ -7,23 +7,40 @@ found["ppo"].mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
 
-from levada.flow import Episode
+from levada.flow import Episode, Shard
 from levada.flow.items import derive_seed
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.evaluation import MAX_ENVS, Evaluation
-from levada.rl.acting.player import LivePlayer
+from levada.rl.acting.player import ByHand, LivePlayer, MakeMind
 from levada.rl.acting.trained_policy import TrainedPolicy
+from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.joint import Joint
 from levada.rl.envs.agents.task import MultiAgentTask
 
 
+@dataclass(frozen=True)
+class Seated:
+    """A policy that plays, and is perhaps not trained: what makes its mind at its seats, and its weights, if it has any."""
+
+    make: MakeMind
+    weights: Mapping[str, Array] | None = None
+    version: int | None = None
+    """Number of updates of the weights. None: of no policy that is trained with the others."""
+
+    @classmethod
+    def of(cls, policy: TrainedPolicy) -> Seated:
+        """Seat a trained policy."""
+        return cls(lambda envs, joint, shard: Actor(policy.policy), policy.weights, policy.version)
+
+
 def play(
     task: MultiAgentTask,
-    policies: Mapping[str, TrainedPolicy],
+    policies: Mapping[str, TrainedPolicy | Seated],
     *,
     num_episodes: int = 20,
     seed: int = 0,
@@ -34,14 +51,14 @@ def play(
 
     Args:
         task: the environments, and who acts for whom.
-        policies: the policy of each name.
+        policies: the policy of each name, or what plays in its place.
         num_episodes: number of episodes of the environment; each agent in them has one of its own.
         seed: of the environments and of sampled actions.
         deterministic: take the most probable actions.
         on_episode: called after each agent's episode.
 
     Returns:
-        By policy, the episodes of its agents.
+        By policy, the episodes of its agents. A policy without an episode is left out.
 
     Raises:
         ValueError: fewer than one episode, or a policy is missing.
@@ -50,12 +67,16 @@ def play(
     for _, episode in games(task, policies, num_episodes=num_episodes, seed=seed, deterministic=deterministic):
         episodes[episode.policy].append(episode)
         on_episode(episode)
-    return {name: Evaluation(tuple(found), policies[name].version, deterministic) for name, found in episodes.items()}
+    return {
+        name: Evaluation(tuple(found), policies[name].version, deterministic)
+        for name, found in episodes.items()
+        if found
+    }
 
 
 def games(
     task: MultiAgentTask,
-    policies: Mapping[str, TrainedPolicy],
+    policies: Mapping[str, TrainedPolicy | Seated],
     *,
     num_episodes: int = 20,
     seed: int = 0,
@@ -78,7 +99,10 @@ def games(
         players = {name: _sit_down(task, joint, name, policies[name], seed) for name in task.policies}
         while any(begun <= most for begun, most in zip(joint.num_episodes, quota, strict=True)):
             numbers = [int(begun) for begun in joint.num_episodes]
-            chosen = {name: each.act(None if deterministic else rng) for name, each in players.items()}
+            chosen = {
+                name: each.act(rng if not deterministic or isinstance(each.mind, ByHand) else None)
+                for name, each in players.items()
+            }
             for name, actions in chosen.items():
                 joint.seats[name].act(players[name].envs.encode(actions))
             joint.step()
@@ -91,8 +115,11 @@ def games(
         joint.close()
 
 
-def _sit_down(task: MultiAgentTask, joint: Joint, name: str, policy: TrainedPolicy, seed: int) -> LivePlayer:
+def _sit_down(task: MultiAgentTask, joint: Joint, name: str, policy: TrainedPolicy | Seated, seed: int) -> LivePlayer:
     """Begin to act for the agents of a policy."""
-    actor = Actor(policy.policy)
-    actor.load(policy.weights)
-    return LivePlayer(actor, task[name].within(joint).make(joint.seats[name].num_envs), seed)
+    seated = policy if isinstance(policy, Seated) else Seated.of(policy)
+    envs = task[name].within(joint).make(joint.seats[name].num_envs)
+    mind = seated.make(envs, joint, Shard("play", 0, 1, derive_seed(seed, name)))
+    if seated.weights is not None:
+        mind.load(seated.weights)
+    return LivePlayer(mind, envs, seed)

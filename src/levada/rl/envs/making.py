@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias, cast
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
-from levada.flow.mistakes import syntax_text
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.atari import is_atari
 from levada.rl.envs.batch import EnvBatch
@@ -26,13 +25,14 @@ from levada.rl.envs.masks import MaskInObs, MaskSource
 from levada.rl.envs.registry import (
     TaskError,
     deprecations_shown_once,
+    factory_in_file,
     find_spec,
     has_sound_vector_env,
     is_installed,
     translated_errors,
 )
 from levada.rl.envs.serial import KeepFinalObs
-from levada.rl.envs.user_files import find_file, loaded, split
+from levada.rl.envs.user_files import split
 
 Vectorization: TypeAlias = Literal["auto", "sync", "async", "vector_entry_point", "envpool"]
 EnvFactory: TypeAlias = Callable[..., "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
@@ -128,22 +128,9 @@ class EnvMaker:
 
     def _factory(self) -> str | EnvFactory:
         """Load the callable of `path/to/file.py:Name`; return a registered id or a callable unchanged."""
-        named = split(self.env) if isinstance(self.env, str) else None
-        if named is None:
+        factory = factory_in_file(self.env) if isinstance(self.env, str) else None
+        if factory is None:
             return self.env
-        path, name = named
-        file = find_file(Path(path))
-        if file is None:
-            msg = f"task {self.env!r}: there is no file {path!r}, nor one of its name beside the modules that can be imported"
-            raise TaskError(msg)
-        try:
-            factory = getattr(loaded(file), name, None)
-        except SyntaxError as error:
-            msg = f"task {self.env!r}: {syntax_text(error)}"
-            raise TaskError(msg) from error
-        if not callable(factory):
-            msg = f"task {self.env!r}: {file} has no class or function {name!r} that makes an environment"
-            raise TaskError(msg)
         if self.vectorization in ("vector_entry_point", "envpool"):
             msg = f"task {self.env!r}: only a registered id goes together with vectorization={self.vectorization!r}"
             raise TaskError(msg)

@@ -16,16 +16,17 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from levada.flow.errors import LevadaError
 from levada.flow.mistakes import syntax_text
+from levada.rl.envs.user_files import find_file, loaded, split
 
 # These vector environments do not step the other rows while one is being reset (gymnasium 1.4), so "auto" makes single
 # environments.
@@ -103,6 +104,31 @@ def find_spec(env_id: str) -> EnvSpec:
             + ("" if module else f" If a module of yours registers it, write 'that_module:{name}'.")
         )
     return spec
+
+
+def factory_in_file(env_id: str) -> Callable[..., Any] | None:
+    """Return the class or function of `path/to/file.py:Name`; None for an id.
+
+    Raises:
+        TaskError: there is no such file, it is not valid Python, or has no such name.
+    """
+    named = split(env_id)
+    if named is None:
+        return None
+    path, name = named
+    file = find_file(Path(path))
+    if file is None:
+        msg = f"task {env_id!r}: there is no file {path!r}, nor one of its name beside the modules that can be imported"
+        raise TaskError(msg)
+    try:
+        factory = getattr(loaded(file), name, None)
+    except SyntaxError as error:
+        msg = f"task {env_id!r}: {syntax_text(error)}"
+        raise TaskError(msg) from error
+    if not callable(factory):
+        msg = f"task {env_id!r}: {file} has no class or function {name!r} that makes an environment"
+        raise TaskError(msg)
+    return cast("Callable[..., Any]", factory)
 
 
 def _register_atari(env_id: str) -> None:

@@ -20,6 +20,8 @@ from levada.validation import PositiveInt, UnitFloat, check_fields
 
 SCORE = "score"
 """Key of the moments of outcomes: 1 for a win, a half for a draw, 0 for a loss."""
+NOT_MEASURED = -1.0
+"""Win rate before the first is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class LiveKeepingLearner(LiveLearner):
         self._seed = seed
         self._games = np.zeros(2)
         """Number of games since the win rate was measured, and the sum of their scores."""
-        self._win_rate = np.nan
+        self._win_rate = NOT_MEASURED
         self._past = PastVersions.of(recipe.keeping.size, super().weights())
 
     def weights(self) -> Weights:
@@ -83,7 +85,7 @@ class LiveKeepingLearner(LiveLearner):
         if self._is_time(scores):
             self._past = self._past.joined(self.num_updates, super().weights(), self._seed)
         told = {"charts/past_versions": float(min(self._past.num_joined, self._keeping.size))}
-        if np.isfinite(self._win_rate):
+        if self._win_rate != NOT_MEASURED:
             told["charts/win_rate"] = self._win_rate
         return Update({**made.weights, **self._past.arrays}, {**made.stats, **told}, made.priorities)
 

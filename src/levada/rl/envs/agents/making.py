@@ -6,6 +6,7 @@
 | `"pettingzoo:mpe2.simple_spread_v3"` | any other module with these functions |
 | `"openspiel:kuhn_poker"` | a game of OpenSpiel |
 | `"gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3"` | an id of Gymnasium's registry, whose spaces are Tuples |
+| `"path/to/file.py:MyEnv"` | a class or function of a file |
 
 If a module has both functions, `parallel_env()` is taken: all agents act at once. `env()` is for games in which they take turns.
 """
@@ -31,15 +32,15 @@ from levada.rl.envs.agents.adapters import AgentsEnv, adapted
 from levada.rl.envs.agents.openspiel import load_game
 from levada.rl.envs.agents.tuples import TupleAgents
 from levada.rl.envs.observations import Violation
-from levada.rl.envs.registry import TaskError, deprecations_shown_once, find_spec, translated_errors
+from levada.rl.envs.registry import TaskError, deprecations_shown_once, factory_in_file, find_spec, translated_errors
 
 AgentsEnvFactory: TypeAlias = Callable[..., Any]
 
 EXTRA = ("lbforaging", "mpe2", "pettingzoo", "pyspiel")
 """Modules that the extra `multiagent` installs."""
 EXAMPLES = (
-    "'pettingzoo:mpe2.simple_spread_v3', 'openspiel:kuhn_poker', 'gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3', or a "
-    "callable that makes an environment"
+    "'pettingzoo:mpe2.simple_spread_v3', 'openspiel:kuhn_poker', 'gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3', "
+    "path/to/file.py:MyEnv, or a callable that makes an environment"
 )
 
 
@@ -55,9 +56,11 @@ def make_agents_env(env: str | AgentsEnvFactory, name: str, kwargs: Mapping[str,
         TaskError: the environment cannot be found, or does not take `kwargs`, or has no known interface.
     """
     try:
-        if not isinstance(env, str):
-            made = _called(env, name, kwargs)
+        factory = factory_in_file(env) if isinstance(env, str) else env
+        if factory is not None:
+            made = _called(factory, name, kwargs)
             return TupleAgents(made) if isinstance(made, gymnasium.Env) else adapted(made)
+        assert isinstance(env, str), "a callable is a factory"
         kind, _, what = env.partition(":")
         if kind not in _MAKERS or not what:
             msg = f"task {env!r}: there is no such id of an environment of several agents; expected one such as {EXAMPLES}"
