@@ -125,19 +125,22 @@ def test_the_flow_is_drawn_and_checked(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "MultiAgent has no policy; expected some, such as"),
+        ("", "MultiAgent has no policy that learns; expected one, such as"),
         (
             "--policy ppo:player_0",
             "policies act for player_0; expected each agent of the environment: player_0, player_1",
         ),
-        ("--policy ppo:player_0,player_1 --policy dqn:player_1", "agent 'player_1' has several policies"),
+        (
+            "--policy ppo:player_0,player_1 --policy dqn:player_1",
+            "agent 'player_1' has several policies that learn, ppo and dqn",
+        ),
         (
             "--policy ppo:player_0 --policy ppo:player_1",
             "two policies are called 'ppo'; name one, as in other=ppo:player_1",
         ),
-        ("--policy ppo", "MultiAgent(policy='ppo'): expected [NAME=]ALGORITHM:AGENTS"),
+        ("--policy ppo", "MultiAgent(policy='ppo'): expected [NAME=]WHO:AGENTS"),
         ("--policy pop:player_0", "no algorithm 'pop'; did you mean 'ppo'"),
-        ("--policy diloco:player_0", "expected [NAME=]ALGORITHM:AGENTS"),
+        ("--policy diloco:player_0", "expected [NAME=]WHO:AGENTS"),
         ("--policy sac:player_0,player_1 --policy-kwargs sac.nothing=1", "nothing"),
         (
             "--policy ppo:player_0,player_1 --policy-kwargs other.learning_rate=1",

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.neural import PolicyAlgorithm
 from levada.algorithms.players import require_two_arguments
 from levada.algorithms.registry import algorithm_name, find_algorithm
@@ -89,6 +90,9 @@ def read_policy(text: str) -> NamedPolicy:
     kind, colon, inner = who.partition(":")
     if not who or not all(agents) or who in ("frozen", "past") or who.endswith(".py") or (colon and not inner):
         raise _not_a_policy(text)
+    if colon and kind.lower() in ALGORITHMS:
+        msg = f"MultiAgent(policy={text!r}): got {who!r}, an algorithm with a colon; expected {kind}:AGENTS, names without colons"
+        raise ConfigError(msg)
     if not (_NAME.fullmatch(head) or not head):
         msg = f"MultiAgent(policy={text!r}): the name is {head!r}, expected letters, digits, _ and -"
         raise ConfigError(msg)

@@ -87,6 +87,20 @@ def adapted(env: Any) -> AgentsEnv:
     raise Violation(msg)
 
 
+def _check_names(agents: Any) -> None:
+    """Raise a Violation unless the names of agents are different texts."""
+    names = list(agents)
+    if not names:
+        raise Violation("possible_agents is empty; expected the names of all agents that may ever take part")
+    if wrong := [name for name in names if not isinstance(name, str) or not name]:
+        what = "an empty name" if wrong[0] == "" else f"{wrong[0]!r} ({type(wrong[0]).__name__})"
+        msg = f"possible_agents has {what}; expected names of agents as str, such as 'agent_{wrong[0]}'"
+        raise Violation(msg)
+    if twice := [name for name in names if names.count(name) > 1]:
+        msg = f"possible_agents has {twice[0]!r} twice; expected different names"
+        raise Violation(msg)
+
+
 def as_reward(agent: str, reward: Any) -> float:
     """Return a reward as a number.
 
@@ -108,6 +122,7 @@ class _PettingZoo:
 
     def __init__(self, env: Any) -> None:
         self.env = env
+        _check_names(env.possible_agents)
         self._has_mask = {agent: _is_masked(env.observation_space(agent)) for agent in env.possible_agents}
 
     @property
