@@ -192,6 +192,35 @@ def test_nor_is_code_of_an_algorithm_inside_another(tmp_path, monkeypatch, tmp_p
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.parametrize("change", [
+    {"policy": ["ppo=evil_module:X:player_0,player_1"]}, {"policy": ["ppo={run}/evil_file.py:X:player_0,player_1"]},
+    {"policy": ["ppo:player_0", "act={run}/evil_file.py:X:player_1"]}, {"policy": ["ppo:player_0", "old=frozen:{run}:player_1"]},
+    {"policy_kwargs": {"ppo.network": "evil_module:X"}}, {"policy_kwargs": {"ppo.optimizer": "evil_module:X"}},
+    {"policy_kwargs": {"ppo.features_extractor": "evil_module.X"}}, {"policy_kwargs": {"other.unknown": "evil_module:X"}},
+], ids=str)  # fmt: skip
+def test_nor_is_code_of_one_of_several_policies(tmp_path, monkeypatch, tmp_path_factory, shell, change):
+    monkeypatch.chdir(tmp_path)
+    kwargs = {"ppo.minibatch_size": 16, "ppo.hidden_sizes": [4]}
+    levada.train(
+        "multi", "openspiel:kuhn_poker", policy=("ppo:player_0,player_1",), policy_kwargs=kwargs, num_envs=2, num_steps=8,
+        until="updates=1", out="run", display="quiet", tensorboard=False,
+    )  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("other-machine")))
+    assert shell("eval run --episodes 1").code == 0
+    for place in ("run/evil_file.py", "evil_module.py"):
+        (tmp_path / place).write_text(EVIL)
+    forget("evil_module", "evil_file")
+    told = {
+        name: [text.format(run=tmp_path / "run") for text in value] if isinstance(value, list) else kwargs | value
+        for name, value in change.items()
+    }
+    hostile_runs.edit_config(tmp_path / "run", lambda values: values.update(told))
+    done = shell("eval run --episodes 1")
+    assert done.code == 2
+    assert "names code of its own" in done.err
+    assert not (tmp_path / "executed").exists()
+
+
 def test_it_is_executed_if_the_run_is_trusted(elsewhere, shell):
     (elsewhere / "evil_module.py").write_text(EVIL)
     forget("evil_module")

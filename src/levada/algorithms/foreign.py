@@ -139,6 +139,7 @@ ALGORITHMS: Mapping[str, tuple[str, str]] = {
     "reinforce": ("pg", ""),
     "vpg": ("pg", ""),
     "impact": ("appo", ""),
+    "self_play": ("multi", "policy=past:ppo:AGENTS"),
 }
 """Another library's name of an algorithm -> its name in levada, and the field to set."""
 

@@ -18,7 +18,7 @@ from levada.run.storage.trust import UntrustedError, why_no_key
 
 KNOWN: dict[str, tuple[str, ...]] = {
     "algorithm_class": ("levada",),
-    "env": ("gymnasium", "ale_py"),
+    "env": ("gymnasium", "ale_py", "openspiel"),  # the last begins the ids of games, and imports nothing
     "network": ("levada",),  # and a feature extractor
     "optimizer": ("torch",),
     "policy": ("levada",),  # an algorithm; also a run, which needs trust wherever it is

@@ -75,6 +75,25 @@ def with_text():
     return env
 
 
+class Named(CartPoles):
+    """Agents with the names that are given."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.possible_agents = names
+
+
+def test_a_class_in_a_file_makes_environments(tmp_path, monkeypatch):
+    """As for a single agent, by a path from here."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_agents.py").write_text(
+        "from support.envs.multi import CartPoles\n\nclass Own(CartPoles):\n    pass\n"
+    )
+    task = MultiAgentTask("own_agents.py:Own")
+    assert task.name == "own_agents.py:Own"
+    assert task.policies == {"policy": tuple(CartPoles().possible_agents)}
+
+
 @pytest.mark.parametrize(
     ("env", "kwargs", "said"),
     [
@@ -122,6 +141,21 @@ def with_text():
             r"'not_an_env': int has no possible_agents; expected an environment with an API of PettingZoo",
         ),
         (returns_nothing, {}, r"the callable returned None, expected an environment; did you forget `return`\?"),
+        (Named, {"names": ("a", "b", "a")}, r"'Named': possible_agents has 'a' twice; expected different names"),
+        (
+            Named,
+            {"names": ("a", 1)},
+            r"possible_agents has 1 \(int\); expected names of agents as str, such as 'agent_1'",
+        ),
+        (Named, {"names": ("a", "")}, r"possible_agents has an empty name; expected names of agents as str"),
+        (Named, {"names": ()}, r"possible_agents is empty; expected the names of all agents"),
+        ("no/such/file.py:Named", {}, r"there is no file 'no/such/file.py'"),
+        (f"{__file__}:Nothing", {}, r"has no class or function 'Nothing' that makes an environment"),
+        (
+            f"{__file__}:not_an_env",
+            {},
+            r"int has no possible_agents; expected an environment with an API of PettingZoo",
+        ),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(env, kwargs, said):
