@@ -118,7 +118,8 @@ def test_an_algorithm_of_ones_own(shell, tmp_path):
     (tmp_path / "mine.py").write_text("from levada import PPO\n\n\nclass Mine(PPO):\n    pass\n")
     shell(f"train mine.py:Mine --env CartPole-v1 {TINY} --until updates=2 --out run --quiet")
     done = shell("resume run --until updates=3")
-    assert f"levada show {tmp_path}/mine.py:Mine --env CartPole-v1" in done.err
+    assert "levada show --config run " in done.err
+    assert "flow mine" in shell("show --config run").out
 
 
 @pytest.mark.filterwarnings("always::levada.run.storage.checkpoint.CheckpointWarning")

@@ -165,7 +165,7 @@ def test_plain_lines_go_to_stderr_where_there_is_no_terminal(run):
         f"levada eval {path} --episodes 20",
         f"levada resume {path} --until ...",
         f"tensorboard --logdir {path.parent}",
-        "levada show ppo --env CartPole-v1",
+        f"levada show --config {path}",
     ]
 
 

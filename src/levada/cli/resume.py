@@ -7,10 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from levada.algorithms.names import ALGORITHMS
 from levada.api import resume as resume_run
 from levada.api.foreign import forget_modules_beside
-from levada.api.load import read_setting
 from levada.cli.errors import failing_in
 from levada.cli.parse import join_until, parse_run
 from levada.cli.train import Shown
@@ -51,10 +49,7 @@ def resume(args: list[str], began_s: float) -> int:
             )  # fmt: skip
     except Interrupted as stop:
         result, is_interrupted = stop.result, True
-    name = result.summary.algorithm
-    return options.finish(
-        result, name if name in ALGORITHMS else read_setting(begun[0], "algorithm_class"), is_interrupted
-    )
+    return options.finish(result, is_interrupted)
 
 
 def keep_to_installed(run: str, *, trust: bool) -> None:

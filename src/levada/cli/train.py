@@ -8,8 +8,6 @@ from shlex import quote
 
 import tyro
 
-from levada.algorithms.names import ALGORITHMS
-from levada.algorithms.registry import algorithm_home
 from levada.api import Options, Result, deployment, launch
 from levada.cli.errors import INTERRUPTED, UsageError, failing_in, silence_warnings, tell
 from levada.cli.parse import EnvOption, origins, parse
@@ -40,10 +38,10 @@ class Shown:
         if self.quiet:
             silence_warnings()
 
-    def finish(self, result: Result, algorithm: str, is_interrupted: bool = False) -> int:
+    def finish(self, result: Result, is_interrupted: bool = False) -> int:
         """Print the next possible commands, and return the exit code."""
         if self.display == "auto":
-            tell(_what_next(result, algorithm, is_interrupted))
+            tell(_what_next(result, is_interrupted))
         return INTERRUPTED if is_interrupted else 0
 
 
@@ -57,8 +55,6 @@ def train(args: list[str], began_s: float) -> int:
     parsed = parse("train", TrainOptions, args)
     options = parsed.options
     options.check()
-    home = algorithm_home(type(parsed.config))
-    name = next((name for name, own in ALGORITHMS.items() if own == home), home)
     claimed: list[RunDirectory] = []
     try:
         with failing_in(claimed):
@@ -67,11 +63,11 @@ def train(args: list[str], began_s: float) -> int:
                 display=options.display, on_directory=claimed.append, began_s=began_s,
             )  # fmt: skip
     except Interrupted as stop:
-        return options.finish(stop.result, name, is_interrupted=True)
-    return options.finish(result, name)
+        return options.finish(stop.result, is_interrupted=True)
+    return options.finish(result)
 
 
-def _what_next(result: Result, algorithm: str, is_interrupted: bool) -> str:
+def _what_next(result: Result, is_interrupted: bool) -> str:
     path = short(result.path)
     above = path.rpartition("/")[0] if "://" in path else str(Path(path).parent)
     where, above = quote(path), quote(above)
@@ -82,7 +78,7 @@ def _what_next(result: Result, algorithm: str, is_interrupted: bool) -> str:
     commands = {
         **(go_on | play if is_interrupted else play | train_on),
         **({f"tensorboard --logdir {above}": "see the curves"} if has_events else {}),
-        f"levada show {quote(algorithm)} --env {quote(result.summary.env)}": "see the flow",
+        f"levada show --config {where}": "see the flow",
     }
     width = max(map(len, commands))
     lines = [f"  {command:<{width}}  {what}" for command, what in commands.items()]
