@@ -450,9 +450,9 @@ class FlowRun:
         """Record that a shard has failed and reopened its work, and issue its ticket again."""
         if failed.is_final:
             raise failed.error
-        goes_on = self._failures.of_shard(failed)
+        may_continue = self._failures.of_shard(failed)
         self._handle(ShardsLost(((failed.source, failed.shard),)))
-        if not goes_on:
+        if not may_continue:
             raise failed.error
 
     def _on_worker_ended(self, dead: WorkerState, ended: WorkerEnded) -> None:
