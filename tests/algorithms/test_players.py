@@ -12,6 +12,8 @@ from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.players import Frozen, Heuristic
 from levada.algorithms.ppo import PPO
 from levada.flow import Shard
+from levada.rl.acting.match import Seated, play
+from levada.rl.acting.player import ByHandOf
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.runners import Inline
@@ -123,3 +125,31 @@ def test_some_policy_must_be_trained():
     task = MultiAgentTask("openspiel:kuhn_poker", policies={"one": SEATS})
     with pytest.raises(ValueError, match="no policy that is trained; expected one for each policy: one"):
         multi_agent(task, {"one": Heuristic(at_random)})
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (3, r"^Heuristic: got 3; expected a function \(observation, random numbers\) -> action$"),
+        (lambda obs: 0, r"got <lambda>\(obs\), which does not take two arguments \(too many positional arguments\)"),
+        (lambda obs, rng, more: 0, r"which does not take two arguments \(missing a required argument: 'more'\)"),
+    ],
+)
+def test_what_is_no_function_of_two_arguments_is_refused(function, message):
+    with pytest.raises(ConfigError, match=message):
+        Heuristic(function)
+    Heuristic(lambda obs, rng, more=1: 0)
+
+
+def test_a_policy_without_an_episode_is_left_out():
+    """With one game, one of the two opponents does not play."""
+    task = MultiAgentTask(KUHN.env, policies=KUHN.policies, policy_of=against_one)
+    seated = {name: Seated.of(old_policy(7)) for name in ("new", "old")} | {
+        "random": Seated(ByHandOf(at_random, "random"))
+    }
+    found = play(task, seated, num_episodes=1, seed=1)
+    assert len(found) == 2 and "new" in found
+    assert sum(each.mean for each in found.values()) == 0.0
+    assert {name: each.version for name, each in found.items() if name != "random"} == dict.fromkeys(
+        found.keys() - {"random"}, 3
+    )
