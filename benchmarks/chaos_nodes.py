@@ -70,7 +70,7 @@ def main() -> int:
     nodes = [cluster.add_node(num_cpus=1) for _ in range(NUM_NODES)]
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
-        settings = {**PRESETS["impala"]["CartPole-v1"], "shards": NUM_NODES, "anneal_steps": None}
+        settings = {**PRESETS["impala"]["CartPole-v1"], "shards": NUM_NODES, "anneal_steps": args.most_steps}
         monitor = Monitor(target_return=TARGET)
         flow = IMPALA(**settings).flow(Task("CartPole-v1"))
         killer = NodeKiller(cluster, nodes, args.kills)

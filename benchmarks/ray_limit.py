@@ -48,8 +48,8 @@ from levada.schedule import Ticket
 
 NUM_WARM_UP: Final = 30
 NUM_TURNS: Final = 3
-DURATION_S: Final = 10.0
-PER_CALL: Final[Mapping[int, Sequence[int]]] = {10: (4, 8, 16), 1: (1, 2, 8)}
+DURATION_S: Final = 8.0
+PER_CALL: Final[Mapping[int, Sequence[int]]] = {10: (8, 12, 16), 1: (1, 2, 8)}
 """Rollouts per update -> rollouts per call of the least program."""
 
 

@@ -1,5 +1,6 @@
 """The transport without a cluster: the weights that go with a call, of which small ones travel as copies, and its errors."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,7 @@ from ray.exceptions import ActorUnavailableError
 from levada.runners.ray import sending
 from levada.runners.ray import transport as module
 from levada.runners.ray.cluster import Cluster
-from levada.runners.ray.refs import pack
+from levada.runners.ray.refs import SMALL_NBYTES, pack
 from levada.runners.ray.server import Answer, Orders, ShardActor
 from levada.runners.ray.transport import RayTransport, RayWorker
 
@@ -165,3 +166,24 @@ def test_workers_that_do_not_start_in_time(monkeypatch):
 def test_addresses_of_no_cluster(address, words):
     with pytest.raises(DeploymentError, match=words):
         Cluster(address, 1.0)
+
+
+def test_values_of_the_main_module_are_sent_with_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has another main module."""
+    main = sys.modules["__main__"]
+
+    class Own:
+        size = 3
+
+    Own.__module__, Own.__qualname__ = "__main__", "Own"
+    monkeypatch.setattr(main, "Own", Own, raising=False)
+    packed = pack(Own())
+    monkeypatch.delattr(main, "Own")
+    assert packed.unpack().size == 3
+
+
+def test_large_values_are_not_copied() -> None:
+    assert pack(np.zeros(SMALL_NBYTES, np.uint8)) is None
+    copied = pack({"rows": np.arange(10)}).unpack()
+    assert (copied["rows"] == np.arange(10)).all()
+    assert not copied["rows"].flags.writeable
