@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 from support.envs.multi import CartPoles
-from support.flows.two_trainers import CARTPOLES, DQN_SMALL, PPO_SMALL
+from support.flows.two_trainers import CARTPOLES, DQN_SMALL, PPO_SMALL, KillsAtStop, isolated, learned_by_each
 
 import levada as lv
 from levada.algorithms.multi_agent import MultiAgent, multi_agent
 from levada.flow import Dropped, Flow, LearnerStopped, Queue, Update
+from levada.rl.learning.training import NonFiniteError
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
 from levada.runners.processes import Processes
@@ -179,3 +180,29 @@ def test_episodes_count_on_whichever_policy_stops(bad):
     assert monitor.stopped.keys() == {bad}
     assert monitor.episodes >= 0.5 * 4 * monitor.env_steps / 60
     assert monitor.return_means_100.keys() == {"ppo", "dqn"}
+
+
+ELSEWHERE = Processes(workers=2, learners=2, reduce="exact")
+
+
+@pytest.mark.parametrize("good", ["ppo", "dqn"])
+def test_the_others_learn_as_before_if_replicas_of_a_learner_fail_and_a_worker_ends_then(good):
+    bad = "dqn" if good == "ppo" else "ppo"
+    flow = isolated(**{bad: 1e38})
+    expected, _, _ = learned_by_each(flow, lv.Inline(), of=(good,))
+    found, state, statistics = learned_by_each(flow, ELSEWHERE, of=(good,), kills=KillsAtStop())
+    assert found == expected
+    assert statistics.versions[bad] == 0
+    channels = {**statistics.channels, **statistics.replays}
+    assert all(channel.ledger.balanced for channel in channels.values())
+    assert all((channel.ledger.dropped.get("stopped", 0) > 0) is (bad in name) for name, channel in channels.items())
+    assert not state.is_exact
+
+
+def test_the_last_learner_that_fails_ends_the_run_wherever_it_is():
+    recorder = Recorder()
+    with pytest.raises(NonFiniteError, match="update 1 of policy") as caught:
+        list(isolated(ppo=1e38, dqn=1e38).run(on=ELSEWHERE, seed=1, instruments=[recorder]))
+    assert caught.value.__notes__[-1] == "it is isolated, but no other learner can go on without it"
+    [stopped] = recorder.of(LearnerStopped)
+    assert f"policy {stopped.policy!r}" not in str(caught.value)

@@ -1,12 +1,8 @@
 """Several algorithms in one environment: the sub-flows of single agents, each with its own clock."""
 
-import os
-import signal
-from collections import Counter
-
 import numpy as np
 import pytest
-from support.flows.two_trainers import CARTPOLES, DQN_SMALL, PPO_SMALL, RELAY, two_trainers
+from support.flows.two_trainers import CARTPOLES, DQN_SMALL, PPO_SMALL, RELAY, learned_by_each, two_trainers
 from support.runs.saved import as_read, learned
 
 from levada.algorithms.dqn import DQN
@@ -18,23 +14,6 @@ from levada.rl.envs.task import Task
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
-
-
-def trained(flow, on, num_updates=6, state=None, kill_after=None):
-    """Return the hash of each policy's weights after some updates of each, the saved run and its statistics."""
-    weights = {}
-    counts = Counter()
-    with on.open(flow, seed=1, state=state) as run:
-        for report in run:
-            counts[report.node] += 1
-            if report.firing == kill_after:
-                os.kill(run.worker_pids[0], signal.SIGKILL)
-            name = report.node.partition("/")[0]
-            if report.firing >= num_updates and name not in weights:
-                weights[name] = params_sha256(run.node_state(f"{name}/learn").weights())
-            if len(weights) == 2:
-                return weights, run.save(replays=True), run.statistics()
-    raise AssertionError
 
 
 @pytest.mark.parametrize("algorithm", [PPO, DQN, SAC, IMPALA])
@@ -60,8 +39,8 @@ def test_a_single_agent_and_several_have_the_same_sub_flow(algorithm, monkeypatc
 @pytest.mark.parametrize("kill_after", [None, 3])
 def test_processes_make_the_bits_of_inline(task, kill_after):
     flow = two_trainers(task)
-    expected, _, _ = trained(flow, Inline())
-    found, _, statistics = trained(two_trainers(task), Processes(workers=2), kill_after=kill_after)
+    expected, _, _ = learned_by_each(flow, Inline())
+    found, _, statistics = learned_by_each(two_trainers(task), Processes(workers=2), kill_after=kill_after)
     assert two_trainers(task).hash() == flow.hash()
     assert found == expected
     assert all(channel.ledger.balanced for channel in statistics.channels.values())

@@ -49,3 +49,18 @@ def test_an_update_that_cannot_be_undone_is_an_error_and_not_passed_over():
     group.begin(Firing("learn", None, 1, (Item((), ()),)))
     with pytest.raises(RuntimeError, match="there is no update to undo"):
         group.finished()
+
+
+def test_an_update_whose_answers_an_observer_has_taken_is_not_waited_for():
+    """No answer would end the wait: the run would stand still until something else happens."""
+    given = {"update": Learned(None, "a", 0.0), "call": 7}
+    group = LearnerGroup(lambda rank: Process(given), 2, reduce="exact", timeout_s=1.0, max_restarts=3)
+    [learner] = group.open({"learn": (Recipe(), 0)}, {}).values()
+    group.begin(Firing("learn", None, 1, (Item((), ()),)))
+    assert not group.has_answers
+    assert len([*group.unanswered]) == 2
+    assert learner.weights() == 7
+    assert group.has_answers
+    assert [*group.unanswered] == []
+    assert group.finished().firing.number == 1
+    assert not group.has_answers

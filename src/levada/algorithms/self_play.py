@@ -59,7 +59,10 @@ class SelfPlay:
             )
             raise ConfigError(msg)
         if (microbatch := getattr(self.algorithm, "microbatch_size", None)) is not None:
-            msg = f"SelfPlay: {who}(microbatch_size={microbatch}), expected None: versions are kept by a single learner"
+            msg = (
+                f"SelfPlay: {who}(microbatch_size={microbatch}), expected None, and learners=1: versions are kept by a single "
+                "learner"
+            )
             raise ConfigError(msg)
 
     @property

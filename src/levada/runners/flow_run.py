@@ -392,8 +392,9 @@ class FlowRun:
     # ---- workers
 
     def _listen(self) -> None:
-        for state, event in self.workers.listen():
-            self._on_event(state, event)
+        if not self.learner_place.has_answers:
+            for state, event in self.workers.listen():
+                self._on_event(state, event)
         try:
             while (done := self.learner_place.finished()) is not None:
                 self._on_update_done(done)

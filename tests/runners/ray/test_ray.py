@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from support.flows.two_trainers import KillsAtStop, isolated, learned_by_each
 from support.processes import samples
 from support.ray.runs import learned, small_impala
 
@@ -24,6 +25,18 @@ def test_four_learners_give_the_same_bits():
     flow = small_impala()
     found, _, _ = learned(flow, Ray(workers=1, learners=4, reduce="exact"))
     assert found == learned(flow, Inline())[0]
+
+
+@pytest.mark.parametrize("rates", [{}, {"dqn": 1e38}], ids=["", "one fails"])
+def test_policies_with_an_algorithm_each_have_the_bits_of_inline(rates):
+    """Also if a worker is killed, in the second case as soon as a learner has stopped."""
+    flow, on = isolated(**rates), Ray(workers=1, learners=2, reduce="exact")
+    of = [name for name in ("ppo", "dqn") if name not in rates]
+    expected, _, _ = learned_by_each(flow, Inline(), of=of)
+    kill = {"kills": KillsAtStop()} if rates else {"kill_after": 3}
+    found, _, statistics = learned_by_each(flow, on, of=of, **kill)
+    assert found == expected
+    assert all(channel.ledger.balanced for channel in (*statistics.channels.values(), *statistics.replays.values()))
 
 
 def test_an_address_where_nothing_listens(monkeypatch):
@@ -68,6 +81,7 @@ def test_nothing_is_left_in_the_cluster():
 
 PROGRAM = """
 import signal
+from support.flows.two_trainers import KillsAtStop, isolated, learned_by_each
 from support.processes import samples
 from levada.runners.ray import Ray
 

@@ -123,6 +123,11 @@ class LearnerGroup(Generic[ProcessT]):
             self._later.append(firing)
         return True
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether `ask`, on behalf of an observer, has taken the answers of the update under way."""
+        return self._update is not None and len(self._update.answers) == self._size
+
     def finished(self) -> UpdateDone | None:
         """Return the update if all replicas have applied it. If one was lost, the update is begun again.
 

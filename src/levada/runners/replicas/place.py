@@ -48,6 +48,11 @@ class LearnerPlace(Protocol):
         """Begin a firing of a learner elsewhere, whose result `finished` returns. False: execute it here."""
         ...
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether all answers of a firing are here, so that none ends a wait, and `finished` must be called before."""
+        ...
+
     def finished(self) -> UpdateDone | None:
         """Return a firing that has finished, if there is one.
 
@@ -75,6 +80,11 @@ class LearnersHere:
 
     def begin(self, firing: Firing) -> bool:
         """Return False: the run itself executes its learners."""
+        return False
+
+    @property
+    def has_answers(self) -> bool:
+        """Return False: there are none."""
         return False
 
     def finished(self) -> None:
