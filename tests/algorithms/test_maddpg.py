@@ -1,6 +1,5 @@
 """MADDPG: losses by hand, critics of all agents, relaxed discrete actions, and runs that are the same under every deployment."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,11 +9,14 @@ from gymnasium import spaces
 from support.envs.multi import Relay, Shifts
 from torch import nn
 
+import levada as lv
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.maddpg import MADDPG, MADDPGLoss, acted
+from levada.algorithms.maddpg import MADDPG, MADDPGLoss
+from levada.algorithms.multi_agent import multi_agent
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.functional import Net
-from levada.rl.data.spaces import SpaceError
+from levada.rl.data.spaces import SpaceError, map_nest
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.loss import Networks
@@ -26,7 +28,7 @@ from levada.runners import Inline
 from levada.runners.processes import Processes
 
 AGENTS = ("agent_0", "agent_1", "agent_2", "agent_3")
-SHIFTS = MultiAgentTask(Shifts, policies={"team": AGENTS})
+EACH = {agent: (agent,) for agent in AGENTS}
 SMALL = {
     "num_envs": 2, "num_steps": 8, "buffer_size": 512, "learning_starts": 64, "samples_per_insert": 2.0, "batch_size": 16,
     "hidden_sizes": (16,), "compile": False,
@@ -37,15 +39,15 @@ SMALL = {
 
 
 class Scaled(nn.Module):
-    """An actor whose action is what an agent sees, times a weight."""
+    """Actors whose action is what an agent sees, times the agent's weight."""
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, *weights: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.tensor(weight))
+        self.weights = nn.Parameter(torch.tensor(weights))
 
     def forward(self, obs):
-        mean = self.weight * obs
-        return SimpleNamespace(base=SimpleNamespace(mean=mean), squash=lambda outputs: outputs), mean
+        means = [self.weights[k] * own for k, own in enumerate(obs)]
+        return [SimpleNamespace(base=SimpleNamespace(mean=mean), squash=lambda outputs: outputs) for mean in means]
 
 
 class Products(nn.Module):
@@ -56,9 +58,9 @@ class Products(nn.Module):
         self.weight = nn.Parameter(torch.tensor(weight))
 
     def forward(self, obs, action, there):
-        action = action.squeeze(-1) * there
+        action = action * there
         of_actions = torch.stack([action[0].prod(dim=1), action[1] @ torch.tensor([1.0, 2.0])])
-        return self.weight * of_actions + obs.squeeze(-1).T
+        return self.weight * of_actions + torch.stack(obs).squeeze(-1)
 
 
 def net(module: nn.Module) -> Net:
@@ -66,10 +68,10 @@ def net(module: nn.Module) -> Net:
 
 
 BY_HAND = {
-    "obs": torch.tensor([[[1.0], [2.0]], [[3.0], [5.0]]]),
-    "action": torch.tensor([[[2.0], [3.0]], [[4.0], [7.0]]]),
+    "obs": (torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [5.0]])),
+    "action": (torch.tensor([[2.0], [4.0]]), torch.tensor([[3.0], [7.0]])),
     "there": torch.tensor([[True, True], [True, False]]),
-    "next_obs": torch.tensor([[[1.0], [3.0]], [[2.0], [0.0]]]),
+    "next_obs": (torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [0.0]])),
     "next_there": torch.tensor([[True, True], [False, False]]),
     "reward": torch.tensor([[0.5, -1.0], [2.0, 9.0]]),
     "discount": torch.tensor([[0.5, 0.5], [0.0, 0.0]]),
@@ -77,11 +79,11 @@ BY_HAND = {
 
 
 def test_the_losses_by_hand():
-    """With v = 3, w = 0.5, and 2 and 0.25 for the target networks; agent 1 is not there in the second transition."""
-    actor, critic = Scaled(0.5), Products(3.0)
+    """With v = 3, w = (0.5, 0.5), and 2 and 0.25 for the targets; agent 1 is not there in the second transition."""
+    actor, critic = Scaled(0.5, 0.5), Products(3.0)
     networks = {"policy": net(actor), "critic": net(critic)}
-    targets = {"policy": net(Scaled(0.25)), "critic": net(Products(2.0))}
-    loss = MADDPGLoss(MADDPG(prioritized=True, output_penalty=0.1))
+    targets = {"policy": net(Scaled(0.25, 0.25)), "critic": net(Products(2.0))}
+    loss = MADDPGLoss(MADDPG(prioritized=True, output_penalty=0.1), (spaces.Box(-9.0, 9.0, (1,)),) * 2)
     found = loss(Networks(networks, targets), BY_HAND, {})
     # next actions (0.25, 0.75): Q'_0 = 2 * 0.25 * 0.75 + 1, Q'_1 = 2 * (0.25 + 1.5) + 3
     targets_0, targets_1 = np.array([0.5 + 0.5 * 1.375, 2.0]), np.array([-1.0 + 0.5 * 6.5, 0.0])
@@ -95,52 +97,60 @@ def test_the_losses_by_hand():
     penalty = (0.5**2 + 1.5**2) / 2 + 1.0**2 / 2
     assert found.loss.item() == pytest.approx(critic_loss + actor_loss + 0.1 * penalty)
     np.testing.assert_allclose(found.priorities, np.abs(errors).mean(axis=0))
-    of_actor, of_critic = torch.autograd.grad(found.loss, [actor.weight, critic.weight])
+    of_actors, of_critic = torch.autograd.grad(found.loss, [actor.weights, critic.weight])
     # d Q_i / d a_i times o_i, with the other's replayed action: 3 * 3 * 1 and 3 * 2 * 2
-    of_penalty = 0.1 * ((2 * 0.5 * 1.0 + 2 * 1.5 * 3.0) / 2 + 2 * 1.0 * 2.0 / 2)
-    assert of_actor.item() == pytest.approx(-(9.0 / 2 + 12.0 / 2) + of_penalty)
+    of_penalty = 0.1 * np.array([(2 * 0.5 * 1.0 + 2 * 1.5 * 3.0) / 2, 2 * 1.0 * 2.0 / 2])
+    assert of_actors.tolist() == pytest.approx(-np.array([9.0, 12.0]) / 2 + of_penalty)
     # of the critics' loss alone: error times d Q / d v
     assert of_critic.item() == pytest.approx((errors[0] * [6.0, 0.0]).mean() + errors[1, 0] * 8.0 / 2)
 
 
 def test_discrete_actions_are_samples_of_the_policy_with_the_gradient_of_the_softmax():
-    policy = Policy(observation_space=spaces.Box(-1.0, 1.0, (1,)), action_space=spaces.Discrete(3))
-    logits = torch.tensor([1.0, 0.0, -1.0], requires_grad=True)
-    num = 40_000
-
-    class Same(nn.Module):
-        def forward(self, obs):
-            return policy.head.distribution(logits.expand(len(obs), 3)), obs[:, 0]
-
-    noise = torch.randn(num, 2, 3, generator=torch.Generator().manual_seed(0))
-    found = acted(Net(Same(), {}), torch.zeros(num, 2, 1), 2, noise)
-    assert found.action.shape == found.outputs.shape == (num, 2, 3)
-    assert ((found.action.detach() - 1.0).abs() < 1e-6).sum() == 2 * num  # one-hot
-    torch.testing.assert_close(found.action.detach().mean(dim=(0, 1)), logits.softmax(0).detach(), atol=5e-3, rtol=0.0)
-    [slope] = torch.autograd.grad(found.action[..., 0].mean(), logits)
+    """Beside those of another agent, which are not sampled."""
+    both = (spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3))
+    policies = [policy_of(space, tanh_squash=isinstance(space, spaces.Box)) for space in both]
+    mean, logits = torch.tensor([0.5, -0.5]), torch.tensor([1.0, 0.0, -1.0], requires_grad=True)
+    num = 80_000
+    rows = (torch.cat([mean, torch.zeros(2)]), logits)
+    distributions = [
+        policy.head.distribution(row.expand(num, len(row))) for policy, row in zip(policies, rows, strict=True)
+    ]
+    noise = torch.randn(num, 3, generator=torch.Generator().manual_seed(0))
+    found = MADDPGLoss(MADDPG(), both).acted(distributions, noise)
+    assert found.action.shape == (num, 5)
+    torch.testing.assert_close(found.action[:, :2], mean.tanh().expand(num, 2))
+    sampled = found.action[:, 2:]
+    assert ((sampled.detach() - 1.0).abs() < 1e-6).sum() == num  # one-hot
+    torch.testing.assert_close(sampled.detach().mean(dim=0), logits.softmax(0).detach(), atol=5e-3, rtol=0.0)
+    assert found.squares[0].tolist() == pytest.approx([0.25, logits.log_softmax(0).square().mean().item()])
+    [slope] = torch.autograd.grad(sampled[:, 0].mean(), logits)
     uniform = torch.special.ndtr(noise.double())
     soft = (logits.detach() - (-uniform.log()).log()).softmax(dim=-1)
-    expected = (soft[..., :1] * (torch.eye(3)[0] - soft)).mean(dim=(0, 1))
+    expected = (soft[:, :1] * (torch.eye(3)[0] - soft)).mean(dim=0)
     torch.testing.assert_close(slope, expected.float(), atol=1e-4, rtol=1e-3)
 
 
 # ---- critics
 
 
-def policy_of(action_space: spaces.Space) -> Policy:
-    return Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=action_space)
+def policy_of(action_space: spaces.Space, size: int = 3, **fields) -> Policy:
+    return Policy(observation_space=spaces.Box(-1.0, 1.0, (size,)), action_space=action_space, **fields)
 
 
-@pytest.mark.parametrize(("space", "size"), [(spaces.Discrete(4), 4), (spaces.Box(-1.0, 1.0, (2, 3)), 6)])
-def test_each_agent_has_a_critic_that_sees_all_who_are_there(space, size):
-    critic = JointCritic(policy_of(space), 3, hidden_sizes=(8,))
+def test_each_agent_has_a_critic_that_sees_all_who_are_there():
+    """Agents with different spaces."""
+    policies = [
+        policy_of(spaces.Discrete(4)), policy_of(spaces.Box(-1.0, 1.0, (2, 3)), size=5), policy_of(spaces.Discrete(2)),
+    ]  # fmt: skip
+    critic, columns = JointCritic(policies, hidden_sizes=(8,)), (slice(4), slice(4, 10), slice(10, 12))
     there = torch.tensor([[True, True, False]] * 5)
-    obs, action = torch.rand(5, 3, 3), torch.rand(3, 5, 3, size)
+    obs, action = [torch.rand(5, 3), torch.rand(5, 5), torch.rand(5, 3)], torch.rand(3, 5, 12)
     values = critic(obs, action, there)
     assert values.shape == (3, 5)
     for agent in range(3):
-        changed = [torch.where(torch.arange(3)[:, None] == agent, 9.0, some) for some in (obs, action)]
-        for one, other in ((changed[0], action), (obs, changed[1])):
+        seen, done = [own.clone() for own in obs], action.clone()
+        seen[agent][...], done[..., columns[agent]] = 9.0, 9.0
+        for one, other in ((seen, action), (obs, done)):
             assert torch.equal(critic(one, other, there), values) == (agent == 2)
         own = action.clone()
         own[agent] += 1.0  # the joint actions that only one critic is given
@@ -149,7 +159,7 @@ def test_each_agent_has_a_critic_that_sees_all_who_are_there(space, size):
 
 def test_critics_of_other_actions_are_refused():
     with pytest.raises(SpaceError, match=r"JointCritic: needs a Box or Discrete action space, got MultiBinary\(2\)"):
-        JointCritic(policy_of(spaces.MultiBinary(2)), 2)
+        JointCritic([policy_of(spaces.MultiBinary(2))])
 
 
 class Masked(Shifts):
@@ -166,34 +176,40 @@ class Masked(Shifts):
         return super().step(actions)
 
 
-class Boxes(Shifts):
-    """`Shifts` with continuous actions."""
+class Mixed(Shifts):
+    """`Shifts` in which each agent has another action space."""
 
     def action_space(self, agent: str):
-        return spaces.Box(-1.0, 2.0, (2,))
+        k = AGENTS.index(agent)
+        return spaces.Discrete(2 + k) if k % 2 else spaces.Box(-1.0, 2.0, (1 + k,))
+
+    def observation_space(self, agent: str):
+        return spaces.Box(-1.0, np.inf, (3 + AGENTS.index(agent),))
+
+    def _obs(self, k: int):
+        return np.concatenate([super()._obs(k), np.full(k, k, np.float32)])
 
 
-def learner_of(env):
-    hp = MADDPG(**SMALL)
-    return hp.part(MultiAgentTask(env, policies={"team": AGENTS}, agent_id=True)["team"], "team").learner.open(3)
-
-
-@pytest.mark.parametrize("env", [Shifts, Boxes])
-def test_an_agent_that_has_left_does_not_change_what_is_learned(env):
+def test_an_agent_that_has_left_does_not_change_what_is_learned():
     """Whatever is in its rows."""
     rng = np.random.default_rng(0)
-    batch = {name: rng.normal(size=(16, 4, 7)).astype(np.float32) for name in ("obs", "next_obs")}
-    batch |= {name: rng.random((16, 4)) < 0.6 for name in ("there", "next_there")}
-    batch["reward"] = rng.normal(size=(16, 4)).astype(np.float32) * batch["there"]
-    batch["discount"] = np.float32(0.9) * batch["next_there"].astype(np.float32)
-    batch["action"] = rng.integers(0, 3, (16, 4)) if env is Shifts else rng.random((16, 4, 2), np.float32)
-    other = {name: column.copy() for name, column in batch.items()}
-    for name, there in (("obs", "there"), ("next_obs", "next_there"), ("reward", "there")):
-        other[name][~batch[there]] = 100 * rng.normal(size=other[name][~batch[there]].shape)
-    other["action"][~batch["there"]] = 2
+    there, next_there = (rng.random((16, 4)) < 0.6 for _ in range(2))
+    batch = {
+        "obs": tuple(rng.normal(size=(16, 3 + k)).astype(np.float32) for k in range(4)), "there": there,
+        "next_obs": tuple(rng.normal(size=(16, 3 + k)).astype(np.float32) for k in range(4)), "next_there": next_there,
+        "reward": rng.normal(size=(16, 4)).astype(np.float32) * there,
+        "discount": np.float32(0.9) * next_there.astype(np.float32),
+        "action": tuple(rng.integers(0, 2, 16) if k % 2 else rng.random((16, 1 + k), np.float32) for k in range(4)),
+    }  # fmt: skip
+    other = {name: map_nest(np.copy, column) for name, column in batch.items()}
+    other["reward"][~there] = 100.0
+    for k in range(4):
+        other["obs"][k][~there[:, k]] = 100.0
+        other["next_obs"][k][~next_there[:, k]] = 100.0
+        other["action"][k][~there[:, k]] = 1
     found = []
-    for columns in (batch, other, batch | {"there": np.ones_like(batch["there"])}):
-        learner = learner_of(env)
+    for columns in (batch, other, batch | {"there": np.ones_like(there)}):
+        learner = MADDPG(**SMALL).part(MultiAgentTask(Mixed, policies=EACH)).learner.open(3)
         found.append((learner.update([Transitions(columns)]).stats, params_sha256(learner.weights())))
     q_values = [stats.pop("losses/q_values") for stats, _ in found]  # of all, as they are
     assert found[0] == found[1] != found[2]
@@ -208,77 +224,98 @@ def learned(flow, on, num_updates=10, state=None):
     with on.open(flow, seed=1, state=state) as run:
         for report in run:
             if report.firing == num_updates:
-                arrays = run.node_state("team/learn").state_dict()
+                arrays = run.node_state("learn").state_dict()
                 hashed = params_sha256({key: arrays[f"step/{key}"] for key in ("params", "target")})
                 return hashed, run.save(replays=True)
     raise AssertionError
 
 
-@pytest.mark.parametrize("env", [Masked, Boxes])
+@pytest.mark.parametrize("env", [Masked, Mixed])
 def test_it_is_the_same_under_every_deployment_and_after_a_resume(env):
-    flow = MADDPG(**SMALL, shards=2, prioritized=True).flow(MultiAgentTask(env, policies={"team": AGENTS}))
+    flow = MADDPG(**SMALL, shards=2, prioritized=True).flow(MultiAgentTask(env, policies=EACH))
     expected, _ = learned(flow, Inline())
     _, state = learned(flow, Inline(), num_updates=6)
     assert learned(flow, Inline(), state=state)[0] == expected
-    if env is Boxes:
+    if env is Mixed:
         assert learned(flow, Processes(workers=2))[0] == expected
 
 
 class Aims:
-    """Each agent aims at a number, or its negative, that the other sees; the loss of one is half a gain of the other."""
+    """Each agent aims at a number, or its negative, that the other sees; the loss of one is half a gain of the other.
+
+    The first has a Box action and sees one number; the second has two discrete actions, and sees a number that says nothing, too.
+    """
 
     metadata = {"render_modes": []}  # noqa: RUF012
     possible_agents = AGENTS[:2]
 
-    def __init__(self, is_box):
-        self.is_box, self.agents, self._rng = is_box, [], np.random.default_rng(0)
+    def __init__(self):
+        self.agents, self._rng = [], np.random.default_rng(0)
 
     def observation_space(self, agent):
-        return spaces.Box(-1.0, 1.0, (1,))
+        return spaces.Box(-1.0, 1.0, (1 + self.possible_agents.index(agent),))
 
     def action_space(self, agent):
-        return spaces.Box(-2.0, 2.0, (1,)) if self.is_box else spaces.Discrete(2)
+        return spaces.Discrete(2) if self.possible_agents.index(agent) else spaces.Box(-2.0, 2.0, (1,))
+
+    def _seen(self):
+        return {AGENTS[0]: self._sign[:1], AGENTS[1]: np.array([0.5, self._sign[1]], np.float32)}
 
     def reset(self, seed=None, options=None):
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
         self._sign = self._rng.choice([-1.0, 1.0], 2).astype(np.float32)
-        return {agent: self._sign[k, None] for k, agent in enumerate(self.agents)}, {agent: {} for agent in AGENTS[:2]}
+        return self._seen(), {agent: {} for agent in self.agents}
 
     def step(self, actions):
         agents, self.agents = self.agents, []
-        did = [float(actions[agent].item()) if self.is_box else 2.0 * actions[agent] - 1.0 for agent in agents]
+        did = float(actions[agents[0]].item()), 2.0 * actions[agents[1]] - 1.0
         lost = [(did[0] - self._sign[0]) ** 2, (did[1] + self._sign[1]) ** 2]
         rewards = {agents[k]: float(0.5 * lost[1 - k] - lost[k]) for k in range(2)}
         over, no = dict.fromkeys(agents, True), dict.fromkeys(agents, False)
-        return {agent: np.zeros(1, np.float32) for agent in agents}, rewards, over, no, {agent: {} for agent in agents}
+        return self._seen(), rewards, over, no, {agent: {} for agent in agents}
 
     def close(self):
         pass
 
 
-@pytest.mark.parametrize("is_box", [True, False])
-def test_each_agent_learns_from_its_own_reward(is_box):
-    """Opposite actions in the same situation, in a game in which the sum of all rewards says less."""
-    task = MultiAgentTask(Aims, policies={"team": AGENTS[:2]}, env_kwargs={"is_box": is_box})
+def test_each_agent_learns_from_its_own_reward():
+    """With spaces of its own, in a game in which the sum of all rewards says less."""
     hp = MADDPG(
         num_envs=16, num_steps=8, learning_starts=256, batch_size=64, samples_per_insert=16.0, learning_rate=5e-3,
         hidden_sizes=(32,), tau=0.05,
     )  # fmt: skip
-    with Inline().open(hp.flow(task), seed=1) as run:
+    with Inline().open(hp.flow(AgentsTask.of(Task(Aims))), seed=1) as run:
         for report in run:
             if report.firing == 60:
-                learner = run.node_state("team/learn")
+                learner = run.node_state("learn")
                 break
-    actor = Actor(learner.recipe.policy)
-    actor.load(learner.weights())
-    obs = np.array([[sign, 1.0 - k, k] for k in range(2) for sign in (-1.0, 1.0)], np.float32)
-    did = learner.recipe.policy.head.mode(actor.network.forward(obs)[0])
-    if is_box:
-        np.testing.assert_allclose(did[:, 0], [-1.0, 1.0, 1.0, -1.0], atol=0.3)
-    else:
-        assert did.tolist() == [0, 1, 1, 0]
+    did = []
+    for number, (policy, weights) in enumerate(learner.recipe.policy.by_name(learner.weights()).values()):
+        actor = Actor(policy)
+        actor.load(weights)
+        signs = np.array([[-1.0], [1.0]], np.float32)
+        did.append(
+            actor.mode(signs if number == 0 else np.concatenate([np.full((2, 1), np.float32(0.5)), signs], axis=1))
+        )
+    np.testing.assert_allclose(did[0][:, 0], [-1.0, 1.0], atol=0.3)
+    assert did[1].tolist() == [1, 0]
+
+
+def test_a_run_has_a_policy_for_each_agent(tmp_path):
+    run = lv.train(
+        MADDPG(**SMALL), "pettingzoo:mpe2.simple_speaker_listener_v4", until="updates=3", seed=1, out=tmp_path / "run",
+        display="quiet",
+    )  # fmt: skip
+    assert {name: each.updates for name, each in run.summary.policies.items()} == {"speaker_0": 3, "listener_0": 3}
+    again = lv.load(run.path)
+    for name, size in (("speaker_0", 3), ("listener_0", 11)):
+        policy = again.policies[name]
+        assert (policy.policy.observation_space.shape, policy.version) == ((size,), 3)
+        assert params_sha256(policy.weights) == params_sha256(run.policies[name].weights)
+    found = lv.evaluate_policies(again, num_episodes=2)
+    assert [len(each.episodes) for each in found.values()] == [2, 2]
 
 
 # ---- mistakes
@@ -294,16 +331,14 @@ def test_tasks_that_it_cannot_learn_are_refused():
     with pytest.raises(
         TaskError, match=r"agents of Relay act in turns; expected an environment whose agents act at once"
     ):
-        hp.flow(MultiAgentTask(Relay, policies={"team": AGENTS[:3]}))
+        hp.flow(AgentsTask.of(Task(Relay)))
     with pytest.raises(SpaceError, match=r"MADDPG needs Box or Discrete actions, but 'Bits' has MultiBinary\(3\)"):
-        hp.flow(MultiAgentTask(Bits, policies={"team": AGENTS}))
-    with pytest.raises(TaskError, match=r"one policy cannot act for agents with different spaces"):
-        hp.flow(Task("pettingzoo:mpe2.simple_speaker_listener_v4"))
-    with pytest.raises(TaskError, match=r"MADDPG trains a team of agents; expected a MultiAgentTask"):
-        hp.part(Task("CartPole-v1"))
-    with pytest.raises(TaskError, match=r"have no agent ids; expected MultiAgentTask\(\.\.\., agent_id=True\), or"):
-        hp.part(SHIFTS["team"])
-    assert replace(hp, agent_id=False).part(SHIFTS["team"]).stage.num_agents == 4
+        hp.flow(MultiAgentTask(Bits, policies=EACH))
+    team = MultiAgentTask(Shifts, policies={"team": AGENTS})
+    with pytest.raises(TaskError, match=r"policy 'team' acts for agent_0, .*; expected a policy for each agent"):
+        hp.flow(team)
+    with pytest.raises(TaskError, match=r"each of which has an actor; expected MADDPG\(\.\.\.\)\.flow\(task\)"):
+        multi_agent(team, {"team": hp})
 
 
 @pytest.mark.parametrize(("field", "value"), [("n_step", 3), ("normalize_obs", True), ("normalize_reward", True)])

@@ -181,7 +181,8 @@ def test_samples_of_a_replay_are_of_no_game():
 
 def test_a_single_learner_keeps_versions():
     with pytest.raises(
-        ConfigError, match=re.escape("PPO(microbatch_size=16), expected None, and learners=1: versions are kept by a single")
+        ConfigError,
+        match=re.escape("PPO(microbatch_size=16), expected None, and learners=1: versions are kept by a single"),
     ):
         SelfPlay(replace(SMALL, microbatch_size=16), OFTEN)
 

@@ -1,4 +1,4 @@
-"""Base of the algorithms that train all agents of an environment by one policy."""
+"""Bases of the algorithms that train all agents of an environment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from levada.rl.envs.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class OfAllAgents(NeuralAlgorithm):
-    """Base configuration. The base of the settings comes before it: `class MAPPO(PPO, OfAllAgents)`."""
-
-    agent_id: bool = True
-    """Append the index of the agent to its observation, so that agents can act differently in the same situation."""
+    """Base configuration. The base of the settings comes before it: `class NFSP(DQN, OfAllAgents)`."""
 
     def resolve_task(self, task: Task) -> Task:
         """Return the task of several agents."""
@@ -25,3 +22,11 @@ class OfAllAgents(NeuralAlgorithm):
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Leave device and precision as they are: without one, the CPU and float32."""
         return self, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfSharedPolicy(OfAllAgents):
+    """Base configuration of those whose agents share a policy: `class MAPPO(PPO, OfSharedPolicy)`."""
+
+    agent_id: bool = True
+    """Append the index of the agent to its observation, so that agents can act differently in the same situation."""

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 
 from torch import Tensor
 
-from levada.algorithms.all_agents import OfAllAgents
+from levada.algorithms.all_agents import OfSharedPolicy
 from levada.algorithms.gae import GAE
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO, PPOLoss
@@ -36,7 +36,7 @@ from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class IPPO(PPO, OfAllAgents):
+class IPPO(PPO, OfSharedPolicy):
     """Configuration of IPPO.
 
     Raises:

@@ -29,6 +29,7 @@ _TABULAR_DQN: Mapping[str, Any] = {
     "epsilon_steps": 20_000,
 }
 
+_SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 _SPREAD, _FORAGING = "pettingzoo:mpe2.simple_spread_v3", "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3"
 
 _SPREAD_PPO: Mapping[str, Any] = {
@@ -178,7 +179,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
     },
     "ippo": {_SPREAD: _SPREAD_PPO},
-    "maddpg": {_SPREAD: {"num_envs": 16, "num_steps": 16}},
+    "maddpg": {key: {"num_envs": 16, "num_steps": 16} for key in (_SPEAKER, _SPREAD)},
     "mappo": {_SPREAD: _SPREAD_PPO, _FORAGING: {"num_envs": 32, "num_steps": 50}},
     "ppo": {
         "CartPole-v1": {

@@ -18,7 +18,7 @@ from levada.algorithms.neural import NeuralAlgorithm, Part
 from levada.flow import Flow, Latest, Prioritized, Replay, Stream
 from levada.rl.acting.exploration import Exploration
 from levada.rl.acting.game_sampler import Targets
-from levada.rl.acting.joint_transitions import JointTransitions
+from levada.rl.acting.joint_transitions import AgentTransitions, JointTransitions
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import NStep, StepSampler
 from levada.rl.envs.task import Task
@@ -29,7 +29,7 @@ from levada.rl.policies.policy import Policy, Weights
 from levada.rl.replay.transitions import Transitions
 from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
 
-Stage: TypeAlias = NStep | Sequences | JointTransitions
+Stage: TypeAlias = NStep | Sequences | JointTransitions | AgentTransitions
 """From steps to rows of a replay; its `NODE` names its node."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from levada.algorithms.all_agents import OfAllAgents
+from levada.algorithms.all_agents import OfSharedPolicy
 from levada.algorithms.checks import require_values
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
@@ -27,7 +27,7 @@ from levada.validation import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeamAlgorithm(ReplayAlgorithm, OfAllAgents):
+class TeamAlgorithm(ReplayAlgorithm, OfSharedPolicy):
     """Base configuration. `buffer_size`, `learning_starts`, `batch_size` and `samples_per_insert` count joint transitions.
 
     Raises:

@@ -94,8 +94,9 @@ def load(
     is_end = checkpoint is None or saved.step == directory.steps()[-1]
     summary = (_summary(directory) if is_end else None) or _cut_off(directory, saved)
     policies = {
-        learner.policy_name: TrainedPolicy(learner.policy, weights_of(saved, node), version=_num_updates(saved, node))
+        name: TrainedPolicy(policy, weights, version=_num_updates(saved, node))
         for node, learner in learners.items()
+        for name, (policy, weights) in learner.policy.by_name(weights_of(saved, node)).items()
     }
     return result_of(summary, policies, directory, task, flow)
 

@@ -30,6 +30,7 @@ from levada.rl.learning.step import num_weights
 from levada.rl.policies.networks import default_network
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.size import WEIGHT_NBYTES
+from levada.rl.policies.team import TeamPolicy
 from levada.runners.deployments import useful_workers
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
@@ -253,6 +254,8 @@ def _num_weights(policy: Policy) -> int:
         SizeError: a single layer is too large for the machine.
     """
     with torch.device("meta"):
+        if isinstance(policy, TeamPolicy):
+            return sum(_num_weights(member) for member in policy.members)
         if policy.network is None:
             network = default_network(
                 policy.inner_space, policy.head.num_params, policy.hidden_sizes, policy.activation

@@ -298,8 +298,9 @@ def _policies(run: Run) -> dict[str, TrainedPolicy]:
     """The policies of all learners, with the final weights."""
     recipes: dict[str, Learner] = run.flow.learners()
     return {
-        recipes[name].policy_name: TrainedPolicy(recipes[name].policy, live.weights(), version=live.num_updates)
+        each: TrainedPolicy(policy, weights, version=live.num_updates)
         for name, live in _learners(run).items()
+        for each, (policy, weights) in recipes[name].policy.by_name(live.weights()).items()
     }
 
 

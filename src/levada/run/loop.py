@@ -190,7 +190,14 @@ class Loop:
         """Write everything, and return the summary."""
         statistics = run.statistics()
         sha256 = params_sha256(self.arrays_of(run)[0] if self.params_of is None else self.params_of(run))
-        summary = summarize(self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by)
+        learned_as = {
+            member: recipe.policy_name
+            for recipe in run.flow.learners().values()
+            for member in getattr(recipe, "members", ())
+        }
+        summary = summarize(
+            self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by, learned_as=learned_as
+        )  # fmt: skip
         metrics.flush(statistics)
         saver.save(ending.stopped_by, between_updates=ending.between_updates)
         if self.directory is not None:

@@ -5,7 +5,7 @@ Values that were not reached or not measured are None (null in JSON), never NaN.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -118,9 +118,11 @@ class Summary(Identity, frozen=True, kw_only=True):
 
 
 def summarize(
-    identity: Identity, monitor: Monitor, statistics: Statistics, *, params_sha256: str | None, stopped_by: str
-) -> Summary:
-    """Make the summary from the instruments' data."""
+    identity: Identity, monitor: Monitor, statistics: Statistics, *, params_sha256: str | None, stopped_by: str,
+    learned_as: Mapping[str, str] | None = None,
+) -> Summary:  # fmt: skip
+    """Make the summary from the instruments' data. `learned_as`: of policies that are part of another one, its name."""
+    learned_as = learned_as or {}
     return Summary(
         **msgspec.structs.asdict(identity),
         stopped_by=stopped_by,
@@ -136,8 +138,8 @@ def summarize(
         policies={
             name: PolicySummary(
                 return_mean_100=finite(mean),
-                updates=statistics.versions.get(name, 0),
-                stopped=monitor.stopped.get(name),
+                updates=statistics.versions.get(learned_as.get(name, name), 0),
+                stopped=monitor.stopped.get(learned_as.get(name, name)),
             )
             for name, mean in monitor.return_means_100.items()
         },

@@ -8,7 +8,7 @@ from support.envs.multi import Relay, Shifts
 
 from levada.algorithms.dqn import DQN
 from levada.flow import Shard
-from levada.rl.acting.joint_transitions import JointTransitions
+from levada.rl.acting.joint_transitions import AgentTransitions, JointTransitions
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.envs.agents.task import MultiAgentTask
 
@@ -32,16 +32,22 @@ def source(task):
 
 
 def collected(task, stage, policy="team"):
-    """The joint transitions of some items by name, and what each copy of the environment did."""
+    """The joint transitions of some items by name, and what each copy of the environment did. `policy`: None: of all."""
     recipe, weights = source(task)
     live = recipe(Shard("step", 0, 1, 7))
-    parts = [stage(live(weights)[policy]).columns for _ in range(NUM_ITEMS)]
+    items = (live(weights) for _ in range(NUM_ITEMS))
+    parts = [_stacked(stage(item if policy is None else item[policy]).columns) for item in items]
     envs = list(live._joint.envs)
     live.close()
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     while not isinstance(envs[0], Shifts):
         envs = [env.env for env in envs]
     return rows, [env.done for env in envs]
+
+
+def _stacked(columns):
+    """The columns of each agent side by side."""
+    return {name: np.stack(column, axis=1) if isinstance(column, tuple) else column for name, column in columns.items()}
 
 
 @pytest.mark.parametrize(("stays", "reward"), [(False, "mean"), (True, "mean"), (True, "sum"), (False, "each")])
@@ -51,7 +57,11 @@ def test_they_are_what_the_environment_did(end, stays, reward):
     where those that are there leave, while others come.
     """
     task = shifts(end, {"team": AGENTS}, stays=stays)
-    rows, done = collected(task, JointTransitions(discount=0.9, num_agents=4, reward=reward))
+    if reward == "each":
+        task = shifts(end, {agent: (agent,) for agent in AGENTS}, stays=stays)
+        rows, done = collected(task, AgentTransitions(discount=0.9), policy=None)
+    else:
+        rows, done = collected(task, JointTransitions(discount=0.9, num_agents=4, reward=reward))
     assert rows["mask"].all()
     assert len(rows["mask"]) == NUM_ITEMS * NUM_STEPS * NUM_COPIES
     for row in range(len(rows["mask"])):

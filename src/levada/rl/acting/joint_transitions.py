@@ -1,4 +1,4 @@
-"""JointTransitions: turns the steps of agents into transitions of their team, for algorithms that learn one value for all.
+"""Turns the steps of agents into transitions of their team, for algorithms that learn values of joint actions.
 
 sampler = MultiAgentSampler(task=task, samplers={"team": sampler_of_all_agents})
 steps = flow.split("by_policy", flow.source("step", sampler, reads={"team": weights}), keys=("team",))["team"]
@@ -7,8 +7,9 @@ flow.store(flow.map("joint", JointTransitions(discount=0.99, num_agents=3), step
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -33,10 +34,9 @@ class JointTransitions:
     - `action` ``[N, n, ...]``.
     - `there`, `next_there` ``[N, n]``, bool: which agents take part before and after the step. After the team's last step these
       are the agents that were truncated.
-    - `reward` ``[N]``: the team's reward; or ``[N, n]``, that of each agent.
+    - `reward` ``[N]``: the team's reward.
     - `discount` ``[N]``: discount factor of the team's next value; 0 if no agent takes part after the step: the team has
-      terminated. An agent that ends its episode before the others does not end that of the team. With a reward of each agent,
-      ``[N, n]``: 0 for those that do not take part after the step.
+      terminated. An agent that ends its episode before the others does not end that of the team.
     - `mask` ``[N]``, bool: whether any agent acted.
 
     Raises:
@@ -50,9 +50,8 @@ class JointTransitions:
     """Discount factor per step."""
     num_agents: PositiveInt
     """n: number of agents in a copy of the environment, whose rows are next to each other."""
-    reward: Literal["mean", "sum", "each"] = "mean"
-    """The team's reward: sum of its agents' rewards, divided by n or not. A common reward, which all agents get, is its mean.
-    `each`: every agent has its own."""
+    reward: Literal["mean", "sum"] = "mean"
+    """The team's reward: sum of its agents' rewards, divided by n or not. A common reward, which all agents get, is its mean."""
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
@@ -68,43 +67,121 @@ class JointTransitions:
         Raises:
             ValueError: the steps are not those of agents that act at once.
         """
-        if steps.began is None or steps.acts is None:
-            msg = (
-                "JointTransitions: got steps of single agents, or of agents that act in turns; expected those of a "
-                "MultiAgentSampler, of agents that act at once"
-            )
-            raise ValueError(msg)
-        buffer, (obs, final_obs) = steps.buffer, steps.observations
-        acts_next = np.concatenate([buffer.mask[1:], steps.acts[None]])
-        is_last = steps.began | ~self._by_copy(acts_next).any(axis=2)
-        is_truncated = buffer.truncated & ~buffer.terminated
-        next_there = np.where(np.repeat(is_last, self.num_agents, axis=1), is_truncated, acts_next)
-        next_obs = map_nest(lambda leaf: leaf[1:].copy(), obs)
-        for t, index, final in final_obs:
-            map_nest(lambda to, of, t=t, index=index: to.__setitem__((t, index), of), next_obs, final)
-        next_obs = _blank(next_obs, ~next_there)
-        there, next_there, reward = (self._joint(leaf) for leaf in (buffer.mask, next_there, buffer.reward))
-        is_alive = next_there
-        if self.reward != "each":
-            reward, is_alive = reward.sum(axis=1), next_there.any(axis=1)
+        [acts_next], is_over = _next([steps], self.num_agents)
+        rows = _rows(steps, acts_next, np.repeat(is_over, self.num_agents, axis=1))
+        there, next_there = self._joint(steps.buffer.mask), self._joint(rows.next_there)
+        reward = self._joint(steps.buffer.reward).sum(axis=1)
         if self.reward == "mean":
             reward /= np.float32(self.num_agents)
+        is_alive = next_there.any(axis=1)
         return Transitions(
             {
-                "obs": self._joint(_blank(map_nest(lambda leaf: leaf[:-1], obs), ~buffer.mask)),
-                "next_obs": self._joint(next_obs), "action": self._joint(buffer.action),
+                "obs": self._joint(rows.obs), "next_obs": self._joint(rows.next_obs), "action": self._joint(steps.buffer.action),
                 THERE: there, NEXT_THERE: next_there, REWARD: reward,
                 "discount": np.float32(self.discount) * is_alive.astype(np.float32), MASK: there.any(axis=1),
             }
         )  # fmt: skip
 
-    def _by_copy(self, leaf: Array) -> Array:
-        """Reshape ``[T, B, ...]`` to ``[T, num_copies, n, ...]``."""
-        return leaf.reshape(len(leaf), -1, self.num_agents, *leaf.shape[2:])
-
     def _joint(self, nest: Nest) -> Any:
         """Reshape ``[T, B, ...]`` to ``[N, n, ...]``."""
         return map_nest(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[2:]), nest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentTransitions:
+    """Turns the steps of n agents, each with a policy of its own, into joint transitions; a function for `flow.map`.
+
+    The columns of N transitions:
+
+    - `obs`, `next_obs`, `action`: a tuple with those of each agent, ``[N, ...]``, as in `JointTransitions`.
+    - `there`, `next_there` ``[N, n]``, `mask` ``[N]``, bool: as there.
+    - `reward` ``[N, n]``: that of each agent.
+    - `discount` ``[N, n]``: discount factor of each agent's next value; 0 for those that do not take part after the step.
+
+    Raises:
+        ValueError: a number is invalid.
+    """
+
+    NODE: ClassVar[str] = "joint"
+    num_overlap_steps: ClassVar[int] = 0
+    """Number of steps of the previous item that it needs."""
+    discount: float
+    """Discount factor per step."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, ValueError)
+
+    def __call__(self, steps: Mapping[str, Steps]) -> Transitions:
+        """Return the transitions of all steps, by policy; an agent's are the rows of one.
+
+        Raises:
+            ValueError: the steps are not those of agents that act at once.
+        """
+        each = list(steps.values())
+        acts_next, is_over = _next(each, 1)
+        rows = [_rows(own, acts, is_over) for own, acts in zip(each, acts_next, strict=True)]
+        there, next_there = _beside([own.buffer.mask for own in each]), _beside([own.next_there for own in rows])
+        anyone: Any = there.any(axis=1)
+        obs, next_obs, action = (
+            tuple(map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest) for nest in nests)
+            for nests in (
+                [own.obs for own in rows],
+                [own.next_obs for own in rows],
+                [own.buffer.action for own in each],
+            )
+        )
+        return Transitions(
+            {
+                "obs": obs, "next_obs": next_obs, "action": action, THERE: there, NEXT_THERE: next_there,
+                REWARD: _beside([own.buffer.reward for own in each]),
+                "discount": np.float32(self.discount) * next_there.astype(np.float32), MASK: anyone,
+            }
+        )  # fmt: skip
+
+
+def _beside(columns: Sequence[Array]) -> Array:
+    """Put columns ``[T, B]`` side by side, ``[N, n]``."""
+    found: Array = np.stack([column.reshape(-1) for column in columns], axis=1)
+    return found
+
+
+class _Rows(NamedTuple):
+    """What the agents of a policy see, ``[T, B, ...]``, with zeros where they do not take part."""
+
+    obs: Any
+    next_obs: Any
+    next_there: Array
+    """``[T, B]``: which of them take part after the step."""
+
+
+def _next(steps: Sequence[Steps], num_agents: int) -> tuple[list[Array], Array]:
+    """Return which agents of each policy act next ``[T, B]``, and where the episode of a copy is over ``[T, num_copies]``.
+
+    `num_agents`: that each policy has in a copy, whose rows are next to each other.
+    """
+    acts_next = list[Array]()
+    for own in steps:
+        if own.began is None or own.acts is None:
+            msg = (
+                "joint transitions: got steps of single agents, or of agents that act in turns; expected those of a "
+                "MultiAgentSampler, of agents that act at once"
+            )
+            raise ValueError(msg)
+        acts_next.append(np.concatenate([own.buffer.mask[1:], own.acts[None]]))
+    anyone = np.any([acts.reshape(len(acts), -1, num_agents).any(axis=2) for acts in acts_next], axis=0)
+    began: Any = steps[0].began
+    return acts_next, began | ~anyone
+
+
+def _rows(steps: Steps, acts_next: Array, is_over: Array) -> _Rows:
+    """Return what the agents of a policy see. `is_over`: ``[T, B]``, where the episode is over for all agents."""
+    buffer, (obs, final_obs) = steps.buffer, steps.observations
+    next_there = np.where(is_over, buffer.truncated & ~buffer.terminated, acts_next)
+    next_obs = map_nest(lambda leaf: leaf[1:].copy(), obs)
+    for t, index, final in final_obs:
+        map_nest(lambda to, of, t=t, index=index: to.__setitem__((t, index), of), next_obs, final)
+    before = _blank(map_nest(lambda leaf: leaf[:-1], obs), ~buffer.mask)
+    return _Rows(before, _blank(next_obs, ~next_there), next_there)
 
 
 def _blank(nest: Nest, where: Array) -> Nest:

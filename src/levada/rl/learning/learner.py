@@ -154,6 +154,11 @@ class Learner:
         return self.policy.name
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the policies that it consists of."""
+        return tuple(self.policy.by_name({}))
+
+    @property
     def num_parts(self) -> int:
         """Number of microbatches per minibatch, which as many replicas of the learner can share."""
         return self.num_microbatches

@@ -15,13 +15,12 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from levada.rl.data.nest import flat
 from levada.rl.data.spaces import SpaceError
 from levada.rl.policies.layers import ACTIVATIONS, Activation
 from levada.rl.policies.module import ObservationModule
@@ -68,7 +67,7 @@ class Critic(ObservationModule):
         return (torch.stack([network(both)[:, 0] for network in self.networks]),)
 
 
-class JointCritic(ObservationModule):
+class JointCritic(nn.Module):
     """A network of linear layers for each of n agents, on the features of what all of them observe, and the actions of all.
 
     The critics of arXiv 1706.02275, section 4.1: agent i has the value Q_i(x, a_1, ..., a_n). The features of a vector are the
@@ -76,61 +75,72 @@ class JointCritic(ObservationModule):
     the actions.
 
     Args:
-        policy: gives the spaces, the normalization and the precision.
-        num_agents: n.
+        policies: give the spaces of each agent.
         hidden_sizes: widths of the hidden layers; may be empty.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
         features_extractor: custom feature extractor of an observation.
 
     Raises:
-        SpaceError: the action space is neither a Box nor Discrete.
+        SpaceError: an action space is neither a Box nor Discrete.
 
     >>> from levada.rl.policies.policy import Policy
-    >>> policy = Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(4))
+    >>> one = Policy(observation_space=spaces.Box(-1.0, 1.0, (3,)), action_space=spaces.Discrete(4))
+    >>> other = Policy(observation_space=spaces.Box(-1.0, 1.0, (5,)), action_space=spaces.Box(-1.0, 1.0, (2,)))
     >>> there = torch.ones(7, 2, dtype=torch.bool)
-    >>> JointCritic(policy, 2)(torch.zeros(7, 2, 3), torch.zeros(2, 7, 2, 4), there).shape
+    >>> JointCritic([one, other])((torch.zeros(7, 3), torch.zeros(7, 5)), torch.zeros(2, 7, 6), there).shape
     torch.Size([2, 7])
     """
 
     def __init__(
         self,
-        policy: Policy,
-        num_agents: int,
+        policies: Sequence[Policy],
         *,
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "relu",
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
-        super().__init__(policy)
-        space = policy.action_space
-        if not isinstance(space, spaces.Box | spaces.Discrete):
-            msg = f"JointCritic: needs a Box or Discrete action space, got {space}"
-            raise SpaceError(msg)
-        self.encoder: nn.Module
-        self.encoder, size = make_encoder(policy.inner_space, features_extractor)
-        action_size = math.prod(space.shape) if isinstance(space, spaces.Box) else int(space.n)
-        sizes = [num_agents * (size + action_size), *hidden_sizes, 1]
-        self.networks: nn.ModuleList = nn.ModuleList(_network(sizes, activation) for _ in range(num_agents))
-        self.set_precision()
+        super().__init__()
+        self.action_sizes: list[int] = [action_size(policy.action_space) for policy in policies]
+        self.readers: nn.ModuleList = nn.ModuleList(ObservationModule(policy) for policy in policies)
+        made = [make_encoder(policy.inner_space, features_extractor) for policy in policies]
+        self.encoders: nn.ModuleList = nn.ModuleList(encoder for encoder, _ in made)
+        sizes = [sum(size for _, size in made) + sum(self.action_sizes), *hidden_sizes, 1]
+        self.networks: nn.ModuleList = nn.ModuleList(_network(sizes, activation) for _ in policies)
 
-    def forward(self, obs: TensorNest, action: Tensor, there: Tensor) -> Tensor:
+    def forward(self, obs: Sequence[TensorNest], action: Tensor, there: Tensor) -> Tensor:
         """Return the value of each agent ``[n, N]``.
 
         Args:
-            obs: raw observations of the agents ``[N, n, ...]``.
-            action: joint actions ``[n, N, n, A]`` that each agent's network is given; discrete ones are one-hot.
+            obs: raw observations of each agent ``[N, ...]``.
+            action: joint actions ``[n, N, A]`` that each agent's network is given: of all agents, side by side; discrete ones are
+                one-hot.
             there: bool ``[N, n]``, which agents take part; those that do not have no effect.
         """
-        [values] = self.computed(self._values, self.split(flat(obs))[0], action, there)
-        return values
-
-    def _values(self, obs: TensorNest, action: Tensor, there: Tensor) -> tuple[Tensor]:
-        num, num_agents = there.shape
-        gone = ~there[..., None]
-        features = self.encoder(obs).view(num, num_agents, -1).masked_fill(gone, 0.0).flatten(1)
-        actions = action.masked_fill(gone, 0.0).flatten(2)
+        features = [
+            encoder(cast("ObservationModule", reader).split(own)[0]).flatten(1).masked_fill(~there[:, index, None], 0.0)
+            for index, (reader, encoder, own) in enumerate(zip(self.readers, self.encoders, obs, strict=True))
+        ]
+        sizes = torch.tensor(self.action_sizes, device=there.device)
+        actions = action.masked_fill(~there.repeat_interleave(sizes, dim=1, output_size=action.shape[-1]), 0.0)
         pairs = zip(self.networks, actions.unbind(), strict=True)
-        return (torch.stack([network(torch.cat([features, each], dim=1))[:, 0] for network, each in pairs]),)
+        return torch.stack([network(torch.cat([*features, each], dim=1))[:, 0] for network, each in pairs])
+
+
+def action_size(space: spaces.Space[Any]) -> int:
+    """Return the size of an action as a vector, which is one-hot if the action is discrete.
+
+    Raises:
+        SpaceError: the space is neither a Box nor Discrete.
+
+    >>> action_size(spaces.Discrete(4)), action_size(spaces.Box(-1.0, 1.0, (2, 3)))
+    (4, 6)
+    """
+    if isinstance(space, spaces.Box):
+        return math.prod(space.shape)
+    if not isinstance(space, spaces.Discrete):
+        msg = f"JointCritic: needs a Box or Discrete action space, got {space}"
+        raise SpaceError(msg)
+    return int(space.n)
 
 
 def _network(sizes: Sequence[int], activation: Activation) -> nn.Sequential:

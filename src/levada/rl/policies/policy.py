@@ -185,6 +185,10 @@ class Policy:
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: _to_array(tensor) for name, tensor in tensors.items()}
 
+    def by_name(self, weights: Weights) -> Mapping[str, tuple[Policy, Weights]]:
+        """Return the policies that this one consists of, and their weights, by name: itself."""
+        return {self.name: (self, weights)}
+
     def moments_of(self, buffers: Weights) -> dict[str, Moments]:
         """Read the running moments from the normalization buffers of some weights, keyed by "obs...", "return" and "value".
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 import gymnasium
 
 from levada.rl.envs.agents.joint import PolicyOf
+from levada.rl.envs.agents.making import make_agents_env
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 
@@ -41,6 +42,15 @@ class AgentsTask(Task):
         """Let one policy act for all agents. For the arguments, see `MultiAgentTask`."""
         env: Any = self.env
         return MultiAgentTask(env, env_kwargs=self.env_kwargs, agent_id=agent_id, with_state=with_state)
+
+    def by_agent(self) -> MultiAgentTask:
+        """Give each agent a policy of its own, with its name. An environment is made and closed to find the agents."""
+        env = make_agents_env(self.env, self.name, self.env_kwargs)
+        try:
+            agents = tuple(env.possible_agents)
+        finally:
+            env.close()
+        return self.played_by({agent: (agent,) for agent in agents})
 
     def played_by(self, policies: Mapping[str, tuple[str, ...]], policy_of: PolicyOf | None = None) -> MultiAgentTask:
         """Say which policy acts for which agents."""
