@@ -90,7 +90,8 @@ class MADDPG(ReplayAlgorithm, OfAllAgents):
 
     def part(self, task: Task | MultiAgentTask, name: str = "policy") -> ReplayPart:
         """Make the learner of all agents, their sampler, and the stage from their steps to joint transitions."""
-        agents, stage = self.agents_of(task), AgentTransitions(discount=self.discount)
+        agents = self.agents_of(task)
+        stage = AgentTransitions(discount=self.discount, num_agents=len(agents.policies))
         actors, samplers = list[Policy](), {}
         for agent in agents.policies:
             own = agents[agent]

@@ -24,6 +24,7 @@ from levada.memory import Memory, lines_of, nbytes_text
 from levada.rl.acting.game_sampler import GameSampler, Targets
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.sizes import MakesEntries, Sizes
+from levada.rl.acting.team_sampler import TeamSampler
 from levada.rl.envs.task import Task
 from levada.rl.learning.past import KeepingLearner
 from levada.rl.learning.step import num_weights
@@ -215,7 +216,7 @@ def _item_nbytes(work: Any) -> int | None:
 def _of_policy(flow: Flow, source: Node, replay: str) -> Any:
     """The source's work, or of a source of items by policy the sampler whose items a replay gets."""
     sampler = _sampler(source.work)
-    if not isinstance(sampler, MultiAgentSampler):
+    if not isinstance(sampler, MultiAgentSampler) or isinstance(sampler, TeamSampler):
         return source.work
     todo = [edge.source for edge in flow.edges if edge.kind == "store" and edge.target == replay]
     while todo:
@@ -233,7 +234,8 @@ def _entry_nbytes(flow: Flow, source: Node, replay: str, *, whole: bool = False)
     if sampler is None or item is None:
         return None
     stored = {edge.source.node for edge in flow.edges if edge.kind == "store" and edge.target == replay}
-    sizes = (Sizes.drawn if whole else Sizes.stored)(_task(sampler))
+    tasks = [each.task for each in sampler.samplers.values()] if isinstance(sampler, TeamSampler) else [_task(sampler)]
+    sizes = Sizes.together(map(Sizes.drawn if whole else Sizes.stored, tasks))
     for node in flow.nodes.values():
         if node.kind == "map" and node.name in stored and isinstance(node.work, MakesEntries):
             return node.work.entry_nbytes(sizes)

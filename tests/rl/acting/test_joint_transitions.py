@@ -59,7 +59,7 @@ def test_they_are_what_the_environment_did(end, stays, reward):
     task = shifts(end, {"team": AGENTS}, stays=stays)
     if reward == "each":
         task = shifts(end, {agent: (agent,) for agent in AGENTS}, stays=stays)
-        rows, done = collected(task, AgentTransitions(discount=0.9), policy=None)
+        rows, done = collected(task, AgentTransitions(discount=0.9, num_agents=4), policy=None)
     else:
         rows, done = collected(task, JointTransitions(discount=0.9, num_agents=4, reward=reward))
     assert rows["mask"].all()

@@ -58,8 +58,7 @@ class JointTransitions:
 
     def entry_nbytes(self, sizes: Sizes) -> int:
         """Bytes of a transition: of each agent two flags beside what it sees and does; reward and discount."""
-        num_rewards = self.num_agents if self.reward == "each" else 1
-        return self.num_agents * (sizes.observation + sizes.next_observation + sizes.action + 2) + 8 * num_rewards
+        return self.num_agents * (sizes.observation + sizes.next_observation + sizes.action + 2) + 8
 
     def __call__(self, steps: Steps) -> Transitions:
         """Return the transitions of all steps.
@@ -107,9 +106,15 @@ class AgentTransitions:
     """Number of steps of the previous item that it needs."""
     discount: float
     """Discount factor per step."""
+    num_agents: PositiveInt
+    """n: number of agents."""
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
+
+    def entry_nbytes(self, sizes: Sizes) -> int:
+        """Bytes of a transition, from those of all agents together: of each two flags, reward and discount beside them."""
+        return sizes.observation + sizes.next_observation + sizes.action + self.num_agents * (2 + 8)
 
     def __call__(self, steps: Mapping[str, Steps]) -> Transitions:
         """Return the transitions of all steps, by policy; an agent's are the rows of one.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import gymnasium
@@ -13,7 +14,7 @@ from levada.rl.data.spaces import canonical_action_space, canonical_observation_
 from levada.rl.envs.task import Task
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sizes:
     """Bytes of what a task's agents observe and do.
 
@@ -48,6 +49,11 @@ class Sizes:
         return cls(
             observation=observation, next_observation=observation, action=_nbytes(action), num_actions=num_actions
         )
+
+    @classmethod
+    def together(cls, each: Iterable[Self]) -> Self:
+        """Of several agents together."""
+        return cls(*map(sum, zip(*map(astuple, each), strict=True)))
 
 
 @runtime_checkable
