@@ -229,6 +229,14 @@ def test_the_loss_of_vdn_by_hand(double: bool, next_values: float) -> None:
     np.testing.assert_allclose(found.priorities, np.abs(errors))
 
 
+@pytest.mark.parametrize("algorithm", [VDN, QMIX])
+def test_initial_values_of_agents_are_near_zero_however_large_observations_are(algorithm) -> None:
+    """So that they do not hide the first rewards, if these are small and rare."""
+    policy = algorithm().part(replace(SHIFTS, agent_id=True)["team"], "team").learner.policy
+    values = policy.module(seed=1)(10.0 * torch.ones(1, 7))[0].values
+    assert 0.0 < float(values.detach().abs().max()) < 0.1
+
+
 def test_all_hypernetworks_are_trained_and_have_targets() -> None:
     learner = learner_of(QMIX)
     before = {name: array.clone() for name, array in learner._step.layout.views(learner._state.params).items()}

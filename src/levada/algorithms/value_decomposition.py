@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -30,6 +31,10 @@ from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weigh
 from levada.rl.policies.networks import value_network
 from levada.rl.policies.policy import Policy
 from levada.validation import PositiveFloat, PositiveInt, PositiveUnitFloat, UnitFloat
+
+INITIAL_GAIN: Final = 0.01
+"""Gain of the last layer of the network. With a gain of 1, initial values are of the size of the observation, so they hide the
+first rewards if these are small and rare, and bootstrapping keeps them for hundreds of updates of the target networks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +66,8 @@ class ValueDecomposition(TeamAlgorithm):
         """Factory of the mixer of a team; see `levada.rl.policies.mixers`."""
 
     def make_network(self, task: Task) -> Callable[..., Any] | None:
-        """Factory of the network of action values."""
-        return super().make_network(task) or self.with_network_settings(value_network)
+        """Factory of the network of action values, which are initially near zero."""
+        return super().make_network(task) or self.with_network_settings(partial(value_network, gain=INITIAL_GAIN))
 
     def part(self, task: Task, name: str = "policy") -> ReplayPart:
         """Make the learner, the sampler of all agents, and the stage from their steps to joint transitions."""

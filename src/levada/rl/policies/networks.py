@@ -73,11 +73,14 @@ def value_network(
     hidden_sizes: Sequence[int] = (256, 256),
     activation: Activation = "relu",
     features_extractor: FeaturesExtractor | None = None,
+    gain: float = 1.0,
 ) -> nn.Module:
-    """Make the default network for action values: as `default_network`, but `ValueMLP` on vectors and custom features."""
+    """Make the default network for action values: as `default_network`, but `ValueMLP` on vectors and custom features. `gain` is
+    that of `ValueMLP`; the other networks have 0.01.
+    """
     if features_extractor is None and not _is_vector(observation_space):
         return default_network(observation_space, num_params, hidden_sizes, activation)
-    return ValueMLP(observation_space, num_params, hidden_sizes, activation, features_extractor)
+    return ValueMLP(observation_space, num_params, hidden_sizes, activation, features_extractor, gain)
 
 
 def is_default(network: Callable[..., Any] | None) -> bool:
@@ -135,7 +138,7 @@ class ValueMLP(nn.Module):
     """Linear layers on the features of an observation that return action values.
 
     The features of a vector are the vector itself; see `make_encoder`. The returned value is the first of the parameters and is
-    not used.
+    not used. Initial action values are of the size of the observation, times `gain`, the gain of the last layer.
 
     >>> params, value = ValueMLP(spaces.Discrete(16), 4)(torch.tensor([3, 5]))
     >>> params.shape, value.shape
@@ -149,12 +152,13 @@ class ValueMLP(nn.Module):
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "relu",
         features_extractor: FeaturesExtractor | None = None,
+        gain: float = 1.0,
     ) -> None:
         super().__init__()
         self.encoder: nn.Module
         self.encoder, size = make_encoder(observation_space, features_extractor)
         self.shared: nn.Sequential = nn.Sequential(*_hidden_layers(size, hidden_sizes, activation))
-        self.policy: nn.Linear = linear([size, *hidden_sizes][-1], num_params, gain=1.0)
+        self.policy: nn.Linear = linear([size, *hidden_sizes][-1], num_params, gain)
         self._initialize()
 
     def _initialize(self) -> None:
