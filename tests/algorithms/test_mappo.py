@@ -68,6 +68,13 @@ def opened(task, **more):
     return parts, recipe(Shard("rollout", 0, 1, 7)), weights
 
 
+@pytest.mark.parametrize(("env", "num_rows"), [(CartPoles, 200), (Relay, 50)], ids=["at once", "in turns"])
+def test_annealing_counts_env_steps(env, num_rows):
+    """Each step has a row of each of four agents, if they act at once."""
+    flow = IPPO(anneal_steps=100, learning_rate=1.0).flow(Task(env))
+    assert flow.learners()["policy/learn"].coefficients(num_rows)["learning_rate"] == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("task", [COMERS, RELAY], ids=["at once", "in turns"])
 def test_gae_uses_the_values_of_the_state_at_each_step_and_at_the_end(task):
     """Every row has the state of its moment; its value, and that of the true next observation, are those of both."""

@@ -64,7 +64,10 @@ class IPPO(PPO, OfSharedPolicy):
         """Build the flow for all agents of an environment, which share a policy. `num_envs` counts environments."""
         shared = AgentsTask.of(task).shared(agent_id=self.agent_id, with_state=self.SEES_STATE)
         [(name, agents)] = shared.policies.items()
-        return multi_agent(shared, {name: replace(self, num_envs=self.num_envs * len(agents))})
+        rows_per_step = 1 if shared.acts_in_turns else len(agents)  # the learner counts a step of each agent
+        anneal_steps = None if self.anneal_steps is None else self.anneal_steps * rows_per_step
+        own = replace(self, num_envs=self.num_envs * len(agents), anneal_steps=anneal_steps)
+        return multi_agent(shared, {name: own})
 
     def policy(self, task: Task, **fields: Any) -> Policy:
         """Make the policy; `fields`: fields of `Policy`."""
