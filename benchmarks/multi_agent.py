@@ -6,7 +6,7 @@
 
 MAPPO has a centralized critic, IPPO (PPO for each agent) does not; both have the same settings, except that MAPPO normalizes
 values and IPPO rewards. A return is the sum over the agents of an environment: during training, the mean of the last games; at
-the end, that of `NUM_GAMES` games with sampled actions. Env steps are steps of the environment, in each of which all agents act.
+the end, that of `NUM_GAMES` games of the trained policy. Env steps are steps of the environment, in each of which all agents act.
 Without `--workers`, everything runs in one thread.
 """
 
@@ -15,75 +15,27 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-import gymnasium
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from levada.algorithms.mappo import MAPPO
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO
-from levada.flow import Shard
-from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.algorithms.presets import preset
+from levada.rl.acting.match import play
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.run.monitor import Monitor
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
 POLICY = "all"
+FORAGING = "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3"
 NUM_GAMES = 200
 """Number of games that the trained policy plays."""
-
-
-class Foraging:
-    """A game of lbforaging, whose spaces are Tuples of those of the players, with PettingZoo's parallel API."""
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
-
-    def __init__(self, env_id: str) -> None:
-        import lbforaging  # noqa: F401  registers the games
-
-        self.env: Any = gymnasium.make(env_id, disable_env_checker=True)
-        self._spaces: list[Any] = [list(getattr(self.env, name)) for name in ("observation_space", "action_space")]
-        self.possible_agents = [f"player_{k}" for k in range(len(self._spaces[0]))]
-        self.agents: list[str] = []
-
-    def observation_space(self, agent: str) -> Any:
-        """Observation space of a player."""
-        return self._spaces[0][self.possible_agents.index(agent)]
-
-    def action_space(self, agent: str) -> Any:
-        """Action space of a player."""
-        return self._spaces[1][self.possible_agents.index(agent)]
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin a game."""
-        observations, _ = self.env.reset(seed=seed)
-        self.agents = list(self.possible_agents)
-        return dict(zip(self.agents, observations, strict=True)), {agent: {} for agent in self.agents}
-
-    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Take the actions of all players."""
-        observations, rewards, terminated, truncated, _ = self.env.step(
-            tuple(int(actions[each]) for each in self.agents)
-        )
-        agents = self.agents
-        if terminated or truncated:
-            self.agents = []
-        return (
-            dict(zip(agents, observations, strict=True)),
-            {agent: float(reward) for agent, reward in zip(agents, rewards, strict=True)},
-            dict.fromkeys(agents, bool(terminated)),
-            dict.fromkeys(agents, bool(truncated)),
-            {agent: {} for agent in agents},
-        )
-
-    def close(self) -> None:
-        """Close the game."""
-        self.env.close()
 
 
 class Spread:
@@ -130,7 +82,7 @@ class Spread:
 class Game:
     """An environment, and settings of MAPPO and IPPO for it."""
 
-    env: Callable[..., Any]
+    env: str | Callable[..., Any]
     env_kwargs: dict[str, Any]
     agents: tuple[str, ...]
     num_envs: int
@@ -161,7 +113,8 @@ GAMES = {
         fields={"num_steps": 25, "learning_rate": 7e-4},
     ),
     "foraging": Game(
-        Foraging, {"env_id": "Foraging-8x8-2p-2f-coop-v3"}, ("player_0", "player_1"), num_envs=32, fields={"num_steps": 50},
+        FORAGING, {}, ("agent_0", "agent_1"), num_envs=preset("mappo", FORAGING)["num_envs"],
+        fields={name: value for name, value in preset("mappo", FORAGING).items() if name != "num_envs"},
     ),
 }  # fmt: skip
 
@@ -173,8 +126,8 @@ class Outcome(NamedTuple):
     last: float
     """Mean return of the last games."""
     best: float
-    played: float
-    """Mean return of the trained policy."""
+    played: tuple[float, float]
+    """Mean return of the trained policy, with sampled actions and with the most probable ones."""
     minutes: float
     reached: tuple[float, int] | None
     """Minutes and env steps after which the target was reached."""
@@ -204,23 +157,18 @@ def learn(game: Game, algorithm: str, seed: int, arguments: argparse.Namespace, 
             if is_over:
                 break
         weights = run.node_state(f"{POLICY}/learn").weights()
-    played = play(task, hp, weights, seed)
-    return Outcome(monitor.env_steps, now, best, played, minutes, reached)
+    return Outcome(monitor.env_steps, now, best, returns(task, hp, weights, seed), minutes, reached)
 
 
-def play(task: MultiAgentTask, hp: PPO, weights: Mapping[str, Any], seed: int) -> float:
-    """Return the mean return of the first games that many environments play, with sampled actions."""
-    num_agents = len(task.policies[POLICY])
-    sampler = replace(hp.part(task[POLICY], POLICY).sampler, num_envs=NUM_GAMES * num_agents)
-    live = MultiAgentSampler(task=task, samplers={POLICY: sampler})(Shard("rollout", 0, 1, seed + 1_000_000))
-    first: dict[int, float] = {}
-    while len(first) < NUM_GAMES * num_agents:
-        rollout = live({POLICY: weights})[POLICY]
-        ends = np.argwhere(rollout.terminated | rollout.truncated)
-        for (_, row), episode in zip(ends, rollout.episodes, strict=True):
-            first.setdefault(int(row), episode.episode_return)
-    live.close()
-    return num_agents * float(np.mean(list(first.values())))
+def returns(task: MultiAgentTask, hp: PPO, weights: Mapping[str, Any], seed: int) -> tuple[float, float]:
+    """Return the mean returns of games of the trained policy: with sampled actions, and with the most probable ones."""
+    policy = TrainedPolicy(hp.part(task[POLICY], POLICY).learner.policy, weights, version=0)
+
+    def mean(*, deterministic: bool) -> float:
+        found = play(task, {POLICY: policy}, num_episodes=NUM_GAMES, seed=seed + 1_000_000, deterministic=deterministic)
+        return len(task.policies[POLICY]) * found[POLICY].mean
+
+    return mean(deterministic=False), mean(deterministic=True)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -261,14 +209,15 @@ def main() -> None:
         )
 
     table = Table(
-        "algorithm", "seed", "env steps", "return of the last games", "best of them", f"{NUM_GAMES} games", "minutes",
-        "env steps/s", "target reached",
+        "algorithm", "seed", "env steps", "return of the last games", "best of them", f"{NUM_GAMES} games, sampled",
+        "most probable", "minutes", "env steps/s", "target reached",
     )  # fmt: skip
     for algorithm in arguments.algorithms:
         for seed in arguments.seeds:
             out = learn(GAMES[arguments.game], algorithm, seed, arguments, show)
             table.add_row(
-                algorithm, str(seed), f"{out.num_env_steps:,}", f"{out.last:.3f}", f"{out.best:.3f}", f"{out.played:.3f}",
+                algorithm, str(seed), f"{out.num_env_steps:,}", f"{out.last:.3f}", f"{out.best:.3f}",
+                *(f"{each:.3f}" for each in out.played),
                 f"{out.minutes:.2f}", f"{out.num_env_steps / out.minutes / 60:,.0f}",
                 "" if out.reached is None else f"{out.reached[0]:.2f} min, {out.reached[1]:,} steps",
             )  # fmt: skip

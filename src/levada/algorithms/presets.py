@@ -180,7 +180,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "ippo": {_SPREAD: _SPREAD_PPO},
     "maddpg": {key: {"num_envs": 16, "num_steps": 16} for key in (_SPEAKER, _SPREAD)},
-    "mappo": {_SPREAD: _SPREAD_PPO, _FORAGING: {"num_envs": 32, "num_steps": 50}},
+    "mappo": {_SPREAD: _SPREAD_PPO, _FORAGING: {"num_envs": 32, "num_steps": 50, "anneal_steps": 800_000}},
     "ppo": {
         "CartPole-v1": {
             "num_envs": 8,
@@ -333,7 +333,27 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "hidden_sizes": (64, 64),
         },
     },
-    "vdn": {_SPREAD: _SPREAD_VALUES},
+    "vdn": {
+        _SPREAD: _SPREAD_VALUES,
+        _FORAGING: {
+            "num_envs": 32,
+            "num_steps": 16,
+            "buffer_size": 500_000,
+            "learning_starts": 10_000,
+            "batch_size": 256,
+            "samples_per_insert": 16.0,
+            "num_gradient_steps": 16,
+            "prioritized": True,
+            "hidden_sizes": (128, 128),
+            "activation": "relu",
+            "discount": 0.9,
+            "tau": 0.01,
+            "target_update_interval": 1,
+            "epsilon_end": 0.1,
+            "epsilon_steps": 300_000,
+            "team_reward": "sum",
+        },
+    },
 }
 
 
