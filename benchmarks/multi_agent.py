@@ -99,8 +99,10 @@ class Game:
 
     def settings(self, algorithm: str, shards: int, **more: Any) -> PPO:
         """Make the configuration; `more`: settings that differ from those of the game."""
-        num_envs = self.num_envs // shards * len(self.agents)
-        hp = MAPPO(shards=shards, num_envs=num_envs, **(self.fields | more))
+        fields = self.fields | more
+        if fields.get("anneal_steps"):
+            fields["anneal_steps"] *= len(self.agents)  # in a composed flow, the steps of each agent count
+        hp = MAPPO(shards=shards, num_envs=self.num_envs // shards * len(self.agents), **fields)
         if algorithm == "mappo":
             return hp
         own = {name: value for name, value in vars(hp).items() if name in PPO.__dataclass_fields__}
