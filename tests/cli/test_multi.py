@@ -174,10 +174,12 @@ def test_one_algorithm_trains_all_agents(algorithm, tmp_path, capsys):
     assert main([*words.split(), *more.split(), "--until", "updates=2", "--out", str(path)]) == 0
     result = levada.load(path)
     assert result.summary.updates >= 2
-    assert set(result.policies) == {"policy"}
+    names = {"agent_0", "agent_1", "agent_2"} if algorithm == "maddpg" else {"policy"}
+    assert set(result.policies) == names
     assert json.loads((path / "config.json").read_text())["settings"]["num_steps"]["from"] == "preset"
     capsys.readouterr()
     assert main(["eval", str(path), "--episodes", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["policies"]["policy"]
-    assert found["episodes"] == 9  # of three agents each
-    assert found["return_mean"] < 0
+    found = json.loads(capsys.readouterr().out)["policies"]
+    assert found.keys() == names
+    assert all(own["episodes"] == 9 // len(names) for own in found.values())  # three of each agent
+    assert all(own["return_mean"] < 0 for own in found.values())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from levada.flow import Flow
 from levada.flow.events import (
     ChannelStatistics,
     LagStatistics,
@@ -87,6 +88,10 @@ class FakeRun:
                 self.monitor.on_event(used(update, returns=[self.returns(update)]))
                 self.monitor.on_event(Reported(made))
             yield made
+
+    @property
+    def flow(self):
+        return Flow("fake")
 
     def is_hung(self, seconds):
         return False
