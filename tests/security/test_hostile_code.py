@@ -165,6 +165,15 @@ def test_code_that_a_foreign_run_names_is_not_executed(elsewhere, shell, setting
     assert not (elsewhere / "executed").exists()
 
 
+def bring_elsewhere(tmp_path, monkeypatch, tmp_path_factory, shell):
+    """Bring a run to another machine, which executes it, and put hostile code beside it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("other-machine")))
+    assert shell("eval run --episodes 1").code == 0
+    for place in ("run/evil_file.py", "evil_module.py"):
+        (tmp_path / place).write_text(EVIL)
+    forget("evil_module", "evil_file")
+
+
 @pytest.mark.parametrize("change", [
     {"of": "evil_module:X"}, {"of": "{run}/evil_file.py:X"}, {"of_kwargs": {"network": "evil_module:X"}},
     {"of_kwargs": {"features_extractor": "evil_module.X"}}, {"of_kwargs": {"optimizer": "evil_module:X"}},
@@ -177,11 +186,7 @@ def test_nor_is_code_of_an_algorithm_inside_another(tmp_path, monkeypatch, tmp_p
         "diloco", "CartPole-v1", of="ppo", of_kwargs=kwargs, num_local_updates=1, until="updates=1", out="run",
         display="quiet", tensorboard=False,
     )  # fmt: skip
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("other-machine")))
-    assert shell("eval run --episodes 1").code == 0
-    for place in ("run/evil_file.py", "evil_module.py"):
-        (tmp_path / place).write_text(EVIL)
-    forget("evil_module", "evil_file")
+    bring_elsewhere(tmp_path, monkeypatch, tmp_path_factory, shell)
     told = {
         name: x.format(run=tmp_path / "run") if isinstance(x, str) else {**kwargs, **x} for name, x in change.items()
     }
@@ -205,11 +210,7 @@ def test_nor_is_code_of_one_of_several_policies(tmp_path, monkeypatch, tmp_path_
         "multi", "openspiel:kuhn_poker", policy=("ppo:player_0,player_1",), policy_kwargs=kwargs, num_envs=2, num_steps=8,
         until="updates=1", out="run", display="quiet", tensorboard=False,
     )  # fmt: skip
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("other-machine")))
-    assert shell("eval run --episodes 1").code == 0
-    for place in ("run/evil_file.py", "evil_module.py"):
-        (tmp_path / place).write_text(EVIL)
-    forget("evil_module", "evil_file")
+    bring_elsewhere(tmp_path, monkeypatch, tmp_path_factory, shell)
     told = {
         name: [text.format(run=tmp_path / "run") for text in value] if isinstance(value, list) else kwargs | value
         for name, value in change.items()

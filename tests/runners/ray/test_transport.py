@@ -85,6 +85,23 @@ def test_calls_are_executed_once_and_in_their_order(monkeypatch: pytest.MonkeyPa
     actor.close()
 
 
+def test_what_ends_the_work_is_told_to_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to one that waits at the actor, and to one that is repeated because the first answer was lost."""
+
+    def interrupted(shard: Shard, number: int) -> None:
+        raise KeyboardInterrupt
+
+    with Inline().open(samples.counting_flow(samples.Numbers(misbehave=interrupted), shards=1), seed=1) as run:
+        plan = run._plan
+    actor = ShardActor(plan, 1, [(Shard("numbers", 0, 1, 0), None)], {"weights": (2, [(0, pack(np.zeros(1)))])})
+    actor.exchange(Orders(1, (), ()))
+    told = Orders(2, ((Ticket("numbers", 0, 0, {"weights": 0}), False),), ())
+    for orders in (told, Orders(3, (), ()), told):
+        with pytest.raises(RuntimeError, match="the work of the shards ended by KeyboardInterrupt"):
+            actor.exchange(orders)
+    actor.close()
+
+
 def test_a_call_is_repeated_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     answers: list[Answer | Exception | None] = [

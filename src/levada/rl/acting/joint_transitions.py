@@ -24,8 +24,25 @@ THERE, NEXT_THERE = "there", "next_there"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointTransitions:
-    """Turns the steps of a team's agents, which act at once, into its transitions; a function for `flow.map`.
+class _OfAgents:
+    """A function for `flow.map`, of the steps of agents that act at once."""
+
+    NODE: ClassVar[str] = "joint"
+    num_overlap_steps: ClassVar[int] = 0
+    """Number of steps of the previous item that it needs."""
+    discount: float
+    """Discount factor per step."""
+    num_agents: PositiveInt
+    """n: number of agents in a copy of the environment."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, ValueError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointTransitions(_OfAgents):
+    """Turns the steps of a team's agents, which act at once, into its transitions; a function for `flow.map`. The rows of the
+    agents of a copy of the environment are next to each other.
 
     The columns of N transitions of n agents:
 
@@ -43,18 +60,8 @@ class JointTransitions:
         ValueError: a number is invalid.
     """
 
-    NODE: ClassVar[str] = "joint"
-    num_overlap_steps: ClassVar[int] = 0
-    """Number of steps of the previous item that it needs."""
-    discount: float
-    """Discount factor per step."""
-    num_agents: PositiveInt
-    """n: number of agents in a copy of the environment, whose rows are next to each other."""
     reward: Literal["mean", "sum"] = "mean"
     """The team's reward: sum of its agents' rewards, divided by n or not. A common reward, which all agents get, is its mean."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, ValueError)
 
     def entry_nbytes(self, sizes: Sizes) -> int:
         """Bytes of a transition: of each agent two flags beside what it sees and does; reward and discount."""
@@ -87,7 +94,7 @@ class JointTransitions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentTransitions:
+class AgentTransitions(_OfAgents):
     """Turns the steps of n agents, each with a policy of its own, into joint transitions; a function for `flow.map`.
 
     The columns of N transitions:
@@ -100,17 +107,6 @@ class AgentTransitions:
     Raises:
         ValueError: a number is invalid.
     """
-
-    NODE: ClassVar[str] = "joint"
-    num_overlap_steps: ClassVar[int] = 0
-    """Number of steps of the previous item that it needs."""
-    discount: float
-    """Discount factor per step."""
-    num_agents: PositiveInt
-    """n: number of agents."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, ValueError)
 
     def entry_nbytes(self, sizes: Sizes) -> int:
         """Bytes of a transition, from those of all agents together: of each two flags, reward and discount beside them."""

@@ -2,8 +2,8 @@
 
 A call of Ray costs several milliseconds of processor time, distributed over its processes. So a call carries all tickets and
 weights there are for the actor, works for some time, and returns all events. The next one is sent before, so that the actor need
-not wait for it. The main thread executes the calls, and there is no other: threads that take the interpreter from each other, and
-those that Ray adds for more than one call at a time, need a fifth of the processor time.
+not wait for it. The main thread executes the calls, one at a time: a thread of its own for the shards, and those that Ray adds
+for several calls at a time, would take the interpreter from each other, which costs up to a fifth of the processor time.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class ShardActor:
         self._answers: dict[int, Answer] = {}
         """The last answers, by number of the call: those of all calls that may be repeated."""
         self._num_calls = 0
+        self._ended_by: str | None = None
+        """What has ended the work, so that no call can be executed."""
         self._step_s = 0.0
         """Recent mean of the time of a step, in seconds."""
         self._host = ShardHost(
@@ -94,13 +96,15 @@ class ShardActor:
         Raises:
             RuntimeError: the actor is of no use any more.
         """
+        if self._ended_by is not None:
+            raise RuntimeError(self._ended_by)
         if orders.number == self._num_calls + 1:
             self._num_calls += 1
             try:
                 events = self._execute(orders)
             except BaseException as error:  # also what is no Exception, such as KeyboardInterrupt
-                msg = f"the work of the shards ended by {type(error).__name__}: {error}"
-                raise RuntimeError(msg) from error
+                self._ended_by = f"the work of the shards ended by {type(error).__name__}: {error}"
+                raise RuntimeError(self._ended_by) from error
             self._answers.pop(orders.number - MOST_CALLS, None)
             self._answers[orders.number] = Answer(os.getpid(), perf_counter(), events)
         return self._answers.get(orders.number)
