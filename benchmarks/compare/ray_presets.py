@@ -9,7 +9,7 @@ defaults. Different is the rest:
   whole rollouts together.
 - Both learners are actors. The process that started the run looks for finished rollouts without a pause in RLlib; in levada it
   sleeps while there is nothing to do. On processes, levada's learner is in the process that started the run.
-- Levada's lag is at most 8 updates, RLlib's has no bound.
+- Levada's lag is at most 16 updates, RLlib's has no bound.
 - In levada a reset is a row of a rollout, which is not counted as a step.
 """
 
@@ -27,7 +27,7 @@ _SHARE: Final = Share(form=_RAY, of=_PROCESSES, target=0.8)
 _SAME_IN_ALL: Final[Mapping[str, object]] = {
     "shards": 2,
     "num_steps": 50,
-    "max_lag": 8,
+    "max_lag": 16,
     "order": "arrival",
     "on_new_weights": "continue",
     "hidden_sizes": (64, 64),
