@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from support.envs.multi import Shifts
 from torch import Tensor, nn
 
 import levada as lv
 from levada.algorithms.dqn import DQN
 from levada.algorithms.r2d2 import R2D2
 from levada.algorithms.sac import SAC
+from levada.algorithms.vdn import VDN
 from levada.rl.acting.exploration import GaussianNoise, PolicySampling
 from levada.rl.acting.sequences import Sequences
 from levada.rl.acting.step_sampler import NStep, StepSampler
+from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.learning.learner import LiveLearner, NonFiniteError
 from levada.rl.learning.step import GradientStep
 from levada.rl.policies.recurrent import RecurrentNet
@@ -120,6 +123,21 @@ def test_networks_see_the_normalized_steps_of_sequences(told: Any) -> None:
     assert np.allclose(given["reward"], raw["reward"] / np.sqrt(of_returns + 1e-8), rtol=1e-5)
     burnt_in = raw["obs"][:4, : hp.burn_in].swapaxes(0, 1).reshape(-1, 4)
     assert np.allclose(seen[-1][0], np.clip((burnt_in - mean) / np.sqrt(var + 1e-8), -10, 10), atol=1e-4)
+
+
+def test_a_team_learns_from_standardized_rewards(told: Any) -> None:
+    hp = VDN(**QUICK, standardize_reward=True, compile=False)
+    task = MultiAgentTask(Shifts, policies={"team": tuple(f"agent_{index}" for index in range(4))})
+    with lv.Inline().open(hp.flow(task), seed=1) as opened:
+        for report in opened:
+            if report.firing == 3:
+                weights = opened.node_state("team/learn").weights()
+                break
+    for number, (raw, given) in enumerate(told):
+        mean, var = in_numpy([batch["reward"] for batch, _ in told[: number + 1]])
+        assert var > 0.0
+        assert np.allclose(given["reward"], (raw["reward"] - mean) / np.sqrt(var + 1e-8), rtol=1e-4, atol=1e-5)
+    assert np.allclose([weights["rewards.mean"], weights["rewards.var"]], [mean, var], rtol=1e-5)
 
 
 @pytest.mark.parametrize("n_step", [1, 3])

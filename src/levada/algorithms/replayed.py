@@ -131,7 +131,7 @@ class ReplayAlgorithm(NeuralAlgorithm):
             more: fields of `Learner`.
         """
         moments = None
-        if self.normalize_obs or self.normalize_reward:
+        if policy.normalize_obs or policy.normalize_reward or policy.standardize_reward:
             moments = SampledMoments(policy=policy, burn_in=burn_in)
         return super().learner(
             policy, loss, minibatch_size=self.batch_size, num_microbatches=self.num_microbatches, shuffle=False,

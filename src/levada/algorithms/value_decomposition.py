@@ -52,6 +52,10 @@ class ValueDecomposition(TeamAlgorithm):
     team_reward: Literal["mean", "sum"] = "mean"
     """Reward of the team: the mean of its agents' rewards, or their sum. With a reward that all agents get alike, the mean is
     that reward, as in the papers. EPyMARL takes the sum by default. The two differ by a factor, the number of agents."""
+    standardize_reward: bool = False
+    """Subtract the running mean of the sampled rewards, and divide by their running standard deviation. Where rewards are rare
+    and positive, each step without one then has a small negative reward, so untried actions look better than those that led to
+    nothing. It changes what is optimal: shorter episodes are preferred."""
     double: bool = True
     """Double Q-learning: the online network chooses each agent's next action, the target network evaluates it."""
     epsilon_start: UnitFloat = 1.0
@@ -73,7 +77,7 @@ class ValueDecomposition(TeamAlgorithm):
         """Make the learner, the sampler of all agents, and the stage from their steps to joint transitions."""
         num_agents = self.num_agents(task)
         require_action_space(self, task, spaces.Discrete)
-        policy = self.policy(task, name=name, output="q_values")
+        policy = self.policy(task, name=name, output="q_values", standardize_reward=self.standardize_reward)
         learner = self.learner(
             policy, TeamLoss(self), networks={"mixer": self.make_mixer(policy, num_agents)}, targets=("policy", "mixer")
         )

@@ -305,6 +305,7 @@ def test_a_network_that_raises_is_named_with_the_line_and_what_it_was_given() ->
         ({"hidden_sizes": (64.0,)}, "expected a sequence of integers >= 1"),
         ({"activation": "softsign"}, "activation='softsign'.: expected"),
         ({"log_std_init": float("nan")}, "log_std_init=nan"),
+        ({"normalize_reward": True, "standardize_reward": True}, "are both True, expected one of them"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -55,7 +55,7 @@ MINIBATCHES_THAT_EARN_COMPILING = 100_000
 """Threshold of `auto`: compiling costs 5 to 18 s and saves about 0.1 ms per minibatch compared with replaying the recorded
 step. It is counted in minibatches and not in seconds, so that a run always switches at the same point."""
 
-_RETURN = "return"
+_RETURN, _REWARD = "return", "reward"
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -270,6 +270,9 @@ class LiveLearner(Training):
             buffers |= self._normalizing(running)
             if _RETURN in running:
                 columns[REWARD] = columns[REWARD] * reward_scale(running[_RETURN].var)
+            if _REWARD in running:
+                mean, scale = float(running[_REWARD].mean), reward_scale(running[_REWARD].var)
+                columns[REWARD] = (columns[REWARD] - mean) * scale
         for name, shape in recipe.noise.items():
             drawn = self._rng.standard_normal((share.cut.num_rows, *shape), np.float32)
             columns[name] = torch.from_numpy(drawn if (rows := share.rows()) is None else drawn[rows])

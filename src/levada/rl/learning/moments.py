@@ -14,7 +14,7 @@ from levada.rl.data.frames import as_array
 from levada.rl.data.normalize import Moments, moments, observation_moments
 from levada.rl.data.spaces import Array, map_nest
 from levada.rl.policies.policy import Policy
-from levada.rl.replay.transitions import IS_STEP, RETURN, Transitions
+from levada.rl.replay.transitions import IS_STEP, RETURN, REWARD, Transitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class SampledMoments:
     """Number of steps of a sequence before those that are learned from."""
 
     def __call__(self, data: Transitions) -> dict[str, Moments]:
-        """Return the moments of observations and discounted returns, by the keys of `Policy.buffers_of`."""
+        """Return the moments of observations, discounted returns and rewards, by the keys of `Policy.buffers_of`."""
         is_step = data.columns.get(IS_STEP)
         mask = is_step if isinstance(is_step, np.ndarray) else None
 
@@ -41,4 +41,7 @@ class SampledMoments:
         if self.policy.normalize_reward:
             returns = np.asarray(data.columns[RETURN])
             found["return"] = moments(returns, mask, num_leading=returns.ndim)
+        if self.policy.standardize_reward:
+            rewards = np.asarray(data.columns[REWARD])
+            found["reward"] = moments(rewards, mask, num_leading=rewards.ndim)
         return found

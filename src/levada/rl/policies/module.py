@@ -38,7 +38,7 @@ VARIANCE_FLOOR = 1e-8
 
 
 def reward_scale(variance: Array) -> float:
-    """Return the factor of rewards, given the variance of the discounted return."""
+    """Return the factor of rewards, given the variance of the discounted return, or of the rewards."""
     return float(1.0 / np.sqrt(variance + VARIANCE_FLOOR))
 
 
@@ -101,6 +101,7 @@ class PolicyModule(ObservationModule):
         self.head: ActionHead = policy.head
         self.network = network
         self.returns: Normalizer | None = Normalizer(()) if policy.normalize_reward else None
+        self.rewards: Normalizer | None = Normalizer(()) if policy.standardize_reward else None
         self.values: Normalizer | None = Normalizer(()) if policy.normalize_value else None
         num_stds = self.head.row_size - self.head.num_params
         self.log_std: nn.Parameter | None = (

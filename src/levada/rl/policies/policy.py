@@ -87,6 +87,8 @@ class Policy:
     """Normalize float observations by their running mean and standard deviation, clipped at 10."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
+    standardize_reward: bool = False
+    """The learner subtracts the running mean of the sampled rewards, and divides by their running standard deviation."""
     normalize_value: bool = False
     """The network outputs values in units of the running standard deviation of their targets, around the running mean. The
     policy's values are those of the rewards as they are."""
@@ -134,6 +136,9 @@ class Policy:
         object.__setattr__(self, "action_space", canonical_action_space(self.action_space))
         if self.weight_noise and self.output != "q_values":
             msg = f"Policy: weight_noise is {self.weight_noise}, expected 0 with output='distribution', which explores by itself"
+            raise ValueError(msg)
+        if self.normalize_reward and self.standardize_reward:
+            msg = "Policy: normalize_reward and standardize_reward are both True, expected one of them: both divide rewards"
             raise ValueError(msg)
         _ = self.head  # rejects spaces that cannot be squashed or have no action values
         for setting, reason in self._idle_settings():
@@ -190,7 +195,8 @@ class Policy:
         return {self.name: (self, weights)}
 
     def moments_of(self, buffers: Weights) -> dict[str, Moments]:
-        """Read the running moments from the normalization buffers of some weights, keyed by "obs...", "return" and "value".
+        """Read the running moments from the normalization buffers of some weights, keyed by "obs...", "return", "reward" and
+        "value".
 
         >>> spaces_ = {"observation_space": spaces.Box(-1.0, 1.0, (4,)), "action_space": spaces.Discrete(2)}
         >>> policy = Policy(normalize_obs=True, **spaces_)
@@ -231,7 +237,11 @@ class Policy:
     def _normalizer_names(self) -> dict[str, str]:
         leaves = normalized_leaves(self.observation_space) if self.normalize_obs else {}
         names = {key: f"normalizers.{index}" for index, key in enumerate(leaves)}
-        scalars = {"return": ("returns", self.normalize_reward), "value": ("values", self.normalize_value)}
+        scalars = {
+            "return": ("returns", self.normalize_reward),
+            "reward": ("rewards", self.standardize_reward),
+            "value": ("values", self.normalize_value),
+        }
         return names | {key: prefix for key, (prefix, normalizes) in scalars.items() if normalizes}
 
     def _idle_settings(self) -> list[tuple[str, str]]:
