@@ -196,10 +196,12 @@ def test_tuples(kwargs, what):
         play(MultiAgentTask(Uneven, env_kwargs=kwargs))
 
 
-def test_one_environment_for_all_copies():
-    env = CartPoles()
+@pytest.mark.parametrize("env", [CartPoles(), Relay()], ids=["at once", "in turns"])
+@pytest.mark.parametrize("shown", [{}, {"agent_id": True}, {"with_state": True}, {"agent_id": True, "with_state": True}])
+def test_one_environment_for_all_copies(env, shown):
+    """Whatever the agents are shown beside their observations."""
     with pytest.raises(EnvError, match="the callable returned the same environment twice"):
-        play(MultiAgentTask(lambda: env))
+        play(MultiAgentTask(lambda: env, **shown))
 
 
 def test_a_run_says_it_with_the_node():

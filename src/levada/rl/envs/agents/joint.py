@@ -18,7 +18,9 @@ import numpy as np
 
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
+from levada.rl.envs.agents.agent_id import WithAgentId
 from levada.rl.envs.agents.seats import Seats
+from levada.rl.envs.agents.state import WithState
 from levada.rl.envs.batch import EnvError
 from levada.rl.envs.observations import Violation
 from levada.rl.envs.state import EnvStates
@@ -76,7 +78,7 @@ class Joint:
         """In which copies the last step ended the episode for all agents, so that another one began."""
         try:
             self.envs.extend(make() for _ in range(num_envs))
-            if len({id(getattr(env, "env", env)) for env in self.envs}) < num_envs:
+            if len({id(_made(env)) for env in self.envs}) < num_envs:
                 msg = f"environment {name!r}: the callable returned the same environment twice; make a new one in each call"
                 raise EnvError(msg)
             self.acts_in_turns: bool = self.envs[0].acts_in_turns
@@ -198,6 +200,13 @@ class Joint:
                 where += f", actions {', '.join(f'{agent}: {action}' for agent, action in actions.items())}"
             error.add_note(where)
             raise
+
+
+def _made(env: AgentsEnv) -> Any:
+    """Return the environment inside, which the user's callable has made."""
+    while isinstance(env, WithAgentId | WithState):
+        env = env.env
+    return getattr(env, "env", env)
 
 
 class _Inside:

@@ -39,7 +39,7 @@ class WithState:
     """An environment whose agents see the state, too."""
 
     def __init__(self, env: AgentsEnv) -> None:
-        self._env = env
+        self.env = env
         self._view = _View(env, env if hasattr(env, "state_space") else getattr(env, "env", env))
         if env.acts_in_turns and self._view.joined is not None:
             msg = f"{type(env).__name__}: agents act in turns, so their observations are not known together{_NEEDS}"
@@ -49,32 +49,32 @@ class WithState:
     @property
     def possible_agents(self) -> Sequence[str]:
         """All agents that may ever take part."""
-        return self._env.possible_agents
+        return self.env.possible_agents
 
     @property
     def movers(self) -> Sequence[str]:
         """The agents that act in the next step."""
-        return self._env.movers
+        return self.env.movers
 
     def observation_space(self, agent: str) -> Space[Any]:
         """Observation space of an agent, with the state."""
-        return self._view.space(self._env.observation_space(agent))
+        return self._view.space(self.env.observation_space(agent))
 
     def action_space(self, agent: str) -> Space[Any]:
         """Action space of an agent."""
-        return self._env.action_space(agent)
+        return self.env.action_space(agent)
 
     def reset(self, seed: int | None) -> Mapping[str, Seen]:
         """Begin an episode."""
-        return self._shown(self._env.reset(seed))
+        return self._shown(self.env.reset(seed))
 
     def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
         """Take the actions of the movers."""
-        return self._shown(self._env.step(actions))
+        return self._shown(self.env.step(actions))
 
     def close(self) -> None:
         """Close the environment."""
-        self._env.close()
+        self.env.close()
 
     def _shown(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
         state = self._view.state({agent: each.obs for agent, each in seen.items()})
