@@ -5,6 +5,7 @@ import pytest
 from support.flows.two_trainers import CARTPOLES, DQN_SMALL, PPO_SMALL, RELAY, learned_by_each, two_trainers
 from support.runs.saved import as_read, learned
 
+from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.multi_agent import multi_agent
@@ -152,3 +153,8 @@ def test_a_failure_names_its_policy():
     with pytest.raises(ArithmeticError, match=r"of policy 'dqn' gave NaN or infinity") as caught:
         list(flow.run(on=Inline(), seed=1))
     assert any("in node 'dqn/learn'" in note for note in caught.value.__notes__)
+
+
+def test_policies_with_other_numbers_of_shards_are_refused():
+    with pytest.raises(ConfigError, match=r"expected the same shards, got ppo: 2, dqn: 1"):
+        multi_agent(CARTPOLES, {"ppo": PPO_SMALL, "dqn": DQN(**{**vars(DQN_SMALL), "shards": 1})})

@@ -56,7 +56,7 @@ def multi_agent(
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
 
     Raises:
-        ConfigError: an algorithm plays in environments of its own.
+        ConfigError: an algorithm plays in environments of its own, or they differ in `shards`.
     """
     trained = {name: each for name, each in algorithms.items() if not isinstance(each, Plays)}
     parts = {name: _part(algorithm, task[name], name) for name, algorithm in trained.items()}
@@ -67,13 +67,22 @@ def multi_agent(
     players, others = _untrained(flow, task, algorithms, parts, weights)
     samplers = {name: part.sampler for name, part in parts.items()}
     sampler = MultiAgentSampler(task=task, samplers=samplers, players=players)
-    [shards] = {algorithm.shards for algorithm in trained.values()}
-    items = flow.source("rollout", sampler, reads=weights | others, shards=shards)
+    items = flow.source("rollout", sampler, reads=weights | others, shards=_num_shards(trained))
     streams = flow.split("by_policy", items, keys=tuple(parts))
     for name, algorithm in trained.items():
         with flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
+
+
+def _num_shards(trained: Mapping[str, PolicyAlgorithm | SelfPlay]) -> int:
+    """Return the number of shards of the source, which all policies share."""
+    numbers = {name: algorithm.shards for name, algorithm in trained.items()}
+    if len(set(numbers.values())) > 1:
+        told = ", ".join(f"{name}: {number}" for name, number in numbers.items())
+        msg = f"multi_agent: one source acts for all policies; expected the same shards, got {told}"
+        raise ConfigError(msg)
+    return next(iter(numbers.values()))
 
 
 def _part(algorithm: PolicyAlgorithm | SelfPlay, task: Task, name: str) -> Part:
