@@ -15,7 +15,7 @@ from support.envs.two_step import PAYOFFS, TwoStep
 from torch import nn
 
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.multi_agent import multi_agent
+from levada.algorithms.multi_agent import MultiAgent, multi_agent
 from levada.algorithms.ppo import PPO
 from levada.algorithms.qmix import QMIX
 from levada.algorithms.value_decomposition import TeamLoss
@@ -300,6 +300,16 @@ def test_a_team_learns_beside_another_algorithm() -> None:
             if report.firing == 10:
                 break
     assert found == {"team/learn", "others/learn"}
+
+
+@pytest.mark.parametrize(
+    "policies", [("qmix:agent_0,agent_1,agent_2,agent_3",), ("vdn:agent_0,agent_1", "ppo:agent_2,agent_3")]
+)
+def test_a_team_of_multi_acts_in_as_many_environments_as_was_asked_for(policies) -> None:
+    """Alone, and beside a policy whose own number counts agents."""
+    source = MultiAgent(policy=policies, num_envs=4, agent_id=True).flow(Task(CartPoles)).nodes["rollout"].work
+    assert source.num_envs == 4
+    assert all(each.num_envs == 4 * len(source.task.policies[name]) for name, each in source.samplers.items())
 
 
 class Masked(Shifts):

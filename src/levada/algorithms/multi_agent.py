@@ -240,9 +240,8 @@ class MultiAgent(Algorithm):
         """Fields of a policy's algorithm."""
         cls, given = policy.algorithm, self._given(name)
         require_fields(cls, given)
-        shared = {
-            "shards": self.shards, "num_envs": self.num_envs * len(policy.agents), "num_steps": self.num_steps,
-        }  # fmt: skip
+        num_envs = self.num_envs * (1 if cls.COUNTS_COPIES else len(policy.agents))
+        shared = {"shards": self.shards, "num_envs": num_envs, "num_steps": self.num_steps}
         return {key: converted(cls, key, value) for key, value in given.items()} | shared
 
     def _keeping(self, name: str) -> Keeping:

@@ -47,6 +47,8 @@ class PolicyAlgorithm(Algorithm):
 
     SOURCE: ClassVar[str] = "rollout"
     """Name of the source in the flow."""
+    COUNTS_COPIES: ClassVar[bool] = False
+    """Whether `num_envs` of its part counts copies of an environment of several agents. False: an agent in each copy."""
 
     @abstractmethod
     def part(self, task: Task, name: str = "policy") -> Part:

@@ -10,6 +10,7 @@ The steps that all agents take at once become one joint transition.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from levada.algorithms.all_agents import OfSharedPolicy
 from levada.algorithms.checks import require_values
@@ -38,6 +39,7 @@ class TeamAlgorithm(ReplayAlgorithm, OfSharedPolicy):
     """Number of environments per shard, each with all agents of the team."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     activation: Activation = "tanh"
+    COUNTS_COPIES: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
