@@ -148,6 +148,14 @@ def test_the_flow_is_drawn_and_checked(capsys):
         ),
         ("--policy ppo:player_0,player_1 --policy-kwargs ppo.num_envs=1", "num_envs is the same for all policies"),
         (
+            "--policy my-ppo=ppo:player_0,player_1 --policy-kwargs my-ppo.discount=3",
+            "PPO(discount=3): expected a number from 0 to 1",
+        ),
+        (
+            "--policy ppo:player_0,player_1 --policy-kwargs ppo.discount",
+            "--policy-kwargs ppo.discount: expected name=value, such as `--policy-kwargs ppo.learning_rate=0.001`",
+        ),
+        (
             "--policy ppo:player_0,player_1 --frame-stack 4",
             "frame_stack=4 is a setting of environments with a single agent",
         ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import re
 import shutil
 import textwrap
 from collections import Counter
@@ -43,7 +44,12 @@ _METAVARS = {
 }  # fmt: skip
 """Name -> placeholder of its value in the help, if its type is not a good one."""
 
-_EXAMPLES = {"--env-kwargs": "repeat_action_probability=0.0", "--optimizer-kwargs": "weight_decay=0.01"}
+_EXAMPLES = {
+    "--env-kwargs": "repeat_action_probability=0.0", "--optimizer-kwargs": "weight_decay=0.01",
+    "--policy-kwargs": "ppo.learning_rate=0.001",
+}  # fmt: skip
+_OF_POLICY = re.compile(r"([\w-]+\.)*[^\W\d]\w*")
+"""Name of a field of a policy: POLICY.FIELD."""
 
 OptionsT = TypeVar("OptionsT", bound="EnvOption")
 RunOptionsT = TypeVar("RunOptionsT")
@@ -365,8 +371,8 @@ def kwargs_of(flag: str, words: Sequence[str]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        parts = name.split(".") if flag == "--policy-kwargs" else [name]
-        if not (all(part.isidentifier() for part in parts) and equals):
+        known = _OF_POLICY.fullmatch(name) if flag == "--policy-kwargs" else name.isidentifier()
+        if not (known and equals):
             msg = f"{flag} {word}: expected name=value, such as `{flag} {_EXAMPLES.get(flag, 'size=3')}`"
             raise UsageError(msg)
         if name in kwargs:
