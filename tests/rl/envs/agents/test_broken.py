@@ -151,6 +151,19 @@ class Refuser(Relay):
         super().step(action)
 
 
+class Stayer(Relay):
+    """Agents who have ended their episodes do not leave."""
+
+    def step(self, action):
+        if action is not None:
+            super().step(action)
+
+
+def test_an_agent_that_stays_in_turns():
+    with pytest.raises(EnvError, match=r"agent 'agent_1' has terminated or was truncated, and is still to act after step\(None\)"):
+        play(MultiAgentTask(Stayer))
+
+
 def test_an_agent_that_vanishes_in_turns():
     with pytest.raises(EnvError, match=r"'Leaver', env 0 of 2, episode 0: agent 'agent_1' is gone without"):
         play(MultiAgentTask(Leaver))

@@ -272,6 +272,9 @@ class InTurns(_PettingZoo):
         seen: dict[str, Seen] = {}
         while self.env.agents:
             agent = self.env.agent_selection
+            if agent in seen:
+                msg = f"agent {agent!r} has terminated or was truncated, and is still to act after step(None), with which it leaves"
+                raise Violation(msg)
             seen[agent] = now = self.look()
             if not (now.terminated or now.truncated):
                 self._playing.add(agent)
