@@ -105,6 +105,18 @@ def test_the_losses_by_hand():
     assert of_critic.item() == pytest.approx((errors[0] * [6.0, 0.0]).mean() + errors[1, 0] * 8.0 / 2)
 
 
+def test_an_agent_that_was_truncated_has_a_next_value_and_for_the_others_it_has_left():
+    """Agent 0 in the first transition; agent 1 goes on."""
+    batch = {name: tuple(own[:1] for own in each) if isinstance(each, tuple) else each[:1] for name, each in BY_HAND.items()}
+    networks = {"policy": net(Scaled(0.5, 0.5)), "critic": net(Products(3.0))}
+    targets = {"policy": net(Scaled(0.25, 0.25)), "critic": net(Products(2.0))}
+    loss = MADDPGLoss(MADDPG(), (spaces.Box(-9.0, 9.0, (1,)),) * 2)
+    found = loss(Networks(networks, targets), batch | {"next_there": torch.tensor([[False, True]])}, {})
+    # next actions (0.25, 0.75): Q'_0 = 2 * 0.25 * 0.75 + 1, Q'_1 = 2 * (0 + 1.5) + 3
+    errors = np.array([19.0 - (0.5 + 0.5 * 1.375), 26.0 - (-1.0 + 0.5 * 6.0)])
+    assert found.stats["critic_loss"].item() == pytest.approx((errors**2 / 2).sum())
+
+
 def test_discrete_actions_are_samples_of_the_policy_with_the_gradient_of_the_softmax():
     """Beside those of another agent, which are not sampled."""
     both = (spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3))
@@ -155,6 +167,10 @@ def test_each_agent_has_a_critic_that_sees_all_who_are_there():
         own = action.clone()
         own[agent] += 1.0  # the joint actions that only one critic is given
         assert (critic(obs, own, there) != values).any(dim=1).tolist() == [k == agent for k in range(3)]
+    assert torch.equal(critic(obs, action, there.expand(3, 5, 3)), values)
+    of_all = critic(obs, action, torch.ones_like(there))
+    seen_by = torch.tensor([[True, True, k == 2] for k in range(3)])[:, None].expand(3, 5, 3)
+    assert torch.equal(critic(obs, action, seen_by), torch.stack([*values[:2], of_all[2]]))
 
 
 def test_critics_of_other_actions_are_refused():

@@ -164,7 +164,7 @@ class MADDPGLoss:
         following = self.acted(networks.target.policy(batch["next_obs"]), batch.get("next_noise"))
         taken = torch.cat(list(map(vector, batch["action"], self.action_spaces)), dim=1)
         next_actions, actions = (each.expand(num_agents, *each.shape) for each in (following.action, taken))
-        next_values = networks.target.critic(batch["next_obs"], next_actions, batch[NEXT_THERE])
+        next_values = networks.target.critic(batch["next_obs"], next_actions, self.next_there(batch))
         target = td_target(batch["reward"].T, batch["discount"].T, next_values)
         values = networks.critic(batch["obs"], actions, there)
         errors = (values - target) * there.T
@@ -178,6 +178,14 @@ class MADDPGLoss:
         stats = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_values": values.mean()}
         loss = critic_loss + actor_loss + self.hp.output_penalty * penalty
         return LossOutput(loss, stats, self.hp.priorities(errors))
+
+    def next_there(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return which agents take part after the step, as each agent's critic sees it, ``[n, N, n]``: an agent that was truncated
+        has a next value, and is there for its own critic, while for the others it has left.
+        """
+        own = torch.eye(len(self.action_spaces), dtype=torch.bool, device=batch[NEXT_THERE].device)
+        found: Tensor = batch[NEXT_THERE] | (own[:, None] & (batch["discount"].T > 0.0)[..., None])
+        return found
 
     def acted(self, distributions: Sequence[Any], noise: Tensor | None) -> Acted:
         """Act with the distributions of each agent: a Box action is its mean, and a discrete action is sampled.

@@ -54,7 +54,7 @@ def _stacked(columns):
 @pytest.mark.parametrize("end", ["truncated", "terminated", "mixed", "cut"])
 def test_they_are_what_the_environment_did(end, stays, reward):
     """With the true final observations, and discount 0 only where all agents of the episode have terminated; not in step 3,
-    where those that are there leave, while others come.
+    where those that are there leave, while others come. By agent, discount 0 where the agent has terminated.
     """
     task = shifts(end, {"team": AGENTS}, stays=stays)
     if reward == "each":
@@ -68,9 +68,10 @@ def test_they_are_what_the_environment_did(end, stays, reward):
         t, copy = divmod(row, NUM_COPIES)
         step = done[copy][t]
         following = step["next"] or step["truncated"]
+        has_next = {*following, *step["truncated"]} if reward == "each" else following
         if reward == "each":
             assert rows["reward"][row].tolist() == [step["reward"].get(agent, 0.0) for agent in AGENTS]
-            assert (rows["discount"][row] > 0).tolist() == [agent in following for agent in AGENTS]
+            assert (rows["discount"][row] > 0).tolist() == [agent in has_next for agent in AGENTS]
         else:
             total = sum(step["reward"].values())
             assert rows["reward"][row] == pytest.approx(total / 4 if reward == "mean" else total)
@@ -81,7 +82,7 @@ def test_they_are_what_the_environment_did(end, stays, reward):
             if agent in step["action"]:
                 assert rows["action"][row, k] == step["action"][agent]
             assert rows["next_there"][row, k] == (agent in following)
-            expected = step["next_obs"][agent] if agent in following else np.zeros(3)
+            expected = step["next_obs"][agent] if agent in has_next else np.zeros(3)
             np.testing.assert_array_equal(rows["next_obs"][row, k], expected)
     num_ends = sum(not step["next"] for steps in done for step in steps)
     assert num_ends == NUM_COPIES * (NUM_ITEMS * NUM_STEPS // 5)

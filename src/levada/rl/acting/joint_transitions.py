@@ -82,8 +82,8 @@ class JointTransitions(_OfAgents):
         is_alive = next_there.any(axis=1)
         return Transitions(
             {
-                "obs": self._joint(rows.obs), "next_obs": self._joint(rows.next_obs), "action": self._joint(steps.buffer.action),
-                THERE: there, NEXT_THERE: next_there, REWARD: reward,
+                "obs": self._joint(rows.obs), "next_obs": self._joint(_blank(rows.next_obs, ~rows.next_there)),
+                "action": self._joint(steps.buffer.action), THERE: there, NEXT_THERE: next_there, REWARD: reward,
                 "discount": np.float32(self.discount) * is_alive.astype(np.float32), MASK: there.any(axis=1),
             }
         )  # fmt: skip
@@ -99,10 +99,12 @@ class AgentTransitions(_OfAgents):
 
     The columns of N transitions:
 
-    - `obs`, `next_obs`, `action`: a tuple with those of each agent, ``[N, ...]``, as in `JointTransitions`.
+    - `obs`, `next_obs`, `action`: a tuple with those of each agent, ``[N, ...]``, as in `JointTransitions`. An agent that was
+      truncated has its final observation in `next_obs`, also if the others go on.
     - `there`, `next_there` ``[N, n]``, `mask` ``[N]``, bool: as there.
     - `reward` ``[N, n]``: that of each agent.
-    - `discount` ``[N, n]``: discount factor of each agent's next value; 0 for those that do not take part after the step.
+    - `discount` ``[N, n]``: discount factor of each agent's next value; 0 for those that do not take part after the step, unless
+      they were truncated in it.
 
     Raises:
         ValueError: a number is invalid.
@@ -122,12 +124,13 @@ class AgentTransitions(_OfAgents):
         acts_next, is_over = _next(each, 1)
         rows = [_rows(own, acts, is_over) for own, acts in zip(each, acts_next, strict=True)]
         there, next_there = _beside([own.buffer.mask for own in each]), _beside([own.next_there for own in rows])
+        goes_on = _beside([own.goes_on for own in rows])
         anyone: Any = there.any(axis=1)
         obs, next_obs, action = (
             tuple(map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest) for nest in nests)
             for nests in (
                 [own.obs for own in rows],
-                [own.next_obs for own in rows],
+                [_blank(own.next_obs, ~own.goes_on) for own in rows],
                 [own.buffer.action for own in each],
             )
         )
@@ -135,7 +138,7 @@ class AgentTransitions(_OfAgents):
             {
                 "obs": obs, "next_obs": next_obs, "action": action, THERE: there, NEXT_THERE: next_there,
                 REWARD: _beside([own.buffer.reward for own in each]),
-                "discount": np.float32(self.discount) * next_there.astype(np.float32), MASK: anyone,
+                "discount": np.float32(self.discount) * goes_on.astype(np.float32), MASK: anyone,
             }
         )  # fmt: skip
 
@@ -147,12 +150,16 @@ def _beside(columns: Sequence[Array]) -> Array:
 
 
 class _Rows(NamedTuple):
-    """What the agents of a policy see, ``[T, B, ...]``, with zeros where they do not take part."""
+    """What the agents of a policy see, ``[T, B, ...]``."""
 
     obs: Any
+    """Zeros where they do not take part."""
     next_obs: Any
+    """What they see after the step, or have seen last."""
     next_there: Array
     """``[T, B]``: which of them take part after the step."""
+    goes_on: Array
+    """``[T, B]``: those, and the ones that were truncated in the step."""
 
 
 def _next(steps: Sequence[Steps], num_agents: int) -> tuple[list[Array], Array]:
@@ -177,12 +184,13 @@ def _next(steps: Sequence[Steps], num_agents: int) -> tuple[list[Array], Array]:
 def _rows(steps: Steps, acts_next: Array, is_over: Array) -> _Rows:
     """Return what the agents of a policy see. `is_over`: ``[T, B]``, where the episode is over for all agents."""
     buffer, (obs, final_obs) = steps.buffer, steps.observations
-    next_there = np.where(is_over, buffer.truncated & ~buffer.terminated, acts_next)
+    is_cut = buffer.truncated & ~buffer.terminated
+    next_there = np.where(is_over, is_cut, acts_next)
     next_obs = map_nest(lambda leaf: leaf[1:].copy(), obs)
     for t, index, final in final_obs:
         map_nest(lambda to, of, t=t, index=index: to.__setitem__((t, index), of), next_obs, final)
     before = _blank(map_nest(lambda leaf: leaf[:-1], obs), ~buffer.mask)
-    return _Rows(before, _blank(next_obs, ~next_there), next_there)
+    return _Rows(before, next_obs, next_there, next_there | is_cut)
 
 
 def _blank(nest: Nest, where: Array) -> Nest:

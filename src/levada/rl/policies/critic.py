@@ -114,16 +114,20 @@ class JointCritic(nn.Module):
             obs: raw observations of each agent ``[N, ...]``.
             action: joint actions ``[n, N, A]`` that each agent's network is given: of all agents, side by side; discrete ones are
                 one-hot.
-            there: bool ``[N, n]``, which agents take part; those that do not have no effect.
+            there: bool ``[N, n]``, which agents take part; those that do not have no effect. Or ``[n, N, n]``, as each agent's
+                network is to see it.
         """
-        features = [
-            encoder(cast("ObservationModule", reader).split(own)[0]).flatten(1).masked_fill(~there[:, index, None], 0.0)
-            for index, (reader, encoder, own) in enumerate(zip(self.readers, self.encoders, obs, strict=True))
-        ]
-        sizes = torch.tensor(self.action_sizes, device=there.device)
-        actions = action.masked_fill(~there.repeat_interleave(sizes, dim=1, output_size=action.shape[-1]), 0.0)
-        pairs = zip(self.networks, actions.unbind(), strict=True)
-        return torch.stack([network(torch.cat([*features, each], dim=1))[:, 0] for network, each in pairs])
+        read = zip(self.readers, self.encoders, obs, strict=True)
+        parts = [encoder(cast("ObservationModule", reader).split(own)[0]).flatten(1) for reader, encoder, own in read]
+        features = torch.cat(parts, dim=1).expand(len(self.networks), -1, -1)
+        is_seen = [_repeated(there, [part.shape[1] for part in parts]), _repeated(there, self.action_sizes)]
+        both = torch.cat([features, action], dim=2).masked_fill(~torch.cat(is_seen, dim=-1), 0.0)
+        return torch.stack([network(each)[:, 0] for network, each in zip(self.networks, both.unbind(), strict=True)])
+
+
+def _repeated(there: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Repeat the column of each agent as often as it has numbers."""
+    return there.repeat_interleave(torch.tensor(sizes, device=there.device), dim=-1, output_size=sum(sizes))
 
 
 def action_size(space: spaces.Space[Any]) -> int:
