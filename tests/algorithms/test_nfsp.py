@@ -75,6 +75,17 @@ def test_the_replay_gets_all_transitions_and_the_reservoir_the_choices_of_best_r
     assert 0.3 < num_explored / num_choices < 0.7, "explored actions are in the replay only"
 
 
+@pytest.mark.parametrize(("task", "num_players", "num_turns"), [(KUHN, 2, 50), (Task(CartPoles), 4, 200)])
+def test_schedules_count_env_steps(task, num_players, num_turns):
+    """Whether players act at once or in turns: a step of the environment is one of each player for the sampler."""
+    hp = replace(SMALL, epsilon_steps=100, anneal_steps=100, learning_rate=1.0, samples_per_insert=1.0)
+    flow = hp.flow(task)
+    explore = flow.nodes[hp.SOURCE].work.samplers[BEST_RESPONSE].explore
+    assert explore.epsilon(50 * num_players) == pytest.approx((hp.epsilon_start + hp.epsilon_end) / 2)
+    learner = flow.learners()["best_response/learn"]
+    assert learner.coefficients(num_turns)["learning_rate"] == pytest.approx(0.5)
+
+
 def test_the_result_is_the_same_in_processes_and_resumed():
     flow = SMALL.flow(KUHN)
     assert flow.check(reproducible=True) == []

@@ -83,7 +83,7 @@ class NFSP(DQN, OfAllAgents):
     """Initial epsilon of the best response's exploration. Explored actions are not imitated."""
     epsilon_end: UnitFloat = 0.1
     """Final epsilon."""
-    epsilon_steps: PositiveInt = 1_000_000
+    epsilon_steps: PositiveInt = 500_000
     """Env steps over which epsilon is annealed."""
     hidden_sizes: tuple[PositiveInt, ...] = (64,)
     activation: Activation = "tanh"
@@ -101,7 +101,12 @@ class NFSP(DQN, OfAllAgents):
         agents = AgentsTask.of(task)
         [players] = agents.shared().policies.values()
         seats = agents.played_by({BEST_RESPONSE: players, AVERAGE: players}, Anticipatory(self.anticipatory))
-        seated = replace(self, num_envs=self.num_envs * len(players))
+        # the sampler counts a step of each player, and the learner a turn of each
+        turns_per_step = 1 if seats.acts_in_turns else len(players)
+        seated = replace(
+            self, num_envs=self.num_envs * len(players), epsilon_steps=self.epsilon_steps * len(players),
+            anneal_steps=None if self.anneal_steps is None else self.anneal_steps * turns_per_step,
+        )  # fmt: skip
         best = super(NFSP, seated).part(seats[BEST_RESPONSE], BEST_RESPONSE)
         average = seated.average_part(seats[AVERAGE])
         flow, weights = Flow("nfsp"), {}
