@@ -165,6 +165,8 @@ def test_a_run_that_names_another_needs_it(inside, tmp_path, capsys):
     run, other = tmp_path / "run", tmp_path / "other"
     assert train(f"ppo:{BOTH}", out=other) == 0
     assert train("ppo:player_0", f"frozen:{other}:player_1", out=run) == 0
+    assert main(["eval", str(run), str(other)]) == 2
+    assert f"cross_play: {run} has no policy trained for player_1; expected one" in capsys.readouterr().err
     other.rename(tmp_path / "moved")
     assert main(["eval", str(run)]) == 2
     assert "there is no run at" in capsys.readouterr().err

@@ -139,9 +139,8 @@ def _player(result: Result, task: MultiAgentTask, side: Side) -> TrainedPolicy:
     """Return the policy with which a run plays on a side."""
     found = [name for name, agents in task.policies.items() if set(side) <= set(agents) and name in result.policies]
     if len(found) != 1:
-        which = ", ".join(found) or "none"
-        what = f"several trained policies for {', '.join(side)}, or none"
-        msg = f"cross_play: {result.path} has {what}: {which}; expected one"
+        what, which = ("several policies", f": {', '.join(found)}") if found else ("no policy", "")
+        msg = f"cross_play: {result.path} has {what} trained for {', '.join(side)}{which}; expected one"
         raise LoadError(msg)
     return result.policies[found[0]]
 

@@ -23,12 +23,18 @@ class AgentsTask(Task):
     """A task whose environments have several agents."""
 
     @classmethod
-    def of(cls, task: Task) -> Self:
+    def of(cls, task: Task | MultiAgentTask) -> Self:
         """Take a task for one of several agents.
 
         Raises:
-            TaskError: it has a setting that only environments of single agents have.
+            TaskError: it has a setting that only environments of single agents have, or says who acts for whom.
         """
+        if isinstance(task, MultiAgentTask):
+            msg = (
+                f"task {task.name!r} is a MultiAgentTask, which says who acts for whom; expected a levada.Task, or "
+                "multi_agent(task, algorithms)"
+            )
+            raise TaskError(msg)
         if isinstance(task, cls):
             return task
         usual = {field.name: field.default for field in dataclasses.fields(Task)}
