@@ -154,7 +154,7 @@ def test_the_flow_is_drawn_and_checked(capsys):
         ("--policy ppo:player_0,player_1 --policy-kwargs ppo.num_envs=1", "num_envs is the same for all policies"),
         (
             "--policy my-ppo=ppo:player_0,player_1 --policy-kwargs my-ppo.discount=3",
-            "PPO(discount=3): expected a number from 0 to 1",
+            "PPO(discount=3.0): expected a number from 0 to 1",
         ),
         (
             "--policy ppo:player_0,player_1 --policy-kwargs ppo.discount",
