@@ -107,7 +107,9 @@ def test_the_losses_by_hand():
 
 def test_an_agent_that_was_truncated_has_a_next_value_and_for_the_others_it_has_left():
     """Agent 0 in the first transition; agent 1 goes on."""
-    batch = {name: tuple(own[:1] for own in each) if isinstance(each, tuple) else each[:1] for name, each in BY_HAND.items()}
+    batch = {
+        name: tuple(own[:1] for own in each) if isinstance(each, tuple) else each[:1] for name, each in BY_HAND.items()
+    }
     networks = {"policy": net(Scaled(0.5, 0.5)), "critic": net(Products(3.0))}
     targets = {"policy": net(Scaled(0.25, 0.25)), "critic": net(Products(2.0))}
     loss = MADDPGLoss(MADDPG(), (spaces.Box(-9.0, 9.0, (1,)),) * 2)

@@ -271,7 +271,9 @@ def test_mistakes_are_told_before_anything_starts():
         MAPPO().part(dataclasses.replace(COMERS, with_state=False)["a"])
     with pytest.raises(TaskError, match=r"task 'CartPole-v1': there is no such id of an environment of several agents"):
         MAPPO().flow(Task("CartPole-v1"))
-    with pytest.raises(TaskError, match=r"'Comers' is a MultiAgentTask, which says who acts for whom; expected a levada\.Task"):
+    with pytest.raises(
+        TaskError, match=r"'Comers' is a MultiAgentTask, which says who acts for whom; expected a levada\.Task"
+    ):
         IPPO().flow(COMERS)
     with pytest.raises(ConfigError, match=r"rnn_type='lstm'\): expected None"):
         MAPPO(rnn_type="lstm")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.envs.multi import Relay
 from support.flows.two_trainers import CARTPOLES, DQN_SMALL, PPO_SMALL, RELAY, learned_by_each, two_trainers
 from support.runs.saved import as_read, learned
 
@@ -10,8 +11,10 @@ from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO
+from levada.algorithms.r2d2 import R2D2
 from levada.algorithms.sac import SAC
-from levada.rl.envs.task import Task
+from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.task import Task, TaskError
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
 from levada.runners.processes import Processes
@@ -153,6 +156,41 @@ def test_a_failure_names_its_policy():
     with pytest.raises(ArithmeticError, match=r"of policy 'dqn' gave NaN or infinity") as caught:
         list(flow.run(on=Inline(), seed=1))
     assert any("in node 'dqn/learn'" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (PPO, r"policy 'ppo': got PPO, expected an algorithm .*; did you mean PPO\(\.\.\.\)\?"),
+        (
+            "ppo",
+            r"policy 'ppo': got 'ppo', expected an algorithm that trains one policy, such as levada\.PPO\(\.\.\.\)$",
+        ),
+        (
+            PPO(num_groups=2),
+            r"PPO has a source of its own here, in which no other policy acts; expected num_groups=1, got 2",
+        ),
+    ],
+)
+def test_what_cannot_be_one_of_several_is_refused(algorithm, said):
+    with pytest.raises(ConfigError, match=said):
+        multi_agent(CARTPOLES, {"ppo": algorithm, "dqn": DQN_SMALL})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "what"),
+    [
+        (R2D2(), "recurrent layers"),
+        (DQN(normalize_reward=True), "normalize_reward"),
+    ],
+)
+def test_what_a_replay_lacks_for_agents_in_turns_is_told_before_anything_starts(algorithm, what):
+    task = MultiAgentTask(Relay)
+    flow = multi_agent(task, {"policy": algorithm.__class__(**{**vars(algorithm), "num_envs": 3})})
+    with pytest.raises(
+        TaskError, match=f"policy 'policy': the agents of Relay act in turns; expected no {what}, which"
+    ):
+        flow.check()
 
 
 def test_policies_with_other_numbers_of_shards_are_refused():

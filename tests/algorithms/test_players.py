@@ -111,6 +111,17 @@ def test_an_action_that_is_none_is_refused():
         list(flow.run(on=Inline()))
 
 
+def raises(obs, rng):
+    raise ZeroDivisionError("no idea")
+
+
+def test_a_function_that_raises_is_named_by_its_policy():
+    flow = multi_agent(KUHN, {"new": SMALL, "old": Frozen(old_policy(7)), "random": Heuristic(raises)})
+    with pytest.raises(ZeroDivisionError, match="no idea") as caught:
+        list(flow.run(on=Inline()))
+    assert "in the function of policy 'random'" in caught.value.__notes__
+
+
 def test_weights_of_other_spaces_are_refused():
     other = MultiAgentTask("openspiel:kuhn_poker", env_kwargs={"players": 3})
     policy = SMALL.policy(other["policy"])

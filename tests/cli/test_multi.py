@@ -92,9 +92,13 @@ def test_what_cannot_play_against_each_other_is_said(run, tmp_path, capsys):
     assert "which run? `levada eval RUN`" in capsys.readouterr().err
     with pytest.raises(ValueError, match="runs is empty; expected at least one run"):
         levada.cross_play([])
-    small = "--num-envs 4 --learning-starts 64 --batch-size 16 --hidden-sizes 8 --compile False --quiet --until updates=1"
+    small = (
+        "--num-envs 4 --learning-starts 64 --batch-size 16 --hidden-sizes 8 --compile False --quiet --until updates=1"
+    )
     assert main([*f"train nfsp --env {ENV} {small}".split(), "--out", str(tmp_path / "nfsp")]) == 0
-    with pytest.raises(ValueError, match="has several policies trained for player_0: best_response, average; expected one"):
+    with pytest.raises(
+        ValueError, match="has several policies trained for player_0: best_response, average; expected one"
+    ):
         levada.cross_play([run, tmp_path / "nfsp"])
     words = SMALL.replace(ENV, "openspiel:leduc_poker").split()
     assert main([*words, "--until", "updates=1", "--out", str(tmp_path / "leduc"), "--quiet"]) == 0
@@ -145,7 +149,10 @@ def test_the_flow_is_drawn_and_checked(capsys):
         ("--policy ppo", "MultiAgent(policy='ppo'): expected [NAME=]WHO:AGENTS"),
         ("--policy pop:player_0", "no algorithm 'pop'; did you mean 'ppo'"),
         ("--policy diloco:player_0", "expected [NAME=]WHO:AGENTS"),
-        ("--policy mappo:player_0,player_1", "the critic of MAPPO sees the state, which multi does not show; expected ippo, or"),
+        (
+            "--policy mappo:player_0,player_1",
+            "the critic of MAPPO sees the state, which multi does not show; expected ippo, or",
+        ),
         ("--policy sac:player_0,player_1 --policy-kwargs sac.nothing=1", "nothing"),
         (
             "--policy ppo:player_0,player_1 --policy-kwargs other.learning_rate=1",

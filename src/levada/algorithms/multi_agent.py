@@ -87,12 +87,16 @@ def _num_shards(trained: Mapping[str, PolicyAlgorithm | SelfPlay]) -> int:
 
 def _part(algorithm: PolicyAlgorithm | SelfPlay, task: Task, name: str) -> Part:
     """Make the part of a policy that is trained."""
+    if not isinstance(algorithm, PolicyAlgorithm | SelfPlay):
+        got = algorithm.__name__ if isinstance(algorithm, type) else repr(algorithm)
+        hint = f"; did you mean {got}(...)?" if isinstance(algorithm, type) else ""
+        msg = f"policy {name!r}: got {got}, expected an algorithm that trains one policy, such as levada.PPO(...){hint}"
+        raise ConfigError(msg)
     part = algorithm.part(task, name)
     if not isinstance(part.sampler, Sampler | StepSampler):
-        who = type(algorithm).__name__
-        msg = (
-            f"policy {name!r}: {who} has a source of its own, which acts for all agents; expected {who}(...).flow(task)"
-        )
+        who, num_groups = type(algorithm).__name__, getattr(algorithm, "num_groups", 1)
+        expected = f"{who}(...).flow(task)" if num_groups == 1 else f"num_groups=1, got {num_groups}"
+        msg = f"policy {name!r}: {who} has a source of its own here, in which no other policy acts; expected {expected}"
         raise ConfigError(msg)
     return part
 
@@ -178,7 +182,11 @@ class MultiAgent(Algorithm):
         found: dict[str, PolicyAlgorithm | SelfPlay | Plays] = {}
         for name, policy in policies.items():
             if policy.kind == "algorithm":
-                algorithm = policy.algorithm(**self._fields(name, policy))
+                try:
+                    algorithm = policy.algorithm(**self._fields(name, policy))
+                except ConfigError as error:
+                    msg = f"policy {name!r}: {error}"
+                    raise ConfigError(msg) from error
                 found[name] = SelfPlay(algorithm, keepings[name]) if name in keepings else algorithm  # type: ignore[arg-type]
             elif policy.kind == "past":
                 found[name] = Past(policy.who)

@@ -115,8 +115,8 @@ def read_policy(text: str) -> NamedPolicy:
         raise _not_a_policy(text)
     if getattr(cls, "SEES_STATE", False):
         msg = (
-            f"MultiAgent(policy={text!r}): the critic of {cls.__name__} sees the state, which multi does not show; expected ippo, "
-            "or mappo for all agents: levada train mappo"
+            f"MultiAgent(policy={text!r}): the critic of {cls.__name__} sees the state, which multi does not show; expected "
+            "ippo, or mappo for all agents: levada train mappo"
         )
         raise ConfigError(msg)
     return NamedPolicy(head or algorithm_name(cls), "algorithm", _home(who) if colon else who, agents)

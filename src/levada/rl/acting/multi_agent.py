@@ -16,6 +16,7 @@ from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import Steps, StepSampler
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.registry import TaskError
 from levada.validation import check_fields
 
 ENVS = "envs"
@@ -64,9 +65,21 @@ class MultiAgentSampler:
         return next(iter(self.samplers.values())).num_steps
 
     def verify(self) -> None:
-        """Refuse networks that cannot act."""
-        for sampler in self.samplers.values():
+        """Refuse networks that cannot act, and what learning from a replay lacks for agents that act in turns.
+
+        Raises:
+            ModelError, TaskError: a sampler has one of these.
+        """
+        for name, sampler in self.samplers.items():
             sampler.verify()
+            lacks = isinstance(sampler, StepSampler) and (sampler.is_recurrent or sampler.policy.normalize_reward)
+            if lacks and self.task.acts_in_turns:
+                what = "recurrent layers" if sampler.policy.state_size else "normalize_reward"
+                msg = (
+                    f"policy {name!r}: the agents of {self.task.name} act in turns; expected no {what}, which learning from a "
+                    "replay has only for agents that act at once"
+                )
+                raise TaskError(msg)
 
     def __call__(self, shard: Shard) -> LiveMultiAgentSampler:
         """Make the environments of a shard."""

@@ -69,7 +69,11 @@ class ByHand:
         actions = np.zeros((len(state), *(space.shape or ())), space.dtype)
         assert rng is not None, "a function gets random numbers"
         for row in range(len(state)) if acts is None else map(int, np.flatnonzero(acts)):
-            action = self._function(map_nest(lambda leaf, row=row: leaf[row], obs), rng)
+            try:
+                action = self._function(map_nest(lambda leaf, row=row: leaf[row], obs), rng)
+            except Exception as error:
+                error.add_note(f"in the function of policy {self._name!r}")
+                raise
             if not space.contains(action):
                 msg = f"policy {self._name!r}: the function returned {action!r}, expected an action in {space}"
                 raise ValueError(msg)

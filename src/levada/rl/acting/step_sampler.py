@@ -24,7 +24,6 @@ from levada.rl.acting.sizes import Sizes
 from levada.rl.acting.turns import Turns
 from levada.rl.data.nest import flat
 from levada.rl.data.spaces import ACTION_MASK, Array, Nest, map_nest, named_leaves
-from levada.rl.envs.registry import TaskError
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import ModelError, Policy
 from levada.rl.replay.transitions import PRIORITY, RETURN, Transitions
@@ -121,10 +120,6 @@ class LiveStepSampler(EnvLoop):
 
     def __init__(self, recipe: StepSampler, shard: Shard) -> None:
         super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
-        if self.envs.acts_in_turns and (recipe.is_recurrent or recipe.policy.normalize_reward):
-            what = "a recurrent policy" if recipe.is_recurrent else "normalize_reward"
-            msg = f"policy {recipe.policy.name!r}: agents of {self.envs.name} act in turns, and a replay has no {what} for them"
-            raise TaskError(msg)
         self.recipe = recipe
         self._shard = shard
         self._num_items = shard.num_items

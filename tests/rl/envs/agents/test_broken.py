@@ -160,7 +160,9 @@ class Stayer(Relay):
 
 
 def test_an_agent_that_stays_in_turns():
-    with pytest.raises(EnvError, match=r"agent 'agent_1' has terminated or was truncated, and is still to act after step\(None\)"):
+    with pytest.raises(
+        EnvError, match=r"'agent_1' has terminated or was truncated, and is still to act after step\(None\)"
+    ):
         play(MultiAgentTask(Stayer))
 
 
@@ -210,7 +212,9 @@ def test_tuples(kwargs, what):
 
 
 @pytest.mark.parametrize("env", [CartPoles(), Relay()], ids=["at once", "in turns"])
-@pytest.mark.parametrize("shown", [{}, {"agent_id": True}, {"with_state": True}, {"agent_id": True, "with_state": True}])
+@pytest.mark.parametrize(
+    "shown", [{}, {"agent_id": True}, {"with_state": True}, {"agent_id": True, "with_state": True}]
+)
 def test_one_environment_for_all_copies(env, shown):
     """Whatever the agents are shown beside their observations."""
     with pytest.raises(EnvError, match="the callable returned the same environment twice"):

@@ -207,6 +207,11 @@ def test_a_name_that_it_may_not_return_is_refused():
     joint.close()
 
 
+def test_what_is_no_name_is_refused():
+    with pytest.raises(EnvError, match=r"policy_of\('agent_0', episode\) returned \['new'\]; expected 'old' or 'new'"):
+        task(lambda agent, episode: ["new"]).make(2, 0)
+
+
 def test_an_error_in_it_says_in_which_episode():
     def broken(agent, episode):
         raise KeyError(agent)

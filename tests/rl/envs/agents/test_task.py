@@ -176,6 +176,33 @@ def test_policies_that_leave_an_agent_out():
 
 
 @pytest.mark.parametrize(
+    ("policies", "said"),
+    [
+        (["agent_0"], r"policies is \['agent_0'\], expected a mapping such as"),
+        ({"a": "agent_0"}, r"policies\['a'\] = 'agent_0': expected the names of the agents"),
+        ({"a": (0, 1)}, r"policies\['a'\] = \(0, 1\): expected the names of the agents"),
+        ({"a": 3}, r"policies\['a'\] = 3: expected the names of the agents"),
+        ({"a": ()}, r"policies\['a'\] = \(\): expected the names of the agents that it may act for, at least one"),
+    ],
+)
+def test_policies_that_are_none(policies, said):
+    with pytest.raises(TaskError, match=said):
+        MultiAgentTask(CartPoles, policies=policies)
+
+
+@pytest.mark.parametrize(
+    ("policy_of", "said"),
+    [
+        ("a", r"policy_of is 'a'; expected a function \(agent, episode\) -> policy$"),
+        (lambda agent: "a", r"expected a function \(agent, episode\) -> policy: too many positional arguments"),
+    ],
+)
+def test_what_chooses_no_policy(policy_of, said):
+    with pytest.raises(TaskError, match=said):
+        MultiAgentTask(CartPoles, policies={"a": AGENTS, "b": AGENTS}, policy_of=policy_of)
+
+
+@pytest.mark.parametrize(
     ("env", "missing", "command"),
     [
         ("pettingzoo:mpe2.simple_spread_v3", "mpe2", "levada[multiagent]"),

@@ -163,7 +163,7 @@ class Joint:
         policies: dict[str, str] = {}
         for agent in self.envs[number].possible_agents:
             policy = policies[agent] = policy_of(agent, episode)
-            if policy not in self.seats or agent not in self.seats[policy].agents:
+            if not isinstance(policy, str) or policy not in self.seats or agent not in self.seats[policy].agents:
                 may = [name for name, seats in self.seats.items() if agent in seats.agents]
                 msg = f"policy_of({agent!r}, episode) returned {policy!r}; expected {' or '.join(map(repr, may))}"
                 raise Violation(msg)

@@ -9,7 +9,8 @@ Discrete(2)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Self, TypeAlias
@@ -70,12 +71,18 @@ class MultiAgentTask:
                 f"env_kwargs is {self.env_kwargs!r}, expected a mapping from names to values, such as {{'players': 3}}"
             )
             raise TaskError(msg)
+        if not isinstance(self.policies, Mapping):
+            msg = f"policies is {self.policies!r}, expected a mapping such as {{'policy': ('agent_0', 'agent_1')}}"
+            raise TaskError(msg)
         if not self.policies:
             object.__setattr__(self, "policies", self._shared())
         for policy, agents in self.policies.items():
-            if isinstance(agents, str) or not agents:
-                msg = f"policies[{policy!r}] = {agents!r}: expected the agents that it may act for, at least one"
+            is_listed = isinstance(agents, Sequence) and all(isinstance(agent, str) for agent in agents)
+            if isinstance(agents, str) or not agents or not is_listed:
+                msg = f"policies[{policy!r}] = {agents!r}: expected the names of the agents that it may act for, at least one"
                 raise TaskError(msg)
+        if self.policy_of is not None:
+            _check_policy_of(self.policy_of)
         if self.policy_of is None:
             given = [agent for agents in self.policies.values() for agent in agents]
             if twice := sorted({agent for agent in given if given.count(agent) > 1}):
@@ -182,6 +189,20 @@ class MultiAgentTask:
             f"task {self.name!r}: one policy cannot act for agents with different spaces; expected policies; got {told}"
         )
         raise TaskError(msg)
+
+
+def _check_policy_of(policy_of: object) -> None:
+    """Raise TaskError if something is no function of an agent and an episode."""
+    msg = f"policy_of is {policy_of!r}; expected a function (agent, episode) -> policy"
+    if not callable(policy_of):
+        raise TaskError(msg)
+    try:
+        inspect.signature(policy_of).bind(None, None)
+    except ValueError:  # some functions in C have no signature
+        pass
+    except TypeError as error:
+        msg += f": {error}"
+        raise TaskError(msg) from None
 
 
 @dataclass(frozen=True)
