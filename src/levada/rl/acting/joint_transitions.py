@@ -124,13 +124,13 @@ class AgentTransitions(_OfAgents):
         acts_next, is_over = _next(each, 1)
         rows = [_rows(own, acts, is_over) for own, acts in zip(each, acts_next, strict=True)]
         there, next_there = _beside([own.buffer.mask for own in each]), _beside([own.next_there for own in rows])
-        goes_on = _beside([own.goes_on for own in rows])
+        bootstraps = _beside([own.bootstraps for own in rows])
         anyone: Any = there.any(axis=1)
         obs, next_obs, action = (
             tuple(map_nest(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), nest) for nest in nests)
             for nests in (
                 [own.obs for own in rows],
-                [_blank(own.next_obs, ~own.goes_on) for own in rows],
+                [_blank(own.next_obs, ~own.bootstraps) for own in rows],
                 [own.buffer.action for own in each],
             )
         )
@@ -138,7 +138,7 @@ class AgentTransitions(_OfAgents):
             {
                 "obs": obs, "next_obs": next_obs, "action": action, THERE: there, NEXT_THERE: next_there,
                 REWARD: _beside([own.buffer.reward for own in each]),
-                "discount": np.float32(self.discount) * goes_on.astype(np.float32), MASK: anyone,
+                "discount": np.float32(self.discount) * bootstraps.astype(np.float32), MASK: anyone,
             }
         )  # fmt: skip
 
@@ -158,7 +158,7 @@ class _Rows(NamedTuple):
     """What they see after the step, or have seen last."""
     next_there: Array
     """``[T, B]``: which of them take part after the step."""
-    goes_on: Array
+    bootstraps: Array
     """``[T, B]``: those, and the ones that were truncated in the step."""
 
 

@@ -273,7 +273,7 @@ class InTurns(_PettingZoo):
         while self.env.agents:
             agent = self.env.agent_selection
             if agent in seen:
-                msg = f"agent {agent!r} has terminated or was truncated, and is still to act after step(None); expected it to leave"
+                msg = f"agent {agent!r} has terminated or was truncated, and is still to act after step(None), by which it leaves"
                 raise Violation(msg)
             seen[agent] = now = self.look()
             if not (now.terminated or now.truncated):
