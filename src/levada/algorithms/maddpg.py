@@ -180,8 +180,9 @@ class MADDPGLoss:
         return LossOutput(loss, stats, self.hp.priorities(errors))
 
     def next_there(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return which agents take part after the step, as each agent's critic sees it, ``[n, N, n]``. One that was truncated has a
-        next value, so it is there for its own critic. For the others, it has left.
+        """Return which agents take part after the step, as each agent's critic sees it, ``[n, N, n]``.
+
+        An agent that was truncated has a next value, so it is there for its own critic. For the others, it has left.
         """
         own = torch.eye(len(self.action_spaces), dtype=torch.bool, device=batch[NEXT_THERE].device)
         found: Tensor = batch[NEXT_THERE] | (own[:, None] & (batch["discount"].T > 0.0)[..., None])
