@@ -18,7 +18,9 @@ import numpy as np
 NUMBER = 3
 
 class Bot:
-    pass
+    @staticmethod
+    def passes(obs, rng):
+        return 0
 
 def anything(obs, rng):
     return rng.choice(np.flatnonzero(obs["action_mask"]))
@@ -79,6 +81,11 @@ def test_opponents_of_a_saved_run_and_of_a_file(inside, tmp_path, monkeypatch, c
     assert main(["eval", str(run), "--episodes", "4"]) == 0
     assert "old: not trained here, " in capsys.readouterr().out
     assert levada.load(run).policies.keys() == {"ppo"}
+
+
+def test_a_function_in_a_class_has_its_own_name(inside, tmp_path):
+    assert train("ppo:player_0", "hand.py:Bot.passes:player_1", out=tmp_path / "run") == 0
+    assert settings(tmp_path / "run")["policy"]["value"][1] == f"passes={inside}/hand.py:Bot.passes:player_1"
 
 
 def test_the_result_is_the_same_in_processes(inside, tmp_path):
@@ -145,7 +152,8 @@ def test_a_run_with_agents_indices(inside, tmp_path, capsys):
         (("no.py:f:player_1",), "", "no file 'no.py'"),
         (("past:dqn:player_1",), "", "'past' is the past of 'dqn'; expected a policy that learns: ppo"),
         (("past:ppo:player_1", "b=past:ppo:player_1"), "", "'past' and 'b' are both the past of 'ppo'; expected one"),
-        (("a b=dqn:player_1",), "", "the name is 'a b', expected letters, digits, _ and -"),
+        (("a b=dqn:player_1",), "", "the name is 'a b', expected letters, digits, _ and -, a letter first"),
+        (("0=dqn:player_1",), "", "the name is '0', expected letters, digits, _ and -, a letter first"),
         (("dqn:player_1,player_1",), "", "agent 'player_1' is named twice; name each agent once"),
         (("dqn:x:player_1",), "", "got 'dqn:x', an algorithm with a colon; expected dqn:AGENTS"),
         (("nfsp:player_1",), "", "policy 'nfsp': NFSP trains two policies, which act for all players"),

@@ -37,7 +37,7 @@ Kind: TypeAlias = Literal["algorithm", "frozen", "past", "function"]
 
 FORMS = "[NAME=]WHO:AGENTS, such as ppo:agent_0,agent_1; WHO: an algorithm, frozen:RUN, past:POLICY, or path/to/file.py:FUNCTION"
 
-_NAME = re.compile(r"[\w-]+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 class NamedPolicy(NamedTuple):
@@ -94,7 +94,7 @@ def read_policy(text: str) -> NamedPolicy:
         msg = f"MultiAgent(policy={text!r}): got {who!r}, an algorithm with a colon; expected {kind}:AGENTS, names without colons"
         raise ConfigError(msg)
     if not (_NAME.fullmatch(head) or not head):
-        msg = f"MultiAgent(policy={text!r}): the name is {head!r}, expected letters, digits, _ and -"
+        msg = f"MultiAgent(policy={text!r}): the name is {head!r}, expected letters, digits, _ and -, a letter first"
         raise ConfigError(msg)
     if twice := [agent for agent in agents if agents.count(agent) > 1]:
         msg = f"MultiAgent(policy={text!r}): agent {twice[0]!r} is named twice; name each agent once"
@@ -109,7 +109,7 @@ def read_policy(text: str) -> NamedPolicy:
         if not callable(function.function):
             raise _not_a_policy(text)
         require_two_arguments(function.function, f"MultiAgent(policy={text!r})")
-        return NamedPolicy(head or who.rpartition(":")[2], "function", function.home, agents)
+        return NamedPolicy(head or _last(who), "function", function.home, agents)
     cls = find_algorithm(who)
     if not issubclass(cls, PolicyAlgorithm):
         raise _not_a_policy(text)
@@ -119,7 +119,7 @@ def read_policy(text: str) -> NamedPolicy:
             "ippo, or mappo for all agents: levada train mappo"
         )
         raise ConfigError(msg)
-    return NamedPolicy(head or algorithm_name(cls), "algorithm", _home(who) if colon else who, agents)
+    return NamedPolicy(head or _last(algorithm_name(cls)), "algorithm", _home(who) if colon else who, agents)
 
 
 def read_policies(texts: Sequence[str]) -> Mapping[str, NamedPolicy]:
@@ -236,6 +236,11 @@ class InTurn:
         if all(len(own) == 1 for own in of_agent.values()):
             return None
         return cls(of_agent, frozenset(name for name, policy in policies.items() if policy.learns))
+
+
+def _last(name: str) -> str:
+    """Return the last part of a name: a function or class may be inside a class."""
+    return re.split("[:.]", name)[-1]
 
 
 def _not_a_policy(text: str) -> ConfigError:

@@ -80,7 +80,7 @@ class TeamAlgorithm(ReplayAlgorithm, OfSharedPolicy):
             )
             raise TaskError(msg)
         if self.agent_id and not task.multi.agent_id:
-            expected = "MultiAgentTask(..., agent_id=True), or agent_id=False"
+            expected = "MultiAgentTask(..., agent_id=True) (--agent-id), or agent_id=False"
             msg = f"{who}(agent_id=True): the observations have no agent ids; expected {expected}"
             raise TaskError(msg)
         return len(task.multi.policies[task.policy])
