@@ -395,7 +395,9 @@ def test_tasks_that_are_not_those_of_a_team_are_refused(algorithm) -> None:
     several = MultiAgentTask(CartPoles, policies={"one": AGENTS[:2], "two": AGENTS[2:]})
     with pytest.raises(TaskError, match=r"got the policies one, two; expected one for all agents"):
         hp.flow(several)
-    with pytest.raises(TaskError, match=r"have no agent ids; expected MultiAgentTask\(\.\.\., agent_id=True\), or"):
+    with pytest.raises(
+        TaskError, match=r"have no agent ids; expected MultiAgentTask\(\.\.\., agent_id=True\) \(--agent-id\), or"
+    ):
         multi_agent(several, {"one": hp, "two": hp})
 
 
