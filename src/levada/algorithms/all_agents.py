@@ -8,7 +8,8 @@ from typing import Self
 
 from levada.algorithms.neural import NeuralAlgorithm
 from levada.rl.envs.agents.agents_task import AgentsTask
-from levada.rl.envs.task import Task
+from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.task import Task, TaskError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +31,13 @@ class OfSharedPolicy(OfAllAgents):
 
     agent_id: bool = True
     """Append the index of the agent to its observation, so that agents can act differently in the same situation."""
+
+
+def require_at_once(config: NeuralAlgorithm, task: MultiAgentTask) -> None:
+    """Raise TaskError if the agents of a task act in turns."""
+    if task.acts_in_turns:
+        msg = (
+            f"{type(config).__name__}: the agents of {task.name} act in turns; expected an environment whose agents act at once, "
+            "as in PettingZoo's parallel API: a joint action has an action of each"
+        )
+        raise TaskError(msg)

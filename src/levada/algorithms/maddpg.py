@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from levada.algorithms.action_spaces import require_action_space
-from levada.algorithms.all_agents import OfAllAgents
+from levada.algorithms.all_agents import OfAllAgents, require_at_once
 from levada.algorithms.checks import require_values
 from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.algorithms.user_classes import NetworkField
@@ -127,12 +127,7 @@ class MADDPG(ReplayAlgorithm, OfAllAgents):
             who = ", ".join(agents.policies[shared[0]])
             msg = f"MADDPG: policy {shared[0]!r} acts for {who}; expected a policy for each agent"
             raise TaskError(msg)
-        if agents.acts_in_turns:
-            msg = (
-                f"MADDPG: the agents of {agents.name} act in turns; expected an environment whose agents act at once, as in "
-                "PettingZoo's parallel API: a joint action has an action of each"
-            )
-            raise TaskError(msg)
+        require_at_once(self, agents)
         return agents
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from levada.algorithms.all_agents import OfSharedPolicy
+from levada.algorithms.all_agents import OfSharedPolicy, require_at_once
 from levada.algorithms.checks import require_values
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
@@ -73,12 +73,7 @@ class TeamAlgorithm(ReplayAlgorithm, OfSharedPolicy):
         if not isinstance(task, PolicyTask):
             msg = f"{who} trains a team of agents; expected a MultiAgentTask, got {task!r}"
             raise TaskError(msg)
-        if task.multi.acts_in_turns:
-            msg = (
-                f"{who}: the agents of {task.multi.name} act in turns; expected an environment whose agents act at once, as in "
-                "PettingZoo's parallel API: a joint action has an action of each"
-            )
-            raise TaskError(msg)
+        require_at_once(self, task.multi)
         if self.agent_id and not task.multi.agent_id:
             expected = "MultiAgentTask(..., agent_id=True) (--agent-id), or agent_id=False"
             msg = f"{who}(agent_id=True): the observations have no agent ids; expected {expected}"
