@@ -1,5 +1,6 @@
 """MADDPG: losses by hand, critics of all agents, relaxed discrete actions, and runs that are the same under every deployment."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ import levada as lv
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.maddpg import MADDPG, MADDPGLoss
 from levada.algorithms.multi_agent import multi_agent
+from levada.flow import Shard
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.functional import Net
 from levada.rl.data.spaces import SpaceError, map_nest
@@ -206,6 +208,22 @@ class Mixed(Shifts):
 
     def _obs(self, k: int):
         return np.concatenate([super()._obs(k), np.full(k, k, np.float32)])
+
+
+def test_updates_can_be_compiled(monkeypatch):
+    """As in long runs. Here they are traced as for that, and no machine code is made, which takes long."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr("levada.rl.learning.learner.has_compiler", lambda: True)
+    task = MultiAgentTask(Mixed, policies=EACH)
+    live, stats = None, []
+    for compiled in (False, True):
+        part = MADDPG(**{**SMALL, "compile": compiled}).part(task)
+        if live is None:
+            live = part.sampler(Shard("step", 0, 1, 7))
+            batch = part.stage(live(part.learner.open(3).weights()))
+            live.close()
+        stats.append(part.learner.open(3).update([batch]).stats)
+    assert stats[1] == pytest.approx(stats[0], rel=1e-4)
 
 
 def test_an_agent_that_has_left_does_not_change_what_is_learned():

@@ -12,7 +12,7 @@ different spaces. Discrete actions are relaxed by Gumbel-softmax (section 4.1; J
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -146,18 +146,28 @@ class MADDPGLoss:
     hp: MADDPG
     action_spaces: tuple[Space[Any], ...]
     """Of each agent."""
+    sizes: tuple[int, ...] = field(init=False)
+    """Size of the action of each agent as a vector."""
+    is_box: tuple[bool, ...] = field(init=False)
+    """Which agents have Box actions; those of the others are discrete."""
+
+    def __post_init__(self) -> None:
+        """Find what the compiler of the update needs as plain numbers."""
+        object.__setattr__(self, "sizes", tuple(map(action_size, self.action_spaces)))
+        object.__setattr__(self, "is_box", tuple(isinstance(space, spaces.Box) for space in self.action_spaces))
 
     @property
     def num_discrete(self) -> int:
         """Number of discrete actions of all agents."""
-        return sum(action_size(space) for space in self.action_spaces if isinstance(space, spaces.Discrete))
+        return sum(size for size, is_box in zip(self.sizes, self.is_box, strict=True) if not is_box)
 
     def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of joint transitions ``[N, n, ...]``, its statistics, and priorities."""
-        there, num_agents = batch[THERE], len(self.action_spaces)
+        there, num_agents = batch[THERE], len(self.sizes)
         own = self.acted(networks.policy(batch["obs"]), batch.get("noise"))
         following = self.acted(networks.target.policy(batch["next_obs"]), batch.get("next_noise"))
-        taken = torch.cat(list(map(vector, batch["action"], self.action_spaces)), dim=1)
+        each = zip(batch["action"], self.sizes, self.is_box, strict=True)
+        taken = torch.cat([one.flatten(1) if is_box else one_hot(one, size) for one, size, is_box in each], dim=1)
         next_actions, actions = (each.expand(num_agents, *each.shape) for each in (following.action, taken))
         next_values = networks.target.critic(batch["next_obs"], next_actions, self.next_there(batch))
         target = td_target(batch["reward"].T, batch["discount"].T, next_values)
@@ -165,7 +175,7 @@ class MADDPGLoss:
         errors = (values - target) * there.T
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
 
-        is_own = torch.block_diag(*[torch.ones(1, action_size(space)) for space in self.action_spaces]).bool()
+        is_own = torch.block_diag(*[torch.ones(1, size) for size in self.sizes]).bool()
         own_actions = torch.where(is_own.to(there.device)[:, None], own.action, actions)
         chosen = networks.critic.frozen(batch["obs"], own_actions, there)
         actor_loss = -(chosen * there.T).mean(dim=1).sum()
@@ -179,7 +189,7 @@ class MADDPGLoss:
 
         An agent that was truncated has a next value, so it is there for its own critic. For the others, it has left.
         """
-        own = torch.eye(len(self.action_spaces), dtype=torch.bool, device=batch[NEXT_THERE].device)
+        own = torch.eye(len(self.sizes), dtype=torch.bool, device=batch[NEXT_THERE].device)
         found: Tensor = batch[NEXT_THERE] | (own[:, None] & (batch["discount"].T > 0.0)[..., None])
         return found
 
@@ -190,19 +200,21 @@ class MADDPGLoss:
         is one-hot, and has the gradient of the softmax. Standard normal `noise` ``[N, num_discrete]`` becomes uniform, and then
         Gumbel noise.
         """
-        actions, squares, first = list[Tensor](), list[Tensor](), 0
-        for distribution, space in zip(distributions, self.action_spaces, strict=True):
-            if isinstance(space, spaces.Box):
+        actions: list[Tensor] = []
+        squares: list[Tensor] = []
+        first = 0
+        for distribution, size, is_box in zip(distributions, self.sizes, self.is_box, strict=True):
+            if is_box:
                 vectors = vector_of(distribution)
                 outputs = vectors.base.mean
                 actions.append(vectors.squash(outputs))
             else:
                 assert noise is not None
-                end = first + action_size(space)
+                end = first + size
                 log_uniform = torch.special.log_ndtr(noise[:, first:end]).clamp(max=_LARGEST_LOG)
                 scores = distribution.log_probs - torch.log(-log_uniform)
                 soft, first = functional.softmax(scores, dim=-1), end
-                actions.append(vector(scores.argmax(dim=-1), space) - soft.detach() + soft)
+                actions.append(one_hot(scores.argmax(dim=-1), size) - soft.detach() + soft)
                 outputs = distribution.log_probs.clamp(min=_LEAST_OUTPUT)
             squares.append(outputs.square().mean(dim=1))
         return Acted(torch.cat(actions, dim=1), torch.stack(squares, dim=1))
@@ -217,12 +229,10 @@ class Acted(NamedTuple):
     """``[N, n]``: mean squared output of each actor: of the means of Box actions before tanh, or of log-probabilities."""
 
 
-def vector(action: Tensor, space: Space[Any]) -> Tensor:
-    """Return actions as vectors ``[N, A]``; discrete ones are one-hot.
+def one_hot(action: Tensor, size: int) -> Tensor:
+    """Return discrete actions ``[N]`` as vectors ``[N, size]``.
 
-    >>> vector(torch.tensor([2, 0]), spaces.Discrete(3)).tolist()
+    >>> one_hot(torch.tensor([2, 0]), 3).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
-    if isinstance(space, spaces.Box):
-        return action.flatten(1)
-    return (action[:, None] == torch.arange(action_size(space), device=action.device)).to(torch.float32)
+    return (action[:, None] == torch.arange(size, device=action.device)).to(torch.float32)

@@ -119,10 +119,10 @@ class JointCritic(nn.Module):
         """
         read = zip(self.readers, self.encoders, obs, strict=True)
         parts = [encoder(cast("ObservationModule", reader).split(own)[0]).flatten(1) for reader, encoder, own in read]
-        features = torch.cat(parts, dim=1).expand(len(self.networks), -1, -1)
-        is_seen = [_repeated(there, [part.shape[1] for part in parts]), _repeated(there, self.action_sizes)]
-        both = torch.cat([features, action], dim=2).masked_fill(~torch.cat(is_seen, dim=-1), 0.0)
-        return torch.stack([network(each)[:, 0] for network, each in zip(self.networks, both.unbind(), strict=True)])
+        features = torch.cat(parts, dim=1).masked_fill(~_repeated(there, [part.shape[1] for part in parts]), 0.0)
+        actions = action.masked_fill(~_repeated(there, self.action_sizes), 0.0)
+        both = torch.cat([features.expand(len(self.networks), -1, -1), actions], dim=2).unbind()
+        return torch.stack([network(each)[:, 0] for network, each in zip(self.networks, both, strict=True)])
 
 
 def _repeated(there: Tensor, sizes: Sequence[int]) -> Tensor:
