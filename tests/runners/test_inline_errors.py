@@ -232,8 +232,9 @@ def test_a_closed_run_does_not_go_on():
     run = Inline().open(plain_flow())
     run.step()
     run.close()
-    with pytest.raises(LevadaError, match="the run of flow 'toy' is closed"):
-        run.step()
+    for go_on in (run.step, run.save):
+        with pytest.raises(LevadaError, match="the run of flow 'toy' is closed"):
+            go_on()
 
 
 def test_the_end_of_a_users_iterator_is_not_the_end_of_the_run():

@@ -215,7 +215,11 @@ class FlowRun:
         """Return a state to resume from. The run must be between two updates, as it is when it yields a report.
 
         `replays`: include the contents of replays. Otherwise they are refilled after resuming.
+
+        Raises:
+            ClosedError: the run was closed, and its learners with it.
         """
+        self._check_open()
         while self._under_way:
             self._listen()
         snapshot = take_snapshot(self._hub, self._ready)
