@@ -18,7 +18,7 @@ pytest.importorskip("ray")
 
 from ray.exceptions import ActorUnavailableError
 
-from levada.runners.ray import sending
+from levada.runners.ray import cluster, sending
 from levada.runners.ray import transport as module
 from levada.runners.ray.cluster import Cluster
 from levada.runners.ray.refs import SMALL_NBYTES, pack
@@ -183,6 +183,24 @@ def test_workers_that_do_not_start_in_time(monkeypatch):
 def test_addresses_of_no_cluster(address, words):
     with pytest.raises(DeploymentError, match=words):
         Cluster(address, 1.0)
+
+
+@pytest.mark.parametrize("has_joined", [False, True], ids=["", "by the program"])
+def test_the_last_of_several_runs_leaves_the_cluster(monkeypatch: pytest.MonkeyPatch, has_joined: bool) -> None:
+    """Unless the program has joined it before them."""
+    joined = [1] if has_joined else []
+    ray = {
+        "is_initialized": lambda: bool(joined),
+        "init": lambda **options: joined.append(1),
+        "shutdown": joined.clear,
+    }
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(**ray))
+    first, second = Cluster("local", 1.0), Cluster("local", 1.0)
+    for _ in range(2):
+        first.close()
+        assert joined
+    second.close()
+    assert bool(joined) == has_joined
 
 
 def test_values_of_the_main_module_are_sent_with_their_class(monkeypatch: pytest.MonkeyPatch) -> None:

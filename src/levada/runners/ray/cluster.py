@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -23,6 +23,9 @@ from levada.runners.ray.place import Requirements, together
 class Cluster:
     """A connection to a Ray cluster, with the groups of actors that have room reserved there."""
 
+    _num_sharing: ClassVar[int] = 0
+    """Number of open instances that share a connection which one of them has made: a process has one. The last ends it."""
+
     def __init__(self, address: str | None, timeout_s: float) -> None:
         """Join the cluster, or start one, unless this process is connected to one. `timeout_s`: time limit of `reserve`.
 
@@ -30,9 +33,9 @@ class Cluster:
             DeploymentError: there is no such cluster, or none can be started.
         """
         self._timeout_s = timeout_s
-        self._has_joined = not ray.is_initialized()
         self._groups: list[PlacementGroup] = []
-        if self._has_joined:
+        is_new = not ray.is_initialized()
+        if is_new:
             where = address or os.environ.get("RAY_ADDRESS") or "local"
             _check_answers(where, timeout_s)
             try:
@@ -44,6 +47,9 @@ class Cluster:
                 )
                 msg = f"Ray: {what} ({error}); an address is auto, host:port or ray://host:port"
                 raise DeploymentError(msg) from error
+            Cluster._num_sharing = 0
+        self._is_sharing = is_new or Cluster._num_sharing > 0
+        Cluster._num_sharing += self._is_sharing
 
     @property
     def num_cpus(self) -> int:
@@ -94,13 +100,15 @@ class Cluster:
         return [Group(group, _options(each)) for each in kinds]
 
     def close(self) -> None:
-        """Give back what was reserved, and leave the cluster if it was joined here."""
+        """Give back what was reserved, and leave the cluster if it was joined for runs, and this is the last of them."""
         groups, self._groups = self._groups, []
         for group in groups:
             remove_placement_group(group)
-        if self._has_joined:
-            ray.shutdown()
-            self._has_joined = False
+        if self._is_sharing:
+            self._is_sharing = False
+            Cluster._num_sharing -= 1
+            if not Cluster._num_sharing:
+                ray.shutdown()
 
 
 def has_started(actors: Sequence[Any], timeout_s: float) -> bool:
