@@ -2,6 +2,7 @@
 
 import sys
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -62,15 +63,20 @@ def test_shards_have_more_tickets_at_hand_the_shorter_their_work(ticket_s: float
     assert transport.tickets_at_hand == expected
 
 
+def one_shard(source: samples.Numbers) -> ShardActor:
+    """Return an actor, in this process, with the only shard of a source."""
+    with Inline().open(samples.counting_flow(source, shards=1), seed=1) as run:
+        plan = run._plan
+    return ShardActor(plan, 1, [(Shard("numbers", 0, 1, 0), None)], {"weights": (2, [(0, pack(np.zeros(1)))])})
+
+
 def test_calls_are_executed_once_and_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose answers were lost, and one that arrives before another."""
     monkeypatch.setattr(sending.ray, "put", lambda value: value)
-    with Inline().open(samples.counting_flow(samples.Numbers(), shards=1), seed=1) as run:
-        plan = run._plan
-    actor = ShardActor(plan, 1, [(Shard("numbers", 0, 1, 0), None)], {"weights": (2, [(0, pack(np.zeros(1)))])})
+    actor = one_shard(samples.Numbers())
     orders = [
-        Orders(1, (), ()),
-        *(Orders(number + 2, ((Ticket("numbers", 0, number, {"weights": 0}), False),), ()) for number in range(3)),
+        Orders(1, 0, (), ()),
+        *(order(number) for number in range(3)),
     ]
     assert actor.exchange(orders[2]) is None
     answers = [actor.exchange(each) for each in orders[:3]]
@@ -85,18 +91,43 @@ def test_calls_are_executed_once_and_in_their_order(monkeypatch: pytest.MonkeyPa
     actor.close()
 
 
+def order(number: int) -> Orders:
+    """The call with a ticket, while the one before is in progress."""
+    return Orders(number + 2, number, ((Ticket("numbers", 0, number, {"weights": 0}), False),), ())
+
+
+def test_an_actor_keeps_no_items_of_calls_that_will_not_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of calls in progress: those that are not counted as answered."""
+    kept = WeakSet[Kept]()
+
+    def put(value: object) -> Kept:
+        kept.add(ref := Kept())
+        return ref
+
+    monkeypatch.setattr(sending.ray, "put", put)
+    actor = one_shard(samples.Numbers())
+    actor.exchange(Orders(1, 0, (), ()))
+    for number in range(5):
+        actor.exchange(order(number))
+        assert len(kept) == min(number + 1, 2)
+    actor.exchange(Orders(7, 6, (), ()))
+    assert not kept
+    actor.close()
+
+
+class Kept:
+    """A reference to an object."""
+
+
 def test_what_ends_the_work_is_told_to_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also to one that waits at the actor, and to one that is repeated because the first answer was lost."""
 
     def interrupted(shard: Shard, number: int) -> None:
         raise KeyboardInterrupt
 
-    with Inline().open(samples.counting_flow(samples.Numbers(misbehave=interrupted), shards=1), seed=1) as run:
-        plan = run._plan
-    actor = ShardActor(plan, 1, [(Shard("numbers", 0, 1, 0), None)], {"weights": (2, [(0, pack(np.zeros(1)))])})
-    actor.exchange(Orders(1, (), ()))
-    told = Orders(2, ((Ticket("numbers", 0, 0, {"weights": 0}), False),), ())
-    for orders in (told, Orders(3, (), ()), told):
+    actor = one_shard(samples.Numbers(misbehave=interrupted))
+    actor.exchange(Orders(1, 0, (), ()))
+    for orders in (order(0), Orders(3, 1, (), ()), order(0)):
         with pytest.raises(RuntimeError, match="the work of the shards ended by KeyboardInterrupt"):
             actor.exchange(orders)
     actor.close()
@@ -125,8 +156,8 @@ def test_a_call_is_repeated_until_it_is_answered(monkeypatch: pytest.MonkeyPatch
     transport = RayTransport(1, None, None, None, SimpleNamespace(replays={}), 1.0)
     worker = RayWorker(SimpleNamespace(exchange=SimpleNamespace(remote=remote)), (), {})
     transport._workers = [worker]
-    for number in (1, 2):
-        worker.call(Orders(number, (), ()))
+    for _ in range(2):
+        worker.call((), ())
     assert list(transport._events_of(worker, {worker.awaited})) == []
     transport.flush()
     assert sent == [1, 2]  # it is left alone

@@ -33,8 +33,6 @@ log: logging.Logger = logging.getLogger(__name__)
 
 WORK_S: Final = 0.06
 """Time after which a call returns although there is work left, in seconds. It returns earlier than that only for lack of work."""
-MOST_CALLS: Final = 2
-"""Number of calls in progress: one that is executed, and one that waits."""
 
 
 class Orders(Struct, frozen=True):
@@ -42,6 +40,8 @@ class Orders(Struct, frozen=True):
 
     number: int
     """Number of the call. One that is repeated, because its answer was lost, has the same."""
+    num_answered: int
+    """Number of calls whose answers have arrived. They will not be repeated."""
     tickets: tuple[tuple[Ticket, bool], ...]
     """Tickets, each with whether it goes before those that wait at its shard."""
     weights: tuple[tuple[str, int, RemoteValue | Packed], ...]
@@ -71,7 +71,7 @@ class ShardActor:
         self._fetched: dict[str, tuple[int, Any]] = {}
         self._given: list[tuple[Ticket, bool]] = []
         self._answers: dict[int, Answer] = {}
-        """The last answers, by number of the call: those of all calls that may be repeated."""
+        """By number of the call: those of all calls that may be repeated. While an answer is here, so are the items in it."""
         self._num_calls = 0
         self._ended_by: str | None = None
         """What has ended the work, so that no call can be executed."""
@@ -100,12 +100,12 @@ class ShardActor:
             raise RuntimeError(self._ended_by)
         if orders.number == self._num_calls + 1:
             self._num_calls += 1
+            self._answers = {number: each for number, each in self._answers.items() if number > orders.num_answered}
             try:
                 events = self._execute(orders)
             except BaseException as error:  # also what is no Exception, such as KeyboardInterrupt
                 self._ended_by = f"the work of the shards ended by {type(error).__name__}: {error}"
                 raise RuntimeError(self._ended_by) from error
-            self._answers.pop(orders.number - MOST_CALLS, None)
             self._answers[orders.number] = Answer(os.getpid(), perf_counter(), events)
         return self._answers.get(orders.number)
 

@@ -24,7 +24,7 @@ from levada.runners.ray.errors import reason_of
 from levada.runners.ray.learners import RayLearners
 from levada.runners.ray.refs import Packed, RemoteValue, fetched, pack
 from levada.runners.ray.sending import Failure
-from levada.runners.ray.server import MOST_CALLS, WORK_S, Answer, Orders, ShardActor
+from levada.runners.ray.server import WORK_S, Answer, Orders, ShardActor
 from levada.runners.ray.tables import Holding, RayTables
 from levada.runners.remote_errors import unpack_error
 from levada.runners.saving import ShardKey
@@ -33,6 +33,8 @@ from levada.schedule import Ticket
 
 log: logging.Logger = logging.getLogger(__name__)
 
+MOST_CALLS = 2
+"""Number of calls in progress of a worker: one that it executes, and one that waits there."""
 RETRY_S = 1.0
 """Time after which a worker that could not be reached is called again, in seconds."""
 PATIENCE_S = 5.0
@@ -100,8 +102,10 @@ class RayWorker:
         num_tickets = len(self._tickets) + self._num_left
         return len(self.calls) < MOST_CALLS and ticket_s < LONG_S and num_tickets * ticket_s > WORK_S
 
-    def call(self, orders: Orders) -> None:
+    def call(self, tickets: tuple[tuple[Ticket, bool], ...], weights: tuple[tuple[str, int, Any], ...]) -> None:
         """Make a call."""
+        self.num_calls += 1
+        orders = Orders(self.num_calls, self.num_calls - 1 - len(self.calls), tickets, weights)
         self.calls.append(_Call(orders, self.actor.exchange.remote(orders)))
 
     def call_again(self) -> None:
@@ -210,8 +214,7 @@ class RayTransport:
                 continue
             worker.call_again()
             while worker.wants_call(self._ticket_s):
-                worker.num_calls += 1
-                worker.call(Orders(worker.num_calls, worker.take_tickets(), tuple(self._weights_for(worker))))
+                worker.call(worker.take_tickets(), tuple(self._weights_for(worker)))
 
     def resolve(self, value: Any) -> Any:
         """Return the value of an item."""
@@ -252,7 +255,7 @@ class RayTransport:
         ray.kill(worker.actor)
         worker.call_again()
         if not worker.calls:
-            worker.call(Orders(worker.num_calls + 1, (), ()))
+            worker.call((), ())
 
     def close(self) -> None:
         """Close all actors, and leave the cluster if it was joined here."""
