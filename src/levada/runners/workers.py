@@ -22,11 +22,18 @@ class WorkerError(LevadaError, RuntimeError):
 
     @classmethod
     def before_it_began(cls, who: str, how: str) -> WorkerError:
-        """Create the error for a worker that could not even start, and never will."""
-        return cls(
-            f"{who} ended {how} before it had begun; what it wrote to stderr says why. If that speaks of bootstrapping, or of a "
-            'file that is not there: what starts a run stands in a file, below `if __name__ == "__main__":`'
-        )
+        """Create the error for a worker that could not even start, and never will. `how`: how it ended."""
+        if "ModuleNotFoundError" in how:  # said by Ray, which says it all
+            hint = (
+                "what can be imported here cannot be imported there: install it on every host, or let Ray ship it, with a "
+                "runtime_env in place"
+            )
+        else:
+            hint = (
+                "what it wrote to stderr says why. If that speaks of bootstrapping, or of a file that is not there: what starts "
+                'a run stands in a file, below `if __name__ == "__main__":`'
+            )
+        return cls(f"{who} ended {how} before it had begun; {hint}")
 
 
 class WorkerState:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from types import ModuleType
 
 import pytest
 from support.flows.two_trainers import KillsAtStop, isolated, learned_by_each
@@ -14,6 +15,7 @@ from levada.flow import DeploymentError, Queue
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.ray import Ray
+from levada.runners.workers import WorkerError
 
 ray = pytest.importorskip("ray")
 
@@ -60,6 +62,32 @@ def test_the_users_error_comes_back_with_its_traceback():
     assert caught.traceback[-1].name == "do_harm"
 
 
+def test_a_module_that_a_host_lacks(monkeypatch: pytest.MonkeyPatch):
+    class Own(samples.Numbers):
+        pass
+
+    Own.__module__, Own.__qualname__ = "only_here", "Own"
+    module = ModuleType("only_here")
+    module.Own = Own
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with pytest.raises(
+        WorkerError,
+        match=r"No module named 'only_here'\) before it had begun; .* install it on every host, or let Ray ship",
+    ):
+        Ray(workers=1).open(samples.counting_flow(Own()))
+
+
+def test_errors_on_closing_are_told(caplog: pytest.LogCaptureFixture):
+    flow = samples.counting_flow(samples.Unclosable(), learner=samples.UnclosableCounting())
+    with Ray(workers=2).open(flow, seed=1) as run:
+        next(iter(run))
+    told = [record.getMessage() for record in caplog.records]
+    assert [words for words in told if "environments" in words] == [
+        "closing the environments of a worker failed (RayTaskError(StormError): support.processes.samples.StormError: storm)"
+    ] * 2
+    assert [words for words in told if "learner" in words] == ["closing a learner failed: StormError('storm')"]
+
+
 def test_lag_is_within_its_bound_in_arrival_order():
     queue = Queue(max_lag=2, order="arrival")
     with Ray(workers=2).open(samples.counting_flow(samples.Numbers(), queue=queue), seed=1) as run:
@@ -81,6 +109,7 @@ def test_nothing_is_left_in_the_cluster():
 
 PROGRAM = """
 import signal
+import ray
 from support.flows.two_trainers import KillsAtStop, isolated, learned_by_each
 from support.processes import samples
 from levada.runners.ray import Ray
@@ -89,10 +118,12 @@ before = signal.getsignal(signal.SIGTERM)
 with Ray(workers=1).open(samples.small_ppo(0), seed=1) as run:
     next(iter(run))
     assert signal.getsignal(signal.SIGTERM) is before
+run.close()
+assert not ray.is_initialized()
 """
 
 
-def test_a_cluster_that_is_started_for_a_run_leaves_signals_alone():
-    """A run that is ended by SIGTERM saves itself first; Ray would exit."""
+def test_a_cluster_that_is_started_for_a_run_leaves_signals_alone_and_ends_with_it():
+    """A run that is ended by SIGTERM saves itself first; Ray would exit. To close a run again starts no other cluster."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=120)

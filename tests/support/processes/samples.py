@@ -219,6 +219,24 @@ class LiveNumbers:
         return made
 
 
+class Unclosable(Numbers):
+    """Raises when it is closed."""
+
+    def __call__(self, shard: Shard) -> LiveNumbers:
+        live: Any = super().__call__(shard)
+        live.close = lambda: do_harm("raise")
+        return live
+
+
+class UnclosableCounting(Counting):
+    """Raises when it is closed."""
+
+    def open(self, seed: int) -> Any:
+        live: Any = super().open(seed)
+        live.close = lambda: do_harm("raise")
+        return live
+
+
 class Remembered(Numbers):
     """The same, and where it stands can be saved."""
 
@@ -304,10 +322,10 @@ class Sleeping:
         return make
 
 
-def counting_flow(source: Any, *, shards: int = 4, queue: Queue | None = None) -> Flow:
+def counting_flow(source: Any, *, shards: int = 4, queue: Queue | None = None, learner: Counting | None = None) -> Flow:
     """Arrays into batches into a counting learner."""
     flow = Flow("counting")
-    learner = Counting()
+    learner = learner or Counting()
     weights = flow.latest("weights", of=learner)
     numbers = flow.source("numbers", source, reads=weights, shards=shards)
     update = flow.learn("learn", learner, flow.batch("batch", numbers.via(queue or Queue(max_lag=0)), size=shards))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from levada.runners.replicas.group import LearnerGroup
 from levada.runners.replicas.host import Learned, LearnerHost
 from levada.runners.replicas.place import Recipes
 from levada.runners.replicas.process import GoneError
+
+log: logging.Logger = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
 """Time that an actor has to close its learners, in seconds."""
@@ -120,7 +123,11 @@ class RayLearner:
     def close(self) -> None:
         """Close the learners, and end the actor."""
         with suppress(RayError):
-            ray.wait([self._actor.call.remote("close", ())], timeout=PATIENCE_S)
+            answer = self._actor.call.remote("close", ())
+            if ray.wait([answer], timeout=PATIENCE_S)[0]:
+                _, result = ray.get(answer)
+                if isinstance(result, Refusal):
+                    log.warning("closing a learner failed: %r", unpack_error(result.error))
         self._kill()
 
     def _kill(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from msgspec import Struct, structs
 from ray import cloudpickle
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from levada.flow.errors import DeploymentError
 from levada.flow.items import Shard
@@ -263,7 +263,10 @@ class RayTransport:
         with ExitStack() as last:
             last.callback(self._cluster.close)
             closing = [worker.actor.close.remote() for worker in workers]
-            ray.wait(closing, num_returns=len(closing), timeout=PATIENCE_S)
+            if closing:  # otherwise `ray.wait` would start a cluster if there is none
+                closed, _ = ray.wait(closing, num_returns=len(closing), timeout=PATIENCE_S)
+                for each in closed:
+                    _tell_of_error(each)
             for worker in workers:
                 with suppress(RayError):
                     ray.kill(worker.actor)
@@ -337,6 +340,16 @@ class RayTransport:
                     holdings.append(Holding(replay, [item.value for item in made[channel]]))
                 event = structs.replace(event, closed=structs.replace(event.closed, made=made))
             worker.arrived.append((event, holdings))
+
+
+def _tell_of_error(closed: Any) -> None:
+    """Report an error that an environment has raised on closing. That a worker has ended is none."""
+    try:
+        ray.get(closed)
+    except RayTaskError as error:
+        log.warning("closing the environments of a worker failed %s", reason_of(error))
+    except RayError:
+        pass
 
 
 def _put(weights: Any) -> RemoteValue | Packed:
