@@ -122,8 +122,8 @@ def num_references() -> int:
     return len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
 
 
-def test_an_actor_whose_thread_ends_is_replaced(tmp_path):
-    """What is no Exception ends the worker, as it ends a process, and not the call that waits for it."""
+def test_an_actor_whose_work_is_interrupted_is_replaced(tmp_path):
+    """What is no Exception ends the worker, as it ends a process."""
     source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "interrupt"))
     with Ray(workers=1).open(samples.counting_flow(source), seed=1) as run:
         for report in run:
@@ -134,7 +134,7 @@ def test_an_actor_whose_thread_ends_is_replaced(tmp_path):
     assert channel.ledger.lost > 0
 
 
-def test_an_actor_whose_thread_always_ends_ends_the_run():
+def test_an_actor_whose_work_is_always_interrupted_ends_the_run():
     source = samples.Numbers(misbehave=samples.interrupt)
     with (
         Ray(workers=1, max_restarts=1).open(samples.counting_flow(source), seed=1) as run,
