@@ -5,7 +5,7 @@
 The settings are those of `compare.py ray-impala-cartpole`. The least program has neither a hub, a lag nor a ledger:
 
 - A sampler executes a number of tickets in each call, in the main thread of its actor. It returns one reference to its rollouts.
-  Two calls of each are always in progress, so that it never waits.
+  Two calls of each are in progress, so that it never waits, unless enough rollouts wait for the learner.
 - The learner is another actor. A call learns from one batch, and returns the weights.
 
 With more rollouts per call, fewer calls are made, and the rollouts that learning receives are older.
