@@ -54,8 +54,8 @@ class ValueDecomposition(TeamAlgorithm):
     that reward, as in the papers. EPyMARL takes the sum by default. The two differ by a factor, the number of agents."""
     standardize_reward: bool = False
     """Subtract the running mean of the sampled rewards, and divide by their running standard deviation. Where rewards are rare
-    and positive, each step without one then has a small negative reward, so untried actions look better than those that led to
-    nothing. It changes what is optimal: shorter episodes are preferred."""
+    and positive, a step without one then has a small negative reward, so untried actions look better than those that led to
+    nothing. If episodes can end early, the shift can change which policy is optimal."""
     double: bool = True
     """Double Q-learning: the online network chooses each agent's next action, the target network evaluates it."""
     epsilon_start: UnitFloat = 1.0

@@ -394,6 +394,10 @@ def test_batches_of_different_columns_do_not_mix() -> None:
         ({"minibatch_size": 0}, r"Learner\(minibatch_size=0\)"),
         ({"compile": "always"}, r"Learner\(compile='always'\): expected 'auto', True or False"),
         ({"coefficients": lambda n: {"clip": 0.1}}, r"gave \['clip'\]; expected 'learning_rate' among them"),
+        (
+            {"policy": Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), standardize_reward=True)},
+            "standardize_reward=True; expected sampled_moments",
+        ),
     ],
 )
 def test_impossible_recipes_are_refused(options: dict[str, Any], message: str) -> None:

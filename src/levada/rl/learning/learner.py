@@ -124,6 +124,9 @@ class Learner:
             networks, every = [POLICY, *self.networks], dict(self.update_every)
             msg = f"Learner: networks are {networks}, targets {list(self.targets)}, update_every {every}"
             raise ValueError(msg)
+        if self.policy.standardize_reward and self.sampled_moments is None:
+            msg = "Learner: the policy has standardize_reward=True; expected sampled_moments, which measure the rewards"
+            raise ValueError(msg)
         if "learning_rate" not in self.coefficients(0):
             msg = f"Learner: coefficients(0) gave {sorted(self.coefficients(0))}; expected 'learning_rate' among them"
             raise ValueError(msg)
