@@ -6,9 +6,10 @@ The settings are those of `compare.py ray-impala-cartpole`. The least program ha
 
 - A sampler executes a number of tickets in each call, in the main thread of its actor. It returns one reference to its rollouts.
   Two calls of each are in progress, so that it never waits, unless enough rollouts wait for the learner.
-- The learner is another actor. A call learns from one batch, and returns the weights.
+- The learner is another actor. A call makes a number of updates, each from one batch, and returns the weights. Two calls are in
+  progress, if there are enough rollouts.
 
-With more rollouts per call, fewer calls are made, and the rollouts that learning receives are older.
+With more rollouts and updates per call, fewer calls are made, and the rollouts that learning receives are older.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ from levada.schedule import Ticket
 NUM_WARM_UP: Final = 30
 NUM_TURNS: Final = 3
 DURATION_S: Final = 8.0
-PER_CALL: Final[Mapping[int, Sequence[int]]] = {10: (8, 12, 16), 1: (1, 2, 8)}
-"""Rollouts per update -> rollouts per call of the least program."""
+PER_CALL: Final[Mapping[int, Sequence[tuple[int, int]]]] = {
+    10: ((8, 1), (12, 1), (16, 1)),
+    1: ((1, 1), (8, 1), (8, 4), (8, 8)),
+}
+"""Rollouts per update -> rollouts per call of a sampler, and updates per call of the learner, of the least program."""
 
 
 class Sampler:
@@ -91,11 +95,14 @@ class Learner:
         self._host = LearnerHost("", fetched)
         self._host.open(recipes, maps)
 
-    def update(self, args: tuple[Any, ...]) -> Packed | None:
-        """Learn from a batch; return the weights."""
-        learned = self._host.update(*args).update
-        assert learned is not None
-        return pack(learned.weights)
+    def update(self, calls: Sequence[tuple[Any, ...]]) -> Packed | None:
+        """Learn from each batch; return the last weights."""
+        weights: Any = None
+        for args in calls:
+            learned = self._host.update(*args).update
+            assert learned is not None
+            weights = learned.weights
+        return pack(weights)
 
 
 class Parts:
@@ -154,13 +161,13 @@ def levada_rate(preset: Preset, on: Any) -> tuple[float, float]:
         return _rate(num, start_s, start_cpu_s)
 
 
-def least_rate(parts: Parts, num_rollouts: int, per_call: int) -> tuple[float, float]:
-    """The same of the least program."""
+def least_rate(parts: Parts, num_rollouts: int, per_call: int, num_updates: int) -> tuple[float, float]:
+    """The same of the least program, with `per_call` rollouts in a call of a sampler, and `num_updates` in one of the learner."""
     remote: Any = ray.remote
     samplers = [remote(Sampler).remote(parts.plan, shard, parts.weights) for shard in parts.shards]
     learner = remote(Learner).remote(parts.recipes, parts.maps)
     weights: Any = None
-    version = 0
+    version, needed = 0, num_rollouts * num_updates
     sent = [0 for _ in samplers]
     making: dict[Any, int] = {}
     rollouts: deque[RemoteValue] = deque()
@@ -168,28 +175,30 @@ def least_rate(parts: Parts, num_rollouts: int, per_call: int) -> tuple[float, f
     def next_rollout(each: Any) -> Any:
         return rollouts.popleft() if isinstance(each, RemoteValue) else each
 
-    learning, num, start_s, start_cpu_s = None, 0, 0.0, 0.0
-    while num < NUM_WARM_UP or time.perf_counter() < start_s + DURATION_S:
+    learning: deque[Any] = deque()
+    num, num_before, start_s, start_cpu_s = 0, 0, 0.0, 0.0
+    while not num_before or time.perf_counter() < start_s + DURATION_S:
         for index, sampler in enumerate(samplers):
-            while list(making.values()).count(index) < 2 and len(rollouts) < max(4 * num_rollouts, 2 * per_call):
+            while list(making.values()).count(index) < 2 and len(rollouts) < max(4 * needed, 2 * per_call):
                 making[sampler.make.remote(per_call, version, weights if sent[index] < version else None)] = index
                 sent[index] = version
-        if learning is None and len(rollouts) >= num_rollouts:
-            batch = resolved(parts.batch, next_rollout)
-            learning = learner.update.remote((parts.node, batch, None, True))
-        calls = [*making, *([] if learning is None else [learning])]
+        while len(learning) < 2 and len(rollouts) >= needed:
+            batches = [resolved(parts.batch, next_rollout) for _ in range(num_updates)]
+            learning.append(learner.update.remote([(parts.node, batch, None, True) for batch in batches]))
+        calls = [*making, *learning]
         ready, _ = ray.wait(calls, num_returns=1, fetch_local=False)
         ready, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
         for call in ready:
-            if call != learning:
+            if call in making:
                 making.pop(call)
                 ref = ray.get(call)
                 rollouts.extend(RemoteValue(ref, place) for place in range(per_call))
                 continue
-            weights, version, learning, num = ray.get(call), version + 1, None, num + 1
-            if num == NUM_WARM_UP:
-                start_s, start_cpu_s = time.perf_counter(), cpu_s(family(os.getpid()))
-    found = _rate(num - NUM_WARM_UP, start_s, start_cpu_s)
+            learning.remove(call)
+            weights, version, num = ray.get(call), version + num_updates, num + num_updates
+            if not num_before and num >= NUM_WARM_UP:
+                num_before, start_s, start_cpu_s = num, time.perf_counter(), cpu_s(family(os.getpid()))
+    found = _rate(num - num_before, start_s, start_cpu_s)
     for actor in (*samplers, learner):
         ray.kill(actor)
     return found
@@ -210,9 +219,9 @@ def main() -> int:
         for _ in range(NUM_TURNS):
             found.setdefault("levada, processes:2", []).append(levada_rate(preset, lv.Processes(workers=2)))
             found.setdefault("levada, ray:2", []).append(levada_rate(preset, lv.Ray(workers=2)))
-            for per_call in PER_CALL[num_rollouts]:
-                name = f"least program, {per_call} rollouts per call"
-                found.setdefault(name, []).append(least_rate(parts, num_rollouts, per_call))
+            for per_call, num_updates in PER_CALL[num_rollouts]:
+                name = f"least program, {per_call} rollouts and {num_updates} updates per call"
+                found.setdefault(name, []).append(least_rate(parts, num_rollouts, per_call, num_updates))
         table = Table("", "updates/s", "of processes:2", "ms of processor time per update", title=preset.name)
         for name, each in found.items():
             ratios = [rate / whole for (rate, _), (whole, _) in zip(each, found["levada, processes:2"], strict=True)]
