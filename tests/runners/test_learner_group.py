@@ -47,6 +47,7 @@ def test_an_update_that_cannot_be_undone_is_an_error_and_not_passed_over():
     group = LearnerGroup(lambda rank: Process(given[rank]), 2, reduce="exact", timeout_s=1.0, max_restarts=3)
     group.open({"learn": (Recipe(), 0)}, {})
     group.begin(Firing("learn", None, 1, (Item((), ()),)))
+    group.flush()
     with pytest.raises(RuntimeError, match="there is no update to undo"):
         group.finished()
 
@@ -57,6 +58,7 @@ def test_an_update_whose_answers_an_observer_has_taken_is_not_waited_for():
     group = LearnerGroup(lambda rank: Process(given), 2, reduce="exact", timeout_s=1.0, max_restarts=3)
     [learner] = group.open({"learn": (Recipe(), 0)}, {}).values()
     group.begin(Firing("learn", None, 1, (Item((), ()),)))
+    group.flush()
     assert not group.has_answers
     assert len([*group.unanswered]) == 2
     assert learner.weights() == 7

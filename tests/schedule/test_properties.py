@@ -41,6 +41,15 @@ def test_every_promise_is_kept_when_finished_items_are_lost(plan: Plan, seed: in
         executor.run(updates=2, firings=32).drain()
 
 
+@given(plans(), st.integers(0, 10**6), st.integers(1, 20))
+@settings(schedules, max_examples=200)
+def test_every_promise_is_kept_when_updates_are_prepared_ahead(plan: Plan, seed: int, num_ahead: int):
+    flow = plan.build()
+    for run, losses in enumerate((0.0, 0.02, 0.1)):
+        executor = Executor(flow, seed + run, losses=0.01, item_losses=losses, num_ahead=num_ahead, check_every=9)
+        executor.run(updates=3, firings=32).drain()
+
+
 @given(plans(order="admission"), st.integers(0, 10**6))
 @settings(schedules, max_examples=150)
 def test_in_admission_order_it_does_not_matter_what_is_lost(plan: Plan, seed: int):
@@ -60,7 +69,8 @@ def test_in_admission_order_it_does_not_matter_what_is_lost(plan: Plan, seed: in
 def test_in_admission_order_timing_does_not_matter(plan: Plan, seed: int):
     flow = plan.build()
     told = [
-        _consumed(Executor(flow, seed + run, losses=run / 100, check_every=7).run(updates=2)) for run in range(RUNS)
+        _consumed(Executor(flow, seed + run, losses=run / 100, num_ahead=3 * run, check_every=7).run(updates=2))
+        for run in range(RUNS)
     ]
     for learner, first in told[0].items():
         for other in told[1:]:

@@ -70,6 +70,7 @@ from levada.schedule import (
     Finished,
     Firing,
     Forget,
+    HandedOver,
     Hub,
     HubInstruction,
     Insert,
@@ -154,8 +155,8 @@ class FlowRun:
         self._ready: deque[Firing] = deque()
         """Central firings that can be executed: those of nodes that no worker executes."""
         self._reports: deque[Report] = deque()
-        self._under_way: set[str] = set()
-        """Learn nodes whose firing is executed elsewhere."""
+        self._under_way: list[Firing] = []
+        """Firings of learners that are executed elsewhere."""
         self._learners: Mapping[str, Any] = {}
         self._deferred = deferrable(flow, topology) if learners is not None else {}
         self._weights: dict[str, dict[int, Any]] = {name: {} for name in flow.registers}
@@ -220,6 +221,7 @@ class FlowRun:
             ClosedError: the run was closed, and its learners with it.
         """
         self._check_open()
+        self._take_back(self.learner_place.go_back())
         while self._under_way:
             self._listen()
         snapshot = take_snapshot(self._hub, self._ready)
@@ -288,7 +290,8 @@ class FlowRun:
         self._check_open()
         for lost in self._tables.lost():
             self._refill(lost)
-        self.transport.flush()
+        if not self.learner_place.has_answers:  # of several updates, the tickets go out together
+            self.transport.flush()
         if self._ready:
             self._execute(self._ready[0])
         else:
@@ -304,7 +307,9 @@ class FlowRun:
         node = self.flow.nodes[firing.node]
         if node.kind == "learn" and self.learner_place.begin(firing):
             self._ready.remove(firing)
-            self._under_way.add(firing.node)
+            self._under_way.append(firing)
+            if self._hub.num_ahead:
+                self._handle(HandedOver(firing))
             return
         if firing.node in self._deferred:
             self._ready.remove(firing)
@@ -396,15 +401,17 @@ class FlowRun:
     # ---- workers
 
     def _listen(self) -> None:
+        self.learner_place.flush()
         if not self.learner_place.has_answers:
             for state, event in self.workers.listen():
                 self._on_event(state, event)
         try:
-            while (done := self.learner_place.finished()) is not None:
+            done = self.learner_place.finished()
+            self.learner_place.flush()
+            if done is not None:
                 self._on_update_done(done)
         except UpdateFailedError as failed:
-            self._under_way.discard(failed.firing.node)
-            self._ready.appendleft(failed.firing)  # the next turn tries it again
+            self._take_back((failed.firing, *self.learner_place.take_unsent()))  # the next turn tries it again
             if isinstance(failed.error, ItemLostError):
                 self._replace_workers(failed.error)
                 return
@@ -412,10 +419,17 @@ class FlowRun:
             if not self._stops(failed.firing, failed.error):
                 raise failed.error from None
 
+    def _take_back(self, firings: Sequence[Firing]) -> None:
+        """Let firings of learners elsewhere, in their order, wait again."""
+        for firing in firings:
+            self._under_way.remove(firing)
+        self._ready.extendleft(reversed(firings))
+
     def _on_update_done(self, done: UpdateDone) -> None:
         """Record the result of a learner elsewhere."""
         firing = done.firing
-        self._under_way.discard(firing.node)
+        self._under_way.remove(firing)
+        self._hub.num_ahead = self.learner_place.num_ahead
         self._accounts.fired(firing.node, None, firing.number, done.start_s, done.end_s, done.cpu_s)
         self._accounts.note_blocked(done.end_s)
         self._handle(Finished(firing, outputs_of(self.flow.nodes[firing.node], done.update)))
@@ -465,6 +479,7 @@ class FlowRun:
         finished where items die with their worker.
         """
         del self.workers.states[dead.worker]
+        self._take_back(self.learner_place.take_unsent())
         keys = self._failures.of_worker(dead, ended)
         instructions = withdraw(self._hub, self._shards, keys, self._ready)
         self._failures.start_over(keys, ended)

@@ -84,6 +84,12 @@ class Finished(Struct, frozen=True):
     """Policy -> version that the firing of a source actually used."""
 
 
+class HandedOver(Struct, frozen=True):
+    """This firing of a learner is executed elsewhere, after those handed over before: the next updates can be prepared."""
+
+    firing: Firing
+
+
 class LearnerFailed(Struct, frozen=True):
     """The update of this firing has failed, and its learner makes no other; see `Hub.can_stop`."""
 
@@ -126,7 +132,7 @@ class Closed(Struct, frozen=True):
     """Header of the source's last firing, for tickets that yielded no items."""
 
 
-Event: TypeAlias = Begin | Finished | LearnerFailed | ShardsLost | ItemsLost | TableLost | Closed
+Event: TypeAlias = Begin | Finished | HandedOver | LearnerFailed | ShardsLost | ItemsLost | TableLost | Closed
 
 
 # ---- instructions to the runner

@@ -28,6 +28,7 @@ from levada.schedule.events import (
     Finished,
     Firing,
     Forget,
+    HandedOver,
     HubInstruction,
     ItemsLost,
     LearnerFailed,
@@ -97,6 +98,8 @@ class Hub:
         """Policy -> number of updates."""
         self.stopped: set[StageMachine] = set()
         """Stages whose learner has failed, while others go on."""
+        self.num_ahead: int = 0
+        """Most updates of a learner that are prepared while others are in progress, if these are handed over."""
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
         self.before_learners: set[str] = {name for learner in learners for name in ancestors(flow, learner)}
 
@@ -113,6 +116,8 @@ class Hub:
             case ShardsLost(shards):
                 for source, shard in shards:
                     self.sources[source].lost(shard)
+            case HandedOver(firing):
+                self._hand_over(firing)
             case LearnerFailed(firing, reason):
                 instructions += stop(self, firing, reason)
             case ItemsLost():
@@ -126,7 +131,8 @@ class Hub:
     def _finished(self, event: Finished) -> list[HubInstruction]:
         firing = event.firing
         node, stage = self.flow.nodes[firing.node], self.stage_of[firing.node]
-        stage.busy = None
+        is_ahead = firing in stage.handed_over
+        stage.ended(firing)
         instructions: list[HubInstruction] = []
         if is_used := node.kind == "learn":
             if self.trails:
@@ -137,6 +143,8 @@ class Hub:
                     queue.learned(unlearned)
             instructions.append(Notify(Used(node.name, headers_of(firing))))
             instructions += self._updated(node, event.outputs)
+            for queue in self.queues_into(stage) if is_ahead else ():
+                queue.updated()
             instructions += self._learned(node, firing, event.outputs)
         elif node.kind == "report":
             instructions.append(self._report(node, event))
@@ -203,10 +211,17 @@ class Hub:
         return [*self.queues.values(), *self.replays.values()]
 
     def unlearned(self, stage: StageMachine) -> list[Item]:
-        """Return the items that a stage has taken and none of its learners has learned from."""
+        """Return the items that a stage has taken and none of its learners has learned from, without those of an update in
+        progress, unless it was handed over.
+        """
+        ahead = [item for firing in stage.handed_over for item in firing.inputs]
         if not stage.num_held:
-            return []
-        return [item for name in stage.machines if name in self.before_learners for item in stage.held(name)]
+            return ahead
+        return ahead + [item for name in stage.machines if name in self.before_learners for item in stage.held(name)]
+
+    def queues_into(self, stage: StageMachine) -> Iterator[QueueMachine]:
+        """Yield the queues that a stage takes from."""
+        return (queue for _, queues in self._feeds[stage] for queue in queues)
 
     def versions_named(self, register: str) -> set[int]:
         """Return the versions named by tickets of replays."""
@@ -214,6 +229,15 @@ class Hub:
         return {v for replay in self.replays.values() if replay.policy == policy for v in replay.versions()}
 
     # ---- internals
+
+    def _hand_over(self, firing: Firing) -> None:
+        """Let a stage prepare updates while one is in progress. Where what is drawn depends on its result, it cannot."""
+        stage = self.stage_of[firing.node]
+        learners = [machine for machine in stage.machines.values() if machine.node.kind == "learn"]
+        if len(learners) == 1 and not self.samples[stage] and firing not in stage.handed_over:
+            stage.hand_over(firing)
+            for queue in self.queues_into(stage):
+                queue.handed_over()
 
     def _updated(self, node: Node, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
         policy = node.work.policy_name
@@ -283,7 +307,8 @@ class Hub:
         is_resuming = any(source.repeating for source in self.sources.values())
         for stage in self.stages:
             if stage.busy is None and not is_resuming and stage not in self.stopped:
-                self._feed(stage)
+                if len(stage.handed_over) <= self.num_ahead:
+                    self._feed(stage)
                 machine = stage.next_ready()
                 if machine is not None:
                     instructions.append(stage.start(machine))
@@ -309,7 +334,9 @@ class Hub:
             yield from self._count(replay)
 
     def _feed(self, stage: StageMachine) -> None:
-        """Take what an idle stage can use from the queues. A busy stage takes nothing: an update would make items older."""
+        """Take what an idle stage can use from the queues. A busy stage takes nothing: an update would make items older, unless
+        it is handed over and counted.
+        """
         for machine, queues in self._feeds[stage]:
             full = [queue for queue in queues if queue.num_waiting]
             if len(full) > 1:
@@ -317,6 +344,8 @@ class Hub:
             name = machine.node.name
             for queue in full:
                 version = self.versions.get(queue.channel.policy or "")
+                if version is not None and queue.channel.learners:
+                    version += len(stage.handed_over)
                 if queue.drops_stale and version is not None:
                     queue.discard_stale(version)
                 if queue.num_waiting < queue.channel.at_once - len(machine.buffers[queue.channel.input_index]):

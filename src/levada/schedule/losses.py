@@ -171,10 +171,16 @@ def withdraw(hub: Hub, event: ItemsLost) -> Iterator[HubInstruction]:
     def is_lost(item: Item) -> bool:
         return any((header.source, header.shard) in shards for header in item.headers)
 
-    for firing in event.undone:
-        hub.stage_of[firing.node].withdraw(firing)
-    for trail in hub.trails.values():
-        if trail.holds(is_lost):
+    taken_back = set[StageMachine]()
+    for firing in reversed(event.undone):  # the last one first: the items of each go before those that wait
+        stage = hub.stage_of[firing.node]
+        if firing in stage.handed_over:
+            taken_back.add(stage)
+            for queue in hub.queues_into(stage):
+                queue.take_back()
+        stage.withdraw(firing)
+    for stage, trail in hub.trails.items():
+        if stage in taken_back or trail.holds(is_lost):
             trail.go_back(is_lost)
     lost: dict[tuple[str, int], tuple[Header, dict[str, int]]] = {}
     for channel in hub.channels:

@@ -53,6 +53,7 @@ class QueueMachine(TicketBook):
         self._debt = dict.fromkeys(channel.sources, 0.0)
         self._returned = 0  # tickets that came back
         self._unpublished = 0  # tickets of consumed items; they come back with the next version
+        self._ahead: deque[set[int]] = deque()  # tickets taken for each update after the one in progress
         # with a window, the waiting items, each with its place in their order, because a search through all of them would cost
         # too much where a straggler holds up thousands: heaps of those beyond the window by number, of the others by place
         self._num_placed = 0
@@ -102,10 +103,10 @@ class QueueMachine(TicketBook):
         self.num_waiting -= 1
         self._consumed += 1
         if number not in self._waiting:
-            if self._blocks:
-                self._unpublished += 1
-                if self.tickets_per_shard is not None:
-                    self._unpublished_numbers.add(number)
+            if self._blocks and self._ahead:
+                self._ahead[-1].add(number)
+            elif self._blocks:
+                self._keep_until_published({number})
             else:
                 self._returned += 1
         for header in item.headers:
@@ -133,10 +134,9 @@ class QueueMachine(TicketBook):
                 self._waiting = {number: deque([item]), **self._waiting}
                 self._unsettle(number)
                 if self._blocks:
-                    self._unpublished -= 1
+                    self._forget_taken(number)
                 else:
                     self._returned -= 1
-                self._unpublished_numbers.discard(number)
                 self._place_all()
             self._num_used[number] = num_before
             self.num_waiting += 1
@@ -157,13 +157,17 @@ class QueueMachine(TicketBook):
 
     def learned(self, held: Collection[Header] = ()) -> None:
         """Count the lags of the items that an update has learned from: all that were taken, except those in `held`."""
-        left = {id(header) for header in held}
-        for header, lag in self._measured:
-            if id(header) not in left:
+        num_left = Counter(id(header) for header in held)  # items of one ticket may share a header; the last taken are held
+        left = list[tuple[Header, int]]()
+        for header, lag in reversed(self._measured):
+            if num_left[id(header)]:
+                num_left[id(header)] -= 1
+                left.append((header, lag))
+            else:
                 self._lag_max = max(self._lag_max, lag)
                 self._lag_sum += lag
                 self._lag_count += 1
-        self._measured = [(header, lag) for header, lag in self._measured if id(header) in left]
+        self._measured = left[::-1]
 
     def discard_stale(self, version: int) -> None:
         """Drop items that lag more than allowed behind `version`, if `drops_stale`."""
@@ -177,6 +181,8 @@ class QueueMachine(TicketBook):
     def stop(self, version: int) -> None:
         """Drop every item from now on, for the learner behind the queue has stopped. `version`: that of its weights."""
         self._last_version = version
+        while self._ahead:
+            self.updated()
         self.published()
         self._measured.clear()
         self._discard_all()
@@ -194,7 +200,29 @@ class QueueMachine(TicketBook):
 
     def is_outstanding(self, number: int) -> bool:
         """Whether a ticket has not come back. Known only where `tickets_per_shard` is set."""
-        return super().is_outstanding(number) or number in self._unpublished_numbers
+        return (
+            super().is_outstanding(number)
+            or number in self._unpublished_numbers
+            or any(number in numbers for numbers in self._ahead)
+        )
+
+    # ---- updates that are prepared ahead
+
+    def handed_over(self) -> None:
+        """Record that all items of an update are taken: those that are taken from now on belong to the next."""
+        self._ahead.append(set())
+
+    def take_back(self) -> None:
+        """Undo the last `handed_over`."""
+        numbers = self._ahead.pop()
+        if self._ahead:
+            self._ahead[-1] |= numbers
+        else:
+            self._keep_until_published(numbers)
+
+    def updated(self) -> None:
+        """Record the end of the first update that was handed over: the next version is made from the items of the second."""
+        self._keep_until_published(self._ahead.popleft())
 
     # ---- saving
 
@@ -258,6 +286,20 @@ class QueueMachine(TicketBook):
         if self.channel.proportions is not None:
             self._debt = self._owed()
             self._debt[source] -= 1.0
+
+    def _keep_until_published(self, numbers: Collection[int]) -> None:
+        self._unpublished += len(numbers)
+        if self.tickets_per_shard is not None:
+            self._unpublished_numbers.update(numbers)
+
+    def _forget_taken(self, number: int) -> None:
+        """Undo the taking of the last item of a ticket."""
+        for numbers in self._ahead:
+            if number in numbers:
+                numbers.remove(number)
+                return
+        self._unpublished -= 1
+        self._unpublished_numbers.discard(number)
 
     def _place(self, number: int) -> None:
         """Note the place of the waiting items of a ticket: behind all others."""

@@ -119,6 +119,8 @@ class StageMachine:
         """Number of items waiting between nodes."""
         self.busy: str | None = None
         """The node that is firing."""
+        self.handed_over: deque[Firing] = deque()
+        """Firings of the learner that are executed elsewhere, in their order, while other nodes fire."""
 
     def next_ready(self) -> NodeMachine | None:
         """Return the node that should fire next. None: no node can, or one is already firing."""
@@ -145,6 +147,19 @@ class StageMachine:
         machine = self.machines[firing.node]
         machine.put_back(firing.inputs, machine.turn)
         self.num_held += len(firing.inputs)
+        self.ended(firing)
+
+    def ended(self, firing: Firing) -> None:
+        """Record the end of a firing."""
+        if firing in self.handed_over:
+            self.handed_over.remove(firing)
+        else:
+            self.busy = None
+
+    def hand_over(self, firing: Firing) -> None:
+        """Let other nodes fire while a learner elsewhere executes this firing."""
+        assert self.busy == firing.node, f"{firing} is not in progress"
+        self.handed_over.append(firing)
         self.busy = None
 
     def held(self, node: str) -> list[Item]:

@@ -36,6 +36,7 @@ def stop(hub: Hub, firing: Firing, reason: str) -> Iterator[Notify]:
     for draw in draws:
         hub.replays[draw.replay].withdraw(draw)
     stage.busy = None
+    stage.handed_over.clear()
     stage.clear()
     if stage in hub.trails:
         hub.trails[stage] = Trail(stage)

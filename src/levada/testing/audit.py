@@ -107,7 +107,7 @@ class Audit:
     def before(self, event: Event) -> None:
         """Called before the schedule handles an event."""
         if isinstance(event, ItemsLost):
-            for firing in event.undone:
+            for firing in reversed(event.undone):
                 if self.flow.nodes[firing.node].kind == "learn":
                     self._unlearn(firing)
         if not isinstance(event, Finished):
@@ -124,7 +124,8 @@ class Audit:
             self.versions[policy] += 1
             for header in (header for item in firing.inputs for header in item.headers):
                 if (policy, id(header)) in self._told:
-                    _, lag, account = self._told[policy, id(header)]
+                    lag = self.versions[policy] - 1 - header.versions[policy]
+                    account = self._told[policy, id(header)][2]
                     account.largest_lag_learned = max(account.largest_lag_learned, lag)
         for output in event.outputs:
             for account in self._fed_by[node.name]:
@@ -253,7 +254,8 @@ class Audit:
             assert (token.source, token.shard, token.ticket) == (header.source, header.shard, header.ticket)
             assert token.versions == header.versions
             if policy in token.versions:
-                lag = self.versions[policy] - token.versions[policy]
+                num_before = len(self.schedule.hub.stage_of[firing.node].handed_over)
+                lag = self.versions[policy] + num_before - token.versions[policy]
                 self.lags[policy].append(lag)
                 assert self._told[policy, id(header)][1] == lag, f"{token} has lag {lag} when it is used"
 

@@ -21,6 +21,7 @@ from levada.schedule import (
     Finished,
     Firing,
     Forget,
+    HandedOver,
     Instruction,
     ItemsLost,
     Output,
@@ -54,6 +55,7 @@ class Executor:
         losses: float = 0.0,
         item_losses: float = 0.0,
         stragglers: float = 0.02,
+        num_ahead: int = 0,
         check_every: int = 1,
     ) -> None:
         """A flow that does not pass `flow.check()` is executed too: it gets stuck or breaks a promise.
@@ -65,6 +67,7 @@ class Executor:
             item_losses: probability, at each firing, that some shards also lose what they have finished; up to
                 `MOST_ITEM_LOSSES` times.
             stragglers: probability that a firing of a source takes 20 times as long as the longest of the others.
+            num_ahead: updates that each learner prepares while others are in progress, as with a learner elsewhere.
             check_every: number of firings between two comparisons with the ledgers and bounds; larger is faster.
 
         Raises:
@@ -75,6 +78,7 @@ class Executor:
             raise ValueError(msg)
         self.flow = flow
         self.schedule: Schedule = Schedule(flow)
+        self.schedule.hub.num_ahead = num_ahead
         self.audit: Audit = Audit(flow, self.schedule)
         self.random: Random = Random(seed)
         self.losses: float = losses
@@ -91,6 +95,8 @@ class Executor:
         self._read: dict[Firing, dict[str, int]] = {}
         self._pace: defaultdict[Any, float] = defaultdict(lambda: 10.0 ** self.random.random())
         self._hold_from: dict[str, int] = {}
+        self._are_sent = False
+        self._ends: dict[str, float] = {}  # of the last update of each learner
         self._handle(Begin())
 
     def run(self, *, updates: int, firings: int = 0, within: int = 20_000) -> Executor:
@@ -147,13 +153,21 @@ class Executor:
         ]
         lost = tuple(key for key in keys if self.random.random() < 2 / len(keys))
         is_elsewhere = self.random.random() < 0.5
-        central = [firing for *_, firing in self._pending if firing.shard is None]
-        undone = [each for each in central if not (is_elsewhere and self.flow.nodes[each.node].kind == "learn")]
+        self._are_sent = self.random.random() < 0.5
+        central = sorted((firing for *_, firing in self._pending if firing.shard is None), key=lambda each: each.number)
+        undone = [each for each in central if not (is_elsewhere and self._is_learning(each))]
         gone = {firing for *_, firing in self._pending if firing.shard is not None and stage_of(firing) in lost}
         gone.update(undone)
         self._pending = [entry for entry in self._pending if entry[-1] not in gone]
         heapify(self._pending)
         self._handle(ItemsLost(lost, tuple(undone)))
+
+    def _is_learning(self, firing: Firing) -> bool:
+        """Whether a learner has begun an update: of those that are handed over, the first; sometimes, all are sent."""
+        if self.flow.nodes[firing.node].kind != "learn":
+            return False
+        handed_over = self.schedule.hub.stage_of[firing.node].handed_over
+        return firing not in list(handed_over)[1:] or self._are_sent
 
     def _handle(self, event: Event) -> None:
         self.audit.before(event)
@@ -183,6 +197,10 @@ class Executor:
         if self.random.random() < 0.02:
             self._pace.clear()
         reads_after, lasts = self._duration(firing)
+        if self.schedule.hub.num_ahead and self.flow.nodes[firing.node].kind == "learn":
+            lasts += max(0.0, self._ends.get(firing.node, 0.0) - self._time)
+            self._ends[firing.node] = self._time + lasts
+            self._handle(HandedOver(firing))
         if firing.ticket is not None:
             self._push(self._time + reads_after, True, firing)
         self._push(self._time + lasts, False, firing)

@@ -20,6 +20,7 @@ from levada.schedule import (
     Closed,
     Finished,
     Firing,
+    HandedOver,
     Hub,
     HubInstruction,
     Instruction,
@@ -40,7 +41,7 @@ class Lost(Struct, frozen=True):
     firing: Firing
 
 
-Event = Begin | Finished | TableLost | ItemsLost | Lost
+Event = Begin | Finished | HandedOver | TableLost | ItemsLost | Lost
 
 
 class Schedule:
@@ -61,7 +62,7 @@ class Schedule:
 
     def handle(self, event: Event) -> list[Instruction]:
         """Record an event; return what is to be done next."""
-        if isinstance(event, Begin | TableLost):
+        if isinstance(event, Begin | HandedOver | TableLost):
             return self._follow(self.hub.handle(event))
         if isinstance(event, ItemsLost):
             return self._replace(event)

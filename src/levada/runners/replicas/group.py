@@ -81,7 +81,7 @@ class LearnerGroup(Generic[ProcessT]):
         """Whether the replicas form a group."""
         self._update: _Update | None = None
         self._later: deque[Firing] = deque()
-        """Firings of other learners, which wait for the update under way."""
+        """Firings that were not sent."""
 
     def open(self, recipes: Recipes, maps: Mapping[str, Callable[..., Any]]) -> Mapping[str, Any]:
         """Start the processes, and open the learners.
@@ -116,12 +116,28 @@ class LearnerGroup(Generic[ProcessT]):
                     yield replica
 
     def begin(self, firing: Firing) -> bool:
-        """Begin an update, once the one under way is done."""
-        if self._update is None:
-            self._begin(_Update(firing, perf_counter()))
-        else:
-            self._later.append(firing)
+        """Take a firing, for the next `flush`."""
+        self._later.append(firing)
         return True
+
+    def flush(self) -> None:
+        """Begin the next update, if none is under way."""
+        if self._update is None and self._later:
+            self._begin(_Update(self._later.popleft(), perf_counter()))
+
+    @property
+    def num_ahead(self) -> int:
+        """Return 0: each update begins when the one before is reported."""
+        return 0
+
+    def take_unsent(self) -> Sequence[Firing]:
+        """Give back the firings that were not sent."""
+        firings, self._later = tuple(self._later), deque()
+        return firings
+
+    def go_back(self) -> Sequence[Firing]:
+        """Return none: no update is prepared ahead."""
+        return ()
 
     @property
     def has_answers(self) -> bool:
@@ -147,14 +163,9 @@ class LearnerGroup(Generic[ProcessT]):
         answers = [update.answers[rank] for rank in range(self._size)]
         self._update = None
         if any(isinstance(answer, BaseException) for answer in answers):
-            try:
-                self._recover(update, answers)
-            except UpdateFailedError:
-                self._begin_next()
-                raise
+            self._recover(update, answers)
             return None
         self._num_failures = 0
-        self._begin_next()
         return self._done(update, answers)
 
     def ask(self, method: str, *args: Any) -> Any:
@@ -209,11 +220,6 @@ class LearnerGroup(Generic[ProcessT]):
             replica.call("update", node, share, parts, rank < self.num_telling)
         update.answers = {}
         self._update = update
-
-    def _begin_next(self) -> None:
-        """Begin the next update that waits."""
-        if self._later:
-            self._begin(_Update(self._later.popleft(), perf_counter()))
 
     def _share(self, node: str, values: Any, rank: int) -> tuple[Any, tuple[int, ...] | None]:
         """Return the items that a replica needs, and the parts that they are; the whole batch if a part is less than an item."""

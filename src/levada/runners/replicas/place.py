@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeAlias
 
@@ -45,7 +45,26 @@ class LearnerPlace(Protocol):
         ...
 
     def begin(self, firing: Firing) -> bool:
-        """Begin a firing of a learner elsewhere, whose result `finished` returns. False: execute it here."""
+        """Take a firing of a learner elsewhere, whose result `finished` returns. False: execute it here."""
+        ...
+
+    def flush(self) -> None:
+        """Send firings that were taken, as far as the learners can begin them."""
+        ...
+
+    @property
+    def num_ahead(self) -> int:
+        """Number of updates that a learner should be given while others are in progress. It may change with each update."""
+        ...
+
+    def take_unsent(self) -> Sequence[Firing]:
+        """Give back the firings that were not sent."""
+        ...
+
+    def go_back(self) -> Sequence[Firing]:
+        """Let the learners be in the state of the last update that `finished` has returned, as far as updates are prepared
+        ahead; give back the later firings.
+        """
         ...
 
     @property
@@ -81,6 +100,22 @@ class LearnersHere:
     def begin(self, firing: Firing) -> bool:
         """Return False: the run itself executes its learners."""
         return False
+
+    def flush(self) -> None:
+        """Do nothing: there is nothing to send."""
+
+    @property
+    def num_ahead(self) -> int:
+        """Return 0: nothing goes on elsewhere."""
+        return 0
+
+    def take_unsent(self) -> Sequence[Firing]:
+        """Return none."""
+        return ()
+
+    def go_back(self) -> Sequence[Firing]:
+        """Return none."""
+        return ()
 
     @property
     def has_answers(self) -> bool:
