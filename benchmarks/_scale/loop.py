@@ -47,6 +47,7 @@ class InstantTransport:
     passes_references: bool = False
     items_die_with_worker: bool = False
     tickets_at_hand: int = AT_HAND
+    tickets_together: int = 1
 
     def __init__(self) -> None:
         self._answers: deque[tuple[Any, WorkerEvent]] = deque()

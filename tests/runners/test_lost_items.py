@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.processes import samples
-from support.runs.lossy import LossyTransport, open_lossy
+from support.runs.lossy import LossyTransport, open_lossy, open_lossy_ahead
 
 from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
@@ -87,6 +87,60 @@ def test_the_result_is_that_of_an_undisturbed_run(name: str, delay: int):
     assert num_kills >= 10
     assert num_lost > num_kills  # not only what was in progress
     assert (num_noticed > 0) == (delay > 0 and name != "dqn")  # by a learner, before the run heard of it
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo, lag 2", "impala"])
+def test_the_result_is_the_same_if_updates_are_prepared_ahead(name: str):
+    make, updates = FLOWS[name]
+    expected = undisturbed(make(), updates)
+    most = num_kills = 0
+    for seed in range(3):
+        run, process = open_lossy_ahead(
+            make(), seed=seed, kills=0.08 * seed, delay=6, instruments=[Monitor(), UsedOnce()]
+        )
+        with run:
+            for report in run:
+                assert run.statistics().versions == report.versions == {"policy": report.firing}
+                if report.firing % 4 == 1:
+                    assert run.node_state("learn").num_updates == report.firing
+                if report.firing == updates - 1:
+                    break
+            assert result(run, updates) == expected
+            most = max([most, *process.num_updates_per_call])
+            num_kills += run.transport.num_kills
+    assert num_kills > 3
+    assert most > 1 or name == "ppo"
+
+
+@pytest.mark.parametrize("kills", [0.0, 0.1])
+def test_what_is_prepared_ahead_is_saved_as_if_it_was_not(kills: float):
+    make, updates = FLOWS["impala"]
+    expected = undisturbed(make(), updates)
+    for stop in (5, 12):
+        run, process = open_lossy_ahead(make(), seed=stop, kills=kills, delay=6, instruments=[Monitor(), UsedOnce()])
+        with run:
+            next(report for report in run if report.firing == stop)
+            assert process.is_awaited or process.host._num_updates["learn"] > stop
+            state = run.save()
+            assert process.host._num_updates["learn"] == stop
+            assert result(run, updates) == expected
+        assert state.is_exact, state.unsaved
+        assert undisturbed(make(), updates, state)[0] == expected[0]
+
+
+@pytest.mark.parametrize("delay", [0, 6])
+def test_the_ledger_adds_up_if_updates_are_prepared_ahead_in_arrival_order(delay: int):
+    for seed in range(3):
+        run, process = open_lossy_ahead(
+            impala("arrival", 4), seed=seed, kills=0.12, delay=delay, instruments=[Monitor(), UsedOnce()]
+        )
+        with run:
+            result(run, 40)
+            [channel] = run.statistics().channels.values()
+            assert channel.ledger.lost > 0
+            assert channel.ledger.consumed >= 80
+            assert channel.lag["policy"].max <= 4
+        assert max(process.num_updates_per_call) > 1
 
 
 def test_a_node_between_a_queue_and_a_batch_goes_back_with_its_items():

@@ -52,3 +52,32 @@ def test_the_tickets_at_hand_change_while_some_are_issued(seed: int) -> None:
         most_held.append(max(held[-30:]))
     assert most_held[0] == most_held[4] == 1  # those that a shard has beyond the limit stay with it until they are done
     assert most_held[2] <= 2 < min(most_held[1], most_held[3])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("together", "expected"), [(4, 4), (100, 6), (1, 1)])
+def test_tickets_are_issued_in_groups(seed: int, together: int, expected: int) -> None:
+    """26 tickets for two shards: two groups of up to six for each, so that one is at hand while another is worked on."""
+    executor = Executor(
+        toy_flow(Queue(max_lag=15, order="arrival"), size=3, shards=2), seed, losses=0.05, stragglers=0.1
+    )
+    source = executor.schedule.hub.sources["rollout"]
+    assert source._most_in_flight == 26
+    source.let_hold(16, together)
+    for _ in range(100):
+        executor._next()
+    issued: list[list[int]] = [[], []]
+    for _ in range(1000):
+        first = source.issued
+        executor._next()
+        is_idle = not any(held.number < first for own in source.tickets for held in own)
+        for shard, own in enumerate(source.tickets):
+            new = [held.number for held in own if held.number >= first]
+            if new and not is_idle:
+                issued[shard].append(len(new))
+    if together == 1:
+        assert min(map(min, issued)) == 1
+    else:
+        assert {num % expected for own in issued for num in own} == {0}, issued
+    assert min(map(len, issued)) > 10
+    executor.run(updates=5)

@@ -12,7 +12,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ from levada.flow.items import derive_seed
 from levada.flow.nodes import Node
 from levada.flow.patience import tell
 from levada.flow.state import RunState
-from levada.flow.topology import Topology, derive
+from levada.flow.topology import derive
 from levada.runners.failures import Failures
 from levada.runners.firing import (
     PASSING,
@@ -36,6 +35,7 @@ from levada.runners.firing import (
     with_values,
 )
 from levada.runners.losses import ItemLostError, end_workers, withdraw
+from levada.runners.plan import make_plan
 from levada.runners.replicas.maps import deferrable
 from levada.runners.replicas.place import LearnerPlace, LearnersHere, UpdateDone, UpdateFailedError
 from levada.runners.saving import (
@@ -47,13 +47,11 @@ from levada.runners.saving import (
     plan_shards,
     restore_hub,
     restore_learner,
-    save_rule,
 )
 from levada.runners.shard_record import ShardRecord
 from levada.runners.statistics import Accounts
 from levada.runners.tables import TableLostError, TablePlace, TableRecipe, Tables, TablesHere
 from levada.runners.transport import (
-    Plan,
     ShardFailed,
     ShardOpened,
     TicketDone,
@@ -87,8 +85,7 @@ from levada.schedule import (
     TableLost,
     take_snapshot,
 )
-from levada.schedule.saving import names_all_versions
-from levada.schedule.shards import draws_of, stores
+from levada.schedule.shards import draws_of
 from levada.schedule.stopping import can_stop
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -143,15 +140,9 @@ class FlowRun:
         self.flow = flow
         topology = derive(flow)
         self._hub = Hub(flow, topology, items_can_be_lost=transport.items_die_with_worker)
-        self._let_hold(transport.tickets_at_hand)
+        self._let_hold(transport)
         self._accounts = Accounts(flow, self._hub, instruments)
-        self._plan = Plan(
-            flow=flow.name, nodes=_worker_nodes(flow, topology), stages=topology.shard_stages,
-            stores=stores(flow.edges), policies={name: register.policy for name, register in flow.registers.items()}, seed=seed,
-            named=frozenset(name for source in self._hub.sources.values() for name in source.named_registers),
-            save_rules={stage.source: save_rule(self._hub, stage.source, save_every) for stage in topology.shard_stages},
-            is_timed=not names_all_versions(self._hub),
-        )  # fmt: skip
+        self._plan = make_plan(self._hub, topology, seed, save_every)
         self._ready: deque[Firing] = deque()
         """Central firings that can be executed: those of nodes that no worker executes."""
         self._reports: deque[Report] = deque()
@@ -308,8 +299,7 @@ class FlowRun:
         if node.kind == "learn" and self.learner_place.begin(firing):
             self._ready.remove(firing)
             self._under_way.append(firing)
-            if self._hub.num_ahead:
-                self._handle(HandedOver(firing))
+            self._handle(HandedOver(firing))
             return
         if firing.node in self._deferred:
             self._ready.remove(firing)
@@ -443,7 +433,7 @@ class FlowRun:
                     self._accounts.fired(fired.node, key[1], fired.number, fired.start_s, fired.end_s, fired.cpu_s)
                 self._accounts.note_blocked(spent[-1].end_s)
                 self._shards[key].did(closed.ticket.number, saved)
-                self._let_hold(self.transport.tickets_at_hand)
+                self._let_hold(self.transport)
                 self._handle(closed)
             case WorkerBegan():
                 state.has_begun = True
@@ -460,10 +450,10 @@ class FlowRun:
             case WorkerEnded():
                 self._on_worker_ended(state, event)
 
-    def _let_hold(self, num_tickets: int) -> None:
+    def _let_hold(self, transport: Transport) -> None:
         """Set the most tickets that a shard may hold in arrival order."""
         for source in self._hub.sources.values():
-            source.let_hold(num_tickets)
+            source.let_hold(transport.tickets_at_hand, transport.tickets_together)
 
     def _on_shard_failed(self, failed: ShardFailed) -> None:
         """Record that a shard has failed and reopened its work, and issue its ticket again."""
@@ -498,14 +488,3 @@ class FlowRun:
 
     def _complete_histories(self, snapshot: Snapshot) -> None:
         """Take the states that a save needs and that did not come with a ticket: here none."""
-
-
-def _worker_nodes(flow: Flow, topology: Topology) -> dict[str, Node]:
-    """Return the nodes that shards execute, and the nodes that read from them, these without their work, which stays here."""
-    at_shards = {name for stage in topology.shard_stages for name in stage.nodes}
-    readers = {n.name for n in flow.nodes.values() if any(edge.node in at_shards for edge in n.inputs)}
-    return {
-        name: node if name in at_shards else replace(node, work=None)
-        for name, node in flow.nodes.items()
-        if name in at_shards | readers
-    }

@@ -54,6 +54,7 @@ class InlineTransport:
     passes_references: bool = False
     items_die_with_worker: bool = False
     tickets_at_hand: int = AT_HAND
+    tickets_together: int = 1
 
     def __init__(self, num_threads: int, *, holds_back: bool = False) -> None:
         """`num_threads`: for linear algebra; `holds_back`: whether events stay here until `due` asks for them."""

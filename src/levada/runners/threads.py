@@ -83,6 +83,7 @@ class ThreadTransport:
     passes_references: bool = False
     items_die_with_worker: bool = False
     tickets_at_hand: int = AT_HAND
+    tickets_together: int = 1
 
     def __init__(self) -> None:
         self._events: SimpleQueue[tuple[WorkerThread, WorkerEvent]] = SimpleQueue()

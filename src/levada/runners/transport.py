@@ -158,6 +158,11 @@ class Transport(Protocol):
         """
         ...
 
+    @property
+    def tickets_together(self) -> int:
+        """Number of these tickets that should reach a shard at once, where a message costs as much as a ticket."""
+        ...
+
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
         """Start. `registers`: number of versions each register keeps, and the existing weights, oldest first."""
         ...

@@ -234,7 +234,8 @@ class Hub:
         """Let a stage prepare updates while one is in progress. Where what is drawn depends on its result, it cannot."""
         stage = self.stage_of[firing.node]
         learners = [machine for machine in stage.machines.values() if machine.node.kind == "learn"]
-        if len(learners) == 1 and not self.samples[stage] and firing not in stage.handed_over:
+        is_ahead = bool(self.num_ahead or stage.handed_over) and firing not in stage.handed_over
+        if is_ahead and len(learners) == 1 and not self.samples[stage]:
             stage.hand_over(firing)
             for queue in self.queues_into(stage):
                 queue.handed_over()
@@ -298,7 +299,10 @@ class Hub:
     def _report(self, node: Node, event: Finished) -> Notify:
         origin = node.inputs[0].node
         stage = self.stage_of.get(origin)
-        number = stage.machines[origin].num_firings if stage else event.firing.number
+        number = event.firing.number
+        if stage is not None:
+            ahead = stage.handed_over if self.flow.nodes[origin].kind == "learn" else ()
+            number = stage.machines[origin].num_firings - len(ahead)
         return Notify(Reported(Report(origin, number, dict(self.versions), event.outputs[0].value)))
 
     def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:

@@ -157,7 +157,9 @@ class QueueMachine(TicketBook):
 
     def learned(self, held: Collection[Header] = ()) -> None:
         """Count the lags of the items that an update has learned from: all that were taken, except those in `held`."""
-        num_left = Counter(id(header) for header in held)  # items of one ticket may share a header; the last taken are held
+        num_left = Counter(
+            id(header) for header in held
+        )  # items of one ticket may share a header; the last taken are held
         left = list[tuple[Header, int]]()
         for header, lag in reversed(self._measured):
             if num_left[id(header)]:
@@ -259,6 +261,11 @@ class QueueMachine(TicketBook):
             self._returned = self._next - self._unpublished
 
     # ---- inspection
+
+    @property
+    def num_free(self) -> int | None:
+        """Number of tickets that can be issued now."""
+        return None if self._drops_when_full else max(0, self.tickets - self.outstanding)
 
     @property
     def outstanding(self) -> int:

@@ -79,10 +79,18 @@ class SourceMachine:
         self._free: list[list[tuple[int, int]]] = []
         """For each number of tickets below the most: last ticket and number of the shards that hold so many, sorted. A search
         through all shards for each ticket would make a run of n shards cost n squared. Unused in admission order."""
+        self._together = 1
+        self._next_of_group: tuple[int, int] = (0, 0)
+        """Shard that gets the next tickets, and how many."""
         self.let_hold(AT_HAND)
 
-    def let_hold(self, most: int) -> None:
-        """Let each shard hold that many tickets in arrival order. Those that a shard has beyond that stay with it."""
+    def let_hold(self, most: int, together: int = 1) -> None:
+        """Let each shard hold that many tickets in arrival order. Those that a shard has beyond that stay with it.
+
+        `together`: number of tickets that a shard gets at once, if there are enough for two such groups per shard.
+        """
+        can_group = len(self.channels) == 1 and self.channels[0].num_free is not None
+        self._together = max(1, min(together, self._most_in_flight // (2 * self.stage.shards))) if can_group else 1
         if most != len(self._free):
             self._free = [[] for _ in range(most)]
             for shard in range(self.stage.shards):
@@ -134,7 +142,7 @@ class SourceMachine:
 
     def _issue_new(self) -> _Held | None:
         shard = self._shard() if self.blocked_by() is None else None
-        if shard is None:
+        if shard is None or (self._together > 1 and (shard := self._shard_of_group(shard)) is None):
             return None
         grants = {c: c.issue(self.stage.source) for c in self.channels}
         versions: dict[str, int] = {}
@@ -281,6 +289,19 @@ class SourceMachine:
             return self.issued % self.stage.shards
         free = (shard for some in self._free for _, shard in some)
         return next((shard for shard in free if not self._limits or self._is_below_limits(shard)), None)
+
+    def _shard_of_group(self, shard: int) -> int | None:
+        """Return the shard of the group that is being issued; begin another for `shard` if there are enough tickets. Fewer are
+        issued only if no shard has any: what is in progress brings others.
+        """
+        current, num_left = self._next_of_group
+        if not num_left:
+            num_free = self.channels[0].num_free or 0
+            if num_free < self._together and self.num_idle < self.stage.shards:
+                return None
+            current, num_left = shard, min(num_free, self._together)
+        self._next_of_group = current, num_left - 1
+        return current
 
     def _is_below_limits(self, shard: int) -> bool:
         """Whether a shard may have another ticket of every channel that limits them."""

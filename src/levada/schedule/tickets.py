@@ -63,6 +63,11 @@ class TicketBook(ABC):
         self._dropped: Counter[str] = Counter()
 
     @property
+    def num_free(self) -> int | None:
+        """Number of tickets that can be issued now. None: unknown."""
+        return None
+
+    @property
     def is_stopped(self) -> bool:
         """Whether every item is dropped, because the learner behind the channel has stopped."""
         return self._last_version is not None

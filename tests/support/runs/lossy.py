@@ -3,7 +3,7 @@
 All workers run in the calling thread, in a random order. They are killed at random moments, and the run hears of it later.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -11,8 +11,11 @@ from typing import Any
 from levada.flow import Flow, Shard
 from levada.flow.items import Item
 from levada.flow.state import Arrays
+from levada.runners.firing import resolved
 from levada.runners.flow_run import FlowRun
 from levada.runners.losses import ItemLostError
+from levada.runners.ray.ahead import LearnersAhead
+from levada.runners.replicas.host import LearnerHost
 from levada.runners.shard_host import ShardHost
 from levada.runners.transport import HostEvent, Plan, TicketDone, WorkerEnded, WorkerEvent
 from levada.runners.versions import Versions
@@ -60,10 +63,14 @@ class Ref:
 class LossyTransport:
     items_die_with_worker = True
     tickets_at_hand = 3
+    tickets_together = 1
     passes_references = True
 
-    def __init__(self, seed: int, kills: float, delay: int = 0) -> None:
+    def __init__(
+        self, seed: int, kills: float, delay: int = 0, learners_answer: Callable[[], bool] = lambda: False
+    ) -> None:
         """`kills`: probability of a kill per turn; `delay`: largest number of turns until the run hears of it."""
+        self._learners_answer = learners_answer
         self.num_kills = self.num_noticed = 0
         self._random = Random(seed)
         self._kills = kills
@@ -100,7 +107,7 @@ class LossyTransport:
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[LossyWorker, WorkerEvent]]:
         events: list[tuple[LossyWorker, WorkerEvent]] = []
-        while not events:
+        while not events and not self._learners_answer():
             living = [worker for worker in self._workers if worker.is_alive]
             if living and self._random.random() < self._kills:
                 self.num_kills += 1
@@ -147,4 +154,80 @@ def open_lossy(flow: Flow, *, seed: int, kills: float, delay: int = 0, workers: 
     return FlowRun(flow, LossyTransport(seed, kills, delay), seed=1, num_workers=workers, max_restarts=10**6, **options)
 
 
-__all__ = ["LossyTransport", "open_lossy"]
+class SlowProcess:
+    """A process of a learner that is in this one, and executes a call some turns after it was made."""
+
+    pid = 1
+
+    def __init__(self, random: Random, fetch: Callable[[Any], Any]) -> None:
+        self.host = LearnerHost("", fetch)
+        self.num_updates_per_call: list[int] = []
+        self._random = random
+        self._left = 0
+        self.is_awaited = False
+        """Whether an answer was not taken."""
+        self._call: tuple[str, tuple[Any, ...]] | None = None
+        self._answer: Any = None
+
+    def call(self, method: str, *args: Any) -> None:
+        if method == "update_several":
+            self.num_updates_per_call.append(len(args[1]))
+        self._call, self._left = (method, args), self._random.randint(0, 12)
+        self.is_awaited = True
+
+    @property
+    def has_answered(self) -> bool:
+        if self._left:
+            self._left -= 1
+        else:
+            self._execute()
+        return self._call is None
+
+    def answer(self) -> Any:
+        self._execute()
+        self.is_awaited = False
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def end(self) -> str:
+        return "by the test"
+
+    def close(self) -> None:
+        self.host.close()
+
+    def _execute(self) -> None:
+        if self._call is not None:
+            (method, args), self._call = self._call, None
+            try:
+                self._answer = getattr(self.host, method)(*args)
+            except Exception as error:
+                self._answer = error
+
+
+class SlowLearners(LearnersAhead[SlowProcess]):
+    """A learner to which updates are sent while others are in progress, several at a time."""
+
+    def __init__(self, process: SlowProcess) -> None:
+        super().__init__(lambda rank: process, 1, reduce="exact", timeout_s=1.0, max_restarts=3)
+        self._is_ahead = True
+
+    @property
+    def _num_per_call(self) -> int:
+        return 3
+
+    def _is_small(self, value: Any) -> bool:
+        return True
+
+
+def open_lossy_ahead(
+    flow: Flow, *, seed: int, kills: float, delay: int = 0, **options: Any
+) -> tuple[FlowRun, SlowProcess]:
+    """Open a run in which updates are prepared ahead while workers are killed."""
+    process = SlowProcess(Random(seed), lambda values: resolved(values, transport.resolve))
+    transport = LossyTransport(seed, kills, delay, lambda: process.is_awaited and process.has_answered)
+    learners = SlowLearners(process)
+    return FlowRun(flow, transport, seed=1, num_workers=2, max_restarts=10**6, learners=learners, **options), process
+
+
+__all__ = ["LossyTransport", "SlowProcess", "open_lossy", "open_lossy_ahead"]

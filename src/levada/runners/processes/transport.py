@@ -29,6 +29,7 @@ class SharedMemoryTransport:
 
     items_die_with_worker: bool = False
     tickets_at_hand: int = AT_HAND
+    tickets_together: int = 1
 
     def __init__(
         self, num_threads: int, inference: Inference = "sampler", *, forwarded: frozenset[str] = frozenset(),

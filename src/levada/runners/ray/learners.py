@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from msgspec import structs
+from msgspec import Struct, structs
 from ray.exceptions import RayError
 from threadpoolctl import threadpool_limits
 
@@ -18,11 +18,11 @@ from levada.flow.errors import DeploymentError
 from levada.flow.protocols import Update
 from levada.flow.replicas import Reduce
 from levada.runners.malloc import keep_freed_memory
+from levada.runners.ray.ahead import LearnersAhead
 from levada.runners.ray.cluster import has_started, not_started
 from levada.runners.ray.errors import Refusal, reason_of, result_or_refusal
 from levada.runners.ray.refs import RemoteValue, fetched, pack
-from levada.runners.remote_errors import unpack_error
-from levada.runners.replicas.group import LearnerGroup
+from levada.runners.remote_errors import pack_error, unpack_error
 from levada.runners.replicas.host import Learned, LearnerHost
 from levada.runners.replicas.place import Recipes
 from levada.runners.replicas.process import GoneError
@@ -31,6 +31,13 @@ log: logging.Logger = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
 """Time that an actor has to close its learners, in seconds."""
+
+
+class _Several(Struct, frozen=True):
+    """Results of several updates, and the error of the next as bytes."""
+
+    learned: tuple[Learned, ...]
+    error: bytes | None
 
 
 class LearnerActor:
@@ -59,6 +66,21 @@ class LearnerActor:
         result = structs.replace(result, update=Update(small, update.stats, update.priorities))
         return (pid, result), update.weights if small is None else None
 
+    def update_several(self, args: tuple[Any, ...]) -> tuple[int, Any]:
+        """Make several updates, whose weights are small; return the results."""
+        pid, result = self.call("update_several", args)
+        if isinstance(result, Refusal):
+            return pid, result
+        learned, error = result
+        return pid, _Several(tuple(map(_packed, learned)), None if error is None else pack_error(error))
+
+
+def _packed(learned: Learned) -> Learned:
+    update = learned.update
+    assert update is not None
+    weights = pack(update.weights) or update.weights
+    return structs.replace(learned, update=Update(weights, update.stats, update.priorities))
+
 
 class RayLearner:
     """An actor with one replica of each learner."""
@@ -83,6 +105,8 @@ class RayLearner:
         """Call a method of its host."""
         if method == "update":
             self._answer, self._weights = self._actor.update.options(num_returns=2).remote(args)
+        elif method == "update_several":
+            self._answer, self._weights = self._actor.update_several.remote(args), None
         else:
             self._answer, self._weights = self._actor.call.remote(method, args), None
 
@@ -110,6 +134,8 @@ class RayLearner:
             raise GoneError(self._how) from error
         if isinstance(result, Refusal):
             raise unpack_error(result.error)
+        if isinstance(result, _Several):
+            return result.learned, None if result.error is None else unpack_error(result.error)
         if self._weights is not None and result.update is not None and result.update.weights is None:
             update = Update(RemoteValue(self._weights), result.update.stats, result.update.priorities)
             result = structs.replace(result, update=update)
@@ -135,7 +161,7 @@ class RayLearner:
             ray.kill(self._actor)
 
 
-class RayLearners(LearnerGroup[RayLearner]):
+class RayLearners(LearnersAhead[RayLearner]):
     """Learners in actors. Large weights of several are held by two of them, so that the loss of a node loses none if they are on
     different nodes.
     """
@@ -157,11 +183,11 @@ class RayLearners(LearnerGroup[RayLearner]):
             timeout_s: time limit of every collective operation, in seconds.
             max_restarts: number of consecutive failures before the run fails.
         """
+        self._has_started: bool = False
         super().__init__(
             lambda rank: RayLearner(num_threads, options_of(rank), None if self._has_started else start_timeout_s),
             num_learners, reduce=reduce, timeout_s=timeout_s, max_restarts=max_restarts,
         )  # fmt: skip
-        self._has_started = False
 
     def open(self, recipes: Recipes, maps: Mapping[str, Callable[..., Any]]) -> Mapping[str, Any]:
         """Start the actors, and open the learners. For the errors, see `LearnerGroup.open`."""

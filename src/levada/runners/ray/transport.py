@@ -41,7 +41,7 @@ PATIENCE_S = 5.0
 """Time that an actor has to close its environments, in seconds."""
 LONG_S = 0.3
 """Time of a ticket from which there is only one call at a time, in seconds, so that its weights are as new as can be."""
-AT_HAND_S = 0.06
+AT_HAND_S = 0.1
 """Work that a shard has at hand in arrival order, in seconds. With more, calls are fewer, and each has more items."""
 AT_HAND = (4, 8, 16, 32)
 """Numbers of tickets that this may be. More would wait at a shard that is slower than others."""
@@ -173,6 +173,11 @@ class RayTransport:
     def tickets_at_hand(self) -> int:
         """Most tickets per shard in arrival order: the shorter the work on each, the more."""
         return next((num for num in AT_HAND if num * self._ticket_s >= AT_HAND_S), AT_HAND[-1])
+
+    @property
+    def tickets_together(self) -> int:
+        """Number of these tickets that are issued at once. Where the work on one takes long, each is issued when it can be."""
+        return self.tickets_at_hand // 2 if self.tickets_at_hand > AT_HAND[0] else 1
 
     @property
     def object_store_nbytes(self) -> int:

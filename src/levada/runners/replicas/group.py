@@ -33,7 +33,7 @@ class ReplicasDifferError(LevadaError, RuntimeError):
     """Replicas computed different results from the same update."""
 
 
-class _Update(Struct):
+class UpdateUnderWay(Struct):
     """An update under way."""
 
     firing: Firing
@@ -79,7 +79,7 @@ class LearnerGroup(Generic[ProcessT]):
         self._num_failures = 0
         self._is_joined = False
         """Whether the replicas form a group."""
-        self._update: _Update | None = None
+        self._update: UpdateUnderWay | None = None
         self._later: deque[Firing] = deque()
         """Firings that were not sent."""
 
@@ -123,7 +123,7 @@ class LearnerGroup(Generic[ProcessT]):
     def flush(self) -> None:
         """Begin the next update, if none is under way."""
         if self._update is None and self._later:
-            self._begin(_Update(self._later.popleft(), perf_counter()))
+            self._begin(UpdateUnderWay(self._later.popleft(), perf_counter()))
 
     @property
     def num_ahead(self) -> int:
@@ -210,7 +210,7 @@ class LearnerGroup(Generic[ProcessT]):
                 )
                 raise DeploymentError(msg)
 
-    def _begin(self, update: _Update) -> None:
+    def _begin(self, update: UpdateUnderWay) -> None:
         """Send an update to all replicas."""
         if not self._is_joined:
             self._join()
@@ -234,7 +234,7 @@ class LearnerGroup(Generic[ProcessT]):
         parts = tuple(range(rank, recipe.num_parts, self._size))
         return tuple(value for part in parts for value in values[part * per_part : (part + 1) * per_part]), parts
 
-    def _done(self, update: _Update, answers: Sequence[Learned]) -> UpdateDone:
+    def _done(self, update: UpdateUnderWay, answers: Sequence[Learned]) -> UpdateDone:
         fingerprints = [answer.fingerprint for answer in answers]
         if len(set(fingerprints)) > 1:
             msg = (
@@ -252,7 +252,7 @@ class LearnerGroup(Generic[ProcessT]):
 
     # ---- failures
 
-    def _recover(self, update: _Update, answers: Sequence[Any]) -> None:
+    def _recover(self, update: UpdateUnderWay, answers: Sequence[Any]) -> None:
         """Go back to the state before an update, and begin it again unless it has raised an error of its own."""
         self._is_joined = False
         is_gone = _are(GoneError, answers)

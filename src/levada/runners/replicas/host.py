@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any
 
 from msgspec import Struct
 
+from levada.flow.errors import NotSavedError
 from levada.flow.protocols import LearnerRecipe, Stateful, Update, close
 from levada.flow.replicas import Reduce, Replica
 from levada.flow.state import Arrays
 from levada.runners.firing import OrdinaryErrors
+from levada.runners.losses import ItemLostError
 from levada.runners.replicas.maps import computed
 
 
@@ -24,6 +27,19 @@ class Learned(Struct, frozen=True):
     fingerprint: str
     """Hash of the learner after the update; empty if it is alone."""
     cpu_s: float
+    spent_s: float = 0.0
+    """Time that it took here, in seconds."""
+
+
+class _Kept(Struct, frozen=True):
+    """What it takes to make some updates again."""
+
+    number: int
+    """Number of updates before them."""
+    before: Arrays
+    """State of the learner before them."""
+    batches: list[Any]
+    """Batches of all but the last."""
 
 
 def leave(live: Any) -> None:
@@ -45,6 +61,8 @@ class LearnerHost:
         self._fetch = fetch
         self._live: dict[str, Any] = {}
         self._is_joined = False
+        self._num_updates: Counter[str] = Counter()
+        self._kept: deque[_Kept] = deque()
 
     def open(
         self, recipes: Mapping[str, tuple[LearnerRecipe[Any, Any], int]], maps: Mapping[str, Callable[..., Any]]
@@ -78,7 +96,7 @@ class LearnerHost:
 
     def update(self, node: str, values: Any, parts: Sequence[int] | None, tells: bool) -> Learned:
         """Learn from a batch, or from its parts. `tells`: whether this replica returns the result."""
-        live, start_cpu_s = self._live[node], process_time()
+        live, start_s, start_cpu_s = self._live[node], perf_counter(), process_time()
         try:
             batch = computed(self._fetch(values), self._maps)
         except BaseException:
@@ -87,8 +105,61 @@ class LearnerHost:
             raise
         with OrdinaryErrors(node):
             update = live.update(batch, parts) if self._is_joined else live.update(batch)
+        self._num_updates[node] += 1
         fingerprint = live.fingerprint() if self._is_joined else ""
-        return Learned(update if tells else None, fingerprint, process_time() - start_cpu_s)
+        return Learned(update if tells else None, fingerprint, process_time() - start_cpu_s, perf_counter() - start_s)
+
+    def can_go_back(self, node: str) -> bool:
+        """Whether the state of a learner can be kept."""
+        try:
+            return isinstance(live := self._live[node], Stateful) and bool(live.state_dict())
+        except NotSavedError:
+            return False
+
+    def update_several(
+        self, node: str, several: Sequence[Any], num_settled: int
+    ) -> tuple[list[Learned], BaseException | None]:
+        """Learn from several batches, of the only learner; return the results, up to an error that an update has raised.
+
+        `num_settled`: number of updates that `go_back_to` will not undo.
+        """
+        live, batches = self._live[node], list[Any]()
+        while self._kept and self._kept[0].number + len(self._kept[0].batches) < num_settled:
+            self._kept.popleft()
+        self._kept.append(_Kept(self._num_updates[node], live.state_dict(), batches))
+        learned: list[Learned] = []
+        try:
+            for values in self._fetched(several):
+                start_s, start_cpu_s = perf_counter(), process_time()
+                batch = computed(values, self._maps)
+                with OrdinaryErrors(node):
+                    update = live.update(batch)
+                self._num_updates[node] += 1
+                if len(learned) + 1 < len(several):
+                    batches.append(batch)
+                learned.append(Learned(update, "", process_time() - start_cpu_s, perf_counter() - start_s))
+        except Exception as error:
+            return learned, error
+        return learned, None
+
+    def go_back_to(self, node: str, number: int) -> None:
+        """Return to the state after that number of updates."""
+        live = self._live[node]
+        while self._num_updates[node] > number:
+            kept = self._kept.pop()
+            live.load_state_dict(kept.before)
+            again = kept.batches[: max(0, number - kept.number)]
+            for batch in again:
+                live.update(batch)
+            self._num_updates[node] = kept.number + len(again)
+
+    def _fetched(self, several: Sequence[Any]) -> Iterator[Any]:
+        """Yield batches with their values, fetched in one request. If some are lost, those before are yielded all the same."""
+        try:
+            values = self._fetch(tuple(several))
+        except ItemLostError:
+            values = map(self._fetch, several)
+        yield from values
 
     def undo(self, node: str) -> None:
         """Go back to the state before the last update of a learner."""
