@@ -143,7 +143,7 @@ def test_a_run_with_agents_indices(inside, tmp_path, capsys):
     [
         (("frozen:one",), "", "(policy='frozen:one'): expected [NAME=]WHO:AGENTS, such as ppo:agent_0,agent_1"),
         (("frozen::player_1",), "", "expected [NAME=]WHO:AGENTS"),
-        (("frozen:nowhere:player_1",), "", "there is no run at 'nowhere': no such directory"),
+        (("frozen:nowhere:player_1",), "", "levada: policy 'frozen': there is no run at 'nowhere': no such directory"),
         (("hand.py:player_1",), "", "WHO: an algorithm, frozen:RUN, past:POLICY, or path/to/file.py:FUNCTION"),
         (("hand.py:nothing:player_1",), "", "hand.py has no 'nothing'; expected a function (observation, random numbers)"),
         (("hand.py:NUMBER:player_1",), "", "(policy='hand.py:NUMBER:player_1'): expected [NAME=]WHO:AGENTS"),

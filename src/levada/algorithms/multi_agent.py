@@ -26,7 +26,8 @@ from levada.algorithms.players import Frozen, Heuristic, Plays
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name
 from levada.algorithms.self_play import Keeping, Past, SelfPlay
-from levada.flow import Flow, Latest, LevadaError
+from levada.flow import Flow, Latest
+from levada.flow.of_policy import of_policy
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.player import MakeMind
 from levada.rl.acting.sampler import Sampler
@@ -59,6 +60,7 @@ def multi_agent(
         ConfigError: an algorithm plays in environments of its own, or they differ in `shards`.
     """
     trained = {name: each for name, each in algorithms.items() if not isinstance(each, Plays)}
+    _ = task.spaces  # what is wrong with the environment is told of it, and not of the first policy
     parts = {name: _part(algorithm, task[name], name) for name, algorithm in trained.items()}
     flow, weights = Flow("multi_agent"), {}
     for name, part in parts.items():
@@ -70,7 +72,7 @@ def multi_agent(
     items = flow.source("rollout", sampler, reads=weights | others, shards=_num_shards(trained))
     streams = flow.split("by_policy", items, keys=tuple(parts))
     for name, algorithm in trained.items():
-        with flow.scope(name, isolated=on_failure == "isolate"):
+        with of_policy(name), flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
 
@@ -92,7 +94,8 @@ def _part(algorithm: PolicyAlgorithm | SelfPlay, task: Task, name: str) -> Part:
         hint = f"; did you mean {got}(...)?" if isinstance(algorithm, type) else ""
         msg = f"policy {name!r}: got {got}, expected an algorithm that trains one policy, such as levada.PPO(...){hint}"
         raise ConfigError(msg)
-    part = algorithm.part(task, name)
+    with of_policy(name):
+        part = algorithm.part(task, name)
     if not isinstance(part.sampler, Sampler | StepSampler):
         who, num_groups = type(algorithm).__name__, getattr(algorithm, "num_groups", 1)
         expected = f"{who}(...).flow(task)" if num_groups == 1 else f"num_groups=1, got {num_groups}"
@@ -109,7 +112,8 @@ def _untrained(
     players, registers = dict[str, MakeMind](), dict[str, Latest[Any]]()
     for name, each in algorithms.items():
         if isinstance(each, Plays):
-            players[name] = each.mind(task[name], name, parts)
+            with of_policy(name):
+                players[name] = each.mind(task[name], name, parts)
             with flow.scope(name):
                 register = each.weights(flow, name, weights)
             if register is not None:
@@ -182,11 +186,8 @@ class MultiAgent(Algorithm):
         found: dict[str, PolicyAlgorithm | SelfPlay | Plays] = {}
         for name, policy in policies.items():
             if policy.kind == "algorithm":
-                try:
+                with of_policy(name):
                     algorithm = policy.algorithm(**self._fields(name, policy))
-                except ConfigError as error:
-                    msg = f"policy {name!r}: {error}"
-                    raise ConfigError(msg) from error
                 found[name] = SelfPlay(algorithm, keepings[name]) if name in keepings else algorithm  # type: ignore[arg-type]
             elif policy.kind == "past":
                 found[name] = Past(policy.who)
@@ -212,11 +213,8 @@ class MultiAgent(Algorithm):
             return self
         saved: dict[str, TrainedPolicy] = {}
         for name, policy in named.items():
-            try:
+            with of_policy(name):
                 saved[name] = load(policy.who).choose(policy)
-            except LevadaError as error:
-                error.add_note(f"in policy {policy}")
-                raise
         return LoadedMultiAgent(**{each.name: getattr(self, each.name) for each in fields(self)}, saved=saved)
 
     def resolve_task(self, task: Task) -> Task:

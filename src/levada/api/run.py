@@ -217,7 +217,7 @@ def build(config: Algorithm, task: Task, *, trust: bool = False) -> Flow:
     except ValueError as error:
         if isinstance(error, LevadaError) or not _is_ours(error):
             raise
-        raise ConfigError(str(error)) from error
+        raise ConfigError("\n  ".join([str(error), *getattr(error, "__notes__", ())])) from error
     if not isinstance(flow, Flow):
         msg = f"{type(config).__name__}.flow returned {type(flow).__name__}, expected a Flow; did you forget `return flow`?"
         raise ConfigError(msg)

@@ -225,7 +225,9 @@ def test_a_run_says_it_with_the_node():
     policies = {name: (agent,) for name, agent in (("a", FIRST), ("b", SECOND))}
     task = MultiAgentTask(Pair, policies=policies, env_kwargs={"how": "NaN"})
     ppo = PPO(num_envs=2, num_steps=8, minibatch_size=8, hidden_sizes=(8,), compile=False)
-    with pytest.raises(EnvError, match=r"env 0 of 2, episode 1: agent 'agent_1': observation has NaN") as caught:
+    with pytest.raises(
+        EnvError, match=r"env 0 of 2, episode 1: policy 'b', agent 'agent_1': observation has NaN"
+    ) as caught:
         list(multi_agent(task, {"a": ppo, "b": ppo}).run(on=Inline(), seed=1))
     assert any("in node 'rollout'" in note for note in caught.value.__notes__)
 

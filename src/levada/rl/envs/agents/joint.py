@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from levada.flow.of_policy import agent_of
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
 from levada.rl.envs.agents.agent_id import WithAgentId
@@ -181,7 +182,7 @@ class Joint:
             try:
                 seats.put(row, each)
             except Violation as violation:
-                msg = f"agent {agent!r}: {violation.what}"
+                msg = f"{agent_of(seats.policy, agent)}: {violation.what}"
                 raise Violation(msg) from None
 
     @contextmanager

@@ -19,6 +19,7 @@ from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from levada.flow.of_policy import agent_of
 from levada.rl.data.spaces import Array, leaf_spaces, leaves, map_nest, named_leaves
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
 from levada.rl.envs.observations import Violation, make_reader
@@ -59,6 +60,12 @@ class Seats(VectorEnv[Any, Any, Any]):
     def act(self, actions: Any) -> None:
         """Pass the actions of the next step."""
         self._actions = actions
+
+    def told(self, row: int) -> str:
+        """Tell whose row it is, for messages."""
+        number, agent = divmod(row, len(self.agents))
+        num_copies = self.num_envs // len(self.agents)
+        return f"env {number} of {num_copies}, {agent_of(self.policy, self.agents[agent])}"
 
     def action(self, row: int) -> Any:
         """Return the action of a row."""

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeAlias
 
 import gymnasium
 
+from levada.flow.of_policy import SHARED, of_policy
 from levada.rl.data.spaces import SpaceError, check_action_space, check_observation_space
 from levada.rl.envs.agents.adapters import AgentsEnv
 from levada.rl.envs.agents.agent_id import WithAgentId
@@ -30,9 +31,6 @@ from levada.rl.envs.task import Task, TaskError
 
 Spaces: TypeAlias = tuple["gymnasium.Space[Any]", "gymnasium.Space[Any]"]
 """Observation space and action space."""
-
-SHARED = "policy"
-"""The policy of all agents, if none are given."""
 
 
 @dataclass(frozen=True)
@@ -154,17 +152,23 @@ class MultiAgentTask:
                 )
                 raise TaskError(msg)
             found = {policy: common_spaces(env, policy, agents) for policy, agents in self.policies.items()}
-            for observation_space, action_space in found.values():
-                check_observation_space(observation_space, action_space)
-                check_action_space(action_space)
+            for policy, (observation_space, action_space) in found.items():
+                with of_policy(policy):
+                    self._check_spaces(observation_space, action_space)
             return found
         except Violation as violation:
             raise TaskError(str(violation)) from None
+        finally:
+            env.close()
+
+    def _check_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        """Raise SpaceError if policies cannot act in these spaces."""
+        try:
+            check_observation_space(observation_space, action_space)
+            check_action_space(action_space)
         except SpaceError as error:
             msg = f"task {self.name!r}: {error}"
             raise SpaceError(msg) from None
-        finally:
-            env.close()
 
     def _shared(self) -> Mapping[str, tuple[str, ...]]:
         """Return the one policy of all agents, if their spaces are equal."""
@@ -242,4 +246,4 @@ class PolicyTask(Task):
         if self.joint is None:
             msg = f"the environments of policy {self.policy!r} are shared with others; use a MultiAgentSampler"
             raise TaskError(msg)
-        return EnvBatch(self.joint.seats[self.policy], name=f"{self.multi.name}[{self.policy}]")
+        return EnvBatch(self.joint.seats[self.policy], name=self.multi.name)
