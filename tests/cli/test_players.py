@@ -129,13 +129,14 @@ def test_the_policy_of_a_run_is_found_by_name_or_by_agents(inside, tmp_path, cap
     assert said in capsys.readouterr().err
 
 
-def test_a_run_with_agents_indices(inside, tmp_path, capsys):
+def test_a_run_with_agents_indices(inside, tmp_path):
     words = f"train ippo --env {ENV} --num-envs 4 --num-steps 16 --compile False --hidden-sizes 8 --quiet"
     assert main([*words.split(), "--until", "updates=1", "--out", str(tmp_path / "ippo")]) == 0
     policies = "ppo:player_0", f"frozen:{tmp_path}/ippo:player_1"
-    assert train(*policies, out=tmp_path / "run") == 2
-    assert "did you forget agent_id=True (--agent-id), with which it was trained?" in capsys.readouterr().err
-    assert train(*policies, out=tmp_path / "run", more="--agent-id") == 0
+    assert train(*policies, out=tmp_path / "run") == 0
+    task = levada.load(tmp_path / "run").flow.nodes["rollout"].work.task
+    assert task.agent_id == ("frozen",), "each is shown what it was trained with"
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "4"]) == 0
 
 
 @pytest.mark.parametrize(

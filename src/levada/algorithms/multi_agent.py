@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.all_agents import OfSharedPolicy
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.named_policies import HandWritten, InTurn, NamedPolicy, SavedPolicies, read_policies
@@ -32,7 +33,6 @@ from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.player import MakeMind
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import StepSampler
-from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task
@@ -51,7 +51,8 @@ def multi_agent(
     """Train each policy of a task with its algorithm.
 
     Args:
-        task: the environments, and who acts for whom.
+        task: the environments, and who acts for whom. Agents are also shown what their algorithms ask for: their index
+            (`agent_id`), or the state (MAPPO).
         algorithms: policy -> its algorithm. They must have the same `shards` and `num_steps`, and `num_envs` in proportion to the
             number of their agents: it counts an agent in each copy of the environment. Or how it plays without being trained.
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
@@ -59,6 +60,7 @@ def multi_agent(
     Raises:
         ConfigError: an algorithm plays in environments of its own, or they differ in `shards`.
     """
+    task = _showing(task, algorithms)
     trained = {name: each for name, each in algorithms.items() if not isinstance(each, Plays)}
     _ = task.spaces  # what is wrong with the environment is told of it, and not of the first policy
     parts = {name: _part(algorithm, task[name], name) for name, algorithm in trained.items()}
@@ -75,6 +77,19 @@ def multi_agent(
         with of_policy(name), flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
+
+
+def _showing(task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | SelfPlay | Plays]) -> MultiAgentTask:
+    """Return the task that shows the agents of each policy what its algorithm asks for."""
+    asking: dict[str, list[str]] = {"agent_id": [], "with_state": []}
+    for name, each in algorithms.items():
+        one: Any = algorithms.get(each.of) if isinstance(each, Past) else each
+        one = one.algorithm if isinstance(one, SelfPlay) else one
+        if isinstance(one, OfSharedPolicy | Frozen) and one.agent_id:
+            asking["agent_id"].append(name)
+        if one.with_state if isinstance(one, Frozen) else getattr(one, "SEES_STATE", False):
+            asking["with_state"].append(name)
+    return task.showing(**asking)
 
 
 def _num_shards(trained: Mapping[str, PolicyAlgorithm | SelfPlay]) -> int:
@@ -142,7 +157,8 @@ class MultiAgent(Algorithm):
     """Fields of the policies' algorithms as `POLICY.FIELD`, such as dqn.learning_rate=0.001. Of `past`, which versions are kept:
     past.size, past.win_rate, past.num_games, past.every."""
     agent_id: bool = False
-    """Append the index of the agent to its observation, so that agents of one policy can act differently in one situation."""
+    """Append the index of the agent to its observation, so that agents of one policy can act differently in one situation. Agents
+    of `ippo`, `mappo`, `vdn`, `qmix` and of saved runs are shown it if the algorithm's own `agent_id` says so, or this one."""
     shards: PositiveInt = 1
     """Number of samplers, called shards. Each has its own environments. More shards can use more cores."""
     num_envs: PositiveInt = 8
@@ -211,7 +227,7 @@ class MultiAgent(Algorithm):
         named = {name: policy for name, policy in self.policies.items() if policy.kind == "frozen"}
         if not named:
             return self
-        saved: dict[str, TrainedPolicy] = {}
+        saved: dict[str, Frozen] = {}
         for name, policy in named.items():
             with of_policy(name):
                 saved[name] = load(policy.who).choose(policy)
@@ -264,10 +280,10 @@ class MultiAgent(Algorithm):
 class LoadedMultiAgent(MultiAgent):
     """The configuration with the policies of saved runs that it names. Its flow can be built; it is never saved itself."""
 
-    saved: Mapping[str, TrainedPolicy] = field(default_factory=dict, repr=False)
+    saved: Mapping[str, Frozen] = field(default_factory=dict, repr=False)
     """Policy -> the trained policy that plays it."""
 
     @property
     def algorithms(self) -> Mapping[str, PolicyAlgorithm | SelfPlay | Plays]:
         """Policy -> the configuration of its algorithm, or what plays it."""
-        return {**super().algorithms, **{name: Frozen(policy) for name, policy in self.saved.items()}}
+        return {**super().algorithms, **self.saved}

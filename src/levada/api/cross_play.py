@@ -15,6 +15,8 @@ from statistics import fmean
 from typing import TypeAlias
 
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.named_policies import SavedPolicies
+from levada.algorithms.players import Frozen
 from levada.api.load import LoadError, load, task_of_several
 from levada.api.options import check_integers
 from levada.api.run import Result
@@ -57,7 +59,8 @@ def cross_play(
 ) -> list[Encounter]:
     """Let the policies of several runs play against each other and themselves, on every side.
 
-    A side consists of the agents of a policy, if the runs agree on who plays with whom; otherwise of one agent.
+    A side consists of the agents of a policy, if the runs agree on who plays with whom; otherwise of one agent. Each policy is
+    shown what it was trained with: the index of the agent, or the state. Of a run of NFSP, the average policy plays.
 
     Args:
         runs: results of training, directories of runs, or their URLs; with the same environment.
@@ -87,14 +90,21 @@ def cross_play(
     players = [
         {side: _player(result, task, side) for side in sides} for result, task in zip(results, tasks, strict=True)
     ]
+    bare = replace(
+        tasks[0], policies={"+".join(side): side for side in sides}, policy_of=None, agent_id=False, with_state=False
+    )
     names = [short(result.path) for result in results]
     played: dict[tuple[int, ...], list[list[float]]] = {}
     rows = []
     for (run, against), number in product(product(range(len(runs)), repeat=2), range(len(sides))):
         seated = tuple(run if each == number else against for each in range(len(sides)))
         if seated not in played:
-            policies = {"+".join(side): players[who][side] for side, who in zip(sides, seated, strict=True)}
-            task = replace(tasks[0], policies={"+".join(side): side for side in sides}, policy_of=None)
+            there = {"+".join(side): players[who][side] for side, who in zip(sides, seated, strict=True)}
+            task = bare.showing(
+                agent_id=[name for name, player in there.items() if player.agent_id],
+                with_state=[name for name, player in there.items() if player.with_state],
+            )
+            policies = {name: player.policy for name, player in there.items()}
             played[seated] = _scores(task, policies, num_episodes, seed, deterministic=deterministic)
             on_match()
         scores = played[seated]
@@ -135,18 +145,19 @@ def _sides(tasks: Sequence[MultiAgentTask]) -> list[Side]:
     return list(first) if has_sides else [(agent,) for agent in sorted(set(agents))]
 
 
-def _player(result: Result, task: MultiAgentTask, side: Side) -> TrainedPolicy:
-    """Return the policy with which a run plays on a side."""
-    found = [name for name, agents in task.policies.items() if set(side) <= set(agents) and name in result.policies]
+def _player(result: Result, task: MultiAgentTask, side: Side) -> Frozen:
+    """Return the policy with which a run plays on a side, and what it is shown."""
+    saved = SavedPolicies(result.policies, task)
+    found = saved.acting_for(side)
     if len(found) != 1:
         what, which = ("several policies", f": {', '.join(found)}") if found else ("no policy", "")
         msg = f"cross_play: {result.path} has {what} trained for {', '.join(side)}{which}; expected one"
         raise LoadError(msg)
-    return result.policies[found[0]]
+    return saved[found[0]]
 
 
 def _check_same(first: Result, one: MultiAgentTask, result: Result, other: MultiAgentTask) -> None:
-    for name in ("env", "env_kwargs", "agent_id", "with_state"):
+    for name in ("env", "env_kwargs"):
         if getattr(one, name) != getattr(other, name):
             msg = (
                 f"cross_play: {result.path} has {name} {getattr(other, name)!r}, and {first.path} {getattr(one, name)!r}; "

@@ -170,8 +170,8 @@ def saved_policies(path: str, *, trust: bool = False) -> SavedPolicies:
     """
     result = load(path, trust=trust)
     if not result.policies:
-        return SavedPolicies({result.policy.policy.name: result.policy}, {})
-    return SavedPolicies(result.policies, task_of_several("load", result).policies)
+        return SavedPolicies({result.policy.policy.name: result.policy}, None)
+    return SavedPolicies(result.policies, task_of_several("load", result))
 
 
 def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:

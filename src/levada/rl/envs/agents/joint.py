@@ -19,9 +19,9 @@ import numpy as np
 from levada.flow.of_policy import agent_of
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
-from levada.rl.envs.agents.agent_id import WithAgentId
 from levada.rl.envs.agents.seats import Seats
 from levada.rl.envs.agents.state import WithState
+from levada.rl.envs.agents.view import View
 from levada.rl.envs.batch import EnvError
 from levada.rl.envs.observations import Violation
 from levada.rl.envs.state import EnvStates
@@ -53,6 +53,7 @@ class Joint:
         policies: Mapping[str, Sequence[str]],
         seed: int,
         *,
+        view: Callable[[AgentsEnv, str], View],
         policy_of: PolicyOf | None = None,
         name: str = "environment",
     ) -> None:
@@ -63,6 +64,7 @@ class Joint:
             num_envs: B.
             policies: policy -> the agents that it may act for.
             seed: hashed into a seed for each copy.
+            view: returns what the agents of a policy see of an environment.
             policy_of: draws the policy of an agent for an episode. None: each agent has one policy.
             name: of the environment, for messages.
 
@@ -84,7 +86,8 @@ class Joint:
                 raise EnvError(msg)
             self.acts_in_turns: bool = self.envs[0].acts_in_turns
             self.seats: dict[str, Seats] = {
-                policy: Seats(self.envs[0], policy, agents, num_envs) for policy, agents in policies.items()
+                policy: Seats(self.envs[0], view(self.envs[0], policy), policy, agents, num_envs)
+                for policy, agents in policies.items()
             }
             self._rows: list[dict[str, tuple[Seats, int]]] = [{} for _ in range(num_envs)]
             self._num_episodes = [0] * num_envs
@@ -205,7 +208,7 @@ class Joint:
 
 def _made(env: AgentsEnv) -> Any:
     """Return the environment inside, which the user's callable has made."""
-    while isinstance(env, WithAgentId | WithState):
+    if isinstance(env, WithState):
         env = env.env
     return getattr(env, "env", env)
 
