@@ -18,7 +18,6 @@ from levada.flow.errors import LevadaError
 
 SHARED = "policy"
 """Name of the only policy, if none is given. Messages leave it out."""
-_NOTE = "in policy "
 
 
 @contextmanager
@@ -37,8 +36,8 @@ def name_policy(error: Exception, name: str) -> None:
         return
     if isinstance(error, LevadaError):
         error.args = (f"policy {name!r}: {said}",)
-    elif not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
-        error.add_note(f"{_NOTE}{name!r}")
+    elif not any("policy " in note for note in getattr(error, "__notes__", ())):
+        error.add_note(f"in policy {name!r}")
 
 
 def agent_of(name: str, agent: str) -> str:

@@ -26,6 +26,7 @@ class Failure(Struct, frozen=True):
     shard: int
     is_final: bool
     error: bytes
+    is_mistake: bool
 
 
 class _Small(Struct, frozen=True):
@@ -39,7 +40,7 @@ class _Small(Struct, frozen=True):
 def prepared(event: WorkerEvent) -> WorkerEvent | Failure:
     """Make an event ready for `put_together`: copy the small values of its items, and put the others into the object store."""
     if isinstance(event, ShardFailed):
-        return Failure(event.source, event.shard, event.is_final, pack_error(event.error))
+        return Failure(event.source, event.shard, event.is_final, pack_error(event.error), event.is_mistake)
     if not isinstance(event, TicketDone):
         return event
     ticket = event.closed.ticket

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from levada.flow.mistakes import is_mistake, mark_mistake
 from levada.flow.of_policy import agent_of
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
@@ -152,7 +153,11 @@ class Joint:
             env, policies = self.envs[number], self._fixed
             self._num_episodes[number] += 1
             if self._policy_of is not None:
-                policies = self._drawn(number, self._policy_of)
+                try:
+                    policies = self._drawn(number, self._policy_of)
+                except Exception as error:
+                    mark_mistake(error)
+                    raise
             self._rows[number] = {agent: self._row(number, agent, policy) for agent, policy in policies.items()}
             self._put(number, env.reset(seed))
             if not env.movers:
@@ -198,8 +203,10 @@ class Joint:
                 f"environment {self._name!r}, env {number} of {self.num_envs}, episode {self._num_episodes[number] - 1}"
             )
             if isinstance(error, Violation):
-                msg = f"{where}: {error.what}"
-                raise EnvError(msg) from None
+                told = EnvError(f"{where}: {error.what}")
+                if is_mistake(error):
+                    mark_mistake(told)
+                raise told from None
             if actions:
                 where += f", actions {', '.join(f'{agent}: {action}' for agent, action in actions.items())}"
             error.add_note(where)
