@@ -1,6 +1,7 @@
 """`levada train multi` with policies that play and do not learn: of saved runs, functions in files, past versions."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,44 @@ def test_a_run_that_names_another_needs_it(inside, tmp_path, capsys):
     assert "there is no run at" in capsys.readouterr().err
     with pytest.raises(ConfigError, match=r"the run of policy 'frozen' is not loaded; expected levada\.train"):
         MultiAgent(policy=("ppo:player_0", "frozen:one:player_1")).flow(levada.Task(ENV))
+
+
+def test_a_frozen_policy_plays_as_it_was_when_the_run_began(inside, tmp_path, capsys):
+    """Its own run is trained further: the other resumes to the same bits as if it had not been."""
+    old, runs = tmp_path / "old", [tmp_path / "undisturbed", tmp_path / "disturbed"]
+    assert train(f"ppo:{BOTH}", out=old) == 0
+    for run in runs:
+        assert train("ppo:player_0", f"frozen:{old}:player_1", out=run) == 0
+    assert main(["resume", str(runs[0]), "--until", "updates=4", "--quiet"]) == 0
+    means = [evaluated(runs[1], capsys)["frozen"]["return_mean"]]
+    assert main(["resume", str(old), "--until", "updates=9", "--quiet"]) == 0
+    means.append(evaluated(runs[1], capsys)["frozen"]["return_mean"])
+    assert means[0] == means[1]
+    assert main(["resume", str(runs[1]), "--until", "updates=4", "--quiet"]) == 0
+    hashes = {json.loads((run / "summary.json").read_text())["params_sha256"] for run in runs}
+    assert len(hashes) == 1
+
+
+def test_what_a_frozen_policy_was_is_not_known_or_does_not_fit(inside, tmp_path, capsys):
+    """A run that ended before its first checkpoint, or whose opponent was trained anew with another network."""
+    old, run = tmp_path / "old", tmp_path / "run"
+    assert train(f"ppo:{BOTH}", out=old) == 0
+    assert train("ppo:player_0", f"frozen:{old}:player_1", out=run) == 0
+    assert main(["resume", str(old), "--until", "updates=4", "--quiet"]) == 0
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    capsys.readouterr()
+    assert main(["resume", str(run), "--until", "updates=4", "--quiet"]) == 2
+    assert (
+        f"before its first checkpoint, which keeps what plays in it: was {old} (policy 'frozen')"
+        in capsys.readouterr().err
+    )
+    shutil.rmtree(run)
+    assert train("ppo:player_0", f"frozen:{old}:player_1", out=run) == 0
+    shutil.rmtree(old)
+    words = (
+        f"train multi --env {ENV} --policy ppo:{BOTH} --num-envs 4 --num-steps 16 --quiet --until updates=1 --out {old}"
+    )
+    assert main([*words.split(), "--policy-kwargs", *SMALL.replace("[8]", "[4]").split()]) == 0
+    assert main(["resume", str(run), "--until", "updates=4", "--quiet"]) == 2
+    assert f"policy 'frozen': {old} has another network than when its policy began to play" in capsys.readouterr().err

@@ -29,10 +29,13 @@ from levada.algorithms.registry import algorithm_name
 from levada.algorithms.self_play import Keeping, Past, SelfPlay
 from levada.flow import Flow, Latest
 from levada.flow.of_policy import of_policy
+from levada.flow.state import Arrays
 from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.rl.acting.network import WeightsError
 from levada.rl.acting.player import MakeMind
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import StepSampler
+from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task
@@ -287,3 +290,23 @@ class LoadedMultiAgent(MultiAgent):
     def algorithms(self) -> Mapping[str, PolicyAlgorithm | SelfPlay | Plays]:
         """Policy -> the configuration of its algorithm, or what plays it."""
         return {**super().algorithms, **self.saved}
+
+    def with_weights(self, kept: Mapping[str, Arrays]) -> Self:
+        """Let the saved policies play with the weights that they had when the run began.
+
+        Raises:
+            ConfigError: they are those of another network.
+        """
+        saved = dict(self.saved)
+        for name, weights in kept.items():
+            now = saved[name].policy
+            try:
+                then = TrainedPolicy(now.policy, weights, version=now.version)
+            except WeightsError as error:
+                msg = (
+                    f"policy {name!r}: {self.policies[name].who} has another network than when its policy began to play in this "
+                    f"run ({error}); expected that run, which may have been trained further"
+                )
+                raise ConfigError(msg) from error
+            saved[name] = replace(saved[name], policy=then)
+        return replace(self, saved=saved)

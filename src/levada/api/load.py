@@ -26,6 +26,7 @@ from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.algorithms.user_classes import AlgorithmError
 from levada.api.foreign import check_code, check_env_kwargs
+from levada.api.frozen import kept_weights
 from levada.api.options import Env, Options, check_integers
 from levada.api.run import Result, build, result_of
 from levada.flow import Episode, Flow, LevadaError, Statistics
@@ -430,7 +431,7 @@ def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
         Exception: any error of the environment or of other user code.
     """
     try:
-        return build(config, task, trust=directory.trust)
+        return build(config, task, trust=directory.trust, kept=kept_weights(directory, config))
     except Exception as error:  # config.json of a foreign run may ask for anything, and make any code raise
         if directory.is_ours or directory.trust or isinstance(error, LevadaError):
             raise

@@ -48,7 +48,7 @@ def prepared(event: WorkerEvent) -> WorkerEvent | Failure:
         return _map_values(event, lambda value: _small_or_sent(value, (ticket.source, ticket.shard)))
     except Exception as error:  # pickling calls methods of every object, which may raise anything
         error.add_note(f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process")
-        return Failure(ticket.source, ticket.shard, True, pack_error(error))
+        return Failure(ticket.source, ticket.shard, True, pack_error(error), is_mistake=False)
 
 
 def put_together(events: Sequence[WorkerEvent | Failure]) -> tuple[WorkerEvent | Failure, ...]:
