@@ -144,7 +144,12 @@ def test_the_flow_is_drawn_and_checked(capsys):
         ("", "MultiAgent has no policy that learns; expected one, such as"),
         (
             "--policy ppo:player_0",
-            "policies act for player_0; expected each agent of the environment: player_0, player_1",
+            "policies act for player_0; expected each agent of the environment: player_0, player_1 (without a policy: player_1)",
+        ),
+        ("--policy ppo:player_0 --policy dqn:player_2", "player_1 (without a policy: player_1; unknown: player_2)"),
+        (
+            "--policy ppo:player_0,player_1 --learning-rate 0.1",
+            "have it; `--policy-kwargs POLICY.NAME=VALUE` sets it for a policy; `levada train multi --help` lists all",
         ),
         (
             "--policy ppo:player_0,player_1 --policy dqn:player_1",

@@ -10,6 +10,7 @@ import levada
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.multi_agent import MultiAgent
 from levada.cli import main
+from levada.errors import LoadError
 
 ENV = "openspiel:kuhn_poker"
 BOTH = "player_0,player_1"
@@ -155,6 +156,8 @@ def test_a_run_with_agents_indices(inside, tmp_path):
         (("past:dqn:player_1",), "", "'past' is the past of 'dqn'; expected a policy that learns: ppo"),
         (("past:ppo:player_1", "b=past:ppo:player_1"), "", "'past' and 'b' are both the past of 'ppo'; expected one"),
         (("a b=dqn:player_1",), "", "the name is 'a b', expected letters, digits, _ and -, a letter first"),
+        (("player_1:dqn",), "", "(policy='player_1:dqn'): expected [NAME=]WHO:AGENTS"),
+        (("player_1:dqn",), "", "or path/to/file.py:FUNCTION; did you mean dqn:player_1?"),
         (("0=dqn:player_1",), "", "the name is '0', expected letters, digits, _ and -, a letter first"),
         (("dqn:player_1,player_1",), "", "agent 'player_1' is named twice; name each agent once"),
         (("dqn:x:player_1",), "", "got 'dqn:x', an algorithm with a colon; expected dqn:AGENTS"),
@@ -175,8 +178,17 @@ def test_a_run_that_names_another_needs_it(inside, tmp_path, capsys):
     run, other = tmp_path / "run", tmp_path / "other"
     assert train(f"ppo:{BOTH}", out=other) == 0
     assert train("ppo:player_0", f"frozen:{other}:player_1", out=run) == 0
-    assert main(["eval", str(run), str(other)]) == 2
-    assert f"cross_play: {run} has no policy trained for player_1; expected one" in capsys.readouterr().err
+    rows = levada.cross_play([run, other], num_episodes=4)
+    assert [(row.run == str(run), row.against == str(run), row.side[0][-1]) for row in rows] == [
+        (True, False, "0"),
+        (False, True, "1"),
+        (False, False, "0"),
+        (False, False, "1"),
+    ]  # the run has not learned to be player 1
+    with pytest.raises(
+        LoadError, match=r"no two runs fill all sides, player_0, player_1: .*run plays for player_0; .*player_0$"
+    ):
+        levada.cross_play([run, run])
     other.rename(tmp_path / "moved")
     assert main(["eval", str(run)]) == 2
     assert "there is no run at" in capsys.readouterr().err

@@ -111,6 +111,9 @@ def read_policy(text: str) -> NamedPolicy:
             raise _not_a_policy(text)
         require_two_arguments(function.function, f"MultiAgent(policy={text!r})")
         return NamedPolicy(head or _last(who), "function", function.home, agents)
+    if who not in ALGORITHMS and names.partition("=")[0] in ALGORITHMS and not colon:
+        msg = f"MultiAgent(policy={text!r}): expected {FORMS}; did you mean {names}:{who}?"
+        raise ConfigError(msg)
     cls = find_algorithm(who)
     if not issubclass(cls, PolicyAlgorithm):
         raise _not_a_policy(text)

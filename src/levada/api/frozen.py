@@ -6,14 +6,14 @@ So a run is resumed and evaluated with the opponents that it was trained with, a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.multi_agent import MultiAgent
 from levada.flow.state import Arrays
-from levada.run.storage.checkpoint import CheckpointWarning
+from levada.run.storage.checkpoint import Checkpoint, CheckpointWarning
 from levada.run.storage.directory import RunDirectory
-from levada.run.storage.restore import newest_checkpoint
+from levada.run.storage.restore import check_finite, newest_checkpoint
 from levada.run.storage.state import fixed_weights
 
 
@@ -25,9 +25,20 @@ def kept_weights(directory: RunDirectory, config: Algorithm) -> Mapping[str, Arr
         warnings.simplefilter(
             "ignore", CheckpointWarning
         )  # what is wrong with checkpoints is told when the run is read
-        saved = newest_checkpoint(directory, replays=False)
-    found = {} if saved is None else {name: fixed_weights(saved.arrays, f"{name}/weights") for name in names}
+        saved = newest_checkpoint(directory, replays=False, check=lambda found: _check(found, names))
+    return {} if saved is None else _kept(saved, names)
+
+
+def _kept(saved: Checkpoint, names: Iterable[str]) -> dict[str, Arrays]:
+    """Return the weights that a checkpoint has of these policies."""
+    found = {name: fixed_weights(saved.arrays, f"{name}/weights") for name in names}
     return {name: weights for name, weights in found.items() if weights}
+
+
+def _check(saved: Checkpoint, names: Iterable[str]) -> None:
+    """Raise CheckpointError if weights in a checkpoint are not finite."""
+    for name, weights in _kept(saved, names).items():
+        check_finite(saved, f"policy {name!r}", weights)
 
 
 def frozen_policies(config: Algorithm) -> Mapping[str, str]:

@@ -40,8 +40,8 @@ from levada.run.monitor import Monitor
 from levada.run.storage import checkpoint
 from levada.run.storage.directory import RunDirectory, RunDirectoryError
 from levada.run.storage.files import short
-from levada.run.storage.restore import check_belongs, newest_checkpoint
-from levada.run.storage.state import check_numbers, learner_prefix
+from levada.run.storage.restore import check_belongs, check_finite, newest_checkpoint
+from levada.run.storage.state import learner_prefix
 from levada.run.summary import Summary, summarize
 from levada.validation import types_of, without_ranges
 
@@ -456,19 +456,6 @@ def check_weights(saved: checkpoint.Checkpoint, *nodes: str) -> None:
     for node in nodes:
         _num_updates(saved, node)
         check_finite(saved, "weights", weights_of(saved, node))
-
-
-def check_finite(saved: checkpoint.Checkpoint, what: str, arrays: Mapping[str, Any]) -> None:
-    """Check arrays of a checkpoint for numbers that are not finite.
-
-    Raises:
-        CheckpointError: there are some.
-    """
-    try:
-        check_numbers(what, arrays)
-    except ValueError as error:
-        msg = f"checkpoint {short(saved.path)}: {error}"
-        raise checkpoint.CheckpointError(msg) from error
 
 
 def _summary(directory: RunDirectory) -> Summary | None:

@@ -170,9 +170,15 @@ class MultiAgentTask:
         try:
             given = {agent for agents in self.policies.values() for agent in agents}
             if given != set(env.possible_agents):
+                agents = env.possible_agents
+                differ = {
+                    "without a policy": [agent for agent in agents if agent not in given],
+                    "unknown": sorted(given - {*agents}),
+                }
+                told = "; ".join(f"{what}: {', '.join(some)}" for what, some in differ.items() if some)
                 msg = (
-                    f"policies act for {', '.join(sorted(given))}; expected each agent of the environment: "
-                    f"{', '.join(env.possible_agents)}"
+                    f"policies act for {', '.join(sorted(given))}; expected each agent of the environment: {', '.join(agents)} "
+                    f"({told})"
                 )
                 raise TaskError(msg)
             found = {
