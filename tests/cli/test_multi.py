@@ -1,11 +1,15 @@
 """`levada train multi`: several policies in one environment, and everything that is said of each."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
 import levada
+from levada.algorithms.multi_agent import multi_agent
 from levada.cli import main
+from levada.rl.envs.agents.agents_task import AgentsTask
+from levada.rl.envs.agents.task import MultiAgentTask
 
 ENV, SPREAD = "openspiel:kuhn_poker", "pettingzoo:mpe2.simple_spread_v3"
 SMALL = (
@@ -114,6 +118,28 @@ def test_what_cannot_play_against_each_other_is_said(run, tmp_path, capsys):
         ValueError, match=r"has env 'openspiel:leduc_poker', and .* 'openspiel:kuhn_poker'; expected runs with"
     ):
         levada.cross_play([run, tmp_path / "leduc"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class League(levada.Algorithm):
+    """Two policies that learn, each at either seat."""
+
+    def flow(self, task):
+        seats = dict.fromkeys(("one", "two"), ("player_0", "player_1"))
+        ppo = levada.PPO(num_envs=4, num_steps=8, minibatch_size=16, hidden_sizes=(8,), compile=False)
+        agents = MultiAgentTask(
+            task.env, seats, policy_of=lambda agent, episode: "one" if agent == "player_0" else "two"
+        )
+        return multi_agent(agents, {"one": ppo, "two": ppo})
+
+    def resolve_task(self, task):
+        return AgentsTask.of(task)
+
+
+def test_which_of_several_policies_plays_for_a_run_is_not_guessed(tmp_path):
+    result = levada.train(League(), ENV, until="updates=1", out=tmp_path / "league", display="quiet")
+    with pytest.raises(ValueError, match="has several policies trained for player_0: one, two; expected one"):
+        levada.cross_play([result, result])
 
 
 @pytest.mark.filterwarnings("ignore:.*goes on, but not bit for bit")

@@ -59,9 +59,9 @@ def cross_play(
 ) -> list[Encounter]:
     """Let the policies of several runs play against each other and themselves, on every side.
 
-    A side consists of the agents of a policy, if the runs agree on who plays with whom; otherwise of one agent. A run plays on the
-    sides for which it has trained a policy. That is shown what it was trained with, the index of the agent or the state; of a run
-    of NFSP it is the average policy.
+    A side consists of the agents of a policy, if the runs agree on who plays with whom; otherwise of one agent. A run plays on
+    the sides for which it has trained a policy. That is shown what it was trained with, the index of the agent or the state; of a
+    run of NFSP it is the average policy.
 
     Args:
         runs: results of training, directories of runs, or their URLs; with the same environment.
