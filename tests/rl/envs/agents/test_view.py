@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 from gymnasium import spaces
-from support.envs.multi import CartPoles, Comers, Relay
+from support.envs.multi import CartPoles, Comers, Relay, Shifts
+from support.runs.saved import learned
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.ippo import IPPO
@@ -19,6 +20,7 @@ from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 from levada.runners import Inline
+from levada.runners.processes import Processes
 
 AGENTS = tuple(f"agent_{k}" for k in range(4))
 EACH = {"plain": AGENTS[:1], "id": AGENTS[1:2], "state": AGENTS[2:3], "both": AGENTS[3:]}
@@ -152,3 +154,15 @@ def test_final_observations_are_shown_alike(env):
     assert count >= 2
     for joint in joints:
         joint.close()
+
+
+def test_a_run_is_the_same_in_processes_and_resumed():
+    """With a policy that is shown the state beside one that is shown the index alone."""
+    task = MultiAgentTask(Shifts, {"a": AGENTS[:2], "b": AGENTS[2:]})
+    settings = SMALL | {"num_envs": 4, "shards": 2}
+    flow = multi_agent(task, {"a": MAPPO(**settings), "b": IPPO(**settings)})
+    after = "b/learn", 4
+    expected = learned(flow, Inline(), *after)
+    saved = learned(flow, Processes(workers=2), *after, save_at=2)
+    assert learned(flow, Inline(), *after, state=saved) == expected
+    assert learned(flow, Processes(workers=2), *after) == expected
