@@ -99,6 +99,15 @@ def test_each_run_is_shown_what_it_was_trained_with(run, tmp_path):
     for (one, other, side), mean in found.items():
         [seat] = side
         assert mean == pytest.approx(-found[other, one, ("player_1" if seat == "player_0" else "player_0",)])
+    small = (
+        "--num-envs 4 --num-steps 16 --quiet --until updates=1 --policy-kwargs ppo.minibatch_size=64 ppo.compile=false"
+    )
+    policies = f"--policy ppo:player_0 --policy frozen:{tmp_path}/nfsp:player_1"
+    assert main([*f"train multi --env {ENV} {policies} {small} --out {tmp_path}/learner".split()]) == 0
+    plays = levada.load(tmp_path / "learner").flow.registers["frozen/weights"].weights
+    average = levada.load(tmp_path / "nfsp").policies["average"].weights
+    assert plays.keys() == average.keys()
+    assert all((plays[name] == average[name]).all() for name in average)
 
 
 def test_what_cannot_play_against_each_other_is_said(run, tmp_path, capsys):
