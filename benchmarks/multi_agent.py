@@ -102,7 +102,8 @@ class Game:
         fields = self.fields | more
         if fields.get("anneal_steps"):
             fields["anneal_steps"] *= len(self.agents)  # in a composed flow, the steps of each agent count
-        hp = MAPPO(shards=shards, num_envs=self.num_envs // shards * len(self.agents), **fields)
+        num_envs = self.num_envs // shards * len(self.agents)
+        hp = MAPPO(shards=shards, num_envs=num_envs, agent_id=False, **fields)
         if algorithm == "mappo":
             return hp
         own = {name: value for name, value in vars(hp).items() if name in PPO.__dataclass_fields__}

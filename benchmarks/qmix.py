@@ -22,10 +22,11 @@ from levada.algorithms.presets import preset
 from levada.algorithms.qmix import QMIX
 from levada.algorithms.value_decomposition import ValueDecomposition
 from levada.algorithms.vdn import VDN
+from levada.flow.of_policy import SHARED
 from levada.rl.acting.match import play
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.compute.threads import set_threads
-from levada.rl.envs.agents.task import SHARED, MultiAgentTask
+from levada.rl.envs.agents.task import MultiAgentTask
 from levada.runners import Inline
 
 ENV = "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3"

@@ -276,6 +276,12 @@ def test_it_is_the_same_under_every_deployment_and_after_a_resume(env):
         assert learned(flow, Processes(workers=2))[0] == expected
 
 
+def test_two_processes_compute_each_update_together():
+    flow = MADDPG(**SMALL, microbatch_size=8, prioritized=True).flow(MultiAgentTask(Mixed, policies=EACH))
+    found, _ = learned(flow, Processes(workers=1, learners=2, reduce="exact"), num_updates=4)
+    assert found == learned(flow, Inline(), num_updates=4)[0]
+
+
 class Aims:
     """Each agent aims at a number, or its negative, that the other sees; the loss of one is half a gain of the other.
 

@@ -338,7 +338,7 @@ def trained(task, hp, num_updates, name="policy"):
 def test_it_learns_where_only_the_state_explains_rewards():
     """And PPO's values, which do not see the luck, explain nothing of them."""
     task = MultiAgentTask(Luck, {"policy": Luck.possible_agents}, with_state=True)
-    hp = MAPPO(num_envs=16, num_steps=16, learning_rate=3e-3, hidden_sizes=(16,), compile=False)
+    hp = MAPPO(num_envs=16, num_steps=16, learning_rate=3e-3, hidden_sizes=(16,), agent_id=False, compile=False)
     actor, report, _ = trained(task, hp, 40)
     assert report.values["losses/explained_variance"] > 0.95
     for luck in (-5.0, 5.0):

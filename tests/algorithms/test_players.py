@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from levada.rl.acting.match import Seated, play
 from levada.rl.acting.player import ByHandOf
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.batch import EnvError
 from levada.runners import Inline
 from levada.runners.processes import Processes
 
@@ -103,23 +105,45 @@ def test_a_function_is_asked_only_for_agents_that_act():
     assert set(map(tuple, ACTED)) == {(1, 1)}, "whose turn it is not has no legal action"
 
 
-def test_an_action_that_is_none_is_refused():
+def test_an_action_that_is_none_is_refused(caplog):
     flow = multi_agent(KUHN, {"new": SMALL, "old": Frozen(old_policy(7)), "random": Heuristic(lies)})
     with pytest.raises(
         ValueError, match=re.escape("policy 'random': the function returned 7, expected an action in Discrete(2)")
     ):
         list(flow.run(on=Inline()))
+    assert not caplog.records, "it is not tried again"
 
 
 def raises(obs, rng):
     raise ZeroDivisionError("no idea")
 
 
-def test_a_function_that_raises_is_named_by_its_policy():
+@pytest.mark.parametrize("on", [Inline(), Processes(workers=2)], ids=str)
+def test_a_function_that_raises_ends_the_run_at_once_and_is_named_by_its_policy(on, caplog):
     flow = multi_agent(KUHN, {"new": SMALL, "old": Frozen(old_policy(7)), "random": Heuristic(raises)})
     with pytest.raises(ZeroDivisionError, match="no idea") as caught:
-        list(flow.run(on=Inline()))
+        list(flow.run(on=on))
     assert "in the function of policy 'random'" in caught.value.__notes__
+    assert caught.traceback[-1].name == "raises"
+    assert not caplog.records, "it is not tried again"
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "said"),
+    [(None, ZeroDivisionError, "no idea"), ("young", EnvError, r"returned 'young'; expected 'new'")],
+)
+def test_a_mistake_in_policy_of_ends_the_run_at_once(found, error, said, caplog):
+    def late(agent, episode):
+        if episode.number < 3:
+            return against_one(agent, episode)
+        return raises(agent, episode) if found is None else found
+
+    flow = multi_agent(
+        replace(KUHN, policy_of=late), {"new": SMALL, "old": Heuristic(at_random), "random": Heuristic(at_random)}
+    )
+    with pytest.raises(error, match=said):
+        list(flow.run(on=Inline()))
+    assert not caplog.records, "it is not tried again"
 
 
 def test_weights_of_other_spaces_are_refused():

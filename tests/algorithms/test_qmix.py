@@ -68,10 +68,12 @@ def played(policy, weights) -> float:
     """The return of an episode in which each agent takes the action that it values most."""
     actor = Actor(policy)
     actor.load(weights)
-    env = replace(TWO_STEP, agent_id=True).make_one()
+    task = replace(TWO_STEP, agent_id=True)
+    env = task.make_one()
+    [view] = (task.view(env, name) for name in task.policies)
     seen, total = env.reset(0), 0.0
     while env.movers:
-        obs = np.stack([seen[agent].obs for agent in env.movers])
+        obs = np.stack([view.obs(agent, seen[agent].obs) for agent in env.movers])
         action = policy.head.mode(actor.network.forward(obs)[0])
         seen = env.step(dict(zip(env.movers, action, strict=True)))
         total += sum(each.reward for each in seen.values()) / 2
@@ -294,7 +296,7 @@ def test_a_team_learns_beside_another_algorithm() -> None:
     more = {"hidden_sizes": (16,), "compile": False, "num_steps": 8}
     algorithms = {"team": VDN(**SMALL), "others": PPO(num_envs=4, minibatch_size=32, **more)}
     found = set()
-    with Inline().open(multi_agent(replace(task, agent_id=True), algorithms), seed=1) as run:
+    with Inline().open(multi_agent(task, algorithms), seed=1) as run:
         for report in run:
             found.add(report.node)
             if report.firing == 10:
@@ -307,7 +309,7 @@ def test_a_team_learns_beside_another_algorithm() -> None:
 )
 def test_a_team_of_multi_acts_in_as_many_environments_as_was_asked_for(policies) -> None:
     """Alone, and beside a policy whose own number counts agents."""
-    source = MultiAgent(policy=policies, num_envs=4, agent_id=True).flow(Task(CartPoles)).nodes["rollout"].work
+    source = MultiAgent(policy=policies, num_envs=4).flow(Task(CartPoles)).nodes["rollout"].work
     assert source.num_envs == 4
     assert all(each.num_envs == 4 * len(source.task.policies[name]) for name, each in source.samplers.items())
 
@@ -396,9 +398,9 @@ def test_tasks_that_are_not_those_of_a_team_are_refused(algorithm) -> None:
     with pytest.raises(TaskError, match=r"got the policies one, two; expected one for all agents"):
         hp.flow(several)
     with pytest.raises(
-        TaskError, match=r"have no agent ids; expected MultiAgentTask\(\.\.\., agent_id=True\) \(--agent-id\), or"
+        TaskError, match=r"have no agent ids; expected MultiAgentTask\(\.\.\., agent_id=True\), or agent_id=False"
     ):
-        multi_agent(several, {"one": hp, "two": hp})
+        hp.part(several["one"], "one")
 
 
 def test_settings_that_joint_transitions_do_not_have_are_refused() -> None:

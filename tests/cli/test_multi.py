@@ -1,11 +1,15 @@
 """`levada train multi`: several policies in one environment, and everything that is said of each."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
 import levada
+from levada.algorithms.multi_agent import multi_agent
 from levada.cli import main
+from levada.rl.envs.agents.agents_task import AgentsTask
+from levada.rl.envs.agents.task import MultiAgentTask
 
 ENV, SPREAD = "openspiel:kuhn_poker", "pettingzoo:mpe2.simple_spread_v3"
 SMALL = (
@@ -81,6 +85,31 @@ def test_runs_play_against_each_other_on_every_side(run, other, capsys):
     assert shown[2].startswith(f"  {run} as player_1 against {run}: won ")
 
 
+def test_each_run_is_shown_what_it_was_trained_with(run, tmp_path):
+    """A policy that sees its index, and the average policy of NFSP, against policies that see neither."""
+    small = "--num-envs 4 --hidden-sizes 8 --compile False --quiet --until updates=1"
+    of_replay = "--learning-starts 64 --batch-size 16"
+    for words in (f"ippo {small} --num-steps 16", f"nfsp {small} {of_replay}"):
+        where = str(tmp_path / words.partition(" ")[0])
+        assert main(["train", *words.split(), "--env", ENV, "--out", where]) == 0
+    runs = [run, tmp_path / "ippo", tmp_path / "nfsp"]
+    rows = levada.cross_play(runs, num_episodes=20, deterministic=False)
+    assert len(rows) == 3 * 3 * 2
+    found = {(row.run, row.against, row.side): row.return_mean for row in rows}
+    for (one, other, side), mean in found.items():
+        [seat] = side
+        assert mean == pytest.approx(-found[other, one, ("player_1" if seat == "player_0" else "player_0",)])
+    small = (
+        "--num-envs 4 --num-steps 16 --quiet --until updates=1 --policy-kwargs ppo.minibatch_size=64 ppo.compile=false"
+    )
+    policies = f"--policy ppo:player_0 --policy frozen:{tmp_path}/nfsp:player_1"
+    assert main([*f"train multi --env {ENV} {policies} {small} --out {tmp_path}/learner".split()]) == 0
+    plays = levada.load(tmp_path / "learner").flow.registers["frozen/weights"].weights
+    average = levada.load(tmp_path / "nfsp").policies["average"].weights
+    assert plays.keys() == average.keys()
+    assert all((plays[name] == average[name]).all() for name in average)
+
+
 def test_what_cannot_play_against_each_other_is_said(run, tmp_path, capsys):
     path = tmp_path / "single"
     assert main(["train", "ppo", "--env", "CartPole-v1", "--until", "updates=1", "--out", str(path), "--quiet"]) == 0
@@ -92,20 +121,34 @@ def test_what_cannot_play_against_each_other_is_said(run, tmp_path, capsys):
     assert "which run? `levada eval RUN`" in capsys.readouterr().err
     with pytest.raises(ValueError, match="runs is empty; expected at least one run"):
         levada.cross_play([])
-    small = (
-        "--num-envs 4 --learning-starts 64 --batch-size 16 --hidden-sizes 8 --compile False --quiet --until updates=1"
-    )
-    assert main([*f"train nfsp --env {ENV} {small}".split(), "--out", str(tmp_path / "nfsp")]) == 0
-    with pytest.raises(
-        ValueError, match="has several policies trained for player_0: best_response, average; expected one"
-    ):
-        levada.cross_play([run, tmp_path / "nfsp"])
     words = SMALL.replace(ENV, "openspiel:leduc_poker").split()
     assert main([*words, "--until", "updates=1", "--out", str(tmp_path / "leduc"), "--quiet"]) == 0
     with pytest.raises(
         ValueError, match=r"has env 'openspiel:leduc_poker', and .* 'openspiel:kuhn_poker'; expected runs with"
     ):
         levada.cross_play([run, tmp_path / "leduc"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class League(levada.Algorithm):
+    """Two policies that learn, each at either seat."""
+
+    def flow(self, task):
+        seats = dict.fromkeys(("one", "two"), ("player_0", "player_1"))
+        ppo = levada.PPO(num_envs=4, num_steps=8, minibatch_size=16, hidden_sizes=(8,), compile=False)
+        agents = MultiAgentTask(
+            task.env, seats, policy_of=lambda agent, episode: "one" if agent == "player_0" else "two"
+        )
+        return multi_agent(agents, {"one": ppo, "two": ppo})
+
+    def resolve_task(self, task):
+        return AgentsTask.of(task)
+
+
+def test_which_of_several_policies_plays_for_a_run_is_not_guessed(tmp_path):
+    result = levada.train(League(), ENV, until="updates=1", out=tmp_path / "league", display="quiet")
+    with pytest.raises(ValueError, match="has several policies trained for player_0: one, two; expected one"):
+        levada.cross_play([result, result])
 
 
 @pytest.mark.filterwarnings("ignore:.*goes on, but not bit for bit")
@@ -136,7 +179,12 @@ def test_the_flow_is_drawn_and_checked(capsys):
         ("", "MultiAgent has no policy that learns; expected one, such as"),
         (
             "--policy ppo:player_0",
-            "policies act for player_0; expected each agent of the environment: player_0, player_1",
+            "policies act for player_0; expected each agent of the environment: player_0, player_1 (without a policy: player_1)",
+        ),
+        ("--policy ppo:player_0 --policy dqn:player_2", "player_1 (without a policy: player_1; unknown: player_2)"),
+        (
+            "--policy ppo:player_0,player_1 --learning-rate 0.1",
+            "have it; `--policy-kwargs POLICY.NAME=VALUE` sets it for a policy; `levada train multi --help` lists all",
         ),
         (
             "--policy ppo:player_0,player_1 --policy dqn:player_1",
@@ -151,7 +199,7 @@ def test_the_flow_is_drawn_and_checked(capsys):
         ("--policy diloco:player_0", "expected [NAME=]WHO:AGENTS"),
         (
             "--policy mappo:player_0,player_1",
-            "the critic of MAPPO sees the state, which multi does not show; expected ippo, or",
+            "with_state: OpenSpielGame: agents act in turns, so their observations are not known together; give the environment",
         ),
         ("--policy sac:player_0,player_1 --policy-kwargs sac.nothing=1", "nothing"),
         (

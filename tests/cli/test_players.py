@@ -1,6 +1,7 @@
 """`levada train multi` with policies that play and do not learn: of saved runs, functions in files, past versions."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import levada
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.multi_agent import MultiAgent
 from levada.cli import main
+from levada.errors import LoadError
 
 ENV = "openspiel:kuhn_poker"
 BOTH = "player_0,player_1"
@@ -129,13 +131,14 @@ def test_the_policy_of_a_run_is_found_by_name_or_by_agents(inside, tmp_path, cap
     assert said in capsys.readouterr().err
 
 
-def test_a_run_with_agents_indices(inside, tmp_path, capsys):
+def test_a_run_with_agents_indices(inside, tmp_path):
     words = f"train ippo --env {ENV} --num-envs 4 --num-steps 16 --compile False --hidden-sizes 8 --quiet"
     assert main([*words.split(), "--until", "updates=1", "--out", str(tmp_path / "ippo")]) == 0
     policies = "ppo:player_0", f"frozen:{tmp_path}/ippo:player_1"
-    assert train(*policies, out=tmp_path / "run") == 2
-    assert "did you forget agent_id=True (--agent-id), with which it was trained?" in capsys.readouterr().err
-    assert train(*policies, out=tmp_path / "run", more="--agent-id") == 0
+    assert train(*policies, out=tmp_path / "run") == 0
+    task = levada.load(tmp_path / "run").flow.nodes["rollout"].work.task
+    assert task.agent_id == ("frozen",), "each is shown what it was trained with"
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "4"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -143,7 +146,7 @@ def test_a_run_with_agents_indices(inside, tmp_path, capsys):
     [
         (("frozen:one",), "", "(policy='frozen:one'): expected [NAME=]WHO:AGENTS, such as ppo:agent_0,agent_1"),
         (("frozen::player_1",), "", "expected [NAME=]WHO:AGENTS"),
-        (("frozen:nowhere:player_1",), "", "there is no run at 'nowhere': no such directory"),
+        (("frozen:nowhere:player_1",), "", "levada: policy 'frozen': there is no run at 'nowhere': no such directory"),
         (("hand.py:player_1",), "", "WHO: an algorithm, frozen:RUN, past:POLICY, or path/to/file.py:FUNCTION"),
         (("hand.py:nothing:player_1",), "", "hand.py has no 'nothing'; expected a function (observation, random numbers)"),
         (("hand.py:NUMBER:player_1",), "", "(policy='hand.py:NUMBER:player_1'): expected [NAME=]WHO:AGENTS"),
@@ -153,6 +156,8 @@ def test_a_run_with_agents_indices(inside, tmp_path, capsys):
         (("past:dqn:player_1",), "", "'past' is the past of 'dqn'; expected a policy that learns: ppo"),
         (("past:ppo:player_1", "b=past:ppo:player_1"), "", "'past' and 'b' are both the past of 'ppo'; expected one"),
         (("a b=dqn:player_1",), "", "the name is 'a b', expected letters, digits, _ and -, a letter first"),
+        (("player_1:dqn",), "", "(policy='player_1:dqn'): expected [NAME=]WHO:AGENTS"),
+        (("player_1:dqn",), "", "or path/to/file.py:FUNCTION; did you mean dqn:player_1?"),
         (("0=dqn:player_1",), "", "the name is '0', expected letters, digits, _ and -, a letter first"),
         (("dqn:player_1,player_1",), "", "agent 'player_1' is named twice; name each agent once"),
         (("dqn:x:player_1",), "", "got 'dqn:x', an algorithm with a colon; expected dqn:AGENTS"),
@@ -173,10 +178,60 @@ def test_a_run_that_names_another_needs_it(inside, tmp_path, capsys):
     run, other = tmp_path / "run", tmp_path / "other"
     assert train(f"ppo:{BOTH}", out=other) == 0
     assert train("ppo:player_0", f"frozen:{other}:player_1", out=run) == 0
-    assert main(["eval", str(run), str(other)]) == 2
-    assert f"cross_play: {run} has no policy trained for player_1; expected one" in capsys.readouterr().err
+    rows = levada.cross_play([run, other], num_episodes=4)
+    assert [(row.run == str(run), row.against == str(run), row.side[0][-1]) for row in rows] == [
+        (True, False, "0"),
+        (False, True, "1"),
+        (False, False, "0"),
+        (False, False, "1"),
+    ]  # the run has not learned to be player 1
+    with pytest.raises(
+        LoadError, match=r"no two runs fill all sides, player_0, player_1: .*run plays for player_0; .*player_0$"
+    ):
+        levada.cross_play([run, run])
     other.rename(tmp_path / "moved")
     assert main(["eval", str(run)]) == 2
     assert "there is no run at" in capsys.readouterr().err
     with pytest.raises(ConfigError, match=r"the run of policy 'frozen' is not loaded; expected levada\.train"):
         MultiAgent(policy=("ppo:player_0", "frozen:one:player_1")).flow(levada.Task(ENV))
+
+
+def test_a_frozen_policy_plays_as_it_was_when_the_run_began(inside, tmp_path, capsys):
+    """Its own run is trained further: the other resumes to the same bits as if it had not been."""
+    old, runs = tmp_path / "old", [tmp_path / "undisturbed", tmp_path / "disturbed"]
+    assert train(f"ppo:{BOTH}", out=old) == 0
+    for run in runs:
+        assert train("ppo:player_0", f"frozen:{old}:player_1", out=run) == 0
+    assert main(["resume", str(runs[0]), "--until", "updates=4", "--quiet"]) == 0
+    means = [evaluated(runs[1], capsys)["frozen"]["return_mean"]]
+    assert main(["resume", str(old), "--until", "updates=9", "--quiet"]) == 0
+    means.append(evaluated(runs[1], capsys)["frozen"]["return_mean"])
+    assert means[0] == means[1]
+    assert main(["resume", str(runs[1]), "--until", "updates=4", "--quiet"]) == 0
+    hashes = {json.loads((run / "summary.json").read_text())["params_sha256"] for run in runs}
+    assert len(hashes) == 1
+
+
+def test_what_a_frozen_policy_was_is_not_known_or_does_not_fit(inside, tmp_path, capsys):
+    """A run that ended before its first checkpoint, or whose opponent was trained anew with another network."""
+    old, run = tmp_path / "old", tmp_path / "run"
+    assert train(f"ppo:{BOTH}", out=old) == 0
+    assert train("ppo:player_0", f"frozen:{old}:player_1", out=run) == 0
+    assert main(["resume", str(old), "--until", "updates=4", "--quiet"]) == 0
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    capsys.readouterr()
+    assert main(["resume", str(run), "--until", "updates=4", "--quiet"]) == 2
+    assert (
+        f"before its first checkpoint, which keeps what plays in it: was {old} (policy 'frozen')"
+        in capsys.readouterr().err
+    )
+    shutil.rmtree(run)
+    assert train("ppo:player_0", f"frozen:{old}:player_1", out=run) == 0
+    shutil.rmtree(old)
+    words = (
+        f"train multi --env {ENV} --policy ppo:{BOTH} --num-envs 4 --num-steps 16 --quiet --until updates=1 --out {old}"
+    )
+    assert main([*words.split(), "--policy-kwargs", *SMALL.replace("[8]", "[4]").split()]) == 0
+    assert main(["resume", str(run), "--until", "updates=4", "--quiet"]) == 2
+    assert f"policy 'frozen': {old} has another network than when its policy began to play" in capsys.readouterr().err

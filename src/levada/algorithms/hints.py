@@ -46,7 +46,8 @@ def hint(name: str, declared: Sequence[str]) -> str:
     if found := here(name, {*declared, *RUN}):
         return f": here it is {in_python(found)}"
     if answer := elsewhere(name, in_python):
-        return f": {answer}"
+        of_policy = "; policy_kwargs={'POLICY.NAME': value} sets it for a policy" if "policy_kwargs" in declared else ""
+        return f": {answer}{of_policy}"
     if near := difflib.get_close_matches(name, declared, n=1):
         return f"; did you mean {near[0]!r}?"
     return f"; its fields: {', '.join(declared)}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -57,12 +57,10 @@ class IPPO(PPO, OfSharedPolicy):
     normalize_value: bool = True
     """Value normalization (Yu et al. 2022, section 5.1): the network outputs values in units of the running standard deviation of
     their targets, around the running mean, so that the scale of rewards does not matter."""
-    SEES_STATE: ClassVar[bool] = False
-    """Whether the critic is shown the state of the environment."""
 
     def flow(self, task: Task) -> Flow:
         """Build the flow for all agents of an environment, which share a policy. `num_envs` counts environments."""
-        shared = AgentsTask.of(task).shared(agent_id=self.agent_id, with_state=self.SEES_STATE)
+        shared = AgentsTask.of(task).shared()
         [(name, agents)] = shared.policies.items()
         rows_per_step = 1 if shared.acts_in_turns else len(agents)  # the learner counts a step of each agent
         anneal_steps = None if self.anneal_steps is None else self.anneal_steps * rows_per_step

@@ -26,6 +26,7 @@ from levada.algorithms.all_agents import OfAllAgents, require_at_once
 from levada.algorithms.checks import require_values
 from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.algorithms.user_classes import NetworkField
+from levada.flow.of_policy import of_policy
 from levada.math import td_target
 from levada.rl.acting.exploration import Exploration, GaussianNoise, PolicySampling
 from levada.rl.acting.joint_transitions import NEXT_THERE, THERE, AgentTransitions
@@ -95,7 +96,8 @@ class MADDPG(ReplayAlgorithm, OfAllAgents):
         actors, samplers = list[Policy](), {}
         for agent in agents.policies:
             own = agents[agent]
-            require_action_space(self, own, spaces.Box, spaces.Discrete)
+            with of_policy(agent):
+                require_action_space(self, own, spaces.Box, spaces.Discrete)
             is_box = isinstance(own.action_space, spaces.Box)
             explore: Exploration = (
                 GaussianNoise(std=self.exploration_noise, num_random_steps=self.learning_starts)

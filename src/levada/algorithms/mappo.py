@@ -8,9 +8,9 @@ environment, so that advantages do not depend on what an agent cannot see. Other
         |   and the state: values                                                 |
         +-------------------------------- [weights] <-----------------------------+
 
-All agents of an environment share a policy. With several policies, `multi_agent` builds the flow:
+All agents of an environment share a policy. With several policies, `multi_agent` builds the flow, and shows them the state:
 
-    multi_agent(MultiAgentTask(make, policies, with_state=True), {name: MAPPO(...) for name in policies})
+    multi_agent(MultiAgentTask(make, policies), {name: MAPPO(...) for name in policies})
 
 Defaults follow the paper's suggestions: normalized values, few epochs, one minibatch, a clip range of at most 0.2. Its Huber loss
 and its recurrent policies are left out.

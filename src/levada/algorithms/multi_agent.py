@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from levada.algorithms.algorithm import Algorithm
+from levada.algorithms.all_agents import OfSharedPolicy
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.named_policies import HandWritten, InTurn, NamedPolicy, SavedPolicies, read_policies
@@ -26,8 +27,11 @@ from levada.algorithms.players import Frozen, Heuristic, Plays
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name
 from levada.algorithms.self_play import Keeping, Past, SelfPlay
-from levada.flow import Flow, Latest, LevadaError
+from levada.flow import Flow, Latest
+from levada.flow.of_policy import of_policy
+from levada.flow.state import Arrays
 from levada.rl.acting.multi_agent import MultiAgentSampler
+from levada.rl.acting.network import WeightsError
 from levada.rl.acting.player import MakeMind
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import StepSampler
@@ -50,7 +54,8 @@ def multi_agent(
     """Train each policy of a task with its algorithm.
 
     Args:
-        task: the environments, and who acts for whom.
+        task: the environments, and who acts for whom. Agents are also shown what their algorithms ask for: their index
+            (`agent_id`), or the state (MAPPO).
         algorithms: policy -> its algorithm. They must have the same `shards` and `num_steps`, and `num_envs` in proportion to the
             number of their agents: it counts an agent in each copy of the environment. Or how it plays without being trained.
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
@@ -58,7 +63,9 @@ def multi_agent(
     Raises:
         ConfigError: an algorithm plays in environments of its own, or they differ in `shards`.
     """
+    task = _showing(task, algorithms)
     trained = {name: each for name, each in algorithms.items() if not isinstance(each, Plays)}
+    _ = task.spaces  # what is wrong with the environment is told of it, and not of the first policy
     parts = {name: _part(algorithm, task[name], name) for name, algorithm in trained.items()}
     flow, weights = Flow("multi_agent"), {}
     for name, part in parts.items():
@@ -70,9 +77,22 @@ def multi_agent(
     items = flow.source("rollout", sampler, reads=weights | others, shards=_num_shards(trained))
     streams = flow.split("by_policy", items, keys=tuple(parts))
     for name, algorithm in trained.items():
-        with flow.scope(name, isolated=on_failure == "isolate"):
+        with of_policy(name), flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
+
+
+def _showing(task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | SelfPlay | Plays]) -> MultiAgentTask:
+    """Return the task that shows the agents of each policy what its algorithm asks for."""
+    asking: dict[str, list[str]] = {"agent_id": [], "with_state": []}
+    for name, each in algorithms.items():
+        one: Any = algorithms.get(each.of) if isinstance(each, Past) else each
+        one = one.algorithm if isinstance(one, SelfPlay) else one
+        if isinstance(one, OfSharedPolicy | Frozen) and one.agent_id:
+            asking["agent_id"].append(name)
+        if one.with_state if isinstance(one, Frozen) else getattr(one, "SEES_STATE", False):
+            asking["with_state"].append(name)
+    return task.showing(**asking)
 
 
 def _num_shards(trained: Mapping[str, PolicyAlgorithm | SelfPlay]) -> int:
@@ -92,7 +112,8 @@ def _part(algorithm: PolicyAlgorithm | SelfPlay, task: Task, name: str) -> Part:
         hint = f"; did you mean {got}(...)?" if isinstance(algorithm, type) else ""
         msg = f"policy {name!r}: got {got}, expected an algorithm that trains one policy, such as levada.PPO(...){hint}"
         raise ConfigError(msg)
-    part = algorithm.part(task, name)
+    with of_policy(name):
+        part = algorithm.part(task, name)
     if not isinstance(part.sampler, Sampler | StepSampler):
         who, num_groups = type(algorithm).__name__, getattr(algorithm, "num_groups", 1)
         expected = f"{who}(...).flow(task)" if num_groups == 1 else f"num_groups=1, got {num_groups}"
@@ -109,7 +130,8 @@ def _untrained(
     players, registers = dict[str, MakeMind](), dict[str, Latest[Any]]()
     for name, each in algorithms.items():
         if isinstance(each, Plays):
-            players[name] = each.mind(task[name], name, parts)
+            with of_policy(name):
+                players[name] = each.mind(task[name], name, parts)
             with flow.scope(name):
                 register = each.weights(flow, name, weights)
             if register is not None:
@@ -138,7 +160,8 @@ class MultiAgent(Algorithm):
     """Fields of the policies' algorithms as `POLICY.FIELD`, such as dqn.learning_rate=0.001. Of `past`, which versions are kept:
     past.size, past.win_rate, past.num_games, past.every."""
     agent_id: bool = False
-    """Append the index of the agent to its observation, so that agents of one policy can act differently in one situation."""
+    """Append the index of the agent to its observation, so that agents of one policy can act differently in one situation. Agents
+    of `ippo`, `mappo`, `vdn`, `qmix` and of saved runs are shown it if the algorithm's own `agent_id` says so, or this one."""
     shards: PositiveInt = 1
     """Number of samplers, called shards. Each has its own environments. More shards can use more cores."""
     num_envs: PositiveInt = 8
@@ -182,11 +205,8 @@ class MultiAgent(Algorithm):
         found: dict[str, PolicyAlgorithm | SelfPlay | Plays] = {}
         for name, policy in policies.items():
             if policy.kind == "algorithm":
-                try:
+                with of_policy(name):
                     algorithm = policy.algorithm(**self._fields(name, policy))
-                except ConfigError as error:
-                    msg = f"policy {name!r}: {error}"
-                    raise ConfigError(msg) from error
                 found[name] = SelfPlay(algorithm, keepings[name]) if name in keepings else algorithm  # type: ignore[arg-type]
             elif policy.kind == "past":
                 found[name] = Past(policy.who)
@@ -210,13 +230,10 @@ class MultiAgent(Algorithm):
         named = {name: policy for name, policy in self.policies.items() if policy.kind == "frozen"}
         if not named:
             return self
-        saved: dict[str, TrainedPolicy] = {}
+        saved: dict[str, Frozen] = {}
         for name, policy in named.items():
-            try:
+            with of_policy(name):
                 saved[name] = load(policy.who).choose(policy)
-            except LevadaError as error:
-                error.add_note(f"in policy {policy}")
-                raise
         return LoadedMultiAgent(**{each.name: getattr(self, each.name) for each in fields(self)}, saved=saved)
 
     def resolve_task(self, task: Task) -> Task:
@@ -266,10 +283,30 @@ class MultiAgent(Algorithm):
 class LoadedMultiAgent(MultiAgent):
     """The configuration with the policies of saved runs that it names. Its flow can be built; it is never saved itself."""
 
-    saved: Mapping[str, TrainedPolicy] = field(default_factory=dict, repr=False)
+    saved: Mapping[str, Frozen] = field(default_factory=dict, repr=False)
     """Policy -> the trained policy that plays it."""
 
     @property
     def algorithms(self) -> Mapping[str, PolicyAlgorithm | SelfPlay | Plays]:
         """Policy -> the configuration of its algorithm, or what plays it."""
-        return {**super().algorithms, **{name: Frozen(policy) for name, policy in self.saved.items()}}
+        return {**super().algorithms, **self.saved}
+
+    def with_weights(self, kept: Mapping[str, Arrays]) -> Self:
+        """Let the saved policies play with the weights that they had when the run began.
+
+        Raises:
+            ConfigError: they are those of another network.
+        """
+        saved = dict(self.saved)
+        for name, weights in kept.items():
+            now = saved[name].policy
+            try:
+                then = TrainedPolicy(now.policy, weights, version=now.version)
+            except WeightsError as error:
+                msg = (
+                    f"policy {name!r}: {self.policies[name].who} has another network than when its policy began to play in this "
+                    f"run ({error}); expected that run, which may have been trained further"
+                )
+                raise ConfigError(msg) from error
+            saved[name] = replace(saved[name], policy=then)
+        return replace(self, saved=saved)

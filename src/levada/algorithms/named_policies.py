@@ -25,12 +25,13 @@ import numpy as np
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.neural import PolicyAlgorithm
-from levada.algorithms.players import require_two_arguments
+from levada.algorithms.players import Frozen, require_two_arguments
 from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.algorithms.user_classes import AlgorithmError, load_module
 from levada.rl.acting.player import ActByHand
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.envs.agents.joint import EpisodeStart
+from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.user_files import find_file, loaded
 
 Kind: TypeAlias = Literal["algorithm", "frozen", "past", "function"]
@@ -110,15 +111,12 @@ def read_policy(text: str) -> NamedPolicy:
             raise _not_a_policy(text)
         require_two_arguments(function.function, f"MultiAgent(policy={text!r})")
         return NamedPolicy(head or _last(who), "function", function.home, agents)
+    if who not in ALGORITHMS and names.partition("=")[0] in ALGORITHMS and not colon:
+        msg = f"MultiAgent(policy={text!r}): expected {FORMS}; did you mean {names}:{who}?"
+        raise ConfigError(msg)
     cls = find_algorithm(who)
     if not issubclass(cls, PolicyAlgorithm):
         raise _not_a_policy(text)
-    if getattr(cls, "SEES_STATE", False):
-        msg = (
-            f"MultiAgent(policy={text!r}): the critic of {cls.__name__} sees the state, which multi does not show; expected "
-            "ippo, or mappo for all agents: levada train mappo"
-        )
-        raise ConfigError(msg)
     return NamedPolicy(head or _last(algorithm_name(cls)), "algorithm", _home(who) if colon else who, agents)
 
 
@@ -173,31 +171,46 @@ class HandWritten:
         return {"home": self.home}
 
 
-class SavedPolicies(NamedTuple):
+@dataclass(frozen=True)
+class SavedPolicies:
     """The policies of a saved run."""
 
     policies: Mapping[str, TrainedPolicy]
-    agents: Mapping[str, tuple[str, ...]]
-    """The agents of each, in an environment of several."""
+    """Those that were trained, by name."""
+    task: MultiAgentTask | None
+    """Their task, in an environment of several agents."""
 
-    def choose(self, wanted: NamedPolicy) -> TrainedPolicy:
+    def choose(self, wanted: NamedPolicy) -> Frozen:
         """Return the only policy; or the one of that name; or the one that acted for these agents.
 
         Raises:
             ConfigError: it could be several.
         """
         if len(self.policies) == 1 or wanted.name in self.policies:
-            return self.policies.get(wanted.name) or next(iter(self.policies.values()))
-        fitting = [name for name, agents in self.agents.items() if set(wanted.agents) <= set(agents)]
-        fitting = [name for name in fitting if name in self.policies]
+            return self[wanted.name if wanted.name in self.policies else next(iter(self.policies))]
+        fitting = self.acting_for(wanted.agents)
         if len(fitting) == 1:
-            return self.policies[fitting[0]]
+            return self[fitting[0]]
         name = next(iter(self.policies))
         msg = (
             f"policy {wanted.name!r}: {wanted.who} has the policies {', '.join(self.policies)}; say which by its name, as in "
             f"{name}=frozen:{wanted.who}:{','.join(wanted.agents)}"
         )
         raise ConfigError(msg)
+
+    def acting_for(self, agents: Sequence[str]) -> list[str]:
+        """Return the names of the policies that play for these agents: of several, the one that is learned in the end, if any."""
+        assert self.task is not None, "there are several policies"
+        may = [name for name, own in self.task.policies.items() if set(agents) <= set(own) and name in self.policies]
+        final = getattr(self.task.policy_of, "final", None)
+        return [final] if final in may else may
+
+    def __getitem__(self, name: str) -> Frozen:
+        """Return a policy, with what its agents are shown."""
+        if self.task is None:
+            return Frozen(self.policies[name])
+        task = self.task
+        return Frozen(self.policies[name], task.shows("agent_id", name), task.shows("with_state", name))
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ class PolicyAlgorithm(Algorithm):
     COUNTS_COPIES: ClassVar[bool] = False
     """Whether `num_envs` of its part counts copies of an environment of several agents. False: an agent in each copy."""
 
+    SEES_STATE: ClassVar[bool] = False
+    """Whether its agents are shown the state of an environment of several agents beside their own observations."""
+
     @abstractmethod
     def part(self, task: Task, name: str = "policy") -> Part:
         """Make the recipes of the learner and of the sampler. `name`: name of the policy."""

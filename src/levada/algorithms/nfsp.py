@@ -162,6 +162,8 @@ class Anticipatory:
     """Chooses the policy of a player for an episode: the best response with probability eta, the average policy otherwise."""
 
     eta: float
+    final: ClassVar[str] = AVERAGE
+    """The policy that is learned in the end, which plays against others."""
 
     def __call__(self, agent: str, episode: EpisodeStart) -> str:
         """Draw the policy."""

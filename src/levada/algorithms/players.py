@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.neural import Part
@@ -37,6 +37,10 @@ class Frozen(Plays):
     """
 
     policy: TrainedPolicy
+    agent_id: bool = False
+    """Whether it was trained with the index of the agent in its observations."""
+    with_state: bool = False
+    """Whether it was trained with the state beside its observations, as MAPPO is."""
 
     def weights(self, flow: Flow, name: str, learned: Mapping[str, Latest[Weights]]) -> Latest[Weights]:
         """Add a register without a writer."""
@@ -99,8 +103,8 @@ def require_spaces(policy: Policy, task: Task, name: str) -> None:
     if (policy.env_observation_space, policy.env_action_space) != spaces:
         own = f"observations {policy.env_observation_space} and actions {policy.env_action_space}"
         msg = f"policy {name!r} was trained with {own}; expected those of its agents: {spaces[0]} and {spaces[1]}"
-        if isinstance(task, PolicyTask) and not task.multi.agent_id:
-            with_ids = replace(task.multi, agent_id=True)[task.policy]
+        if isinstance(task, PolicyTask) and not task.multi.shows("agent_id", task.policy):
+            with_ids = task.multi.showing(agent_id=[task.policy])[task.policy]
             if policy.env_observation_space == with_ids.observation_space:
-                msg += "; did you forget agent_id=True (--agent-id), with which it was trained?"
+                msg += "; did you forget Frozen(..., agent_id=True), with which it was trained?"
         raise ConfigError(msg)

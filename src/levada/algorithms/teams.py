@@ -61,7 +61,7 @@ class TeamAlgorithm(ReplayAlgorithm, OfSharedPolicy):
             )
             raise TaskError(msg)
         [name] = task.policies
-        return multi_agent(replace(task, agent_id=task.agent_id or self.agent_id), {name: self})
+        return multi_agent(task, {name: self})
 
     def num_agents(self, task: Task) -> int:
         """Number of agents of the team.
@@ -74,8 +74,8 @@ class TeamAlgorithm(ReplayAlgorithm, OfSharedPolicy):
             msg = f"{who} trains a team of agents; expected a MultiAgentTask, got {task!r}"
             raise TaskError(msg)
         require_at_once(self, task.multi)
-        if self.agent_id and not task.multi.agent_id:
-            expected = "MultiAgentTask(..., agent_id=True) (--agent-id), or agent_id=False"
+        if self.agent_id and not task.multi.shows("agent_id", task.policy):
+            expected = "MultiAgentTask(..., agent_id=True), or agent_id=False"
             msg = f"{who}(agent_id=True): the observations have no agent ids; expected {expected}"
             raise TaskError(msg)
         return len(task.multi.policies[task.policy])

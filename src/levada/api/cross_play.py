@@ -15,6 +15,8 @@ from statistics import fmean
 from typing import TypeAlias
 
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.named_policies import SavedPolicies
+from levada.algorithms.players import Frozen
 from levada.api.load import LoadError, load, task_of_several
 from levada.api.options import check_integers
 from levada.api.run import Result
@@ -57,7 +59,9 @@ def cross_play(
 ) -> list[Encounter]:
     """Let the policies of several runs play against each other and themselves, on every side.
 
-    A side consists of the agents of a policy, if the runs agree on who plays with whom; otherwise of one agent.
+    A side consists of the agents of a policy, if the runs agree on who plays with whom; otherwise of one agent. A run plays on
+    the sides for which it has trained a policy. That is shown what it was trained with, the index of the agent or the state; of a
+    run of NFSP it is the average policy.
 
     Args:
         runs: results of training, directories of runs, or their URLs; with the same environment.
@@ -69,11 +73,12 @@ def cross_play(
         on_match: called after each pairing, to show progress.
 
     Returns:
-        For each run and each side, a row for each run against it.
+        For each run and each side that it plays on, a row for each run that plays on all others.
 
     Raises:
         ConfigError: no run, fewer than one episode, or a negative seed.
-        LoadError: a run has a single agent, or another environment than the first; see also `load`.
+        LoadError: a run has a single agent, or another environment than the first, or no two of them fill all sides; see also
+            `load`.
     """
     check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     if not runs:
@@ -84,17 +89,24 @@ def cross_play(
     for result, task in zip(results, tasks, strict=True):
         _check_same(results[0], tasks[0], result, task)
     sides = _sides(tasks)
-    players = [
-        {side: _player(result, task, side) for side in sides} for result, task in zip(results, tasks, strict=True)
-    ]
+    players = [_players(result, task, sides) for result, task in zip(results, tasks, strict=True)]
+    bare = replace(
+        tasks[0], policies={"+".join(side): side for side in sides}, policy_of=None, agent_id=False, with_state=False
+    )
     names = [short(result.path) for result in results]
     played: dict[tuple[int, ...], list[list[float]]] = {}
     rows = []
     for (run, against), number in product(product(range(len(runs)), repeat=2), range(len(sides))):
         seated = tuple(run if each == number else against for each in range(len(sides)))
+        if any(side not in players[who] for side, who in zip(sides, seated, strict=True)):
+            continue
         if seated not in played:
-            policies = {"+".join(side): players[who][side] for side, who in zip(sides, seated, strict=True)}
-            task = replace(tasks[0], policies={"+".join(side): side for side in sides}, policy_of=None)
+            there = {"+".join(side): players[who][side] for side, who in zip(sides, seated, strict=True)}
+            task = bare.showing(
+                agent_id=[name for name, player in there.items() if player.agent_id],
+                with_state=[name for name, player in there.items() if player.with_state],
+            )
+            policies = {name: player.policy for name, player in there.items()}
             played[seated] = _scores(task, policies, num_episodes, seed, deterministic=deterministic)
             on_match()
         scores = played[seated]
@@ -110,6 +122,13 @@ def cross_play(
                 draw_rate=fmean(gap == 0 for gap in gaps),
             )
         )
+    if not rows:
+        sides_of = "; ".join(
+            f"{name} plays for {', '.join('+'.join(side) for side in own)}"
+            for name, own in zip(names, players, strict=True)
+        )
+        msg = f"cross_play: no two runs fill all sides, {', '.join('+'.join(side) for side in sides)}: {sides_of}"
+        raise LoadError(msg)
     return rows
 
 
@@ -135,18 +154,26 @@ def _sides(tasks: Sequence[MultiAgentTask]) -> list[Side]:
     return list(first) if has_sides else [(agent,) for agent in sorted(set(agents))]
 
 
-def _player(result: Result, task: MultiAgentTask, side: Side) -> TrainedPolicy:
-    """Return the policy with which a run plays on a side."""
-    found = [name for name, agents in task.policies.items() if set(side) <= set(agents) and name in result.policies]
-    if len(found) != 1:
-        what, which = ("several policies", f": {', '.join(found)}") if found else ("no policy", "")
-        msg = f"cross_play: {result.path} has {what} trained for {', '.join(side)}{which}; expected one"
+def _players(result: Result, task: MultiAgentTask, sides: Sequence[Side]) -> dict[Side, Frozen]:
+    """Return the policies that a run has trained, for each side that they can play on, and what they are shown."""
+    saved = SavedPolicies(result.policies, task)
+    players: dict[Side, Frozen] = {}
+    for side in sides:
+        found = saved.acting_for(side)
+        if len(found) > 1:
+            which = f"{', '.join(side)}: {', '.join(found)}"
+            msg = f"cross_play: {result.path} has several policies trained for {which}; expected one"
+            raise LoadError(msg)
+        if found:
+            players[side] = saved[found[0]]
+    if not players:
+        msg = f"cross_play: {result.path} has no policy trained for {' or '.join('+'.join(side) for side in sides)}; expected one"
         raise LoadError(msg)
-    return result.policies[found[0]]
+    return players
 
 
 def _check_same(first: Result, one: MultiAgentTask, result: Result, other: MultiAgentTask) -> None:
-    for name in ("env", "env_kwargs", "agent_id", "with_state"):
+    for name in ("env", "env_kwargs"):
         if getattr(one, name) != getattr(other, name):
             msg = (
                 f"cross_play: {result.path} has {name} {getattr(other, name)!r}, and {first.path} {getattr(one, name)!r}; "

@@ -26,6 +26,7 @@ from levada.algorithms.replayed import ReplayAlgorithm
 from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.algorithms.user_classes import AlgorithmError
 from levada.api.foreign import check_code, check_env_kwargs
+from levada.api.frozen import kept_weights
 from levada.api.options import Env, Options, check_integers
 from levada.api.run import Result, build, result_of
 from levada.flow import Episode, Flow, LevadaError, Statistics
@@ -39,8 +40,8 @@ from levada.run.monitor import Monitor
 from levada.run.storage import checkpoint
 from levada.run.storage.directory import RunDirectory, RunDirectoryError
 from levada.run.storage.files import short
-from levada.run.storage.restore import check_belongs, newest_checkpoint
-from levada.run.storage.state import check_numbers, learner_prefix
+from levada.run.storage.restore import check_belongs, check_finite, newest_checkpoint
+from levada.run.storage.state import learner_prefix
 from levada.run.summary import Summary, summarize
 from levada.validation import types_of, without_ranges
 
@@ -170,8 +171,8 @@ def saved_policies(path: str, *, trust: bool = False) -> SavedPolicies:
     """
     result = load(path, trust=trust)
     if not result.policies:
-        return SavedPolicies({result.policy.policy.name: result.policy}, {})
-    return SavedPolicies(result.policies, task_of_several("load", result).policies)
+        return SavedPolicies({result.policy.policy.name: result.policy}, None)
+    return SavedPolicies(result.policies, task_of_several("load", result))
 
 
 def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
@@ -430,7 +431,7 @@ def build_again(directory: RunDirectory, config: Algorithm, task: Task) -> Flow:
         Exception: any error of the environment or of other user code.
     """
     try:
-        return build(config, task, trust=directory.trust)
+        return build(config, task, trust=directory.trust, kept=kept_weights(directory, config))
     except Exception as error:  # config.json of a foreign run may ask for anything, and make any code raise
         if directory.is_ours or directory.trust or isinstance(error, LevadaError):
             raise
@@ -455,19 +456,6 @@ def check_weights(saved: checkpoint.Checkpoint, *nodes: str) -> None:
     for node in nodes:
         _num_updates(saved, node)
         check_finite(saved, "weights", weights_of(saved, node))
-
-
-def check_finite(saved: checkpoint.Checkpoint, what: str, arrays: Mapping[str, Any]) -> None:
-    """Check arrays of a checkpoint for numbers that are not finite.
-
-    Raises:
-        CheckpointError: there are some.
-    """
-    try:
-        check_numbers(what, arrays)
-    except ValueError as error:
-        msg = f"checkpoint {short(saved.path)}: {error}"
-        raise checkpoint.CheckpointError(msg) from error
 
 
 def _summary(directory: RunDirectory) -> Summary | None:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from levada.algorithms.algorithm import Algorithm
+from levada.api.frozen import why_another_flow
 from levada.api.load import LoadError, build_again, read_run, read_setting, saying_where_to_look
 from levada.api.memory import check_memory, estimate
 from levada.api.options import Env, Options, check_instruments, deployment
@@ -91,7 +92,7 @@ def resume(
         if flow.hash() != identity.flow_hash:
             msg = (
                 f"{directory.shown} was a run of another flow ({identity.flow_hash[:12]}, now it is {flow.hash()[:12]}): "
-                "the algorithm, or what it is made of, has changed since"
+                f"the algorithm, or what it is made of, has changed since{why_another_flow(directory, config)}"
             )
             raise LoadError(msg)
         here = machine()

@@ -13,6 +13,7 @@ from typing import Any
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.multi_agent import LoadedMultiAgent
 from levada.algorithms.named_policies import SavedPolicies
 from levada.api.memory import check_object_store, estimate_object_store
 from levada.api.notes import Watch
@@ -200,10 +201,13 @@ class Job:
         return _AUTO if every == "auto" else (every, 0.0)
 
 
-def build(config: Algorithm, task: Task, *, trust: bool = False) -> Flow:
+def build(
+    config: Algorithm, task: Task, *, trust: bool = False, kept: Mapping[str, Mapping[str, Any]] | None = None
+) -> Flow:
     """Build the flow of a configuration.
 
-    `trust`: execute code that the saved runs name whose policies play in this one, wherever they come from.
+    `trust`: execute code that the saved runs name whose policies play in this one, wherever they come from. `kept`: weights of
+    these policies, in place of those of their runs.
 
     Raises:
         ConfigError: a policy, learner or sampler rejected its arguments, there is no flow, or torch is in a mode that prevents
@@ -213,11 +217,14 @@ def build(config: Algorithm, task: Task, *, trust: bool = False) -> Flow:
     if (why_not := torch_modes.problem()) is not None:
         raise ConfigError(why_not)
     try:
-        flow = config.with_runs(partial(_saved_policies, trust=trust)).flow(config.resolve_task(task))
+        loaded = config.with_runs(partial(_saved_policies, trust=trust))
+        if kept and isinstance(loaded, LoadedMultiAgent):
+            loaded = loaded.with_weights(kept)
+        flow = loaded.flow(config.resolve_task(task))
     except ValueError as error:
         if isinstance(error, LevadaError) or not _is_ours(error):
             raise
-        raise ConfigError(str(error)) from error
+        raise ConfigError("\n  ".join([str(error), *getattr(error, "__notes__", ())])) from error
     if not isinstance(flow, Flow):
         msg = f"{type(config).__name__}.flow returned {type(flow).__name__}, expected a Flow; did you forget `return flow`?"
         raise ConfigError(msg)

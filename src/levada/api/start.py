@@ -10,7 +10,7 @@ import dataclasses
 import os
 from typing import Any
 
-from levada.api.load import LoadError, check_finite, look_in, read_checkpoint, read_config, read_task
+from levada.api.load import LoadError, look_in, read_checkpoint, read_config, read_task
 from levada.api.options import Options
 from levada.flow import Flow, RunState
 from levada.flow.items import derive_seed
@@ -18,6 +18,7 @@ from levada.flow.protocols import close
 from levada.flow.state import PrefixView
 from levada.rl.learning.starting import Startable, StartError
 from levada.run.storage.directory import CONFIG, RunDirectory
+from levada.run.storage.restore import check_finite
 from levada.run.storage.state import learner_prefix
 from levada.runners.saving import begun_with
 

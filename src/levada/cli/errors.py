@@ -186,7 +186,7 @@ def guarded(command: Callable[[], int]) -> int:
             return _report(failure.__cause__ or failure, failure.directory)
         except Exception as error:  # the outermost frame: whatever it is, it is reported and decides the exit code
             if isinstance(error, LevadaError) and isinstance(error, ValueError | TypeError):
-                tell(f"levada: {error}")
+                tell("\n".join([f"levada: {error}", *_notes(error)]))
                 return MISTAKEN
             if isinstance(error, ModuleNotFoundError) and (place := place_of(error)) is not None:
                 tell(f"levada: {place.filename}, line {place.lineno}: ModuleNotFoundError: {error}\n    {place.line}")
@@ -255,7 +255,7 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
 def _report(error: BaseException, directory: RunDirectory | None) -> int:
     """Report a failure. The traceback is in a file of the run directory, or printed above the message if there is none."""
     lines = [f"levada: {type(error).__name__}: {_text(error)}", *_place(error)]
-    lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
+    lines += _notes(error)
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         lines.append("  Fewer workers need fewer files; `ulimit -n` says how many there may be, and raises that.")
     if directory is not None and directory.has_error(error):
@@ -276,6 +276,10 @@ def _text(error: BaseException) -> str:
     if len(text) <= MOST_CHARS:
         return text
     return f"{text[:MOST_CHARS]} ...\n  (the first {MOST_CHARS:,} of {len(text):,} characters)"
+
+
+def _notes(error: BaseException) -> list[str]:
+    return [f"  {note}" for note in getattr(error, "__notes__", ())]
 
 
 def _users_part(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:

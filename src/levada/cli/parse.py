@@ -349,7 +349,8 @@ def check_names(command: str, names: Sequence[str], known: Collection[str], *, i
         if found := here(name, known):
             hint = f": here it is {on_the_command_line(found)};"
         elif is_of_an_algorithm and (answer := elsewhere(name, on_the_command_line)):
-            hint = f": {answer};"
+            of_policy = "; `--policy-kwargs POLICY.NAME=VALUE` sets it for a policy" if "policy_kwargs" in known else ""
+            hint = f": {answer}{of_policy};"
         else:
             hint = f"; did you mean {' or '.join(map(option, near))}?" if near else ";"
         msg = f"no option {option(name)}{hint} `levada {command} --help` lists all"

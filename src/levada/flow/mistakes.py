@@ -51,6 +51,25 @@ def _is_users(filename: str) -> bool:
     return not (path.is_relative_to(_OWN) or is_installed or is_pythons)
 
 
+_MARK = "_levada_is_mistake"
+
+
+def mark_mistake(error: BaseException) -> None:
+    """Mark an error as one of a user's function that chooses, which another try would not cure: the run ends at once."""
+    setattr(error, _MARK, True)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether an error was marked.
+
+    >>> error = ValueError("no such move")
+    >>> mark_mistake(error)
+    >>> is_mistake(error), is_mistake(ValueError())
+    (True, False)
+    """
+    return getattr(error, _MARK, False)
+
+
 def plural(count: int, noun: str) -> str:
     """Format a count with its noun.
 

@@ -52,7 +52,7 @@ class RunState:
     generations: Mapping[tuple[str, int], int]
     """Generations of the shards that were restarted."""
     registers: Mapping[str, Mapping[int, Arrays]]
-    """Weights of older versions that tickets can still name."""
+    """Weights of older versions that tickets can still name, and weights that are fixed."""
     schedule: Mapping[str, Any]
     """State of the schedule, as JSON-able data."""
     is_exact: bool

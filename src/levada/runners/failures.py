@@ -45,7 +45,7 @@ class Failures:
         shard = self._shards[key]
         shard.reset(self._seed)  # as the worker did
         shard.num_failures += 1
-        if shard.num_failures > self._max_restarts:
+        if failed.is_mistake or shard.num_failures > self._max_restarts:
             return False
         self._report([key], f"{type(failed.error).__name__}: {failed.error}", {key: "its environment failed"})
         return True

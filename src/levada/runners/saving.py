@@ -203,13 +203,18 @@ def _shards(flow: Flow) -> list[ShardKey]:
 def _old_weights(
     flow: Flow, snapshot: Snapshot, weights: Mapping[str, Mapping[int, Any]]
 ) -> tuple[dict[str, dict[int, Arrays]], bool]:
-    """Return the weights that are not the learner's current ones, and whether all of them are arrays."""
+    """Return the weights that are not the learner's current ones, fixed ones included, and whether all older ones are arrays."""
     found: dict[str, dict[int, Arrays]] = {}
     whole = True
     for name, versions in snapshot.registers.items():
+        register = flow.registers[name]
+        if isinstance(register, Fixed):  # where they came from may have others when the run is resumed
+            arrays = _as_arrays(register.weights)
+            found[name] = {} if arrays is None else dict.fromkeys(versions, arrays)
+            continue
         found[name] = {}
-        for version in () if isinstance(flow.registers[name], Fixed) else versions:
-            if version != snapshot.versions[flow.registers[name].policy]:
+        for version in versions:
+            if version != snapshot.versions[register.policy]:
                 arrays = _as_arrays(weights[name][version])
                 if arrays is None:
                     whole = False

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from levada.flow.items import Item, Serve, Shard, serve_here
+from levada.flow.mistakes import is_mistake
 from levada.flow.protocols import close
 from levada.flow.state import Arrays
 from levada.runners.firing import explain, is_of_debugger, leave_if_forked, perform, read_weights
@@ -213,7 +214,7 @@ class ShardHost:
         except Exception as closing:
             error.add_note(f"closing the work of the shard failed too: {closing!r}")
         shard.work = None
-        yield ShardFailed(shard.shard.node, shard.shard.index, False, error)
+        yield ShardFailed(shard.shard.node, shard.shard.index, False, error, is_mistake(error))
         shard.shard = renewed(shard.shard, self._plan.seed, shard.num_items)
         yield self._open(shard)
 

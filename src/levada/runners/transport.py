@@ -102,6 +102,8 @@ class ShardFailed(Struct, frozen=True, tag=True):
     is_final: bool
     """Whether it would fail again and again: it could not be opened, saved, or sent. The shard does not continue."""
     error: BaseException
+    is_mistake: bool = False
+    """Whether it is one of the user's, who is told at once. See `levada.flow.mistakes`."""
 
 
 class WorkerEnded(Struct, frozen=True):

@@ -11,7 +11,7 @@ from support.processes import samples
 from levada.flow import DeploymentError
 from levada.flow.items import Shard
 from levada.runners import Inline
-from levada.runners.transport import ShardOpened, Spent, TicketDone, WorkerBegan
+from levada.runners.transport import ShardFailed, ShardOpened, Spent, TicketDone, WorkerBegan
 from levada.runners.versions import Versions
 from levada.schedule import Closed, Ticket
 
@@ -50,6 +50,18 @@ def test_a_worker_can_read_what_its_tickets_can_name(are_named: bool, every: int
                     assert held.read(named) == (named, f"version {named}")
             else:
                 assert len(sent) == 1
+
+
+@pytest.mark.parametrize("is_mistake", [True, False])
+def test_an_error_arrives_with_its_traceback_and_whether_it_is_a_mistake_of_the_users(is_mistake: bool) -> None:
+    try:
+        raise ZeroDivisionError("no idea")
+    except ZeroDivisionError as error:
+        sent = sending.prepared(ShardFailed("rollout", 1, False, error, is_mistake))
+    found = module._received(sent, ahead_s=0.0)
+    assert (found.source, found.shard, found.is_final, found.is_mistake) == ("rollout", 1, False, is_mistake)
+    assert str(found.error) == "no idea"
+    assert found.error.__traceback__ is not None
 
 
 @pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.02, 4), (0.01, 8), (0.005, 16), (0.001, 32)])

@@ -10,6 +10,7 @@ import numpy as np
 
 from levada.flow import Shard
 from levada.flow.items import PerPolicy, derive_seed
+from levada.flow.of_policy import name_policy, of_policy
 from levada.flow.state import PrefixView
 from levada.rl.acting.player import MakeMind, Played, Playing
 from levada.rl.acting.sampler import Sampler
@@ -71,7 +72,8 @@ class MultiAgentSampler:
             ModelError, TaskError: a sampler has one of these.
         """
         for name, sampler in self.samplers.items():
-            sampler.verify()
+            with of_policy(name):
+                sampler.verify()
             lacks = isinstance(sampler, StepSampler) and (sampler.is_recurrent or sampler.policy.normalize_reward)
             if lacks and self.task.acts_in_turns:
                 what = "recurrent layers" if sampler.policy.state_size else "normalize_reward"
@@ -96,7 +98,8 @@ class LiveMultiAgentSampler:
         try:
             for name, sampler in recipe.samplers.items():
                 own: Any = replace(sampler, task=recipe.task[name].within(self._joint))
-                self._samplers[name] = own(_seeded(shard, name))
+                with of_policy(name):
+                    self._samplers[name] = own(_seeded(shard, name))
             for name, make in recipe.players.items():
                 envs = recipe.task[name].within(self._joint).make(self._joint.seats[name].num_envs, shard.num_threads)
                 self._samplers[name] = Playing(make, envs, self._joint, recipe.num_steps, _seeded(shard, name))
@@ -107,7 +110,10 @@ class LiveMultiAgentSampler:
     def __call__(self, weights: Mapping[str, Mapping[str, Array]]) -> PerPolicy:
         """Act for T steps with these weights, by policy."""
         acting = {name: sampler.sampling(weights.get(name)) for name, sampler in self._samplers.items()}
-        actions = {name: next(each) for name, each in acting.items()}
+        actions = dict[str, Any]()
+        for name, each in acting.items():
+            with of_policy(name):
+                actions[name] = next(each)
         items: dict[str, Any] = {}
         began = list[Array]()
         while not items:
@@ -120,6 +126,9 @@ class LiveMultiAgentSampler:
                     actions[name] = acting[name].send(sampler.envs.step(actions[name]))
                 except StopIteration as over:
                     items[name] = over.value
+                except Exception as error:
+                    name_policy(error, name)
+                    raise
         others = {name: items.pop(name) for name in list(items) if isinstance(items[name], Played)}
         for name, item in items.items():
             if isinstance(item, Steps) and not self._joint.acts_in_turns:

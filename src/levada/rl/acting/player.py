@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from levada.flow import Episode, Shard
+from levada.flow.mistakes import mark_mistake
 from levada.flow.state import rng_array, set_rng
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.env_loop import Acting
@@ -70,15 +71,24 @@ class ByHand:
         assert rng is not None, "a function gets random numbers"
         for row in range(len(state)) if acts is None else map(int, np.flatnonzero(acts)):
             try:
-                action = self._function(map_nest(lambda leaf, row=row: leaf[row], obs), rng)
+                actions[row] = self._ask(map_nest(lambda leaf, row=row: leaf[row], obs), rng)
             except Exception as error:
-                error.add_note(f"in the function of policy {self._name!r}")
+                mark_mistake(error)
                 raise
-            if not space.contains(action):
-                msg = f"policy {self._name!r}: the function returned {action!r}, expected an action in {space}"
-                raise ValueError(msg)
-            actions[row] = action
         return actions
+
+    def _ask(self, obs: Any, rng: np.random.Generator) -> Any:
+        """Return the action of one agent."""
+        try:
+            action = self._function(obs, rng)
+        except Exception as error:
+            error.add_note(f"in the function of policy {self._name!r}")
+            raise
+        space = self._envs.action_space
+        if not space.contains(action):
+            msg = f"policy {self._name!r}: the function returned {action!r}, expected an action in {space}"
+            raise ValueError(msg)
+        return action
 
 
 class LivePlayer:

@@ -424,8 +424,12 @@ class EnvBatch:
         return self._where(getattr(self._env, "at", None))
 
     def _where(self, env_index: int | None) -> str:
-        which = f"env {env_index} of {self.num_envs}" if env_index is not None else f"{self.num_envs} envs"
         when = f"step {self._num_steps}" if self._num_steps else "reset"
+        if (
+            env_index is not None and (told := getattr(self._env, "told", None)) is not None
+        ):  # rows are agents, not environments
+            return f"environment {self.name!r}, {when}, {told(env_index)}"
+        which = f"env {env_index} of {self.num_envs}" if env_index is not None else f"{self.num_envs} envs"
         where = f"environment {self.name!r}, {which}, {when}, seed {self._seed}"
         if env_index is not None and self._env_seeds is not None:
             where += f" (this env: reset(seed={self._env_seeds[env_index]}))"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.storage.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, list_checkpoints, newest
 from levada.run.storage.directory import RunDirectory, RunDirectoryError
 from levada.run.storage.files import short
+from levada.run.storage.state import check_numbers
 from levada.run.storage.trust import UntrustedError, why_no_key
 
 
@@ -89,6 +91,19 @@ def check_belongs(directory: RunDirectory, found: Checkpoint) -> None:
     if (mistake := _mistake(directory.config.identity, found)) is not None:
         msg = f"checkpoint {short(found.path)} {mistake}"
         raise CheckpointError(msg)
+
+
+def check_finite(saved: Checkpoint, what: str, arrays: Mapping[str, Any]) -> None:
+    """Check arrays of a checkpoint for numbers that are not finite.
+
+    Raises:
+        CheckpointError: there are some.
+    """
+    try:
+        check_numbers(what, arrays)
+    except ValueError as error:
+        msg = f"checkpoint {short(saved.path)}: {error}"
+        raise CheckpointError(msg) from error
 
 
 def _mistake(run: Identity, found: Checkpoint) -> str | None:

@@ -233,5 +233,10 @@ def learner_prefix(node: str) -> str:
     return f"learners/{node}/"
 
 
+def fixed_weights(arrays: Arrays, register: str) -> Flat:
+    """Return the weights that a checkpoint has of a register of fixed ones; empty if it has none."""
+    return _below(arrays, f"registers/{register}/0/")
+
+
 def _below(arrays: Arrays, prefix: str) -> Flat:
     return dict(PrefixView(arrays, prefix))

@@ -26,6 +26,7 @@ class Failure(Struct, frozen=True):
     shard: int
     is_final: bool
     error: bytes
+    is_mistake: bool
 
 
 class _Small(Struct, frozen=True):
@@ -39,7 +40,7 @@ class _Small(Struct, frozen=True):
 def prepared(event: WorkerEvent) -> WorkerEvent | Failure:
     """Make an event ready for `put_together`: copy the small values of its items, and put the others into the object store."""
     if isinstance(event, ShardFailed):
-        return Failure(event.source, event.shard, event.is_final, pack_error(event.error))
+        return Failure(event.source, event.shard, event.is_final, pack_error(event.error), event.is_mistake)
     if not isinstance(event, TicketDone):
         return event
     ticket = event.closed.ticket
@@ -47,7 +48,7 @@ def prepared(event: WorkerEvent) -> WorkerEvent | Failure:
         return _map_values(event, lambda value: _small_or_sent(value, (ticket.source, ticket.shard)))
     except Exception as error:  # pickling calls methods of every object, which may raise anything
         error.add_note(f"while sending what shard {ticket.shard} of {ticket.source!r} has made to another process")
-        return Failure(ticket.source, ticket.shard, True, pack_error(error))
+        return Failure(ticket.source, ticket.shard, True, pack_error(error), is_mistake=False)
 
 
 def put_together(events: Sequence[WorkerEvent | Failure]) -> tuple[WorkerEvent | Failure, ...]:

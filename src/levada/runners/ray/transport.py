@@ -365,7 +365,7 @@ def _put(weights: Any) -> RemoteValue | Packed:
 def _received(event: WorkerEvent | Failure, ahead_s: float) -> WorkerEvent:
     """Turn what was sent into the event of every transport. `ahead_s`: how far the clock of this host is ahead."""
     if isinstance(event, Failure):
-        return ShardFailed(event.source, event.shard, event.is_final, unpack_error(event.error))
+        return ShardFailed(event.source, event.shard, event.is_final, unpack_error(event.error), event.is_mistake)
     if not isinstance(event, TicketDone):
         return event
     spent = tuple(

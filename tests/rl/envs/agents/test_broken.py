@@ -11,6 +11,7 @@ from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.ppo import PPO
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.batch import EnvError
+from levada.rl.envs.task import TaskError
 from levada.runners import Inline
 
 FIRST, SECOND = "agent_0", "agent_1"
@@ -129,6 +130,47 @@ def test_an_environment_that_raises():
     assert caught.value.__notes__ == ["environment 'Pair', env 0 of 2, episode 1, actions agent_0: 1, agent_1: 1"]
 
 
+class Unclosed:
+    """Written without PettingZoo's base class."""
+
+    possible_agents = (FIRST, SECOND)
+
+    def __init__(self, **more):
+        vars(self).update(more)
+
+    def observation_space(self, agent):
+        return spaces.Discrete(2)
+
+    action_space = observation_space
+
+    def reset(self, seed=None, options=None):
+        self.agents = self.possible_agents
+        return dict.fromkeys(self.agents, 0), {}
+
+    def step(self, actions):
+        no = dict.fromkeys(actions, False)
+        return dict.fromkeys(actions, 0), dict.fromkeys(actions, 0.0), no, no, {}
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"reset": None}, "Unclosed has no reset; expected a method reset, as PettingZoo's environments have"),
+        (
+            {"action_space": spaces.Discrete(2)},
+            r"has Discrete\(2\) as its action_space; expected a method action_space\(agent\)",
+        ),
+    ],
+)
+def test_methods_that_are_missing(more, what):
+    with pytest.raises(TaskError, match=rf"^task 'Unclosed': .*{what}"):
+        MultiAgentTask(Unclosed, env_kwargs=more)
+
+
+def test_an_environment_without_close():
+    play(MultiAgentTask(Unclosed))
+
+
 def test_a_sound_one_raises_nothing():
     play(spoiled(None))
 
@@ -225,7 +267,9 @@ def test_a_run_says_it_with_the_node():
     policies = {name: (agent,) for name, agent in (("a", FIRST), ("b", SECOND))}
     task = MultiAgentTask(Pair, policies=policies, env_kwargs={"how": "NaN"})
     ppo = PPO(num_envs=2, num_steps=8, minibatch_size=8, hidden_sizes=(8,), compile=False)
-    with pytest.raises(EnvError, match=r"env 0 of 2, episode 1: agent 'agent_1': observation has NaN") as caught:
+    with pytest.raises(
+        EnvError, match=r"env 0 of 2, episode 1: policy 'b', agent 'agent_1': observation has NaN"
+    ) as caught:
         list(multi_agent(task, {"a": ppo, "b": ppo}).run(on=Inline(), seed=1))
     assert any("in node 'rollout'" in note for note in caught.value.__notes__)
 

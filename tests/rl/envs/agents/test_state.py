@@ -178,7 +178,7 @@ def test_what_cannot_be_joined_is_refused():
     agents = {f"policy_{k}": (f"agent_{k}",) for k in range(4)}
     with pytest.raises(
         TaskError,
-        match=r"task 'Discretes', with_state or agent_id: .* agent 'agent_0' is Discrete\(9\), expected a Box",
+        match=r"task 'Discretes', with_state: .* agent 'agent_0' is Discrete\(9\), expected a Box",
     ):
         _ = MultiAgentTask(Discretes, agents, with_state=True).spaces
     with pytest.raises(Violation, match=r"Native: agents act in turns, so .* give the environment a state_space"):

@@ -101,6 +101,16 @@ def _check_names(agents: Any) -> None:
         raise Violation(msg)
 
 
+def _check_methods(env: Any) -> None:
+    """Raise a Violation unless an environment has the methods of both APIs."""
+    for name in ("observation_space", "action_space", "reset", "step"):
+        if not callable(found := getattr(env, name, None)):
+            got = "has no" if found is None else f"has {found!r} as its"
+            expected = f"{name}(agent)" if name.endswith("space") else name
+            msg = f"{type(env).__name__} {got} {name}; expected a method {expected}, as PettingZoo's environments have"
+            raise Violation(msg)
+
+
 def as_reward(agent: str, reward: Any) -> float:
     """Return a reward as a number.
 
@@ -123,6 +133,7 @@ class _PettingZoo:
     def __init__(self, env: Any) -> None:
         self.env = env
         _check_names(env.possible_agents)
+        _check_methods(env)
         self._has_mask = {agent: _is_masked(env.observation_space(agent)) for agent in env.possible_agents}
 
     @property
@@ -145,8 +156,9 @@ class _PettingZoo:
         return space
 
     def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
+        """Close the environment, if there is anything to close."""
+        if (close := getattr(self.env, "close", None)) is not None:
+            close()
 
     def _obs(self, agent: str, obs: Any) -> Any:
         """Return an observation with levada's keys."""

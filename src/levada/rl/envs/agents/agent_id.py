@@ -13,61 +13,32 @@ Tuple(Discrete(4), Discrete(3))
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
 from gymnasium import Space, spaces
 
 from levada.rl.data.spaces import OBS, Array, has_action_mask, has_state
-from levada.rl.envs.agents.adapters import AgentsEnv, Seen
 
 
-class WithAgentId:
-    """An environment whose agents see their index in `possible_agents`."""
+class AgentIds:
+    """Adds the index of each agent among all of them to what it sees."""
 
-    def __init__(self, env: AgentsEnv) -> None:
-        self.env = env
-        self.acts_in_turns: bool = env.acts_in_turns
-        self._index = {agent: index for index, agent in enumerate(env.possible_agents)}
-        seen = {agent: env.observation_space(agent) for agent in self._index}
+    def __init__(self, seen: Mapping[str, Space[Any]]) -> None:
+        """`seen`: observation space of each agent of an environment, in the order of its `possible_agents`."""
+        self._spaces = seen
+        self._index = {agent: index for index, agent in enumerate(seen)}
         self._depth = {agent: _depth(space) for agent, space in seen.items()}
         self._one_hot = {agent: _one_hot(space, self._index[agent], len(seen)) for agent, space in seen.items()}
 
-    @property
-    def possible_agents(self) -> Sequence[str]:
-        """All agents that may ever take part."""
-        return self.env.possible_agents
+    def space(self, agent: str) -> Space[Any]:
+        """Return the observation space of an agent, with its index."""
+        return space_with_id(self._spaces[agent], len(self._index))
 
-    @property
-    def movers(self) -> Sequence[str]:
-        """The agents that act in the next step."""
-        return self.env.movers
-
-    def observation_space(self, agent: str) -> Space[Any]:
-        """Observation space of an agent, with its index."""
-        return space_with_id(self.env.observation_space(agent), len(self._index))
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """Action space of an agent."""
-        return self.env.action_space(agent)
-
-    def reset(self, seed: int | None) -> Mapping[str, Seen]:
-        """Begin an episode."""
-        return self._with_ids(self.env.reset(seed))
-
-    def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
-        """Take the actions of the movers."""
-        return self._with_ids(self.env.step(actions))
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
-
-    def _with_ids(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
-        return {
-            agent: each._replace(obs=self._with_id(agent, each.obs, self._depth[agent])) for agent, each in seen.items()
-        }
+    def obs(self, agent: str, obs: Any) -> Any:
+        """Return what an agent sees, with its index."""
+        return self._with_id(agent, obs, self._depth[agent])
 
     def _with_id(self, agent: str, obs: Any, depth: int) -> Any:
         if depth:

@@ -44,10 +44,10 @@ class AgentsTask(Task):
                 raise TaskError(msg)
         return cls(task.env, env_kwargs=task.env_kwargs, action_mask=None)
 
-    def shared(self, *, agent_id: bool = False, with_state: bool = False) -> MultiAgentTask:
-        """Let one policy act for all agents. For the arguments, see `MultiAgentTask`."""
+    def shared(self) -> MultiAgentTask:
+        """Let one policy act for all agents."""
         env: Any = self.env
-        return MultiAgentTask(env, env_kwargs=self.env_kwargs, agent_id=agent_id, with_state=with_state)
+        return MultiAgentTask(env, env_kwargs=self.env_kwargs)
 
     def by_agent(self) -> MultiAgentTask:
         """Give each agent a policy of its own, with its name. An environment is made and closed to find the agents."""

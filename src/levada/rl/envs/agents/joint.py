@@ -16,11 +16,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from levada.flow.mistakes import is_mistake, mark_mistake
+from levada.flow.of_policy import agent_of
 from levada.rl.data.spaces import Array
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
-from levada.rl.envs.agents.agent_id import WithAgentId
 from levada.rl.envs.agents.seats import Seats
 from levada.rl.envs.agents.state import WithState
+from levada.rl.envs.agents.view import View
 from levada.rl.envs.batch import EnvError
 from levada.rl.envs.observations import Violation
 from levada.rl.envs.state import EnvStates
@@ -52,6 +54,7 @@ class Joint:
         policies: Mapping[str, Sequence[str]],
         seed: int,
         *,
+        view: Callable[[AgentsEnv, str], View],
         policy_of: PolicyOf | None = None,
         name: str = "environment",
     ) -> None:
@@ -62,6 +65,7 @@ class Joint:
             num_envs: B.
             policies: policy -> the agents that it may act for.
             seed: hashed into a seed for each copy.
+            view: returns what the agents of a policy see of an environment.
             policy_of: draws the policy of an agent for an episode. None: each agent has one policy.
             name: of the environment, for messages.
 
@@ -83,7 +87,8 @@ class Joint:
                 raise EnvError(msg)
             self.acts_in_turns: bool = self.envs[0].acts_in_turns
             self.seats: dict[str, Seats] = {
-                policy: Seats(self.envs[0], policy, agents, num_envs) for policy, agents in policies.items()
+                policy: Seats(self.envs[0], view(self.envs[0], policy), policy, agents, num_envs)
+                for policy, agents in policies.items()
             }
             self._rows: list[dict[str, tuple[Seats, int]]] = [{} for _ in range(num_envs)]
             self._num_episodes = [0] * num_envs
@@ -148,7 +153,11 @@ class Joint:
             env, policies = self.envs[number], self._fixed
             self._num_episodes[number] += 1
             if self._policy_of is not None:
-                policies = self._drawn(number, self._policy_of)
+                try:
+                    policies = self._drawn(number, self._policy_of)
+                except Exception as error:
+                    mark_mistake(error)
+                    raise
             self._rows[number] = {agent: self._row(number, agent, policy) for agent, policy in policies.items()}
             self._put(number, env.reset(seed))
             if not env.movers:
@@ -181,7 +190,7 @@ class Joint:
             try:
                 seats.put(row, each)
             except Violation as violation:
-                msg = f"agent {agent!r}: {violation.what}"
+                msg = f"{agent_of(seats.policy, agent)}: {violation.what}"
                 raise Violation(msg) from None
 
     @contextmanager
@@ -194,8 +203,10 @@ class Joint:
                 f"environment {self._name!r}, env {number} of {self.num_envs}, episode {self._num_episodes[number] - 1}"
             )
             if isinstance(error, Violation):
-                msg = f"{where}: {error.what}"
-                raise EnvError(msg) from None
+                told = EnvError(f"{where}: {error.what}")
+                if is_mistake(error):
+                    mark_mistake(told)
+                raise told from None
             if actions:
                 where += f", actions {', '.join(f'{agent}: {action}' for agent, action in actions.items())}"
             error.add_note(where)
@@ -204,7 +215,7 @@ class Joint:
 
 def _made(env: AgentsEnv) -> Any:
     """Return the environment inside, which the user's callable has made."""
-    while isinstance(env, WithAgentId | WithState):
+    if isinstance(env, WithState):
         env = env.env
     return getattr(env, "env", env)
 

@@ -19,22 +19,25 @@ from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from levada.flow.of_policy import agent_of
 from levada.rl.data.spaces import Array, leaf_spaces, leaves, map_nest, named_leaves
 from levada.rl.envs.agents.adapters import AgentsEnv, Seen
+from levada.rl.envs.agents.view import View
 from levada.rl.envs.observations import Violation, make_reader
 
 
 class Seats(VectorEnv[Any, Any, Any]):
     """The rows of one policy: its agents in all copies, the agents of a copy next to each other."""
 
-    def __init__(self, env: AgentsEnv, policy: str, agents: Sequence[str], num_copies: int) -> None:
-        """`env`: one of the copies, for the spaces; `policy`: its name, for messages."""
+    def __init__(self, env: AgentsEnv, view: View, policy: str, agents: Sequence[str], num_copies: int) -> None:
+        """`env`: one of the copies, for the spaces; `view`: what the agents see; `policy`: its name, for messages."""
         self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.policy = policy
         self.agents: tuple[str, ...] = tuple(agents)
         self.acts_in_turns: bool = env.acts_in_turns
         self.num_envs: int = num_copies * len(self.agents)
-        observation_space, action_space = common_spaces(env, policy, agents)
+        observation_space, action_space = common_spaces(env, view, policy, agents)
+        self._view = view
         self.single_observation_space: Space[Any] = observation_space
         self.single_action_space: Space[Any] = action_space
         self.observation_space: Space[Any] = batch_space(observation_space, self.num_envs)
@@ -60,6 +63,12 @@ class Seats(VectorEnv[Any, Any, Any]):
         """Pass the actions of the next step."""
         self._actions = actions
 
+    def told(self, row: int) -> str:
+        """Tell whose row it is, for messages."""
+        number, agent = divmod(row, len(self.agents))
+        num_copies = self.num_envs // len(self.agents)
+        return f"env {number} of {num_copies}, {agent_of(self.policy, self.agents[agent])}"
+
     def action(self, row: int) -> Any:
         """Return the action of a row."""
         return self._actions[row]
@@ -82,7 +91,7 @@ class Seats(VectorEnv[Any, Any, Any]):
         Raises:
             Violation: the observation is not in the space. `EnvBatch` would find that, too, but know neither agent nor episode.
         """
-        self._reader.put(self._rows, row, seen.obs)
+        self._reader.put(self._rows, row, self._view.obs(self.agents[row % len(self.agents)], seen.obs))
         if self._has_counts or any(0 in np.isfinite(leaf[row]).tobytes() for leaf in self._floats):
             self._read_one(map_nest(lambda leaf: leaf[row : row + 1], self._rows))
         self._reward[row] += seen.reward
@@ -115,17 +124,18 @@ class Seats(VectorEnv[Any, Any, Any]):
         return map_nest(np.copy, self._rows)
 
 
-def common_spaces(env: AgentsEnv, policy: str, agents: Sequence[str]) -> tuple[Space[Any], Space[Any]]:
+def common_spaces(env: AgentsEnv, view: View, policy: str, agents: Sequence[str]) -> tuple[Space[Any], Space[Any]]:
     """Return the spaces of the agents of a policy.
 
     Raises:
         Violation: they differ.
     """
     first = agents[0]
-    expected = env.observation_space(first), env.action_space(first)
+    expected = view.space(first), env.action_space(first)
     for agent in agents[1:]:
-        for kind, space in zip(("observation_space", "action_space"), expected, strict=True):
-            if (got := getattr(env, kind)(agent)) != space:
+        found = view.space(agent), env.action_space(agent)
+        for kind, space, got in zip(("observation_space", "action_space"), expected, found, strict=True):
+            if got != space:
                 msg = f"policy {policy!r} acts for {first} and {agent}, but their {kind}s differ: {space} and {got}"
                 raise Violation(msg)
     return expected

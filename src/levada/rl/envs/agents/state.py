@@ -16,7 +16,7 @@ all agents, flattened and concatenated in the order of `possible_agents`, with z
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -98,6 +98,24 @@ class TurnsWithState(InTurns):
         there = () if self._view.joined is None else self.env.agents
         state = self._view.state({agent: self._obs(agent, self.env.observe(agent)) for agent in there})
         return seen._replace(obs=_both(seen.obs, state))
+
+
+def shows_state(env: AgentsEnv) -> bool:
+    """Whether an environment is one that `with_state` has returned."""
+    return isinstance(env, WithState | TurnsWithState)
+
+
+def space_without_state(space: Space[Any]) -> Space[Any]:
+    """Return the own observation space of an agent that is shown the state."""
+    assert isinstance(space, spaces.Dict)
+    if has_action_mask(space):
+        return spaces.Dict({OBS: cast("spaces.Dict", space[OBS])[OBS], ACTION_MASK: space[ACTION_MASK]})
+    return space[OBS]
+
+
+def obs_without_state(obs: Mapping[str, Any]) -> Any:
+    """Return an agent's own observation, of one with the state."""
+    return {OBS: obs[OBS][OBS], ACTION_MASK: obs[ACTION_MASK]} if ACTION_MASK in obs else obs[OBS]
 
 
 _NEEDS = "; give the environment a state_space and a method state(), as PettingZoo's environments may have"

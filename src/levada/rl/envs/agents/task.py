@@ -10,29 +10,27 @@ Discrete(2)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import gymnasium
 
+from levada.flow.of_policy import SHARED, of_policy
 from levada.rl.data.spaces import SpaceError, check_action_space, check_observation_space
 from levada.rl.envs.agents.adapters import AgentsEnv
-from levada.rl.envs.agents.agent_id import WithAgentId
 from levada.rl.envs.agents.joint import Joint, PolicyOf
 from levada.rl.envs.agents.making import EXAMPLES, AgentsEnvFactory, make_agents_env
 from levada.rl.envs.agents.seats import common_spaces
 from levada.rl.envs.agents.state import with_state
+from levada.rl.envs.agents.view import View
 from levada.rl.envs.batch import EnvBatch
 from levada.rl.envs.observations import Violation
 from levada.rl.envs.task import Task, TaskError
 
 Spaces: TypeAlias = tuple["gymnasium.Space[Any]", "gymnasium.Space[Any]"]
 """Observation space and action space."""
-
-SHARED = "policy"
-"""The policy of all agents, if none are given."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +53,12 @@ class MultiAgentTask:
     """Chooses the policy of an agent when an episode begins. None: each agent has one policy."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keyword arguments of the environment or the function, or parameters of the game."""
-    agent_id: bool = False
+    agent_id: bool | tuple[str, ...] = False
     """Whether observations contain the index of the agent, so that agents that share a policy can act differently: one-hot behind
-    a vector, or beside any other observation."""
-    with_state: bool = False
-    """Whether each agent is shown the global state beside its own observation, for centralized critics. See
-    `levada.rl.envs.agents.state`."""
+    a vector, or beside any other observation. Of all policies, or of those that are named."""
+    with_state: bool | tuple[str, ...] = False
+    """Whether each agent is shown the global state beside its own observation, for centralized critics. Of all policies, or of
+    those that are named. See `levada.rl.envs.agents.state`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.env, str) and not callable(self.env):
@@ -81,6 +79,8 @@ class MultiAgentTask:
             if isinstance(agents, str) or not agents or not is_listed:
                 msg = f"policies[{policy!r}] = {agents!r}: expected the names of the agents that it may act for, at least one"
                 raise TaskError(msg)
+        for name in ("agent_id", "with_state"):
+            self._check_shown(name, getattr(self, name))
         if self.policy_of is not None:
             _check_policy_of(self.policy_of)
         if self.policy_of is None:
@@ -110,22 +110,44 @@ class MultiAgentTask:
         """Make an environment.
 
         Raises:
-            TaskError: it cannot be found, does not take `env_kwargs`, or cannot have `agent_id` or `with_state`.
+            TaskError: it cannot be found, does not take `env_kwargs`, or cannot have `with_state`.
         """
         env = make_agents_env(self.env, self.name, self.env_kwargs)
         try:
-            shown = with_state(env) if self.with_state else env
-            return WithAgentId(shown) if self.agent_id else shown
+            return with_state(env) if self.with_state else env
         except BaseException as error:
             env.close()
             if isinstance(error, Violation):
-                msg = f"task {self.name!r}, with_state or agent_id: {error.what}"
+                msg = f"task {self.name!r}, with_state: {error.what}"
                 raise TaskError(msg) from None
             raise
 
     def make(self, num_envs: int, seed: int) -> Joint:
         """Make environments, and begin their first episodes; the caller closes them."""
-        return Joint(self.make_one, num_envs, self.policies, seed, policy_of=self.policy_of, name=self.name)
+        return Joint(
+            self.make_one, num_envs, self.policies, seed, view=self.view, policy_of=self.policy_of, name=self.name
+        )
+
+    def view(self, env: AgentsEnv, policy: str) -> View:
+        """Return what the agents of a policy see of an environment of `make_one`."""
+        return View(env, agent_id=self.shows("agent_id", policy), with_state=self.shows("with_state", policy))
+
+    def shows(self, what: Literal["agent_id", "with_state"], policy: str) -> bool:
+        """Whether the agents of a policy are shown their index, or the state."""
+        shown: bool | tuple[str, ...] = getattr(self, what)
+        return shown if isinstance(shown, bool) else policy in shown
+
+    def showing(self, *, agent_id: Collection[str] = (), with_state: Collection[str] = ()) -> Self:
+        """Return the task that shows the agents of these policies their index, or the state, too.
+
+        >>> MultiAgentTask("openspiel:kuhn_poker", {"a": ("player_0",), "b": ("player_1",)}).showing(agent_id=["b"]).agent_id
+        ('b',)
+        """
+        found: dict[str, bool | tuple[str, ...]] = {}
+        for name, more in (("agent_id", agent_id), ("with_state", with_state)):
+            names = tuple(policy for policy in self.policies if policy in more or self.shows(name, policy))  # type: ignore[arg-type]
+            found[name] = bool(names) if len(names) in (0, len(self.policies)) else names
+        return self if found == {name: getattr(self, name) for name in found} else replace(self, **found)  # type: ignore[arg-type]
 
     @cached_property
     def acts_in_turns(self) -> bool:
@@ -148,23 +170,46 @@ class MultiAgentTask:
         try:
             given = {agent for agents in self.policies.values() for agent in agents}
             if given != set(env.possible_agents):
+                agents = env.possible_agents
+                differ = {
+                    "without a policy": [agent for agent in agents if agent not in given],
+                    "unknown": sorted(given - {*agents}),
+                }
+                told = "; ".join(f"{what}: {', '.join(some)}" for what, some in differ.items() if some)
                 msg = (
-                    f"policies act for {', '.join(sorted(given))}; expected each agent of the environment: "
-                    f"{', '.join(env.possible_agents)}"
+                    f"policies act for {', '.join(sorted(given))}; expected each agent of the environment: {', '.join(agents)} "
+                    f"({told})"
                 )
                 raise TaskError(msg)
-            found = {policy: common_spaces(env, policy, agents) for policy, agents in self.policies.items()}
-            for observation_space, action_space in found.values():
-                check_observation_space(observation_space, action_space)
-                check_action_space(action_space)
+            found = {
+                policy: common_spaces(env, self.view(env, policy), policy, agents)
+                for policy, agents in self.policies.items()
+            }
+            for policy, (observation_space, action_space) in found.items():
+                with of_policy(policy):
+                    self._check_spaces(observation_space, action_space)
             return found
         except Violation as violation:
             raise TaskError(str(violation)) from None
+        finally:
+            env.close()
+
+    def _check_shown(self, name: str, shown: Any) -> None:
+        """Raise TaskError if what is to be shown is not known of whom."""
+        if isinstance(shown, bool):
+            return
+        if not isinstance(shown, tuple) or not set(shown) <= set(self.policies):
+            msg = f"{name} is {shown!r}; expected True, False, or a tuple of policies, of: {', '.join(self.policies)}"
+            raise TaskError(msg)
+
+    def _check_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        """Raise SpaceError if policies cannot act in these spaces."""
+        try:
+            check_observation_space(observation_space, action_space)
+            check_action_space(action_space)
         except SpaceError as error:
             msg = f"task {self.name!r}: {error}"
             raise SpaceError(msg) from None
-        finally:
-            env.close()
 
     def _shared(self) -> Mapping[str, tuple[str, ...]]:
         """Return the one policy of all agents, if their spaces are equal."""
@@ -242,4 +287,4 @@ class PolicyTask(Task):
         if self.joint is None:
             msg = f"the environments of policy {self.policy!r} are shared with others; use a MultiAgentSampler"
             raise TaskError(msg)
-        return EnvBatch(self.joint.seats[self.policy], name=f"{self.multi.name}[{self.policy}]")
+        return EnvBatch(self.joint.seats[self.policy], name=self.multi.name)
