@@ -62,7 +62,8 @@ def opened(task, **more):
     parts = {}
     for name, agents in task.policies.items():
         hp = MAPPO(num_envs=NUM_ENVS * len(agents), **SMALL, **more)
-        parts[name] = hp.part(task[name], name), hp.prepare()
+        part = hp.part(task[name], name)
+        parts[name] = part, hp.prepare(part)
     recipe = MultiAgentSampler(task=task, samplers={name: part.sampler for name, (part, _) in parts.items()})
     weights = {name: part.learner.open(seed).weights() for seed, (name, (part, _)) in enumerate(parts.items())}
     return parts, recipe(Shard("rollout", 0, 1, 7)), weights
@@ -344,7 +345,7 @@ def test_it_learns_where_only_the_state_explains_rewards():
     for luck in (-5.0, 5.0):
         obs = {"obs": np.arange(2), "state": np.full((2, 1), luck, np.float32)}
         assert np.exp(actor.evaluate(obs, np.arange(2))).min() > 0.9
-    _, report, _ = trained(dataclasses.replace(task, with_state=False), IPPO(**vars(hp)), 40)
+    _, report, _ = trained(dataclasses.replace(task, with_state=False), IPPO(**{name: value for name, value in vars(hp).items() if name != "value_per"}), 40)
     assert report.values["losses/explained_variance"] < 0.3
 
 

@@ -19,16 +19,21 @@ and its recurrent policies are left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.ippo import IPPO
+from levada.algorithms.neural import Part
 from levada.algorithms.user_classes import find_network
+from levada.rl.acting.rollout import Rollout
+from levada.rl.acting.team_steps import TeamSteps
 from levada.rl.data.spaces import has_state
 from levada.rl.envs.task import Task
-from levada.rl.policies.networks import CentralizedNet
+from levada.rl.policies.networks import CentralizedNet, ValuePer
 from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import Transitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +44,17 @@ class MAPPO(IPPO):
         ConfigError: a field has an invalid value.
     """
 
+    value_per: ValuePer = "agent"
+    """Whose values the critic computes. `agent`: of each agent, from the state and its own observation, which suits agents with
+    different rewards. `state`: one value for all agents, from the state alone, which suits a team with one reward. With n agents it
+    needs up to an n-th of the time; agents must act at once."""
     SEES_STATE: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.value_per == "state" and self.network is not None:
+            msg = f"{type(self).__name__}(value_per='state', network=...): expected at most one: a custom network has its own critic"
+            raise ConfigError(msg)
         if self.rnn_type is not None:
             msg = (
                 f"{type(self).__name__}(rnn_type={self.rnn_type!r}): expected None, for there is no recurrent network with a "
@@ -68,4 +80,38 @@ class MAPPO(IPPO):
     def make_network(self, task: Task) -> Callable[..., Any] | None:
         """Factory of the policy's network: `CentralizedNet`, or the custom one, which gets both observations."""
         custom = find_network(self.network)
-        return self.with_network_settings(CentralizedNet) if custom is None else custom
+        if custom is not None:
+            return custom
+        return partial(self.with_network_settings(CentralizedNet), value_per=self.value_per)
+
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the learner and the sampler.
+
+        Raises:
+            ConfigError: the values are those of states, and agents act in turns, or minibatches have no whole steps.
+        """
+        part = super().part(task, name)
+        if self.value_per == "agent":
+            return part
+        multi = part.sampler.task.multi
+        if multi.acts_in_turns:
+            msg = (
+                f"{type(self).__name__}(value_per='state'): the agents of {task.name} act in turns, and each sees another state; "
+                "expected value_per='agent'"
+            )
+            raise ConfigError(msg)
+        num_agents = len(multi.policies[part.sampler.task.policy])
+        size = part.learner.minibatch_size // part.learner.num_microbatches
+        if size % num_agents:
+            what = "microbatches" if part.learner.num_microbatches > 1 else "minibatches"
+            msg = (
+                f"{type(self).__name__}(value_per='state'): {what} of {size} transitions; expected a multiple of {num_agents}, the "
+                "number of agents, whose transitions of a step belong together"
+            )
+            raise ConfigError(msg)
+        return replace(part, learner=replace(part.learner, num_agents=num_agents))
+
+    def prepare(self, part: Part) -> Callable[[Rollout], Transitions]:
+        """Map node from the rollouts of a part to the columns that its loss gets: rows of agents, or steps of the team."""
+        gae = super().prepare(part)
+        return gae if self.value_per == "agent" else TeamSteps(prepare=gae, num_agents=part.learner.num_agents)

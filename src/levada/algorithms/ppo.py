@@ -136,8 +136,9 @@ class PPO(RolloutAlgorithm):
             now["clip_range"] *= self.remaining_fraction(num_transitions)
         return now
 
-    def prepare(self) -> Callable[[Rollout], Transitions]:
-        """Map node from rollouts to the columns that the loss gets."""
+    def prepare(self, part: Part) -> Callable[[Rollout], Transitions]:
+        """Map node from the rollouts of a part to the columns that its loss gets."""
+        del part
         return GAE(discount=self.discount, lambda_=self.gae_lambda)
 
     def make_loss(self) -> Loss:
@@ -156,7 +157,7 @@ class PPO(RolloutAlgorithm):
 
     def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
         """Estimate advantages, batch, learn, publish."""
-        advantages = flow.map("gae", self.prepare(), rollouts)
+        advantages = flow.map("gae", self.prepare(part), rollouts)
         batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag, order=self.order)), size=self.shards)
         update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)

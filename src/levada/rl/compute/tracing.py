@@ -14,15 +14,16 @@ Branches are not recorded, so a function that reads a value from a tensor is rej
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from levada.flow import LevadaError
-from levada.rl.compute.matmul import faster_product
+from levada.rl.compute.matmul import faster_product, product_with_tanh
 from levada.rl.compute.torch_private import DispatchMode, script, trace, tree_leaves, tree_map
 
 Tensors = tuple[Tensor, ...]
@@ -46,6 +47,8 @@ class _Operation:
     args: Any
     kwargs: Any
     outputs: tuple[int | None, ...]
+    with_tanh: Any = None
+    """A function that computes it and the tanh of the result in one, if there is one."""
 
 
 def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
@@ -119,8 +122,27 @@ def _tanh(x: Tensor) -> Tensor:
     return (2.0 * x).sigmoid_().mul_(2.0).sub_(1.0)
 
 
-_FASTER = {torch.ops.aten.tanh.default: _tanh}
-"""Operations that the replay implements differently."""
+_TANH = torch.ops.aten.tanh.default
+
+
+def _faster(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the implementation of an operation in the replay, if it is another."""
+    if operation is _TANH:
+        return None if torch.backends.cpu.get_cpu_capability() == "AVX512" else _tanh
+    return faster_product(operation, args, kwargs)
+
+
+def _fused(operations: Sequence[_Operation], results: Sequence[int]) -> list[_Operation]:
+    """Compute products and the tanh of them in one, where nothing else needs the product."""
+    uses = Counter(results)
+    uses.update(leaf.number for one in operations for leaf in tree_leaves((one.args, one.kwargs)) if isinstance(leaf, _Slot))
+    products = {one.outputs[0]: one for one in operations if one.with_tanh is not None and uses[one.outputs[0]] == 1}
+    found: dict[int | None, _Operation] = {}
+    for one in operations:
+        if one.call in (_TANH, _tanh) and (product := products.get(one.args[0].number)) is not None:
+            found[product.outputs[0]] = replace(product, call=product.with_tanh, outputs=one.outputs)
+    rest = [one for one in operations if not (one.call in (_TANH, _tanh) and one.args[0].number in found)]
+    return [found.get(one.outputs[0], one) if one.outputs else one for one in rest]
 
 
 class _Recorder(DispatchMode):
@@ -149,16 +171,14 @@ class _Recorder(DispatchMode):
         taken = tree_map(self._stand_in, args), tree_map(self._stand_in, kwargs or {})
         outputs = made if isinstance(made, tuple | list) else (made,)
         numbers = tuple(self._add(output) if isinstance(output, Tensor) else None for output in outputs)
-        faster = _FASTER.get(func) or faster_product(func, args, kwargs or {})
-        self._operations.append(_Operation(faster or func, *taken, numbers))
+        call = _faster(func, args, kwargs or {}) or func
+        self._operations.append(_Operation(call, *taken, numbers, product_with_tanh(func, args, kwargs or {})))
         return made
 
     def replay(self, results: Tensors) -> Callable[..., Tensors]:
         """Return the recording as a function."""
-        operations, wanted = (
-            [_traceable(operation) for operation in self._operations],
-            [self._slot_of(result).number for result in results],
-        )
+        wanted = [self._slot_of(result).number for result in results]
+        operations = [_traceable(operation) for operation in _fused(self._operations, wanted)]
         made = {number for operation in operations for number in operation.outputs}
         fixed: dict[int | None, Tensor] = {
             n: tensor for n, tensor in enumerate(self._tensors) if n >= self._num_inputs and n not in made
