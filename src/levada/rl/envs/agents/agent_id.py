@@ -65,9 +65,7 @@ class WithAgentId:
         self.env.close()
 
     def _with_ids(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
-        return {
-            agent: each._replace(obs=self._with_id(agent, each.obs, self._depth[agent])) for agent, each in seen.items()
-        }
+        return {agent: each.showing(self._with_id(agent, each.obs, self._depth[agent])) for agent, each in seen.items()}
 
     def _with_id(self, agent: str, obs: Any, depth: int) -> Any:
         if depth:
