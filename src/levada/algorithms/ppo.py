@@ -196,7 +196,8 @@ class PPOLoss:
             error = torch.maximum(error, (near - batch["target"]).square())
         policy_loss = -weight.dot(surrogate)
         value_loss = 0.5 * weight.dot(error)
-        entropy = weight.dot(new.entropy)
+        # without a bonus, its gradient need not be computed
+        entropy = weight.dot(new.entropy if hp.entropy_coef else new.entropy.detach())
 
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
         stats = {

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from levada.flow import LevadaError
-from levada.rl.compute.matmul import faster_product, product_with_tanh
+from levada.rl.compute.matmul import Product, as_product, faster_products
 from levada.rl.compute.torch_private import DispatchMode, script, trace, tree_leaves, tree_map
 
 Tensors = tuple[Tensor, ...]
@@ -47,8 +47,7 @@ class _Operation:
     args: Any
     kwargs: Any
     outputs: tuple[int | None, ...]
-    with_tanh: Any = None
-    """A function that computes it and the tanh of the result in one, if there is one."""
+    product: Product | None = None
 
 
 def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
@@ -125,24 +124,29 @@ def _tanh(x: Tensor) -> Tensor:
 _TANH = torch.ops.aten.tanh.default
 
 
-def _faster(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the implementation of an operation in the replay, if it is another."""
-    if operation is _TANH:
-        return None if torch.backends.cpu.get_cpu_capability() == "AVX512" else _tanh
-    return faster_product(operation, args, kwargs)
-
-
-def _fused(operations: Sequence[_Operation], results: Sequence[int]) -> list[_Operation]:
-    """Compute products and the tanh of them in one, where nothing else needs the product."""
+def _faster(operations: Sequence[_Operation], results: Sequence[int]) -> list[_Operation]:
+    """Replace operations by faster implementations: large products, with their tanh where nothing else needs them, and tanh."""
     uses = Counter(results)
-    uses.update(leaf.number for one in operations for leaf in tree_leaves((one.args, one.kwargs)) if isinstance(leaf, _Slot))
-    products = {one.outputs[0]: one for one in operations if one.with_tanh is not None and uses[one.outputs[0]] == 1}
-    found: dict[int | None, _Operation] = {}
-    for one in operations:
-        if one.call in (_TANH, _tanh) and (product := products.get(one.args[0].number)) is not None:
-            found[product.outputs[0]] = replace(product, call=product.with_tanh, outputs=one.outputs)
-    rest = [one for one in operations if not (one.call in (_TANH, _tanh) and one.args[0].number in found)]
-    return [found.get(one.outputs[0], one) if one.outputs else one for one in rest]
+    uses.update(slot.number for one in operations for slot in _slots(one.args, one.kwargs).values())
+    large = faster_products(one.product for one in operations)
+    products = {one.outputs[0]: number for number, one in enumerate(operations) if one.product in large}
+    found: dict[int, _Operation | None] = {}
+    for number in products.values():
+        product = operations[number].product
+        assert product is not None
+        found[number] = replace(operations[number], call=product.call)
+    for number, one in enumerate(operations):
+        if one.call is not _TANH:
+            continue
+        before = products.get(one.args[0].number)
+        product = None if before is None else operations[before].product
+        if before is not None and product is not None and product.with_tanh is not None and uses[one.args[0].number] == 1:
+            found[before] = replace(operations[before], call=product.with_tanh, outputs=one.outputs)
+            found[number] = None
+        elif torch.backends.cpu.get_cpu_capability() != "AVX512":
+            found[number] = replace(one, call=_tanh)
+    replaced = (found.get(number, one) for number, one in enumerate(operations))
+    return [one for one in replaced if one is not None]
 
 
 class _Recorder(DispatchMode):
@@ -171,14 +175,13 @@ class _Recorder(DispatchMode):
         taken = tree_map(self._stand_in, args), tree_map(self._stand_in, kwargs or {})
         outputs = made if isinstance(made, tuple | list) else (made,)
         numbers = tuple(self._add(output) if isinstance(output, Tensor) else None for output in outputs)
-        call = _faster(func, args, kwargs or {}) or func
-        self._operations.append(_Operation(call, *taken, numbers, product_with_tanh(func, args, kwargs or {})))
+        self._operations.append(_Operation(func, *taken, numbers, as_product(func, args, kwargs or {})))
         return made
 
     def replay(self, results: Tensors) -> Callable[..., Tensors]:
         """Return the recording as a function."""
         wanted = [self._slot_of(result).number for result in results]
-        operations = [_traceable(operation) for operation in _fused(self._operations, wanted)]
+        operations = [_traceable(operation) for operation in _faster(self._operations, wanted)]
         made = {number for operation in operations for number in operation.outputs}
         fixed: dict[int | None, Tensor] = {
             n: tensor for n, tensor in enumerate(self._tensors) if n >= self._num_inputs and n not in made
