@@ -58,7 +58,7 @@ def batches(name: str, num: int) -> list[list[Transitions]]:
     shards = [Shard("rollout", i, 4, derive_seed(0, "rollout", i)) for i in range(4)]
     make, weights = hp.sampler(task, policy), recipe(name).open(0).weights()
     samplers = [make(shard) for shard in shards]
-    prepare = hp.prepare(hp.part(task)) if isinstance(hp, PPO) else lambda rollout: rollout.sequences()
+    prepare = hp.prepare() if isinstance(hp, PPO) else lambda rollout: rollout.sequences()
     try:
         rng = np.random.default_rng(0)
         return [[_masked(prepare(sampler(weights)), rng) for sampler in samplers] for _ in range(num)]

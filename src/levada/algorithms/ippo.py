@@ -22,7 +22,6 @@ from torch import Tensor
 from levada.algorithms.all_agents import OfSharedPolicy
 from levada.algorithms.gae import GAE
 from levada.algorithms.multi_agent import multi_agent
-from levada.algorithms.neural import Part
 from levada.algorithms.ppo import PPO, PPOLoss
 from levada.flow import Flow
 from levada.rl.acting.rollout import Rollout
@@ -74,9 +73,8 @@ class IPPO(PPO, OfSharedPolicy):
         """Make the policy; `fields`: fields of `Policy`."""
         return super().policy(task, **{"normalize_value": self.normalize_value, **fields})
 
-    def prepare(self, part: Part) -> Callable[[Rollout], Transitions]:
-        """Map node from the rollouts of a part to the columns that its loss gets, with the moments of the value targets."""
-        del part
+    def prepare(self) -> Callable[[Rollout], Transitions]:
+        """Map node from rollouts to the columns that the loss gets, with the moments of the value targets."""
         return GAE(discount=self.discount, lambda_=self.gae_lambda, value_moments=self.normalize_value)
 
     def make_loss(self) -> Loss:

@@ -27,13 +27,10 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.ippo import IPPO
 from levada.algorithms.neural import Part
 from levada.algorithms.user_classes import find_network
-from levada.rl.acting.rollout import Rollout
-from levada.rl.acting.team_steps import TeamSteps
 from levada.rl.data.spaces import has_state
 from levada.rl.envs.task import Task
 from levada.rl.policies.networks import CentralizedNet, ValuePer
 from levada.rl.policies.policy import Policy
-from levada.rl.replay.transitions import Transitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +43,14 @@ class MAPPO(IPPO):
 
     value_per: ValuePer = "agent"
     """Whose values the critic computes. `agent`: of each agent, from the state and its own observation, which suits agents with
-    different rewards. `state`: one value for all agents, from the state alone, which suits a team with one reward. With n agents it
-    needs up to an n-th of the time; agents must act at once."""
+    different rewards. `state`: one value for all agents, from the state alone, which suits a team with one reward, and is
+    computed once for all of them. Requires agents that act at once."""
     SEES_STATE: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.value_per == "state" and self.network is not None:
-            msg = f"{type(self).__name__}(value_per='state', network=...): expected at most one: a custom network has its own critic"
+            msg = f"{type(self).__name__}(value_per='state', network=...): expected at most one; a custom network has a critic"
             raise ConfigError(msg)
         if self.rnn_type is not None:
             msg = (
@@ -101,17 +98,12 @@ class MAPPO(IPPO):
             )
             raise ConfigError(msg)
         num_agents = len(multi.policies[part.sampler.task.policy])
-        size = part.learner.minibatch_size // part.learner.num_microbatches
+        size = self.microbatch_size or self.resolved_minibatch_size
         if size % num_agents:
-            what = "microbatches" if part.learner.num_microbatches > 1 else "minibatches"
+            what = "minibatches" if self.microbatch_size is None else "microbatches"
             msg = (
-                f"{type(self).__name__}(value_per='state'): {what} of {size} transitions; expected a multiple of {num_agents}, the "
-                "number of agents, whose transitions of a step belong together"
+                f"{type(self).__name__}(value_per='state'): {what} of {size} transitions; expected a multiple of {num_agents}, "
+                "the number of agents, whose transitions of a step belong together"
             )
             raise ConfigError(msg)
         return replace(part, learner=replace(part.learner, num_agents=num_agents))
-
-    def prepare(self, part: Part) -> Callable[[Rollout], Transitions]:
-        """Map node from the rollouts of a part to the columns that its loss gets: rows of agents, or steps of the team."""
-        gae = super().prepare(part)
-        return gae if self.value_per == "agent" else TeamSteps(prepare=gae, num_agents=part.learner.num_agents)

@@ -26,6 +26,7 @@ from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Latest, Queue, Stream
 from levada.math import clipped_surrogate, explained_variance
 from levada.rl.acting.rollout import Rollout
+from levada.rl.acting.team_steps import team_steps
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Loss, LossOutput, Networks
 from levada.rl.learning.unroll import evaluate_actions
@@ -136,9 +137,8 @@ class PPO(RolloutAlgorithm):
             now["clip_range"] *= self.remaining_fraction(num_transitions)
         return now
 
-    def prepare(self, part: Part) -> Callable[[Rollout], Transitions]:
-        """Map node from the rollouts of a part to the columns that its loss gets."""
-        del part
+    def prepare(self) -> Callable[[Rollout], Transitions]:
+        """Map node from rollouts to the columns that the loss gets."""
         return GAE(discount=self.discount, lambda_=self.gae_lambda)
 
     def make_loss(self) -> Loss:
@@ -157,7 +157,7 @@ class PPO(RolloutAlgorithm):
 
     def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
         """Estimate advantages, batch, learn, publish."""
-        advantages = flow.map("gae", self.prepare(part), rollouts)
+        advantages = flow.map("gae", team_steps(self.prepare(), part.learner.num_agents), rollouts)
         batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag, order=self.order)), size=self.shards)
         update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)

@@ -158,7 +158,8 @@ class _NumpyNetwork:
         differs = np.ones(len(state), np.bool_)  # agents of one environment follow each other, and have the same state
         differs[1:] = (state[1:] != state[:-1]).reshape(len(state) - 1, -1).any(axis=1)
         once = _run(self._value, self._value_inputs, [state[differs]])[:, 0]
-        return once[np.cumsum(differs) - 1]
+        value: Array = once[np.cumsum(differs) - 1]
+        return value
 
 
 class _Inputs:

@@ -26,14 +26,19 @@ class TeamSteps:
     """Map node from rollouts to the steps of a team."""
 
     prepare: Callable[[Rollout], Transitions]
-    """Function from a rollout ``[T, B * n]`` to the transitions ``[T * B * n]`` of its agents, those of an environment next to each
-    other."""
+    """Function from a rollout ``[T, B * n]`` to the transitions ``[T * B * n]`` of its agents, which follow each other by
+    environment."""
     num_agents: int
     """n."""
 
     def __call__(self, rollout: Rollout) -> Transitions:
         """Steps ``[T * B]`` of the team: columns ``[T * B, n, ...]``, and the state ``[T * B, ...]``."""
         return by_step(self.prepare(rollout), self.num_agents)
+
+
+def team_steps(prepare: Callable[[Rollout], Transitions], num_agents: int) -> Callable[[Rollout], Transitions]:
+    """Return `prepare`, or `TeamSteps` of it if rows have several agents."""
+    return prepare if num_agents == 1 else TeamSteps(prepare=prepare, num_agents=num_agents)
 
 
 def by_step(data: Transitions, num_agents: int) -> Transitions:
@@ -48,7 +53,8 @@ def by_step(data: Transitions, num_agents: int) -> Transitions:
     first = grouped(mask).argmax(axis=1)
 
     def of_first(leaf: Array) -> Array:
-        return grouped(leaf)[np.arange(len(first)), first]
+        chosen: Array = grouped(leaf)[np.arange(len(first)), first]
+        return chosen
 
     columns = {name: map_nest(grouped, nest) for name, nest in data.columns.items() if name != OBS}
     return Transitions({OBS: map_observations(grouped, of_first, data.columns[OBS]), **columns}, data.moments)

@@ -140,7 +140,12 @@ def _faster(operations: Sequence[_Operation], results: Sequence[int]) -> list[_O
             continue
         before = products.get(one.args[0].number)
         product = None if before is None else operations[before].product
-        if before is not None and product is not None and product.with_tanh is not None and uses[one.args[0].number] == 1:
+        if (
+            before is not None
+            and product is not None
+            and product.with_tanh is not None
+            and uses[one.args[0].number] == 1
+        ):
             found[before] = replace(operations[before], call=product.with_tanh, outputs=one.outputs)
             found[number] = None
         elif torch.backends.cpu.get_cpu_capability() != "AVX512":

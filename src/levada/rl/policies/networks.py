@@ -328,7 +328,10 @@ class CentralizedNet(nn.Module):
             return None
         seen = (STATE,) if self.value_encoder is None else (STATE, OBS)
         return NumpyLayers(
-            dense_layers("policy", self.policy), dense_layers("value", self.value), policy_inputs=(OBS,), value_inputs=seen
+            dense_layers("policy", self.policy),
+            dense_layers("value", self.value),
+            policy_inputs=(OBS,),
+            value_inputs=seen,
         )
 
 

@@ -1,8 +1,7 @@
 """Environments that PettingZoo converts from its AEC API to the parallel one, such as those of MPE.
 
-PettingZoo's conversion asks for an observation before each agent's action, which it drops, and looks up each attribute through
-wrappers that check how the environment is used. `Converted` makes the same steps without either. A step of simple_spread_v3 takes two
-thirds of the time.
+Before each agent's action, PettingZoo's conversion asks for an observation that it drops, and looks up all attributes through
+wrappers that check how the environment is used. `Converted` takes the same steps without these.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ class Converted(Simultaneous):
         wrappers = sys.modules["pettingzoo.utils.wrappers"]
         checks = tuple(getattr(wrappers, name) for name in _CHECKS)
         inside = env.aec_env
-        while type(inside) in checks:  # those that only check the order of calls, and actions, which are in their spaces here
+        while (
+            type(inside) in checks
+        ):  # those that only check the order of calls, and actions, which are in their spaces here
             inside = inside.env
         self._inside = inside
 
@@ -42,7 +43,8 @@ class Converted(Simultaneous):
         rewards: dict[str, float] = dict.fromkeys(inside.agents, 0.0)
         for agent in inside.agents:
             if agent != inside.agent_selection:
-                msg = f"it is the turn of agent {inside.agent_selection!r}, expected {agent!r}: agents that act at once take turns in order"
+                turn = inside.agent_selection
+                msg = f"it is the turn of agent {turn!r}, expected {agent!r}: agents that act at once have their turns in order"
                 raise Violation(msg)
             inside.step(actions[agent])
             for name in inside.agents:
