@@ -19,7 +19,6 @@ from levada.flow.items import serve_here
 from levada.math.returns_numpy import gae_numpy
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.multi_agent import MultiAgentSampler
-from levada.rl.acting.team_steps import team_steps
 from levada.rl.compute.functional import Net
 from levada.rl.data.normalize import moments
 from levada.rl.data.spaces import SpaceError, map_nest
@@ -67,7 +66,7 @@ def opened(task, **more):
     for name, agents in task.policies.items():
         hp = MAPPO(num_envs=NUM_ENVS * len(agents), **SMALL, **more)
         part = hp.part(task[name], name)
-        parts[name] = part, team_steps(hp.prepare(), part.learner.num_agents)
+        parts[name] = part, hp.prepare_for(part)
     recipe = MultiAgentSampler(task=task, samplers={name: part.sampler for name, (part, _) in parts.items()})
     weights = {name: part.learner.open(seed).weights() for seed, (name, (part, _)) in enumerate(parts.items())}
     return parts, recipe(Shard("rollout", 0, 1, 7)), weights

@@ -27,10 +27,13 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.ippo import IPPO
 from levada.algorithms.neural import Part
 from levada.algorithms.user_classes import find_network
+from levada.rl.acting.rollout import Rollout
+from levada.rl.acting.team_steps import team_steps
 from levada.rl.data.spaces import has_state
 from levada.rl.envs.task import Task
 from levada.rl.policies.networks import CentralizedNet, ValuePer
 from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import Transitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,3 +110,7 @@ class MAPPO(IPPO):
             )
             raise ConfigError(msg)
         return replace(part, learner=replace(part.learner, num_agents=num_agents))
+
+    def prepare_for(self, part: Part) -> Callable[[Rollout], Transitions]:
+        """Map node `prepare`, with rows of agents, or steps of the team."""
+        return team_steps(self.prepare(), part.learner.num_agents)

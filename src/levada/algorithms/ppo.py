@@ -26,7 +26,6 @@ from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Latest, Queue, Stream
 from levada.math import clipped_surrogate, explained_variance
 from levada.rl.acting.rollout import Rollout
-from levada.rl.acting.team_steps import team_steps
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Loss, LossOutput, Networks
 from levada.rl.learning.unroll import evaluate_actions
@@ -141,6 +140,10 @@ class PPO(RolloutAlgorithm):
         """Map node from rollouts to the columns that the loss gets."""
         return GAE(discount=self.discount, lambda_=self.gae_lambda)
 
+    def prepare_for(self, part: Part) -> Callable[[Rollout], Transitions]:
+        """Map node `prepare`, with rows as the learner of a part takes them."""
+        return self.prepare()
+
     def make_loss(self) -> Loss:
         """Make the loss."""
         return PPOLoss(self)
@@ -157,7 +160,7 @@ class PPO(RolloutAlgorithm):
 
     def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
         """Estimate advantages, batch, learn, publish."""
-        advantages = flow.map("gae", team_steps(self.prepare(), part.learner.num_agents), rollouts)
+        advantages = flow.map("gae", self.prepare_for(part), rollouts)
         batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag, order=self.order)), size=self.shards)
         update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)
