@@ -4,8 +4,8 @@
 
 The loop has neither environments nor rollouts. A gradient step computes actor and critic on a minibatch of random numbers, PPO's
 loss, the gradient and its norm, and Adam, on one thread. Networks, sizes of minibatches and passes are those of
-`compare.py mappo-spread`. With a value per agent, as in levada, the critic sees the state and the observation of each agent; with
-a value per state, as in BenchMARL, the agents share one.
+`compare.py mappo-spread`. With a value per agent (`value_per="agent"`), the critic sees the state and the observation of each
+agent; with a value per state, as there, the agents share one.
 """
 
 from __future__ import annotations

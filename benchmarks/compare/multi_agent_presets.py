@@ -3,8 +3,8 @@
 **mappo-spread**: MAPPO on MPE's simple_spread_v3 of the package mpe2, with three agents that share a policy, discrete actions and
 games of 25 steps. Both step the copies of the environment one after the other, in one process. Equal are the environment, the
 number of its copies, the steps of a batch, the passes over it, the size of a minibatch (400 steps are 1,200 transitions, one of
-each agent), and the widths of the networks. Different: BenchMARL's critic sees the state, levada's the state and the observation
-of the agent. Levada's normalization of values and advantages is off, as in BenchMARL.
+each agent), the widths of the networks, and the critic, which gives one value for each state. Levada's normalization of values
+and advantages is off, as in BenchMARL.
 
 **two-policies**: PPO for two policies, each with two agents of four CartPoles. Equal are the network (64-64, tanh, one each for
 policy and value), the env steps of a batch (4,000; 4,096), the passes over it (30) and the minibatches (128 transitions), RLlib's
@@ -39,6 +39,7 @@ _MAPPO: Final[Mapping[str, object]] = {
     "normalize_advantage": False,
     "target_kl": None,
     "activation": "tanh",
+    "value_per": "state",
 }
 _SPREAD: Final = (
     Preset(

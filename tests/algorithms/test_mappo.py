@@ -1,6 +1,7 @@
 """MAPPO: values see the state and actions do not, at each step and at the end of episodes; and IPPO, its flow without a state."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from levada.math.returns_numpy import gae_numpy
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.compute.functional import Net
-from levada.rl.data.spaces import SpaceError
+from levada.rl.data.normalize import moments
+from levada.rl.data.spaces import SpaceError, map_nest
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.learning.loss import Networks
 from levada.rl.policies.networks import CentralizedNet
 from levada.rl.policies.policy import Policy
+from levada.rl.replay.transitions import Transitions
 from levada.run.monitor import Monitor
 from levada.run.storage.hashing import params_sha256
 from levada.runners import Inline
@@ -62,7 +65,8 @@ def opened(task, **more):
     parts = {}
     for name, agents in task.policies.items():
         hp = MAPPO(num_envs=NUM_ENVS * len(agents), **SMALL, **more)
-        parts[name] = hp.part(task[name], name), hp.prepare()
+        part = hp.part(task[name], name)
+        parts[name] = part, hp.prepare_for(part)
     recipe = MultiAgentSampler(task=task, samplers={name: part.sampler for name, (part, _) in parts.items()})
     weights = {name: part.learner.open(seed).weights() for seed, (name, (part, _)) in enumerate(parts.items())}
     return parts, recipe(Shard("rollout", 0, 1, 7)), weights
@@ -216,6 +220,70 @@ def test_a_network_that_describes_its_layers_is_denormalized_too():
     np.testing.assert_allclose(actor.value(obs), 3.0 * raw + 5.0, rtol=1e-5)
 
 
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_values_of_states_have_one_row_for_each(normalizes):
+    """In the rollout, and in the loss, whose gradient is that of a row for each agent. Agents that are not there have no part."""
+    task = MultiAgentTask(Comers, {"a": ("agent_3", "agent_1", "agent_0"), "b": ("agent_2",)}, with_state=True)
+    parts, live, weights = opened(task, value_per="state", normalize_obs=normalizes)
+    part, steps = parts["a"]
+    rollout = [live(weights)["a"] for _ in range(2)][-1]
+    rows, found = steps.prepare(rollout).columns, steps(rollout).columns
+    mask = found["mask"]
+    assert {"".join("-x"[is_there] for is_there in each) for each in mask.astype(int)} == {"--x", "-xx", "x-x"}
+    for k in range(3):  # agents
+        np.testing.assert_array_equal(found["advantage"][:, k], rows["advantage"][k::3])
+        np.testing.assert_array_equal(found["obs"]["state"][mask[:, k]], rows["obs"]["state"][k::3][mask[:, k]])
+    actor = Actor(part.learner.policy, serve_here, 1)
+    actor.load(weights["a"])
+    state = rollout.obs["state"][:-1].reshape(-1, 13)
+    alone = [actor.value({"obs": rollout.obs["obs"][0, :1], "state": each[None]})[0] for each in state]
+    is_step = rollout.mask.ravel()
+    np.testing.assert_allclose(rollout.value.ravel()[is_step], np.array(alone)[is_step], atol=1e-5)
+
+    module = part.learner.policy.module(seed=0)
+    gradients = []
+    for columns in (rows, found):
+        batch = map_nest(lambda leaf: torch.tensor(np.asarray(leaf)), columns)
+        batch["weight"] = batch["mask"].float() / batch["mask"].sum()
+        net = Net(module, {**dict(module.named_parameters()), **dict(module.named_buffers())})
+        loss = MAPPO(num_envs=2, num_steps=2).make_loss()
+        output = loss(Networks({"policy": net}), batch, {"clip_range": torch.tensor(0.2)})
+        gradients.append(torch.autograd.grad(output.loss, list(module.parameters())))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    live.close()
+
+
+def test_a_minibatch_has_whole_steps():
+    hp = MAPPO(num_envs=4, num_steps=6, num_minibatches=3, num_epochs=1, value_per="state", hidden_sizes=(8,))
+    part = hp.part(COMERS["a"], "a")
+    live = part.learner.open(0)
+    assert part.learner.num_agents == 2
+    rng = np.random.default_rng(0)
+    columns = {
+        "obs": {"obs": rng.standard_normal((12, 2, 3), np.float32), "state": rng.standard_normal((12, 13), np.float32)},
+        "action": np.zeros((12, 2), np.int64), "log_prob": np.zeros((12, 2), np.float32),
+        "value": np.zeros((12, 2), np.float32), "advantage": np.ones((12, 2), np.float32),
+        "target": np.ones((12, 2), np.float32), "mask": np.ones((12, 2), np.bool_),
+    }  # fmt: skip
+    live.update([Transitions(columns, {"value": moments(np.ones((12, 2)), np.ones((12, 2), np.bool_))})])
+    assert (live.num_minibatches, live.num_transitions) == (3, 24)
+
+
+def test_values_of_equal_states_are_computed_once():
+    policy = Policy(
+        observation_space=BOTH, action_space=spaces.Discrete(4), network=partial(CentralizedNet, value_per="state")
+    )
+    module, actor = policy.module(seed=0), Actor(policy)
+    actor.load(policy.weights(module))
+    state = np.random.default_rng(0).standard_normal((4, 9), np.float32)[[0, 0, 1, 2, 2, 2, 1, 3]]
+    obs = {"obs": np.zeros((8, 3), np.float32), "state": state}
+    expected = module(map_nest(torch.tensor, obs))[1].detach().numpy()
+    np.testing.assert_allclose(actor.value(obs), expected, rtol=1e-5)
+    twice = module({"obs": torch.zeros(8, 3), "state": torch.tensor(state[[0, 2, 3, 7]])})[1].detach().numpy()
+    np.testing.assert_allclose(twice, np.repeat(expected[[0, 2, 3, 7]], 2), rtol=1e-5)
+
+
 def test_policy_and_value_share_no_parameter():
     network = CentralizedNet(BOTH, 4)
     obs = {"obs": torch.ones(2, 3), "state": torch.ones(2, 9)}
@@ -275,6 +343,14 @@ def test_mistakes_are_told_before_anything_starts():
         TaskError, match=r"'Comers' is a MultiAgentTask, which says who acts for whom; expected a levada\.Task"
     ):
         IPPO().flow(COMERS)
+    with pytest.raises(ConfigError, match=r"agents of Relay act in turns.*value_per='agent'"):
+        MAPPO(num_envs=4, value_per="state").part(RELAY["a"])
+    with pytest.raises(ConfigError, match=r"minibatches of 3 transitions; expected a multiple of 2"):
+        MAPPO(num_envs=2, num_steps=6, num_minibatches=4, value_per="state").part(COMERS["a"])
+    with pytest.raises(ConfigError, match=r"microbatches of 3 transitions; expected a multiple of 2"):
+        MAPPO(num_envs=2, num_steps=6, microbatch_size=3, value_per="state").part(COMERS["a"])
+    with pytest.raises(ConfigError, match=r"value_per='state', network=\.\.\.\): expected at most one"):
+        MAPPO(network="torch.nn:Linear", value_per="state")
     with pytest.raises(ConfigError, match=r"rnn_type='lstm'\): expected None"):
         MAPPO(rnn_type="lstm")
     with pytest.raises(SpaceError, match=r"CentralizedNet: observations are Box.*with_state=True"):
@@ -335,16 +411,20 @@ def trained(task, hp, num_updates, name="policy"):
     return actor, report, monitor
 
 
-def test_it_learns_where_only_the_state_explains_rewards():
+@pytest.mark.parametrize("value_per", ["agent", "state"])
+def test_it_learns_where_only_the_state_explains_rewards(value_per):
     """And PPO's values, which do not see the luck, explain nothing of them."""
     task = MultiAgentTask(Luck, {"policy": Luck.possible_agents}, with_state=True)
-    hp = MAPPO(num_envs=16, num_steps=16, learning_rate=3e-3, hidden_sizes=(16,), agent_id=False, compile=False)
+    hp = MAPPO(
+        num_envs=16, num_steps=16, learning_rate=3e-3, hidden_sizes=(16,), agent_id=False, compile=False, value_per=value_per
+    )  # fmt: skip
     actor, report, _ = trained(task, hp, 40)
     assert report.values["losses/explained_variance"] > 0.95
     for luck in (-5.0, 5.0):
         obs = {"obs": np.arange(2), "state": np.full((2, 1), luck, np.float32)}
         assert np.exp(actor.evaluate(obs, np.arange(2))).min() > 0.9
-    _, report, _ = trained(dataclasses.replace(task, with_state=False), IPPO(**vars(hp)), 40)
+    own = {name: value for name, value in vars(hp).items() if name != "value_per"}
+    _, report, _ = trained(dataclasses.replace(task, with_state=False), IPPO(**own), 40)
     assert report.values["losses/explained_variance"] < 0.3
 
 

@@ -140,6 +140,10 @@ class PPO(RolloutAlgorithm):
         """Map node from rollouts to the columns that the loss gets."""
         return GAE(discount=self.discount, lambda_=self.gae_lambda)
 
+    def prepare_for(self, part: Part) -> Callable[[Rollout], Transitions]:
+        """Map node `prepare`, with rows as the learner of a part takes them."""
+        return self.prepare()
+
     def make_loss(self) -> Loss:
         """Make the loss."""
         return PPOLoss(self)
@@ -156,7 +160,7 @@ class PPO(RolloutAlgorithm):
 
     def updates(self, flow: Flow, part: Part, weights: Latest[Weights], rollouts: Stream[Rollout]) -> None:
         """Estimate advantages, batch, learn, publish."""
-        advantages = flow.map("gae", self.prepare(), rollouts)
+        advantages = flow.map("gae", self.prepare_for(part), rollouts)
         batch = flow.batch("batch", advantages.via(Queue(max_lag=self.max_lag, order=self.order)), size=self.shards)
         update = flow.learn("learn", part.learner, batch)
         flow.publish(update.weights, to=weights)
@@ -195,7 +199,8 @@ class PPOLoss:
             error = torch.maximum(error, (near - batch["target"]).square())
         policy_loss = -weight.dot(surrogate)
         value_loss = 0.5 * weight.dot(error)
-        entropy = weight.dot(new.entropy)
+        # without a bonus, its gradient need not be computed
+        entropy = weight.dot(new.entropy if hp.entropy_coef else new.entropy.detach())
 
         loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
         stats = {

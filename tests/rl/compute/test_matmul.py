@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from levada.rl.compute import matmul as _products
-from levada.rl.compute.matmul import LARGE, faster_product, has_faster_products
+from levada.rl.compute.matmul import LARGE, LARGEST, Product, as_product, faster_products, has_faster_products
 from levada.rl.compute.tracing import record
 
 aten = torch.ops.aten
@@ -22,6 +22,12 @@ def slow_mkl(monkeypatch):
     monkeypatch.setattr(_products, "_least", lambda: LARGE)
 
 
+def faster_product(operation, args, kwargs):
+    """What computes a product alone in a recording, if it is replaced."""
+    [product] = faster_products([as_product(operation, args, kwargs)]) or [None]
+    return None if product is None else product.call
+
+
 def numbers(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
@@ -31,6 +37,7 @@ def numbers(*shape):
     [
         (aten.mm.default, (numbers(160, 170), numbers(170, 180))),
         (aten.mm.default, (numbers(170, 160).t(), numbers(180, 170).t())),
+        (aten.mm.default, (numbers(170, 260).t(), numbers(170, 120))),
         (aten.mm.default, (numbers(300, 340)[1:161, ::2], numbers(1, 180).expand(170, 180))),
         (aten.addmm.default, (numbers(180), numbers(160, 170), numbers(180, 170).t())),
         (aten.bmm.default, (numbers(3, 160, 170), numbers(3, 170, 180))),
@@ -69,6 +76,31 @@ def test_nothing_changes_where_mkl_is_quick(monkeypatch):
     monkeypatch.setattr(_products, "_least", lambda: math.inf)
     assert faster_product(aten.mm.default, (numbers(200, 200), numbers(200, 200)), {}) is None
     assert not has_faster_products([torch.Size([4096, 4096])], 4096)
+
+
+def test_beside_the_largest_product_all_large_ones_are_replaced(monkeypatch):
+    monkeypatch.setattr(_products, "_least", lambda: LARGEST)
+    largest, large, small = (Product("mm", size) for size in (LARGEST, LARGE, LARGE - 1))
+    assert faster_products([largest, large, small, None]) == {largest, large}
+    assert faster_products([large, small]) == frozenset()
+
+
+def test_a_tanh_is_part_of_the_product_before_it():
+    def layer(bias, x, weight):
+        return (torch.addmm(bias, x, weight.t()).tanh(),)
+
+    def both(bias, x, weight):
+        before = torch.addmm(bias, x, weight.t())
+        return before.tanh(), before
+
+    args = bias, x, weight = numbers(180), numbers(160, 170), numbers(180, 170)
+    products = _products.onednn_products()
+    (alone,) = record(layer, args)(*args)
+    assert torch.equal(alone, products.addmm_tanh(bias, x, weight.t()))
+    torch.testing.assert_close(alone.double(), layer(*(arg.double() for arg in args))[0], rtol=1e-5, atol=2e-5)
+    tanh, before = record(both, args)(*args)  # the product itself is needed, too
+    assert torch.equal(before, products.addmm(bias, x, weight.t()))
+    torch.testing.assert_close(tanh, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_by_the_largest_weight():

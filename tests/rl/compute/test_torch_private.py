@@ -63,7 +63,9 @@ def test_large_products_agree_without():
     close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-4)
     products = torch_private.onednn_products()
     close(products.mm(a[0], b[0]), a[0] @ b[0])
+    close(products.mm_narrow(a[0].t().contiguous().t(), b[0]), a[0] @ b[0])
     close(products.addmm(bias, a[0], b[0]), torch.addmm(bias, a[0], b[0]))
+    close(products.addmm_tanh(bias, a[0], b[0]), torch.addmm(bias, a[0], b[0]).tanh())
     close(products.bmm(a, b), a @ b)
     close(products.baddbmm(bias.expand(3, 1, 180), a, b), torch.baddbmm(bias, a, b))
 

@@ -21,7 +21,8 @@ from levada.flow.errors import LevadaError
 from levada.rl.acting.numpy_network import Stack
 from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.threads import use_threads
-from levada.rl.data.spaces import Array, Nest, leaves, map_nest
+from levada.rl.data.normalize import moments_key, normalized_leaves
+from levada.rl.data.spaces import STATE, Array, Nest, leaf_spaces, leaves, map_nest
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
 from levada.rl.policies.module import NORMALIZED_LIMIT, VARIANCE_FLOOR, PolicyModule, state_size_of
 from levada.rl.policies.policy import Policy, Weights
@@ -84,7 +85,7 @@ class PolicyNetwork:
         """
         self._use(noise)
         if self._numpy is not None:
-            return self._numpy.params(cast("Array", obs)), None
+            return self._numpy.params(obs), None
         row, value = cast("_TorchNetwork", self._torch).forward(obs)
         return row, value
 
@@ -98,7 +99,7 @@ class PolicyNetwork:
         """Return values ``[N]``; later calls do not overwrite them."""
         self._use(None)
         if self._numpy is not None and self._numpy.has_value:
-            return self._numpy.value(cast("Array", obs))
+            return self._numpy.value(obs)
         return cast("_TorchNetwork", self._torch).forward(obs)[1]
 
     def _use(self, noise: Array | None) -> None:
@@ -126,11 +127,10 @@ class _NumpyNetwork:
     def __init__(self, module: PolicyModule, layers: NumpyLayers, shapes: Mapping[str, tuple[int, ...]]) -> None:
         policy, head = module.policy, module.head
         num_stds = head.row_size - head.num_params
-        self._vector = Vector(policy.inner_space)
         self._policy = Stack(_in_module(layers.policy), shapes, ("log_std", num_stds) if num_stds else None)
         self._value = None if layers.value is None else Stack(_in_module(layers.value), shapes)
-        self._normalizes = len(module.normalizers) > 0
-        self._mean, self._scale = np.zeros((2, self._vector.size), np.float32)
+        self._policy_inputs = _Inputs(policy, layers.policy_inputs)
+        self._value_inputs = _Inputs(policy, layers.value_inputs)
 
     @property
     def has_value(self) -> bool:
@@ -141,29 +141,73 @@ class _NumpyNetwork:
         self._policy.load(weights)
         if self._value is not None:
             self._value.load(weights)
-        if self._normalizes:
-            self._mean[:] = weights["normalizers.0.mean"].ravel()
-            self._scale[:] = 1.0 / np.sqrt(weights["normalizers.0.var"].ravel() + np.float32(VARIANCE_FLOOR))
+        self._policy_inputs.load(weights)
+        self._value_inputs.load(weights)
 
-    def params(self, obs: Array) -> Array:
+    def params(self, obs: Nest) -> Array:
         """Return rows ``[B, row_size]``, overwritten by the next call."""
-        return self._run(self._policy, obs)
+        return _run(self._policy, self._policy_inputs, self._policy_inputs.of(obs))
 
-    def value(self, obs: Array) -> Array:
+    def value(self, obs: Nest) -> Array:
         """Return values ``[N]``; later calls do not overwrite them."""
         assert self._value is not None
-        return self._run(self._value, obs)[:, 0].copy()
+        seen = self._value_inputs.of(obs)
+        if not self._value_inputs.is_state:
+            return _run(self._value, self._value_inputs, seen)[:, 0].copy()
+        [state] = seen
+        differs = np.ones(len(state), np.bool_)  # agents of one environment follow each other, and have the same state
+        differs[1:] = (state[1:] != state[:-1]).reshape(len(state) - 1, -1).any(axis=1)
+        once = _run(self._value, self._value_inputs, [state[differs]])[:, 0]
+        value: Array = once[np.cumsum(differs) - 1]
+        return value
 
-    def _run(self, stack: Stack, obs: Array) -> Array:
-        num_rows = len(obs)
-        vector = stack.input(num_rows)
-        self._vector.write(obs, vector)
-        if self._normalizes:
-            np.subtract(vector, self._mean, out=vector)
-            np.multiply(vector, self._scale, out=vector)
-            np.maximum(vector, -_LIMIT, out=vector)
-            np.minimum(vector, _LIMIT, out=vector)
-        return stack.run(num_rows)
+
+class _Inputs:
+    """The entries of observations that a stack sees, normalized as in the module."""
+
+    def __init__(self, policy: Policy, keys: tuple[str, ...]) -> None:
+        named = leaf_spaces(policy.inner_space)
+        self._keys = keys
+        self._vectors = [Vector(named[key]) for key in keys]
+        ends = np.cumsum([0, *(vector.size for vector in self._vectors)]).tolist()
+        self._places = [slice(ends[k], ends[k + 1]) for k in range(len(keys))]
+        order = list(normalized_leaves(policy.observation_space)) if policy.normalize_obs else []
+        self._normalizers = {
+            k: f"normalizers.{order.index(moments_key(key))}" for k, key in enumerate(keys) if moments_key(key) in order
+        }
+        self._moments = {k: np.zeros((2, self._vectors[k].size), np.float32) for k in self._normalizers}
+        self.is_state: bool = keys == (STATE,)
+        """Whether the state is all that the stack sees."""
+
+    def load(self, weights: Weights) -> None:
+        for k, name in self._normalizers.items():
+            mean, scale = self._moments[k]
+            mean[:] = weights[f"{name}.mean"].ravel()
+            scale[:] = 1.0 / np.sqrt(weights[f"{name}.var"].ravel() + np.float32(VARIANCE_FLOOR))
+
+    def of(self, obs: Nest) -> list[Array]:
+        """Return the entries ``[N, ...]``."""
+        entries: Any = obs
+        return [entries[key] if key else entries for key in self._keys]
+
+    def write(self, seen: Sequence[Array], out: Array) -> None:
+        """Write entries as vectors ``[N, size]``."""
+        for k, (place, vector) in enumerate(zip(self._places, self._vectors, strict=True)):
+            part = out if len(self._vectors) == 1 else out[:, place]
+            vector.write(seen[k], part)
+            if k in self._moments:
+                mean, scale = self._moments[k]
+                np.subtract(part, mean, out=part)
+                np.multiply(part, scale, out=part)
+                np.maximum(part, -_LIMIT, out=part)
+                np.minimum(part, _LIMIT, out=part)
+
+
+def _run(stack: Stack, inputs: _Inputs, seen: Sequence[Array]) -> Array:
+    """Compute a stack; the next call overwrites the result."""
+    num_rows = len(seen[0])
+    inputs.write(seen, stack.input(num_rows))
+    return stack.run(num_rows)
 
 
 class _TorchNetwork:
@@ -236,8 +280,10 @@ def _in_module(layers: Sequence[Dense | Norm]) -> list[Dense | Norm]:
     ]
 
 
-def _examples(space: Space[Any], num_rows: int) -> Array:
-    """Return a few fixed observations of a space that is not Dict or Tuple."""
+def _examples(space: Space[Any], num_rows: int) -> Nest:
+    """Return a few fixed observations of a space that is a Dict of others, or neither Dict nor Tuple."""
+    if isinstance(space, spaces.Dict):
+        return {key: _examples(entry, num_rows) for key, entry in space.items()}
     rng = np.random.default_rng(0)
     if isinstance(space, spaces.Discrete):
         return rng.integers(0, space.n, num_rows)

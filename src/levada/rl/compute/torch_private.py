@@ -78,9 +78,17 @@ def mm(a: Tensor, b: Tensor):
     no_scalars: List[Optional[number]] = []
     return torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", no_scalars, "")
 
+def mm_narrow(a: Tensor, b: Tensor):
+    no_scalars: List[Optional[number]] = []
+    return torch.ops.mkldnn._linear_pointwise(b.t(), a, None, "none", no_scalars, "").t().contiguous()
+
 def addmm(bias: Tensor, a: Tensor, b: Tensor):
     no_scalars: List[Optional[number]] = []
     return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", no_scalars, "")
+
+def addmm_tanh(bias: Tensor, a: Tensor, b: Tensor):
+    no_scalars: List[Optional[number]] = []
+    return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "tanh", no_scalars, "")
 
 def bmm(a: Tensor, b: Tensor):
     return torch.stack([mm(a[i], b[i]) for i in range(a.size(0))])
@@ -93,7 +101,8 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor):
 
 @cache
 def onednn_products() -> Any:
-    """Return oneDNN's matrix products as methods `mm`, `addmm`, `bmm`, `baddbmm`.
+    """Return oneDNN's matrix products as methods `mm`, `addmm`, `bmm`, `baddbmm`; `addmm_tanh`, with a tanh; and
+    `mm_narrow`, which is faster if the first matrix is transposed, and the result narrow.
 
     >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
     >>> torch.equal(onednn_products().mm(a, b), a @ b) if torch.backends.mkldnn.is_available() else True

@@ -14,15 +14,16 @@ Branches are not recorded, so a function that reads a value from a tensor is rej
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from levada.flow import LevadaError
-from levada.rl.compute.matmul import faster_product
+from levada.rl.compute.matmul import Product, as_product, faster_products
 from levada.rl.compute.torch_private import DispatchMode, script, trace, tree_leaves, tree_map
 
 Tensors = tuple[Tensor, ...]
@@ -46,6 +47,7 @@ class _Operation:
     args: Any
     kwargs: Any
     outputs: tuple[int | None, ...]
+    product: Product | None = None
 
 
 def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
@@ -119,8 +121,37 @@ def _tanh(x: Tensor) -> Tensor:
     return (2.0 * x).sigmoid_().mul_(2.0).sub_(1.0)
 
 
-_FASTER = {torch.ops.aten.tanh.default: _tanh}
-"""Operations that the replay implements differently."""
+_TANH = torch.ops.aten.tanh.default
+
+
+def _faster(operations: Sequence[_Operation], results: Sequence[int]) -> list[_Operation]:
+    """Replace operations by faster implementations: large products, with their tanh where nothing else needs them, and tanh."""
+    uses = Counter(results)
+    uses.update(slot.number for one in operations for slot in _slots(one.args, one.kwargs).values())
+    large = faster_products(one.product for one in operations)
+    products = {one.outputs[0]: number for number, one in enumerate(operations) if one.product in large}
+    found: dict[int, _Operation | None] = {}
+    for number in products.values():
+        product = operations[number].product
+        assert product is not None
+        found[number] = replace(operations[number], call=product.call)
+    for number, one in enumerate(operations):
+        if one.call is not _TANH:
+            continue
+        before = products.get(one.args[0].number)
+        product = None if before is None else operations[before].product
+        if (
+            before is not None
+            and product is not None
+            and product.with_tanh is not None
+            and uses[one.args[0].number] == 1
+        ):
+            found[before] = replace(operations[before], call=product.with_tanh, outputs=one.outputs)
+            found[number] = None
+        elif torch.backends.cpu.get_cpu_capability() != "AVX512":
+            found[number] = replace(one, call=_tanh)
+    replaced = (found.get(number, one) for number, one in enumerate(operations))
+    return [one for one in replaced if one is not None]
 
 
 class _Recorder(DispatchMode):
@@ -149,16 +180,13 @@ class _Recorder(DispatchMode):
         taken = tree_map(self._stand_in, args), tree_map(self._stand_in, kwargs or {})
         outputs = made if isinstance(made, tuple | list) else (made,)
         numbers = tuple(self._add(output) if isinstance(output, Tensor) else None for output in outputs)
-        faster = _FASTER.get(func) or faster_product(func, args, kwargs or {})
-        self._operations.append(_Operation(faster or func, *taken, numbers))
+        self._operations.append(_Operation(func, *taken, numbers, as_product(func, args, kwargs or {})))
         return made
 
     def replay(self, results: Tensors) -> Callable[..., Tensors]:
         """Return the recording as a function."""
-        operations, wanted = (
-            [_traceable(operation) for operation in self._operations],
-            [self._slot_of(result).number for result in results],
-        )
+        wanted = [self._slot_of(result).number for result in results]
+        operations = [_traceable(operation) for operation in _faster(self._operations, wanted)]
         made = {number for operation in operations for number in operation.outputs}
         fixed: dict[int | None, Tensor] = {
             n: tensor for n, tensor in enumerate(self._tensors) if n >= self._num_inputs and n not in made

@@ -26,6 +26,7 @@ MultiDiscrete, whose masks are concatenated. Nonzero means allowed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,22 @@ def has_state(space: Space[Any]) -> bool:
     True
     """
     return isinstance(space, spaces.Dict) and set(space.spaces) == {OBS, STATE}
+
+
+def map_observations(own: Callable[[Any], Any], state: Callable[[Any], Any], obs: Any) -> Any:
+    """Apply functions to the leaves of observations, with or without action masks: `state` to those of the global state beside an
+    own observation, `own` to all others.
+
+    >>> map_observations(len, sum, {"obs": {"obs": [1, 2], "state": [3, 4]}, "action_mask": [0]})
+    {'obs': {'obs': 2, 'state': 7}, 'action_mask': 1}
+    """
+    if not isinstance(obs, dict):
+        return map_nest(own, obs)
+    if set(obs) == {OBS, STATE}:
+        return {OBS: map_nest(own, obs[OBS]), STATE: map_nest(state, obs[STATE])}
+    if set(obs) == {OBS, ACTION_MASK}:
+        return {OBS: map_observations(own, state, obs[OBS]), ACTION_MASK: map_nest(own, obs[ACTION_MASK])}
+    return map_nest(own, obs)
 
 
 def mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:

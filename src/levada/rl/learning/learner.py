@@ -99,6 +99,8 @@ class Learner:
     minibatches, gradient steps are more frequent and noisier."""
     sequence_length: PositiveInt = 1
     """Number of transitions in a row of the batch if the policy is recurrent; otherwise a row is one transition."""
+    num_agents: PositiveInt = 1
+    """Number of agents whose transitions are one row of the batch, where these are steps of a team."""
     shuffle: bool = True
     """Shuffle the batch in each pass. False: minibatches are consecutive rows, as samples of a replay are drawn."""
     num_microbatches: PositiveInt = 1
@@ -295,7 +297,7 @@ class LiveLearner(Training):
         recipe, cut = self.recipe, share.cut
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()
-        gradient_of = self._step.on(self._mode(cut.microbatch_size), values, buffers, columns)
+        gradient_of = self._step.on(self._mode(cut.microbatch_size * recipe.num_agents), values, buffers, columns)
         if cut.num_parts > 1:
             gradient_of = self._replicas.combined(gradient_of)
         before = {name: buffer.clone() for name, buffer in buffers.items()} if self._replicas.size > 1 else {}
@@ -318,9 +320,9 @@ class LiveLearner(Training):
         return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), told, len(collected)
 
     def _cut(self, num_rows: int) -> Cut:
-        """Division of a batch; a row of a recurrent policy is a whole sequence."""
+        """Division of a batch; a row of a recurrent policy is a whole sequence, and one of a team has a step of each agent."""
         recipe = self.recipe
-        length = recipe.sequence_length if self._is_recurrent else 1
+        length = recipe.sequence_length if self._is_recurrent else recipe.num_agents
         size = num_rows if recipe.minibatch_size is None else recipe.minibatch_size // length
         return Cut(num_rows=num_rows, minibatch_size=size, num_parts=recipe.num_microbatches, shuffle=recipe.shuffle)
 

@@ -3,7 +3,8 @@
     steps = Unrolled.of(apply, batch)           # rollouts: each [T, N], in the order of time
     steps, batch = evaluated(apply, batch)      # either: each [M], and the columns that go with them
 
-Rows of rollouts are those of `Rollout.sequences`; recurrent policies require them.
+Rows of rollouts are those of `Rollout.sequences`; recurrent policies require them. A row may also be the step of a team, with the
+transitions of all agents and one state (`levada.rl.acting.team_steps`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from levada.rl.data.spaces import leaves, map_nest
+from levada.rl.data.spaces import OBS, leaves, map_nest, map_observations
 
 STATE, IS_FIRST = "state", "is_first"
 
@@ -53,8 +54,10 @@ class Unrolled(NamedTuple):
 
 
 def evaluate_actions(apply: Callable[..., Any], batch: Mapping[str, Any]) -> tuple[Evaluated, Mapping[str, Any]]:
-    """Evaluate transitions, or the steps of rollouts; return ``[M]`` each, with the matching columns ``[M]``."""
+    """Evaluate transitions, or the steps of rollouts or of teams; return ``[M]`` each, with the matching columns ``[M]``."""
     if STATE not in batch:
+        if batch["log_prob"].ndim == 2:
+            batch = by_agent(batch)
         distribution, value, *_ = apply(batch["obs"])
         return Evaluated(distribution.log_prob(batch["action"]), distribution.entropy(), value), batch
     steps = Unrolled.of(apply, batch)
@@ -62,3 +65,15 @@ def evaluate_actions(apply: Callable[..., Any], batch: Mapping[str, Any]) -> tup
     by_step = {name: nest for name, nest in batch.items() if name != STATE and leaves(nest)[0].shape[:2] == shape}
     columns = {name: map_nest(lambda leaf: leaf.transpose(0, 1).flatten(0, 1), nest) for name, nest in by_step.items()}
     return Evaluated(steps.log_prob.flatten(), steps.entropy.flatten(), steps.value.flatten()), columns
+
+
+def by_agent(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns ``[N * n, ...]`` of the agents' transitions, of columns ``[N, n, ...]`` of a team's steps. States stay
+    ``[N, ...]``.
+    """
+    columns = {name: map_nest(_joined, nest) for name, nest in batch.items() if name != OBS}
+    return {**columns, OBS: map_observations(_joined, lambda leaf: leaf, batch[OBS])}
+
+
+def _joined(column: Tensor) -> Tensor:
+    return column.flatten(0, 1)

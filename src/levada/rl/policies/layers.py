@@ -63,13 +63,17 @@ class NumpyLayers:
     """A network's description of itself as stacks of plain layers, so that samplers can compute it without PyTorch.
 
     The input of each stack is the observation as converted by `Vector`: flattened, images scaled to [0, 1], discrete values
-    one-hot. A policy compares both computations when it is built.
+    one-hot; or entries of a Dict, converted in this way and concatenated. A policy compares both computations when it is built.
     """
 
     policy: tuple[Dense | Norm, ...]
     """Layers from the observation to the parameters."""
     value: tuple[Dense | Norm, ...] | None = None
     """Layers from the observation to the value, if it has a separate stack."""
+    policy_inputs: tuple[str, ...] = ("",)
+    """Keys of the entries of a Dict that the first stack sees; "": the whole observation."""
+    value_inputs: tuple[str, ...] = ("",)
+    """The same for the stack of the value."""
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from gymnasium import Space, spaces
@@ -41,6 +41,7 @@ from levada.rl.policies.size import check_layer
 from levada.rl.policies.user_networks import make_features
 
 TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]"
+ValuePer: TypeAlias = Literal["agent", "state"]
 FeaturesExtractor: TypeAlias = Callable[[Space[Any]], nn.Module]
 """Called with an observation space; makes a module from observations ``[N, ...]`` to features ``[N, F]``."""
 
@@ -258,9 +259,10 @@ class MultiInput(nn.Module):
 class CentralizedNet(nn.Module):
     """A policy that sees an agent's own observation, and a value that sees the global state, too.
 
-    The value's input is what Yu et al. 2022 (arXiv 2103.01955), section 5.2, call an agent-specific global state: the state,
-    concatenated with the own observation, which tells whose value it is. Policy and value share nothing. A custom
-    `features_extractor` takes the own observation, once for the policy and once for the value.
+    The value of an agent sees what Yu et al. 2022 (arXiv 2103.01955), section 5.2, call an agent-specific global state: the
+    state, concatenated with the own observation, which tells whose value it is. The value of the state sees nothing else, and
+    belongs to all agents. Policy and value share nothing. A custom `features_extractor` takes the own observation, once for the
+    policy and, where the value sees it, once for the value.
 
     Args:
         observation_space: Dict of `"obs"`, the own observation, and `"state"`; see `levada.rl.envs.agents.state`.
@@ -268,6 +270,7 @@ class CentralizedNet(nn.Module):
         hidden_sizes: widths of the hidden layers; may be empty.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
         features_extractor: custom encoder of the own observation.
+        value_per: "agent" or "state", whose value it is.
 
     Raises:
         SpaceError: observations have no state.
@@ -285,6 +288,7 @@ class CentralizedNet(nn.Module):
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         features_extractor: FeaturesExtractor | None = None,
+        value_per: ValuePer = "agent",
     ) -> None:
         super().__init__()
         if not (isinstance(observation_space, spaces.Dict) and has_state(observation_space)):
@@ -295,19 +299,40 @@ class CentralizedNet(nn.Module):
             raise SpaceError(msg)
         own = observation_space[OBS]
         self.policy_encoder: nn.Module
-        self.value_encoder: nn.Module
+        self.value_encoder: nn.Module | None = None
         self.state_encoder: nn.Module
         self.policy_encoder, size = make_encoder(own, features_extractor)
-        self.value_encoder, own_size = make_encoder(own, features_extractor)
+        own_size = 0
+        if value_per == "agent":
+            self.value_encoder, own_size = make_encoder(own, features_extractor)
         self.state_encoder, state_size = make_encoder(observation_space[STATE])
         self.policy: nn.Sequential = _stack(size, hidden_sizes, activation, num_params, gain=0.01)
         self.value: nn.Sequential = _stack(state_size + own_size, hidden_sizes, activation, 1, gain=1.0)
 
     def forward(self, obs: dict[str, TensorNest]) -> tuple[Tensor, Tensor]:
-        """Return parameters ``[N, num_params]`` and values ``[N]``."""
-        own, state = obs[OBS], obs[STATE]
-        seen = torch.cat([self.state_encoder(state), self.value_encoder(own)], dim=-1)
-        return self.policy(self.policy_encoder(own)), self.value(seen).squeeze(-1)
+        """Return parameters ``[N, num_params]`` and values ``[N]``.
+
+        Values of states are computed once for each of ``N / n`` states, where these are all that is given: each belongs to n
+        consecutive rows.
+        """
+        own, seen = obs[OBS], self.state_encoder(obs[STATE])
+        params = self.policy(self.policy_encoder(own))
+        if self.value_encoder is not None:
+            return params, self.value(torch.cat([seen, self.value_encoder(own)], dim=-1)).squeeze(-1)
+        value = self.value(seen)
+        return params, value.expand(-1, len(params) // len(value)).reshape(-1)
+
+    def numpy_layers(self) -> NumpyLayers | None:
+        """Describe both stacks, if they see vectors."""
+        if not (isinstance(self.policy_encoder, Vector) and isinstance(self.state_encoder, Vector)):
+            return None
+        seen = (STATE,) if self.value_encoder is None else (STATE, OBS)
+        return NumpyLayers(
+            dense_layers("policy", self.policy),
+            dense_layers("value", self.value),
+            policy_inputs=(OBS,),
+            value_inputs=seen,
+        )
 
 
 class Encoders(nn.ModuleList):

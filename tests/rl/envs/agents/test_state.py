@@ -9,7 +9,8 @@ import pytest
 from gymnasium import spaces
 from support.envs.multi import CartPoles, Comers, Relay
 
-from levada.rl.envs.agents.adapters import Seen, adapted
+from levada.rl.envs.agents.adapters import Seen
+from levada.rl.envs.agents.converted import adapted
 from levada.rl.envs.agents.state import with_state
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.observations import Violation

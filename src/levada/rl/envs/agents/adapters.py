@@ -32,6 +32,10 @@ class Seen(NamedTuple):
     terminated: bool
     truncated: bool
 
+    def showing(self, obs: Any) -> Seen:
+        """The same with another observation."""
+        return Seen(obs, self.reward, self.terminated, self.truncated)
+
 
 class AgentsEnv(Protocol):
     """An environment of several agents."""
@@ -68,23 +72,6 @@ class AgentsEnv(Protocol):
     def close(self) -> None:
         """Close the environment."""
         ...
-
-
-def adapted(env: Any) -> AgentsEnv:
-    """Adapt an environment of PettingZoo, or return one that has the interface.
-
-    Raises:
-        Violation: it has neither.
-    """
-    if hasattr(env, "acts_in_turns"):
-        known: AgentsEnv = env
-        return known
-    if hasattr(env, "agent_selection") or hasattr(env, "agent_iter"):
-        return InTurns(env)
-    if hasattr(env, "possible_agents"):
-        return Simultaneous(env)
-    msg = f"{type(env).__name__} has no possible_agents; expected an environment with an API of PettingZoo, parallel or AEC"
-    raise Violation(msg)
 
 
 def _check_names(agents: Any) -> None:
@@ -202,7 +189,7 @@ class Simultaneous(_PettingZoo):
 
     def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
         """Take the actions of all agents; return what they see, and those who have come."""
-        observations, rewards, terminations, truncations, _ = self.env.step(actions)
+        observations, rewards, terminations, truncations = self._step(actions)
         seen = {}
         for agent in actions:
             try:
@@ -226,6 +213,11 @@ class Simultaneous(_PettingZoo):
             msg = f"agent {missing[0]!r} is gone without having terminated or having been truncated"
             raise Violation(msg)
         return seen
+
+    def _step(self, actions: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+        """Return observations, rewards, terminations and truncations by agent."""
+        given: tuple[Mapping[str, Any], ...] = self.env.step(actions)
+        return given[:4]
 
     def _first(self, agent: str, observations: Mapping[str, Any], method: str) -> Seen:
         """Return what an agent sees that has come."""

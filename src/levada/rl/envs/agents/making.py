@@ -28,7 +28,8 @@ import gymnasium
 
 from levada.flow.errors import LevadaError
 from levada.flow.mistakes import syntax_text
-from levada.rl.envs.agents.adapters import AgentsEnv, adapted
+from levada.rl.envs.agents.adapters import AgentsEnv
+from levada.rl.envs.agents.converted import adapted
 from levada.rl.envs.agents.openspiel import load_game
 from levada.rl.envs.agents.tuples import TupleAgents
 from levada.rl.envs.observations import Violation

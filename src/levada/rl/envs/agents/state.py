@@ -78,7 +78,7 @@ class WithState:
 
     def _shown(self, seen: Mapping[str, Seen]) -> Mapping[str, Seen]:
         state = self._view.state({agent: each.obs for agent, each in seen.items()})
-        return {agent: each._replace(obs=_both(each.obs, state)) for agent, each in seen.items()}
+        return {agent: each.showing(_both(each.obs, state)) for agent, each in seen.items()}
 
 
 class TurnsWithState(InTurns):
@@ -97,7 +97,7 @@ class TurnsWithState(InTurns):
         seen = super().look()
         there = () if self._view.joined is None else self.env.agents
         state = self._view.state({agent: self._obs(agent, self.env.observe(agent)) for agent in there})
-        return seen._replace(obs=_both(seen.obs, state))
+        return seen.showing(_both(seen.obs, state))
 
 
 def shows_state(env: AgentsEnv) -> bool:
