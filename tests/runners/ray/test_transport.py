@@ -64,7 +64,7 @@ def test_an_error_arrives_with_its_traceback_and_whether_it_is_a_mistake_of_the_
     assert found.error.__traceback__ is not None
 
 
-@pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.02, 4), (0.01, 8), (0.005, 16), (0.001, 32)])
+@pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.03, 4), (0.02, 8), (0.01, 16), (0.005, 32)])
 def test_shards_have_more_tickets_at_hand_the_shorter_their_work(ticket_s: float, expected: int) -> None:
     transport = RayTransport(1, None, None, None, SimpleNamespace(replays={}), 1.0)
     worker = RayWorker(None, (), {})
@@ -73,6 +73,7 @@ def test_shards_have_more_tickets_at_hand_the_shorter_their_work(ticket_s: float
         spent = (Spent("rollout", number, 5.0, 5.0 + ticket_s / 4, 0.0), Spent("gae", number, 6.0, 5.0 + ticket_s, 0.0))
         transport._take(worker, Answer(1, 7.0, (TicketDone(closed, spent, None),)))
     assert transport.tickets_at_hand == expected
+    assert transport.tickets_together == (1 if expected == 4 else expected // 2)
 
 
 def one_shard(source: samples.Numbers) -> ShardActor:
