@@ -9,7 +9,8 @@ defaults. Different is the rest:
   whole rollouts together.
 - Both learners are actors. The process that started the run looks for finished rollouts without a pause in RLlib; in levada it
   sleeps while there is nothing to do. On processes, levada's learner is in the process that started the run.
-- Levada's lag is at most 16 updates, RLlib's has no bound.
+- RLlib's lag has no bound. Levada's is at most 16 updates, or 128 where an update is of one rollout: of the tickets that this allows,
+  several are in each call of Ray.
 - In levada a reset is a row of a rollout, which is not counted as a step.
 """
 
@@ -69,7 +70,7 @@ _PRESETS: Final = (
         target_ratio=3.0,
         forms=_FORMS,
         share=_SHARE,
-        levada={**_SAME_IN_ALL, "num_envs": 16, "num_rollouts": 1},
+        levada={**_SAME_IN_ALL, "num_envs": 16, "num_rollouts": 1, "max_lag": 128},
     ),
 )
 

@@ -31,7 +31,7 @@ from levada.schedule import Ticket
 
 log: logging.Logger = logging.getLogger(__name__)
 
-WORK_S: Final = 0.1
+WORK_S: Final = 0.15
 """Time after which a call returns although there is work left, in seconds. It returns earlier than that only for lack of work."""
 
 

@@ -41,7 +41,7 @@ PATIENCE_S = 5.0
 """Time that an actor has to close its environments, in seconds."""
 LONG_S = 0.3
 """Time of a ticket from which there is only one call at a time, in seconds, so that its weights are as new as can be."""
-AT_HAND_S = 0.1
+AT_HAND_S = 0.15
 """Work that a shard has at hand in arrival order, in seconds. With more, calls are fewer, and each has more items."""
 AT_HAND = (4, 8, 16, 32)
 """Numbers of tickets that this may be. More would wait at a shard that is slower than others."""
