@@ -39,7 +39,7 @@ CASES = [
     for kill_after in (None, 4)
     if kill_after or name == "impala" or not isinstance(on, Ray)
 ]
-"""Up to the loss of a worker, a run is one without losses: on Ray, whose actors start slowly, one algorithm alone has that, too."""
+"""On Ray, whose actors start slowly, one algorithm alone runs without a loss, too: up to its loss, each run is such a run."""
 NUM_UPDATES = 10
 
 

@@ -483,7 +483,7 @@ def delay_messages(cls: type, method: str) -> None:
         return
 
     def later(*args: Any) -> Any:
-        Delayed(None).wait()
+        Delayed(None, most_s=0.005).wait()
         return send(*args)
 
     later.is_delayed = True  # type: ignore[attr-defined]
