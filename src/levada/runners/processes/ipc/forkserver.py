@@ -172,10 +172,13 @@ _ENDING_S = 1.0
 
 
 def _remove(folder: str, parent: int) -> None:
-    """Remove the folder, unless the parent is alive: it still uses it, and removes it itself."""
+    """Remove the folder, unless the parent is alive: it still uses it, and removes it itself.
+
+    The forkserver ends when descriptors of its parent are closed, which happens shortly before the parent's own end.
+    """
     deadline_s = time.monotonic() + _ENDING_S
     while os.getppid() == parent and time.monotonic() < deadline_s:
-        time.sleep(0.005)  # the forkserver ends when descriptors of its parent are closed, which happens shortly before its end
+        time.sleep(0.005)
     if os.getppid() != parent:
         shutil.rmtree(folder, ignore_errors=True)
 
