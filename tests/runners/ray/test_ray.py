@@ -103,12 +103,11 @@ def test_nothing_is_left_in_the_cluster():
 PROGRAM = """
 import signal
 import ray
-from support.flows.two_trainers import KillsAtStop, isolated, learned_by_each
 from support.processes import samples
 from levada.runners.ray import Ray
 
 before = signal.getsignal(signal.SIGTERM)
-with Ray(workers=1).open(samples.small_ppo(0), seed=1) as run:
+with Ray(workers=1).open(samples.counting_flow(samples.Numbers()), seed=1) as run:
     next(iter(run))
     assert signal.getsignal(signal.SIGTERM) is before
 run.close()
