@@ -2,8 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# Processes of the tests: one more than there are cores, because some tests wait.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
+# Processes of the tests: two more than there are cores, because some tests wait.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 + (os.cpu_count() or 1))')
 
 # Without bytecode each of the hundreds of processes that tests start would compile torch anew, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
