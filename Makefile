@@ -2,8 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# Processes of the tests: one more than there are cores, because some tests wait.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
+# Processes of the tests: two more than there are cores, because some tests wait.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 + (os.cpu_count() or 1))')
 
 # Without bytecode each of the hundreds of processes that tests start would compile torch anew, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,9 +53,15 @@ layers: $(VENV)/ready ## what may import what
 lint: style spelling layers ## style, spelling, layers
 
 .PHONY: types
-# pyright looks for the package beside the python that comes first in PATH; its report is shown if a public name lacks a type.
-types: $(VENV)/ready ## mypy --strict; the types of all public names are known to users' type checkers
+types: mypy pyright ## mypy --strict; the types of all public names are known to users' type checkers
+
+.PHONY: mypy
+mypy: $(VENV)/ready
 	$(BIN)/mypy
+
+.PHONY: pyright
+# pyright looks for the package beside the python that comes first in PATH; its report is shown if a public name lacks a type.
+pyright: $(VENV)/ready
 	@report=$$(PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright --verifytypes levada --ignoreexternal) || { echo "$$report"; exit 1; }
 
 .PHONY: docs
@@ -66,8 +72,13 @@ docs: $(VENV)/ready ## the documentation as a site, in build/site; a link that l
 unit: $(VENV)/ready ## the tests, and the code of the documentation
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAY_worker_niceness=0 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
+.PHONY: static
+# Each of these keeps one core busy. Installing comes first, once.
+static: $(VENV)/ready
+	@$(MAKE) --no-print-directory --jobs=2 types docs lint
+
 .PHONY: test
-test: lint types docs unit ## everything that must hold: lint, types, docs, tests
+test: static unit ## everything that must hold: lint, types, docs, tests
 
 .PHONY: clean
 clean: ## remove .venv and caches; runs stay

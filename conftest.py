@@ -30,6 +30,7 @@ from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from levada.cli import main
+from levada.runners.processes.ipc.forkserver import preload
 
 
 def pytest_configure() -> None:
@@ -48,6 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _workers_find_torch_loaded() -> None:
+    """Else each worker imports it, for more than a second, if the first test that starts one needs none."""
+    preload(["levada.rl.acting.sampler", "levada.rl.acting.step_sampler"])
 
 
 @pytest.fixture(autouse=True, scope="session")

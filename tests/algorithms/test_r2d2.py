@@ -55,7 +55,7 @@ RECALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_it_remembers_what_a_memoryless_agent_forgets(seed: int) -> None:
     for hp, updates in (
         (R2D2(**RECALL), 80),

@@ -135,7 +135,7 @@ def test_the_losses_are_those_of_the_paper(masked: bool, rescale: bool) -> None:
     assert again.loss.item() == outcome.loss.item()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_it_remembers_what_a_memoryless_agent_forgets(seed: int) -> None:
     hp = RecurrentSAC(
         num_steps=10, sequence_length=5, burn_in=0, hidden_sizes=(16,), rnn_size=16, n_step=2, log_alpha_init=-3.0, tau=0.05,

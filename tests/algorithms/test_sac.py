@@ -123,10 +123,10 @@ def test_it_learns_pendulum() -> None:
     hp = SAC(
         learning_starts=400, batch_size=64, samples_per_insert=64.0, hidden_sizes=(64, 64), num_envs=4, num_steps=4
     )
-    monitor, report, *_ = run(hp, updates=900)
-    assert 6_500 < monitor.env_steps < 8_000
+    monitor, report, *_ = run(hp, updates=700)
+    assert 5_500 < monitor.env_steps < 6_500
     assert report.values["losses/alpha"] < 0.9
-    assert monitor.return_mean_100 > -900  # a random policy has -1,200, and the first episodes are
+    assert monitor.return_mean_100 > -1_000  # a random policy has -1,200, and the first episodes are
 
 
 @pytest.mark.parametrize("options", [{}, {"shards": 2, "n_step": 3}], ids=str)

@@ -113,9 +113,9 @@ def test_it_learns_pendulum(kind: type[TD3]) -> None:
     hp = kind(
         learning_starts=400, batch_size=64, samples_per_insert=64.0, hidden_sizes=(64, 64), num_envs=4, num_steps=4
     )
-    monitor, *_ = run(hp, updates=1_500)
-    assert 12_000 < monitor.env_steps < 13_000
-    assert monitor.return_mean_100 > -1_000  # a random policy has -1,200, and the first episodes are
+    monitor, *_ = run(hp, updates=1_100)
+    assert 9_000 < monitor.env_steps < 9_500
+    assert monitor.return_mean_100 > -1_050  # a random policy has -1,200, and the first episodes are
 
 
 @pytest.mark.parametrize("kind", [TD3, DDPG])

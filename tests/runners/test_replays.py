@@ -42,7 +42,7 @@ def test_the_reuse_asked_for_is_the_reuse_that_comes_out(place, who_is_slow, opt
     source = Rows(sleep_s=0.002 if who_is_slow == "sampler" else 0.0)
     learner = Mixer(sleep_s=0.002 if who_is_slow == "learner" else 0.0)
     flow = replay_flow(source=source, learner=learner, samples_per_insert=4.0, capacity=500, size=16, **options)
-    replay = end(flow, place, 1_200)[1].replays["replay"]
+    replay = end(flow, place, 600)[1].replays["replay"]
     assert replay.asked == 4.0
     assert replay.reuse == pytest.approx(4.0, abs=0.01)
     assert replay.sampled == pytest.approx(

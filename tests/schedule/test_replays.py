@@ -266,13 +266,13 @@ class Execution:
             assert -plan.tolerance - plan.batch - 1e-9 <= error <= most + 1e-9
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=160, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_never_stuck_and_in_balance(plan: Plan, seed: int) -> None:
     Execution(plan, seed).run(num_updates=25)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=130, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     execution = Execution(replace(plan, table_losses=True), seed).run(num_updates=25)
@@ -280,13 +280,13 @@ def test_tables_that_are_lost_are_filled_anew(plan: Plan, seed: int) -> None:
     assert replay.lost == execution.inserted - sum(execution.held)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=130, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10**6))
 def test_items_that_are_lost_are_made_again(plan: Plan, seed: int) -> None:
     Execution(replace(plan, item_losses=True), seed).run(num_updates=25)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=130, deadline=None)
 @given(plan=plans(exact=True), seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_an_exact_replay_sees_the_same_whatever_is_lost(plan: Plan, seeds: tuple[int, int]) -> None:
     one = Execution(plan, seeds[0]).run(num_updates=25)
@@ -296,7 +296,7 @@ def test_an_exact_replay_sees_the_same_whatever_is_lost(plan: Plan, seeds: tuple
     assert one.reports == other.reports
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=130, deadline=None)
 @given(plan=plans(exact=True), seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_an_exact_replay_sees_the_same_whatever_the_order(plan: Plan, seeds: tuple[int, int]) -> None:
     one, other = (Execution(plan, seed).run(num_updates=25) for seed in seeds)
@@ -310,7 +310,7 @@ def test_an_exact_replay_sees_the_same_whatever_the_order(plan: Plan, seeds: tup
 shares = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(plan=plans(), shares=shares, seed=st.integers(0, 10**6))
 def test_learners_share_a_replay_exactly(plan: Plan, shares: tuple[int, int], seed: int) -> None:
     """After any number of draws, each has had its share to within one; and nobody waits for ever."""
@@ -322,7 +322,7 @@ def test_learners_share_a_replay_exactly(plan: Plan, shares: tuple[int, int], se
     assert drawn.count("other-sample") > 0 or 25 * shares[1] < shares[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(plan=plans(exact=True), shares=shares, seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_learners_that_share_an_exact_replay_see_the_same_whatever_the_order(
     plan: Plan, shares: tuple[int, int], seeds: tuple[int, int]

@@ -27,7 +27,7 @@ from levada.rl.learning.learner import LiveLearner
 from levada.rl.learning.loss import LossOutput
 from levada.rl.replay.transitions import Transitions
 
-NUM_UPDATES = 20
+NUM_UPDATES = 10
 
 
 @pytest.fixture(scope="module")

@@ -41,11 +41,11 @@ def test_as_inline_bit_for_bit(inline, lag, workers):
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_no_delay_changes_a_bit(inline, lag, workers, monkeypatch):
-    """Environments, learner, functions at the shard and messages both ways are delayed by up to 20 ms, at random."""
+    """Environments, learner, functions at the shard and messages both ways are delayed by up to 5 ms, at random."""
     flow = samples.small_ppo(lag)
     for name in ("rollout", "gae", "learn"):
         node = flow.nodes[name]
-        object.__setattr__(node, "work", samples.Delayed(node.work))
+        object.__setattr__(node, "work", samples.Delayed(node.work, most_s=0.005))
     rollout = flow.nodes["rollout"]
     object.__setattr__(rollout, "work", samples.DelayedMessages(rollout.work))
     monkeypatch.setattr(Wire, "post", Wire.post)  # put back afterwards

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.runs.cli import TINY, begin, in_process
+from support.runs.cli import TINY, Shell, begin, in_process
 
 import levada
 
@@ -42,22 +42,25 @@ def newest(run: Path) -> int:
     return max((int(meta.parent.name) for meta in run.glob("checkpoints/*/meta.json")), default=0)
 
 
-def test_a_run_that_has_lost_its_cluster_continues_on_another(tmp_path: Path) -> None:
+def test_a_run_that_has_lost_its_cluster_continues_on_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "stored"
-    options = f"--until updates=1000000 --checkpoint-every-updates 1 --on ray:2 --out {run.as_uri()}"
+    options = f"--until updates=1000000 --checkpoint-every-updates 1 --on ray:1 --out {run.as_uri()}"
     with begin(f"{TRAIN} {options}", cwd=tmp_path, start_new_session=True) as process:
         try:
             while newest(run) < 3:
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.05)
-            assert len(session(process.pid)) > 4  # the run, two workers, the learner, and Ray's own
+            assert len(session(process.pid)) > 3  # the run, a worker, the learner, and Ray's own
         finally:
             kill_cluster(process.pid)
     num_updates = newest(run) + 10
 
     done = in_process(f"resume {run.as_uri()} --trust --quiet --until updates={num_updates}", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert in_process(f"{TRAIN} --until updates={num_updates} --out undisturbed", cwd=tmp_path).code == 0
-    expected, found = (levada.load(where, trust=True).summary for where in (tmp_path / "undisturbed", run.as_uri()))
-    assert (found.updates, found.deployment) == (num_updates, "ray:2")
+    undisturbed = tmp_path / "undisturbed"
+    assert Shell(capsys)(f"{TRAIN} --until updates={num_updates} --out {undisturbed}").code == 0
+    expected, found = (levada.load(where, trust=True).summary for where in (undisturbed, run.as_uri()))
+    assert (found.updates, found.deployment) == (num_updates, "ray:1")
     assert found.params_sha256 == expected.params_sha256

@@ -1,4 +1,7 @@
-"""Flows for tests of several processes: at module level, for work crosses into workers by its name."""
+"""Flows for tests of several processes: at module level, for work crosses into workers by its name.
+
+Each worker imports this module, so that it imports no torch: that takes more than a second of processor time.
+"""
 
 import os
 import random
@@ -13,12 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
-from levada.algorithms.ppo import PPO
 from levada.flow import Flow, NotSavedError, Queue, Shard, Update
 from levada.flow.patience import taking_long
-from levada.rl.envs.task import Task
 from levada.runners.processes.ipc.wire import Wire
 
 SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num_epochs": 2}
@@ -26,20 +26,10 @@ SMALL = {"shards": 4, "num_envs": 2, "num_steps": 16, "minibatch_size": 64, "num
 
 def small_ppo(max_lag: int, **more: Any) -> Flow:
     """PPO on CartPole, with four shards."""
+    from levada.algorithms.ppo import PPO
+    from levada.rl.envs.task import Task
+
     return PPO(max_lag=max_lag, compile=False, **SMALL, **more).flow(Task("CartPole-v1"))
-
-
-class SharedTrunk(nn.Module):
-    """A network that only torch can compute: value and action parameters from one trunk."""
-
-    def __init__(self, space: Any, num_outputs: int) -> None:
-        super().__init__()
-        self.trunk = nn.Linear(space.shape[0], 16)
-        self.policy, self.value = nn.Linear(16, num_outputs), nn.Linear(16, 1)
-
-    def forward(self, obs: Any) -> Any:
-        hidden_sizes = self.trunk(obs).relu()
-        return self.policy(hidden_sizes), self.value(hidden_sizes)[:, 0]
 
 
 def arrival_ppo() -> Flow:
@@ -493,7 +483,7 @@ def delay_messages(cls: type, method: str) -> None:
         return
 
     def later(*args: Any) -> Any:
-        Delayed(None).wait()
+        Delayed(None, most_s=0.005).wait()
         return send(*args)
 
     later.is_delayed = True  # type: ignore[attr-defined]

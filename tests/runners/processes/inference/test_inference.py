@@ -52,7 +52,7 @@ def test_as_inline_bit_for_bit(lag, inference):
 
 @pytest.mark.parametrize("inference", ELSEWHERE)
 def test_networks_that_torch_computes(inference):
-    flow = samples.small_ppo(1, network="support.processes.samples:SharedTrunk")
+    flow = samples.small_ppo(1, network="support.processes.networks:SharedTrunk")
     assert learned(flow, Processes(workers=2, inference=inference), 4) == learned(flow, Inline(), 4)
 
 

@@ -216,3 +216,35 @@ def test_signals_of_the_group_do_not_end_the_forkserver(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert not list(temporary.iterdir())
+
+
+ENDING = """
+    import os, sys
+    from levada.runners.processes.ipc import forkserver
+
+    parent, (when, now) = os.getpid(), os.pipe()
+    if os.fork() == 0:
+        os.close(when)
+        getppid, told = os.getppid, []
+
+        def asked():
+            found = getppid()
+            if not told:
+                told.append(os.close(now))  # only from here on may the parent end
+            return found
+
+        os.getppid = asked
+        forkserver._remove(sys.argv[1], parent)
+        print("removed" if not os.path.exists(sys.argv[1]) else "left", flush=True)
+        os._exit(0)
+    os.close(now)
+    os.read(when, 1)
+"""
+
+
+def test_the_folder_of_a_process_that_is_just_ending_is_removed(tmp_path):
+    """Its descriptors are closed, which ends the forkserver, while it still counts as the parent."""
+    (folder := tmp_path / "folder").mkdir()
+    command = [sys.executable, "-c", dedent(ENDING), str(folder)]
+    done = subprocess.run(command, timeout=120, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("removed\n", "")

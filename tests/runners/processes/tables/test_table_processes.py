@@ -106,7 +106,7 @@ def test_descriptors_meant_for_a_table_that_is_gone_are_closed():
     recipe, num = TableRecipe(replay_flow().replays["replay"], 0, 1), list[int]()
     [table] = (place := TableProcesses(max_restarts=0, hang_timeout_s=30.0)).open([recipe])
     try:
-        for _ in range(10):
+        for _ in range(5):
             os.kill(pid := table.pid, signal.SIGKILL)
             while os.path.exists(f"/proc/{pid}"):
                 time.sleep(0.01)

@@ -13,6 +13,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker, spawn, util
@@ -166,8 +167,19 @@ class _Shield:
             signal.raise_signal(came)
 
 
+_ENDING_S = 1.0
+"""Time that a process may take to end once its descriptors are closed, in seconds."""
+
+
 def _remove(folder: str, parent: int) -> None:
-    if os.getppid() != parent:  # otherwise the parent still uses it, and removes it itself
+    """Remove the folder, unless the parent is alive: it still uses it, and removes it itself.
+
+    The forkserver ends when descriptors of its parent are closed, which happens shortly before the parent's own end.
+    """
+    deadline_s = time.monotonic() + _ENDING_S
+    while os.getppid() == parent and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    if os.getppid() != parent:
         shutil.rmtree(folder, ignore_errors=True)
 
 
