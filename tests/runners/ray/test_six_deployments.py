@@ -32,14 +32,6 @@ DEPLOYMENTS = [
     Processes(workers=2, inference="learner"),
     Ray(workers=2),
 ]
-CASES = [
-    pytest.param(name, on, kill_after, id=f"{name}-{on}-{'killed' if kill_after else ''}")
-    for name in ALGORITHMS
-    for on in DEPLOYMENTS
-    for kill_after in (None, 4)
-    if kill_after or name == "impala" or not isinstance(on, Ray)
-]
-"""On Ray, whose actors start slowly, one algorithm alone runs without a loss, too: up to its loss, each run is such a run."""
 NUM_UPDATES = 10
 
 
@@ -70,6 +62,8 @@ def expected(name: str) -> tuple[str, str]:
     return learned(name, Inline())
 
 
-@pytest.mark.parametrize(("name", "on", "kill_after"), CASES)
+@pytest.mark.parametrize("kill_after", [None, 4], ids=["", "killed"])
+@pytest.mark.parametrize("on", DEPLOYMENTS, ids=str)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_same_flow_and_parameters_as_inline(name, on, kill_after):
     assert learned(name, on, kill_after) == expected(name)

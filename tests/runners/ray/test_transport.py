@@ -64,7 +64,7 @@ def test_an_error_arrives_with_its_traceback_and_whether_it_is_a_mistake_of_the_
     assert found.error.__traceback__ is not None
 
 
-@pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.03, 4), (0.02, 8), (0.01, 16), (0.005, 32)])
+@pytest.mark.parametrize(("ticket_s", "expected"), [(1.0, 4), (0.05, 4), (0.03, 8), (0.015, 16), (0.005, 32)])
 def test_shards_have_more_tickets_at_hand_the_shorter_their_work(ticket_s: float, expected: int) -> None:
     transport = RayTransport(1, None, None, None, SimpleNamespace(replays={}), 1.0)
     worker = RayWorker(None, (), {})
