@@ -42,8 +42,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "average": ("anticipatory", "average_learning_rate", "average_samples_per_insert", "reservoir_size"),
     "sampling": (
         "num_steps", "num_rollouts", "shards", "max_lag", "order", "num_groups", "on_new_weights", "replay_ratio",
-        "replay_buffer_size", "normalize_obs", "normalize_reward", "standardize_reward", "normalize_value", "agent_id", "value_per",
-        "frame_stack", "reward_clip", "life_loss", "action_mask", "vectorization",
+        "replay_buffer_size", "normalize_obs", "normalize_reward", "standardize_reward", "normalize_value", "agent_id",
+        "value_per", "frame_stack", "reward_clip", "life_loss", "action_mask", "vectorization",
     ),
     "exploration": (
         "epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_base", "epsilon_alpha", "noisy", "noisy_std",
