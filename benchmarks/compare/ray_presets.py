@@ -9,8 +9,8 @@ defaults. Different is the rest:
   whole rollouts together.
 - Both learners are actors. The process that started the run looks for finished rollouts without a pause in RLlib; in levada it
   sleeps while there is nothing to do. On processes, levada's learner is in the process that started the run.
-- RLlib's lag has no bound. Levada's is at most 16 updates, or 128 where an update is of one rollout: it allows so many tickets that
-  several go into each call of Ray.
+- RLlib's lag has no bound. Levada's is at most 16 updates, or 128 where an update is of one rollout, so that several rollouts can
+  go into each call of Ray.
 - In levada a reset is a row of a rollout, which is not counted as a step.
 """
 
