@@ -81,3 +81,13 @@ def test_tickets_are_issued_in_groups(seed: int, together: int, expected: int) -
         assert {num % expected for own in issued for num in own} == {0}, issued
     assert min(map(len, issued)) > 10
     executor.run(updates=5)
+
+
+@pytest.mark.parametrize("queue", [Queue(max_lag=15), Queue(max_lag=15, order="arrival", tickets_per_shard=3)])
+def test_no_groups_in_admission_order_or_with_a_limit_per_shard(queue: Queue) -> None:
+    executor = Executor(toy_flow(queue, size=3, shards=2), 0)  # its audit finds tickets that are not dealt round-robin
+    source = executor.schedule.hub.sources["rollout"]
+    source.let_hold(8, 4)
+    for _ in range(400):
+        executor._next()
+        assert queue.tickets_per_shard is None or max(map(len, source.tickets)) <= queue.tickets_per_shard

@@ -87,9 +87,15 @@ class SourceMachine:
     def let_hold(self, most: int, together: int = 1) -> None:
         """Let each shard hold that many tickets in arrival order. Those that a shard has beyond that stay with it.
 
-        `together`: number of tickets that a shard gets at once, if there are enough for two such groups per shard.
+        `together`: number of tickets that a shard gets at once, if there are enough for two such groups per shard. Ignored in
+        admission order, and where tickets are limited per shard.
         """
-        can_group = len(self.channels) == 1 and self.channels[0].num_free is not None
+        can_group = (
+            len(self.channels) == 1
+            and self.channels[0].num_free is not None
+            and not self.round_robin  # there the number of a ticket names its shard
+            and not self._limits  # these are counted for each ticket
+        )
         self._together = max(1, min(together, self._most_in_flight // (2 * self.stage.shards))) if can_group else 1
         if most != len(self._free):
             self._free = [[] for _ in range(most)]
