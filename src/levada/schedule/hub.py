@@ -40,6 +40,7 @@ from levada.schedule.events import (
     TableLost,
     Ticket,
 )
+from levada.schedule.feeding import feed, hand_over, queues_into
 from levada.schedule.losses import Trail, empty_table, versions_in_flight, withdraw
 from levada.schedule.queues import QueueMachine
 from levada.schedule.registers import RegisterMachine, num_readable, versions_to_keep, versions_to_spare
@@ -83,7 +84,7 @@ class Hub:
         ]
         self.stage_of: dict[str, StageMachine] = {name: stage for stage in self.stages for name in stage.machines}
         self.trails: dict[StageMachine, Trail] = {stage: Trail(stage) for stage in self.stages if items_can_be_lost}
-        self._feeds = {
+        self.feeds: dict[StageMachine, list[tuple[NodeMachine, list[QueueMachine]]]] = {
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self.stages
         }
@@ -117,7 +118,7 @@ class Hub:
                 for source, shard in shards:
                     self.sources[source].lost(shard)
             case HandedOver(firing):
-                self._hand_over(firing)
+                hand_over(self, firing)
             case LearnerFailed(firing, reason):
                 instructions += stop(self, firing, reason)
             case ItemsLost():
@@ -143,7 +144,7 @@ class Hub:
                     queue.learned(unlearned)
             instructions.append(Notify(Used(node.name, headers_of(firing))))
             instructions += self._updated(node, event.outputs)
-            for queue in self.queues_into(stage) if is_ahead else ():
+            for queue in queues_into(self, stage) if is_ahead else ():
                 queue.updated()
             instructions += self._learned(node, firing, event.outputs)
         elif node.kind == "report":
@@ -219,26 +220,12 @@ class Hub:
             return ahead
         return ahead + [item for name in stage.machines if name in self.before_learners for item in stage.held(name)]
 
-    def queues_into(self, stage: StageMachine) -> Iterator[QueueMachine]:
-        """Yield the queues that a stage takes from."""
-        return (queue for _, queues in self._feeds[stage] for queue in queues)
-
     def versions_named(self, register: str) -> set[int]:
         """Return the versions named by tickets of replays."""
         policy = self.flow.registers[register].policy
         return {v for replay in self.replays.values() if replay.policy == policy for v in replay.versions()}
 
     # ---- internals
-
-    def _hand_over(self, firing: Firing) -> None:
-        """Let a stage prepare updates while one is in progress. Where what is drawn depends on its result, it cannot."""
-        stage = self.stage_of[firing.node]
-        learners = [machine for machine in stage.machines.values() if machine.node.kind == "learn"]
-        is_ahead = bool(self.num_ahead or stage.handed_over) and firing not in stage.handed_over
-        if is_ahead and len(learners) == 1 and not self.samples[stage]:
-            stage.hand_over(firing)
-            for queue in self.queues_into(stage):
-                queue.handed_over()
 
     def _updated(self, node: Node, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
         policy = node.work.policy_name
@@ -312,7 +299,7 @@ class Hub:
         for stage in self.stages:
             if stage.busy is None and not is_resuming and stage not in self.stopped:
                 if len(stage.handed_over) <= self.num_ahead:
-                    self._feed(stage)
+                    feed(self, stage)
                 machine = stage.next_ready()
                 if machine is not None:
                     instructions.append(stage.start(machine))
@@ -336,26 +323,3 @@ class Hub:
             yield from map(Notify, replay.events)
             replay.events.clear()
             yield from self._count(replay)
-
-    def _feed(self, stage: StageMachine) -> None:
-        """Take what an idle stage can use from the queues. A busy stage takes nothing: an update would make items older, unless
-        it is handed over and counted.
-        """
-        for machine, queues in self._feeds[stage]:
-            full = [queue for queue in queues if queue.num_waiting]
-            if len(full) > 1:
-                full.sort(key=lambda queue: machine.order_of(queue.channel.input_index))
-            name = machine.node.name
-            for queue in full:
-                version = self.versions.get(queue.channel.policy or "")
-                if version is not None and queue.channel.learners:
-                    version += len(stage.handed_over)
-                if queue.drops_stale and version is not None:
-                    queue.discard_stale(version)
-                if queue.num_waiting < queue.channel.at_once - len(machine.buffers[queue.channel.input_index]):
-                    continue
-                while (place := queue.next()) is not None and stage.wants(name, queue.channel.input_index):
-                    item = queue.take(version)
-                    stage.put(name, queue.channel.input_index, item)
-                    if stage in self.trails:
-                        self.trails[stage].took(queue, place, item)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from levada.flow.items import Header, Item
 from levada.flow.nodes import Node
 from levada.schedule.events import Firing, HubInstruction, ItemsLost, Notify, PublishAgain, TableLost
+from levada.schedule.feeding import queues_into
 from levada.schedule.queues import QueueMachine
 from levada.schedule.stages import NodeMachine, StageMachine
 
@@ -176,7 +177,7 @@ def withdraw(hub: Hub, event: ItemsLost) -> Iterator[HubInstruction]:
         stage = hub.stage_of[firing.node]
         if firing in stage.handed_over:
             taken_back.add(stage)
-            for queue in hub.queues_into(stage):
+            for queue in queues_into(hub, stage):
                 queue.take_back()
         stage.withdraw(firing)
     for stage, trail in hub.trails.items():

@@ -305,7 +305,7 @@ class SourceMachine:
             num_free = self.channels[0].num_free or 0
             if num_free < self._together and self.num_idle < self.stage.shards:
                 return None
-            current, num_left = shard, min(num_free, self._together)
+            current, num_left = shard, min(num_free, self._together, len(self._free) - len(self.tickets[shard]))
         self._next_of_group = current, num_left - 1
         return current
 

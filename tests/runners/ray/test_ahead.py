@@ -196,3 +196,32 @@ def test_a_learner_that_cannot_be_saved_gets_one_update_at_a_time() -> None:
         begin(group, 1.0)
         told(group, 1)
     assert group.num_ahead == 0
+
+
+def test_a_learner_whose_state_raises_an_error_gets_one_update_at_a_time() -> None:
+    class Broken(Sum):
+        def state_dict(self) -> dict[str, np.ndarray]:
+            raise RuntimeError("broken")
+
+    group = LearnersAhead(lambda rank: Process(), 1, reduce="exact", timeout_s=1.0, max_restarts=3)
+    group.open({"learn": (Broken(), 0)}, {})
+    for _ in range(40):
+        begin(group, 1.0)
+        told(group, 1)
+    assert group.num_ahead == 0
+
+
+def raise_not_now(*args: Any) -> None:
+    raise RuntimeError("not now")
+
+
+def test_going_back_can_be_repeated_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, process = ready()
+    firings = begin(group, 2.0, 3.0, 4.0)
+    assert told(group, 1) == [5.0]
+    with monkeypatch.context() as patch:
+        patch.setattr(Sum, "load_state_dict", raise_not_now)
+        with pytest.raises(RuntimeError, match="not now"):
+            group.go_back()
+    assert list(group.go_back()) == firings[1:]
+    assert process.host._live["learn"].total == 5.0

@@ -129,9 +129,10 @@ class LearnersAhead(LearnerGroup[ProcessT]):
 
     def _receive(self, several: _Several, answer: Any) -> None:
         """Take the answer of a call."""
-        self._update = None
         if isinstance(answer, GoneError):
+            self._update = None
             self._replace([True])
+        self._update = None
         learned, error = ([], answer) if isinstance(answer, BaseException) else answer
         end_s = perf_counter() - sum(each.spent_s for each in learned)
         for firing, each in zip(several.firings, learned, strict=False):
@@ -161,23 +162,19 @@ class LearnersAhead(LearnerGroup[ProcessT]):
 
     def _go_back(self) -> tuple[Firing, ...]:
         """Return to the state of the last update that was told; return the firings of the others."""
-        firings = [each.firing for each in self._untold]
         if isinstance(several := self._update, _Several):
-            if isinstance(answer_of(self._replicas[0]), GoneError):
-                self._replace([True])
-            firings += several.firings
-            self._update = None
-        elif not self._is_ahead:
+            self._receive(several, answer_of(self._replicas[0]))
+        if not self._untold or not self._is_ahead:
             return ()
+        answer = ask(self._replicas[0], "go_back_to", *self._recipes, self._num_told)
+        if isinstance(answer, GoneError):
+            self._replace([True])
+        if isinstance(answer, BaseException):
+            raise answer
+        firings = tuple(each.firing for each in self._untold)
         self._untold.clear()
-        if firings:
-            self._rest_for_some_time()
-            answer = ask(self._replicas[0], "go_back_to", *self._recipes, self._num_told)
-            if isinstance(answer, GoneError):
-                self._replace([True])
-            if isinstance(answer, BaseException):
-                raise answer
-        return tuple(firings)
+        self._rest_for_some_time()
+        return firings
 
     def _rest_for_some_time(self) -> None:
         """Prepare no updates ahead for some time: who looks at the learner once may do so again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,13 +11,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from levada.flow.errors import NotSavedError
 from levada.flow.protocols import LearnerRecipe, Stateful, Update, close
 from levada.flow.replicas import Reduce, Replica
 from levada.flow.state import Arrays
 from levada.runners.firing import OrdinaryErrors
 from levada.runners.losses import ItemLostError
 from levada.runners.replicas.maps import computed
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Learned(Struct, frozen=True):
@@ -111,9 +113,13 @@ class LearnerHost:
 
     def can_go_back(self, node: str) -> bool:
         """Whether the state of a learner can be kept."""
+        live = self._live[node]
+        if not isinstance(live, Stateful):
+            return False
         try:
-            return isinstance(live := self._live[node], Stateful) and bool(live.state_dict())
-        except NotSavedError:
+            return bool(live.state_dict())
+        except Exception as error:  # of the user's code: whoever saves the run will see it
+            log.info("the state of the learner of node %r cannot be kept (%r): one update at a time", node, error)
             return False
 
     def update_several(
@@ -146,12 +152,13 @@ class LearnerHost:
         """Return to the state after that number of updates."""
         live = self._live[node]
         while self._num_updates[node] > number:
-            kept = self._kept.pop()
+            kept = self._kept[-1]
             live.load_state_dict(kept.before)
-            again = kept.batches[: max(0, number - kept.number)]
-            for batch in again:
+            self._num_updates[node] = kept.number
+            self._kept.pop()
+            for batch in kept.batches[: max(0, number - kept.number)]:
                 live.update(batch)
-            self._num_updates[node] = kept.number + len(again)
+                self._num_updates[node] += 1
 
     def _fetched(self, several: Sequence[Any]) -> Iterator[Any]:
         """Yield batches with their values, fetched in one request. If some are lost, those before are yielded all the same."""
