@@ -368,6 +368,10 @@ class FlowRun:
             match instruction:
                 case Start(firing) if firing.node in self._hub.before_learners and not draws_of(firing):
                     self._ready.append(firing)
+                case Start(firing) if any(
+                    each.node == firing.node for each in self._ready
+                ):  # firings of a node in order
+                    self._ready.append(firing)
                 case Start(firing):  # first what was drawn, or learned: a report then finds the run between updates
                     self._ready.appendleft(firing)
                 case Issue(ticket, first):

@@ -157,9 +157,8 @@ class QueueMachine(TicketBook):
 
     def learned(self, held: Collection[Header] = ()) -> None:
         """Count the lags of the items that an update has learned from: all that were taken, except those in `held`."""
-        num_left = Counter(
-            id(header) for header in held
-        )  # items of one ticket may share a header; the last taken are held
+        # items of one ticket may share a header; the last taken are held
+        num_left = Counter(id(header) for header in held)
         left = list[tuple[Header, int]]()
         for header, lag in reversed(self._measured):
             if num_left[id(header)]:

@@ -88,13 +88,8 @@ class LearnersAhead(LearnerGroup[ProcessT]):
 
     def finished(self) -> UpdateDone | None:
         """Return the next update that is done. For the errors, see `LearnerGroup.finished`."""
-        if self._untold:
-            pass
-        elif isinstance(self._update, _Several):
-            if self._replicas[0].has_answered:
-                self._receive(self._update, answer_of(self._replicas[0]))
-        elif (done := super().finished()) is not None:
-            self._untold.append(done)
+        if not self._untold:
+            self._collect()
         if not self._untold:
             return None
         told = self._untold.popleft()
@@ -126,6 +121,14 @@ class LearnersAhead(LearnerGroup[ProcessT]):
             if not self._is_small(firings[-1].inputs[0].value):
                 break
         return tuple(firings)
+
+    def _collect(self) -> None:
+        """Take the answer of the call in progress, if it is there."""
+        if not isinstance(self._update, _Several):
+            if (done := super().finished()) is not None:
+                self._untold.append(done)
+        elif self._replicas[0].has_answered:
+            self._receive(self._update, answer_of(self._replicas[0]))
 
     def _receive(self, several: _Several, answer: Any) -> None:
         """Take the answer of a call."""
