@@ -118,7 +118,7 @@ class LearnerHost:
             return False
         try:
             return bool(live.state_dict())
-        except Exception as error:  # of the user's code: whoever saves the run will see it
+        except Exception as error:  # of the user's code: saving the run shows it to the user
             log.info("the state of the learner of node %r cannot be kept (%r): one update at a time", node, error)
             return False
 
