@@ -23,7 +23,7 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.named_policies import HandWritten, InTurn, NamedPolicy, SavedPolicies, read_policies
 from levada.algorithms.neural import Part, PolicyAlgorithm
-from levada.algorithms.players import Frozen, Heuristic, Plays
+from levada.algorithms.players import Frozen, Heuristic, Plays, showing_as_trained
 from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name
 from levada.algorithms.self_play import Keeping, Past, SelfPlay
@@ -55,7 +55,7 @@ def multi_agent(
 
     Args:
         task: the environments, and who acts for whom. Agents are also shown what their algorithms ask for: their index
-            (`agent_id`), or the state (MAPPO).
+            (`agent_id`), or the state (MAPPO); those of trained policies, what these were trained with.
         algorithms: policy -> its algorithm. They must have the same `shards` and `num_steps`, and `num_envs` in proportion to the
             number of their agents: it counts an agent in each copy of the environment. Or how it plays without being trained.
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
@@ -88,11 +88,12 @@ def _showing(task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | Se
     for name, each in algorithms.items():
         one: Any = algorithms.get(each.of) if isinstance(each, Past) else each
         one = one.algorithm if isinstance(one, SelfPlay) else one
-        if isinstance(one, OfSharedPolicy | Frozen) and one.agent_id:
+        if isinstance(one, OfSharedPolicy) and one.agent_id:
             asking["agent_id"].append(name)
-        if one.with_state if isinstance(one, Frozen) else getattr(one, "SEES_STATE", False):
+        if getattr(one, "SEES_STATE", False):
             asking["with_state"].append(name)
-    return task.showing(**asking)
+    trained = {name: each.policy for name, each in algorithms.items() if isinstance(each, Frozen)}
+    return showing_as_trained(task.showing(**asking), trained)
 
 
 def _num_shards(trained: Mapping[str, PolicyAlgorithm | SelfPlay]) -> int:
@@ -233,7 +234,7 @@ class MultiAgent(Algorithm):
         saved: dict[str, Frozen] = {}
         for name, policy in named.items():
             with of_policy(name):
-                saved[name] = load(policy.who).choose(policy)
+                saved[name] = Frozen(load(policy.who).choose(policy))
         return LoadedMultiAgent(**{each.name: getattr(self, each.name) for each in fields(self)}, saved=saved)
 
     def resolve_task(self, task: Task) -> Task:
@@ -308,5 +309,5 @@ class LoadedMultiAgent(MultiAgent):
                     f"run ({error}); expected that run, which may have been trained further"
                 )
                 raise ConfigError(msg) from error
-            saved[name] = replace(saved[name], policy=then)
+            saved[name] = Frozen(then)
         return replace(self, saved=saved)

@@ -25,7 +25,7 @@ import numpy as np
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.neural import PolicyAlgorithm
-from levada.algorithms.players import Frozen, require_two_arguments
+from levada.algorithms.players import require_two_arguments
 from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.algorithms.user_classes import AlgorithmError, load_module
 from levada.rl.acting.player import ActByHand
@@ -180,17 +180,17 @@ class SavedPolicies:
     task: MultiAgentTask | None
     """Their task, in an environment of several agents."""
 
-    def choose(self, wanted: NamedPolicy) -> Frozen:
+    def choose(self, wanted: NamedPolicy) -> TrainedPolicy:
         """Return the only policy; or the one of that name; or the one that acted for these agents.
 
         Raises:
             ConfigError: it could be several.
         """
         if len(self.policies) == 1 or wanted.name in self.policies:
-            return self[wanted.name if wanted.name in self.policies else next(iter(self.policies))]
+            return self.policies[wanted.name if wanted.name in self.policies else next(iter(self.policies))]
         fitting = self.acting_for(wanted.agents)
         if len(fitting) == 1:
-            return self[fitting[0]]
+            return self.policies[fitting[0]]
         name = next(iter(self.policies))
         msg = (
             f"policy {wanted.name!r}: {wanted.who} has the policies {', '.join(self.policies)}; say which by its name, as in "
@@ -204,13 +204,6 @@ class SavedPolicies:
         may = [name for name, own in self.task.policies.items() if set(agents) <= set(own) and name in self.policies]
         final = getattr(self.task.policy_of, "final", None)
         return [final] if final in may else may
-
-    def __getitem__(self, name: str) -> Frozen:
-        """Return a policy, with what its agents are shown."""
-        if self.task is None:
-            return Frozen(self.policies[name])
-        task = self.task
-        return Frozen(self.policies[name], task.shows("agent_id", name), task.shows("with_state", name))
 
 
 @dataclass(frozen=True)

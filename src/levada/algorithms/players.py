@@ -6,14 +6,17 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import Space
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.neural import Part
 from levada.flow import FixedWeights, Flow, Latest
 from levada.rl.acting.player import ActByHand, ActorOf, ByHandOf, MakeMind
 from levada.rl.acting.trained_policy import TrainedPolicy
-from levada.rl.envs.agents.task import PolicyTask
-from levada.rl.envs.task import Task
+from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.task import Task, TaskError
 from levada.rl.policies.policy import Policy, Weights
 
 
@@ -33,14 +36,10 @@ class Plays(ABC):
 class Frozen(Plays):
     """A trained policy, whose weights do not change: `Frozen(lv.load("runs/ppo").policy)`.
 
-    It samples its actions as in training.
+    It samples its actions as in training, and its agents are shown what it was trained with: see `showing_as_trained`.
     """
 
     policy: TrainedPolicy
-    agent_id: bool = False
-    """Whether it was trained with the index of the agent in its observations."""
-    with_state: bool = False
-    """Whether it was trained with the state beside its observations, as MAPPO is."""
 
     def weights(self, flow: Flow, name: str, learned: Mapping[str, Latest[Weights]]) -> Latest[Weights]:
         """Add a register without a writer."""
@@ -103,8 +102,28 @@ def require_spaces(policy: Policy, task: Task, name: str) -> None:
     if (policy.env_observation_space, policy.env_action_space) != spaces:
         own = f"observations {policy.env_observation_space} and actions {policy.env_action_space}"
         msg = f"policy {name!r} was trained with {own}; expected those of its agents: {spaces[0]} and {spaces[1]}"
-        if isinstance(task, PolicyTask) and not task.multi.shows("agent_id", task.policy):
-            with_ids = task.multi.showing(agent_id=[task.policy])[task.policy]
-            if policy.env_observation_space == with_ids.observation_space:
-                msg += "; did you forget Frozen(..., agent_id=True), with which it was trained?"
         raise ConfigError(msg)
+
+
+def showing_as_trained(task: MultiAgentTask, policies: Mapping[str, TrainedPolicy]) -> MultiAgentTask:
+    """Return the task that shows the agents of trained policies what fits these: their index, the state, both, or nothing more.
+
+    A policy that fits none of them is shown nothing more.
+    """
+    for name, trained in policies.items():
+        candidates = (
+            task.showing(agent_id=[name] * agent_id, with_state=[name] * with_state)
+            for with_state in (False, True)
+            for agent_id in (False, True)
+        )
+        space = trained.policy.env_observation_space
+        task = next((shown for shown in candidates if _observation_space(shown, name) == space), task)
+    return task
+
+
+def _observation_space(task: MultiAgentTask, name: str) -> Space[Any] | None:
+    """Return the space of what the agents of a policy see; None if they cannot be shown that."""
+    try:
+        return task[name].observation_space
+    except TaskError:  # without a state, for example; what is wrong with the task itself is told when it is used
+        return None

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.named_policies import SavedPolicies
-from levada.algorithms.players import Frozen
+from levada.algorithms.players import showing_as_trained
 from levada.api.load import LoadError, load, task_of_several
 from levada.api.options import check_integers
 from levada.api.run import Result
@@ -102,12 +102,8 @@ def cross_play(
             continue
         if seated not in played:
             there = {"+".join(side): players[who][side] for side, who in zip(sides, seated, strict=True)}
-            task = bare.showing(
-                agent_id=[name for name, player in there.items() if player.agent_id],
-                with_state=[name for name, player in there.items() if player.with_state],
-            )
-            policies = {name: player.policy for name, player in there.items()}
-            played[seated] = _scores(task, policies, num_episodes, seed, deterministic=deterministic)
+            task = showing_as_trained(bare, there)
+            played[seated] = _scores(task, there, num_episodes, seed, deterministic=deterministic)
             on_match()
         scores = played[seated]
         gaps = [game[number] - max(game[:number] + game[number + 1 :], default=game[number]) for game in scores]
@@ -154,10 +150,10 @@ def _sides(tasks: Sequence[MultiAgentTask]) -> list[Side]:
     return list(first) if has_sides else [(agent,) for agent in sorted(set(agents))]
 
 
-def _players(result: Result, task: MultiAgentTask, sides: Sequence[Side]) -> dict[Side, Frozen]:
-    """Return the policies that a run has trained, for each side that they can play on, and what they are shown."""
+def _players(result: Result, task: MultiAgentTask, sides: Sequence[Side]) -> dict[Side, TrainedPolicy]:
+    """Return the policies that a run has trained, for each side that they can play on."""
     saved = SavedPolicies(result.policies, task)
-    players: dict[Side, Frozen] = {}
+    players: dict[Side, TrainedPolicy] = {}
     for side in sides:
         found = saved.acting_for(side)
         if len(found) > 1:
@@ -165,7 +161,7 @@ def _players(result: Result, task: MultiAgentTask, sides: Sequence[Side]) -> dic
             msg = f"cross_play: {result.path} has several policies trained for {which}; expected one"
             raise LoadError(msg)
         if found:
-            players[side] = saved[found[0]]
+            players[side] = saved.policies[found[0]]
     if not players:
         msg = f"cross_play: {result.path} has no policy trained for {' or '.join('+'.join(side) for side in sides)}; expected one"
         raise LoadError(msg)

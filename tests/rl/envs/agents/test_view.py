@@ -103,18 +103,30 @@ def test_an_option_of_a_policy_of_multi():
         assert flow.nodes["rollout"].work.task.agent_id == expected
 
 
-def test_a_frozen_policy_that_is_not_said_to_see_its_index():
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("agent_id", [False, True])
+def test_agents_of_a_frozen_policy_are_shown_what_it_was_trained_with(agent_id, with_state):
     task = MultiAgentTask(CartPoles, {"new": AGENTS[:2], "old": AGENTS[2:]})
-    policy = PPO(minibatch_size=8, **SMALL).policy(dataclasses.replace(task, agent_id=True)["old"])
+    trained_on = dataclasses.replace(task, agent_id=agent_id, with_state=with_state)["old"]
+    trains = MAPPO(**SMALL) if with_state else PPO(minibatch_size=8, **SMALL)
+    policy = trains.policy(trained_on)
     old = TrainedPolicy(policy, policy.weights(policy.module(seed=1)), version=0)
     ppo = PPO(minibatch_size=8, **(SMALL | {"num_envs": 4}))
-    with pytest.raises(
-        ConfigError, match=r"(?s)^policy 'old' was trained .*; did you forget Frozen\(\.\.\., agent_id=True\)"
-    ):
-        multi_agent(task, {"new": ppo, "old": Frozen(old)})
-    flow = multi_agent(task, {"new": ppo, "old": Frozen(old, agent_id=True)})
-    assert flow.nodes["rollout"].work.task.agent_id == ("old",)
+    flow = multi_agent(task, {"new": ppo, "old": Frozen(old)})
+    shown = flow.nodes["rollout"].work.task
+    assert [(shown.shows("agent_id", name), shown.shows("with_state", name)) for name in ("new", "old")] == [
+        (False, False), (agent_id, with_state)
+    ]  # fmt: skip
     next(iter(flow.run(on=Inline(), seed=1)))
+
+
+def test_a_frozen_policy_of_other_spaces():
+    task = MultiAgentTask(CartPoles, {"new": AGENTS[:2], "old": AGENTS[2:]})
+    policy = PPO(minibatch_size=8, **SMALL).policy(Task("MountainCar-v0"))
+    old = TrainedPolicy(policy, policy.weights(policy.module(seed=1)), version=0)
+    ppo = PPO(minibatch_size=8, **(SMALL | {"num_envs": 4}))
+    with pytest.raises(ConfigError, match=r"(?s)^policy 'old' was trained with .*; expected those of its agents: "):
+        multi_agent(task, {"new": ppo, "old": Frozen(old)})
 
 
 @pytest.mark.parametrize("name", ["agent_id", "with_state"])
