@@ -50,6 +50,17 @@ def test_every_promise_is_kept_when_updates_are_prepared_ahead(plan: Plan, seed:
         executor.run(updates=3, firings=32).drain()
 
 
+@given(plans(), st.integers(0, 10**6), st.integers(2, 16), st.sampled_from([0, 8]))
+@settings(schedules, max_examples=120)
+def test_every_promise_is_kept_when_tickets_are_issued_in_groups(plan: Plan, seed: int, size: int, num_ahead: int):
+    flow = plan.build()
+    for run, losses in enumerate((0.0, 0.1)):
+        executor = Executor(
+            flow, seed + run, losses=0.01, item_losses=losses, num_ahead=num_ahead, tickets_together=size, check_every=9
+        )
+        executor.run(updates=3, firings=32).drain()
+
+
 @given(plans(order="admission"), st.integers(0, 10**6))
 @settings(schedules, max_examples=100)
 def test_in_admission_order_it_does_not_matter_what_is_lost(plan: Plan, seed: int):

@@ -29,6 +29,7 @@ from levada.schedule import (
     PublishAgain,
     Start,
 )
+from levada.schedule.sources import AT_HAND
 from levada.testing.audit import Audit, Token, stage_of
 from levada.testing.schedule import Event, Lost, Schedule
 
@@ -56,6 +57,7 @@ class Executor:
         item_losses: float = 0.0,
         stragglers: float = 0.02,
         num_ahead: int = 0,
+        tickets_together: int = 1,
         check_every: int = 1,
     ) -> None:
         """A flow that does not pass `flow.check()` is executed too: it gets stuck or breaks a promise.
@@ -68,6 +70,7 @@ class Executor:
                 `MOST_ITEM_LOSSES` times.
             stragglers: probability that a firing of a source takes 20 times as long as the longest of the others.
             num_ahead: updates that each learner prepares while others are in progress, as with a learner elsewhere.
+            tickets_together: tickets that a shard gets at once in arrival order, as where calls of workers are costly.
             check_every: number of firings between two comparisons with the ledgers and bounds; larger is faster.
 
         Raises:
@@ -79,6 +82,8 @@ class Executor:
         self.flow = flow
         self.schedule: Schedule = Schedule(flow)
         self.schedule.hub.num_ahead = num_ahead
+        for source in self.schedule.hub.sources.values():
+            source.let_hold(AT_HAND * tickets_together, tickets_together)
         self.audit: Audit = Audit(flow, self.schedule)
         self.random: Random = Random(seed)
         self.losses: float = losses
