@@ -14,19 +14,22 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Both are made anew whenever what they are made from changes. What training needs is enough to train; the rest, with MuJoCo, Atari
-# and the tools of the tests, is installed on top of it. Python compiles modules when it first imports them, not all at once here.
+# Both are made anew whenever what they are made from changes. What training needs is enough to train; EXTRAS has all else, with MuJoCo,
+# Atari and the tools of the tests. Python compiles modules when it first imports them, not all at once here.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+EXTRAS ?= dev
 
-$(VENV)/trains: pyproject.toml constraints.txt
+$(BIN)/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "levada needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/trains: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/ready: $(VENV)/trains
-	$(PIP) -e '.[dev]'
-	@touch $@
+$(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) -e '.[$(EXTRAS)]'
+	@touch $(VENV)/trains $@
 
 .PHONY: install
 install: $(VENV)/ready ## make .venv and install levada into it, with all that the tests need
