@@ -237,7 +237,9 @@ def test_the_last_of_several_runs_leaves_the_cluster(monkeypatch: pytest.MonkeyP
         "is_initialized": lambda: bool(joined),
         "init": lambda **options: joined.append(1),
         "shutdown": joined.clear,
+        "get_runtime_context": lambda: SimpleNamespace(get_node_id=lambda: "its own"),
     }
+    monkeypatch.setattr(Cluster, "_started_node", "")
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(**ray))
     first, second = Cluster("local", 1.0), Cluster("local", 1.0)
     for _ in range(2):

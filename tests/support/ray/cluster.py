@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import pytest
+
 
 @contextmanager
 def one_node(
@@ -15,19 +17,16 @@ def one_node(
     """Start a node, with labels and resources, that all runs join, whose actors find the modules of the tests."""
     import ray
 
-    from levada.runners.ray.cluster import own_signals
+    from levada.runners.ray.cluster import Cluster
 
-    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
-    with own_signals():
-        ray.init(
-            "local",
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        Cluster.start(
             num_cpus=num_cpus,
             labels=dict(labels or {}),
             resources=dict(resources or {}),
-            include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
-            runtime_env=paths,
         )
-    yield
-    ray.shutdown()
+        yield
+        ray.shutdown()

@@ -117,6 +117,7 @@ class Hosts:
             "PYTHONPATH": os.pathsep.join(sys.path),
             "RAY_AUTH_MODE": "disabled",
             "RAY_TMPDIR": self._sockets,
+            "RAY_prestart_worker_first_driver": "0",  # actors of a run start in processes of their own
         }
         with log.open("wb") as out:
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)

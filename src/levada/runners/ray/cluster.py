@@ -25,6 +25,8 @@ class Cluster:
 
     _num_sharing: ClassVar[int] = 0
     """Number of open instances that share a connection which one of them has made: a process has one. The last ends it."""
+    _started_node: ClassVar[str] = ""
+    """The node that this process has started last."""
 
     def __init__(self, address: str | None, timeout_s: float) -> None:
         """Join the cluster, or start one, unless this process is connected to one. `timeout_s`: time limit of `reserve`.
@@ -39,8 +41,11 @@ class Cluster:
             where = address or os.environ.get("RAY_ADDRESS") or "local"
             _check_answers(where, timeout_s)
             try:
-                with own_signals():
-                    ray.init(address=where, include_dashboard=False, logging_level=logging.WARNING)
+                if where == "local":
+                    Cluster.start(logging_level=logging.WARNING)
+                else:
+                    with own_signals():
+                        ray.init(address=where, logging_level=logging.WARNING)
             except (ValueError, OSError, RuntimeError) as error:
                 what = (
                     "no cluster can be started here" if where == "local" else f"the cluster at {where} cannot be joined"
@@ -50,6 +55,18 @@ class Cluster:
             Cluster._num_sharing = 0
         self._is_sharing = is_new or Cluster._num_sharing > 0
         Cluster._num_sharing += self._is_sharing
+
+    @classmethod
+    def start(cls, **options: Any) -> None:
+        """Start a cluster of one node, whose processes have the environment of this one. `options`: of `ray.init`."""
+        with own_signals():
+            ray.init(address="local", include_dashboard=False, **options)
+        cls._started_node = ray.get_runtime_context().get_node_id()
+
+    @classmethod
+    def has_own_environment(cls) -> bool:
+        """Whether all processes of the cluster have the environment of this one."""
+        return [node["NodeID"] for node in ray.nodes()] == [cls._started_node]
 
     @property
     def num_cpus(self) -> int:
@@ -152,7 +169,7 @@ class Group:
 def options_here(number: int = 0) -> dict[str, Any]:
     """Options of an actor that needs no room of its own, on the node of this process."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return {"num_cpus": 0, "scheduling_strategy": here, "runtime_env": _environment({})}
+    return {"num_cpus": 0, "scheduling_strategy": here, **_environment({})}
 
 
 def _check_answers(address: str, timeout_s: float) -> None:
@@ -176,12 +193,17 @@ def _check_answers(address: str, timeout_s: float) -> None:
 
 def _options(kind: Requirements) -> dict[str, Any]:
     """Options of an actor, as Ray takes them."""
-    return {**kind.options, "runtime_env": _environment(kind.options.get("runtime_env", {}))}
+    return {**kind.options, **_environment(kind.options.get("runtime_env", {}))}
 
 
 def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a runtime environment in which numbers are computed as in this process."""
-    return {**given, "env_vars": {**variables(), **given.get("env_vars", {})}}
+    """Return the option with the runtime environment in which numbers are computed as in this process; none where all are so.
+
+    An actor with a runtime environment takes half a second more of a core to start.
+    """
+    if not given and Cluster.has_own_environment():
+        return {}
+    return {"runtime_env": {**given, "env_vars": {**variables(), **given.get("env_vars", {})}}}
 
 
 def _text(resources: Mapping[str, float], names: Iterable[str]) -> str:
