@@ -10,7 +10,7 @@ from support.runs.lossy import LossyTransport, open_lossy, open_lossy_ahead
 
 from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
-from levada.flow import Flow, RunState, Used
+from levada.flow import Flow, Queue, RunState, Used
 from levada.rl.envs.task import Task
 from levada.run.monitor import Monitor
 from levada.runners import Inline
@@ -203,3 +203,40 @@ def test_without_the_state_before_the_oldest_lost_item_a_shard_starts_over(monke
         assert monitor.num_started_from_scratch > 0
         assert all(channel.ledger.balanced for channel in run.statistics().channels.values())
         assert monitor.env_steps == 8 * 4 * 2 * 16
+
+
+def ahead_flow(order: Any) -> Flow:
+    """A map between a queue and a batch, whose results are also reported; updates are ahead by up to six."""
+    flow, learner = Flow("ahead"), samples.SavedCounting()
+    weights = flow.latest("weights", of=learner)
+    numbers = flow.source("numbers", samples.Remembered(), reads=weights, shards=4)
+    looked = flow.map("look", samples.look, numbers.via(Queue(max_lag=12, order=order)))
+    update = flow.learn("learn", learner, flow.batch("batch", looked, size=2))
+    flow.publish(update.weights, to=weights)
+    flow.report(looked, name="seen")
+    flow.report(update.stats)
+    return flow
+
+
+@pytest.mark.parametrize("order", ["admission", "arrival"])
+def test_reports_find_the_run_behind_their_update_also_if_workers_are_lost(order: str):
+    """While another worker is started, no later updates are reported, and lags are those of items that were learned from."""
+    num_kills, most = 0, 0
+    for seed in range(4):
+        run, process = open_lossy_ahead(ahead_flow(order), seed=seed, kills=0.12 if seed else 0.0, delay=6)
+        with run:
+            firings = []
+            for report in run:
+                if report.node == "learn":
+                    firings.append(report.firing)
+                    assert report.versions == {"policy": report.firing}
+                    assert report.values["updates"] == report.firing
+                    [channel] = run.statistics().channels.values()
+                    assert channel.lag["policy"].count == 2 * report.firing
+                    if report.firing == 30:
+                        break
+            assert firings == list(range(1, 31))
+            num_kills += run.transport.num_kills
+            most = max([most, *process.num_updates_per_call])
+    assert num_kills > 3
+    assert most > 1

@@ -213,6 +213,7 @@ class FlowRun:
         """
         self._check_open()
         self._take_back(self.learner_place.go_back())
+        self._take_back(self.learner_place.take_unsent())
         while self._under_way:
             self._listen()
         snapshot = take_snapshot(self._hub, self._ready)
@@ -316,6 +317,7 @@ class FlowRun:
         except TableLostError:
             return  # the firing is still waiting, and is withdrawn next
         except ItemLostError as error:
+            self._take_back(self.learner_place.go_back())  # else updates are reported while earlier reports wait
             self._replace_workers(error)
             return
         except BaseException as error:

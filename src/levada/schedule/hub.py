@@ -212,10 +212,8 @@ class Hub:
         return [*self.queues.values(), *self.replays.values()]
 
     def unlearned(self, stage: StageMachine) -> list[Item]:
-        """Return the items that a stage has taken and none of its learners has learned from, without those of an update in
-        progress, unless it was handed over.
-        """
-        ahead = [item for firing in stage.handed_over for item in firing.inputs]
+        """Return the items that a stage has taken and none of its learners has learned from."""
+        ahead = [*(item for firing in stage.handed_over for item in firing.inputs), *stage.in_progress]
         if not stage.num_held:
             return ahead
         return ahead + [item for name in stage.machines if name in self.before_learners for item in stage.held(name)]

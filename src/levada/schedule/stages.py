@@ -119,6 +119,8 @@ class StageMachine:
         """Number of items waiting between nodes."""
         self.busy: str | None = None
         """The node that is firing."""
+        self.in_progress: tuple[Item, ...] = ()
+        """The items of its firing, unless that is a report."""
         self.handed_over: deque[Firing] = deque()
         """Firings of the learner that are executed elsewhere, in their order, while other nodes fire."""
 
@@ -140,6 +142,7 @@ class StageMachine:
             self.num_held -= len(inputs)
         machine.num_firings += 1
         self.busy = machine.node.name
+        self.in_progress = () if machine.node.kind == "report" else inputs
         return Start(Firing(machine.node.name, self.shard, machine.num_firings, inputs, reads, ticket, draw))
 
     def withdraw(self, firing: Firing) -> None:
@@ -154,13 +157,13 @@ class StageMachine:
         if firing in self.handed_over:
             self.handed_over.remove(firing)
         else:
-            self.busy = None
+            self.busy, self.in_progress = None, ()
 
     def hand_over(self, firing: Firing) -> None:
         """Let other nodes fire while a learner elsewhere executes this firing."""
         assert self.busy == firing.node, f"{firing} is not in progress"
         self.handed_over.append(firing)
-        self.busy = None
+        self.busy, self.in_progress = None, ()
 
     def held(self, node: str) -> list[Item]:
         """Return the items that wait at a node."""

@@ -225,3 +225,52 @@ def test_going_back_can_be_repeated_after_an_error(monkeypatch: pytest.MonkeyPat
             group.go_back()
     assert list(group.go_back()) == firings[1:]
     assert process.host._live["learn"].total == 5.0
+
+
+def test_going_back_finds_the_state_before_even_if_it_was_a_view_of_the_present_one() -> None:
+    """As the tensors' own arrays are, which many learners return."""
+
+    class Views(Sum):
+        def open(self, seed: int) -> "Views":
+            self.array = np.zeros(1)
+            return self
+
+        @property
+        def total(self) -> float:
+            return float(self.array[0])
+
+        @total.setter
+        def total(self, value: float) -> None:
+            self.array[0] = value
+
+        def state_dict(self) -> dict[str, np.ndarray]:
+            return {"total": self.array}
+
+        def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+            self.array[:] = state["total"]
+
+    group, process = ready()
+    process.host._live = {"learn": Views().open(0)}
+    process.host._live["learn"].total = 1.0
+    begin(group, 2.0)
+    begin(group, 3.0, 4.0, 5.0)
+    found = told(group, 2)
+    assert group.ask("call", "learn", "weights") == found[-1]
+    group.flush()
+    assert found + told(group, 2) == [5.0, 18.0, 58.0, 179.0]
+
+
+def test_statistics_that_the_next_update_changes() -> None:
+    class Reused(Sum):
+        stats: dict[str, float] = {}  # noqa: RUF012  # of this test
+
+        def update(self, batch: Any) -> Update[Any]:
+            self.stats["total"] = super().update(batch).stats["total"]
+            return Update(Packed(b"", ()), self.stats)
+
+    group, process = ready()
+    process.host._live = {"learn": Reused().open(0)}
+    process.host._live["learn"].total = 1.0
+    begin(group, 2.0)
+    begin(group, 3.0, 4.0, 5.0)
+    assert told(group, 4) == [5.0, 18.0, 58.0, 179.0]

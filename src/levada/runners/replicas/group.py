@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -123,7 +123,8 @@ class LearnerGroup(Generic[ProcessT]):
     def flush(self) -> None:
         """Begin the next update, if none is under way."""
         if self._update is None and self._later:
-            self._begin(UpdateUnderWay(self._later.popleft(), perf_counter()))
+            self._begin(UpdateUnderWay(self._later[0], perf_counter()))  # if it fails, the firing was not sent
+            self._later.popleft()
 
     @property
     def num_ahead(self) -> int:
@@ -162,11 +163,17 @@ class LearnerGroup(Generic[ProcessT]):
             return None
         answers = [update.answers[rank] for rank in range(self._size)]
         self._update = None
-        if any(isinstance(answer, BaseException) for answer in answers):
-            self._recover(update, answers)
-            return None
-        self._num_failures = 0
-        return self._done(update, answers)
+        try:
+            if any(isinstance(answer, BaseException) for answer in answers):
+                self._recover(update, answers)
+                return None
+            self._num_failures = 0
+            return self._done(update, answers)
+        except UpdateFailedError:
+            raise
+        except BaseException:  # ends the run, which is saved without this update
+            self._later.appendleft(update.firing)
+            raise
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of all hosts, and return the result of the first."""
@@ -237,6 +244,7 @@ class LearnerGroup(Generic[ProcessT]):
     def _done(self, update: UpdateUnderWay, answers: Sequence[Learned]) -> UpdateDone:
         fingerprints = [answer.fingerprint for answer in answers]
         if len(set(fingerprints)) > 1:
+            self._undo(update, range(self._size))
             msg = (
                 f"the {self._size} replicas of the learner {update.firing.node!r} differ after an update: "
                 f"{', '.join(each[:8] for each in fingerprints)}. Likely: they run on different processors, or the loss draws "
@@ -256,11 +264,10 @@ class LearnerGroup(Generic[ProcessT]):
         """Go back to the state before an update, and begin it again unless it has raised an error of its own."""
         self._is_joined = False
         is_gone = _are(GoneError, answers)
-        for rank, answer in enumerate(answers):
-            if isinstance(answer, Learned):
-                undone = ask(self._replicas[rank], "undo", update.firing.node)
-                _raise_other_than([undone], GoneError)
-                is_gone[rank] = isinstance(undone, GoneError)
+        undone = self._undo(update, [rank for rank, answer in enumerate(answers) if isinstance(answer, Learned)])
+        _raise_other_than([*undone.values()], GoneError)
+        for rank, answer in undone.items():
+            is_gone[rank] = isinstance(answer, GoneError)
         own = [
             answer
             for answer in answers
@@ -274,6 +281,14 @@ class LearnerGroup(Generic[ProcessT]):
             self._num_failures = 0
             raise UpdateFailedError(update.firing, own[0])
         self._begin(update)
+
+    def _undo(self, update: UpdateUnderWay, ranks: Iterable[int]) -> dict[int, Any]:
+        """Go back to the state before an update at these replicas; return their answers."""
+        undone = {rank: ask(self._replicas[rank], "undo", update.firing.node) for rank in ranks}
+        for rank, answer in undone.items():
+            if isinstance(answer, BaseException) and not isinstance(answer, GoneError):
+                self._replicas[rank].end()  # it is one update ahead, and must not be saved
+        return undone
 
     def _replace(self, is_gone: list[bool]) -> None:
         """Replace the replicas that are gone by new ones, with the state of one that is left."""

@@ -6,9 +6,11 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from levada.flow.protocols import LearnerRecipe, Stateful, Update, close
@@ -132,7 +134,8 @@ class LearnerHost:
         live, batches = self._live[node], list[Any]()
         while self._kept and self._kept[0].number + len(self._kept[0].batches) < num_settled:
             self._kept.popleft()
-        self._kept.append(_Kept(self._num_updates[node], live.state_dict(), batches))
+        before = {name: np.array(array) for name, array in live.state_dict().items()}  # many learners return views
+        self._kept.append(_Kept(self._num_updates[node], before, batches))
         learned: list[Learned] = []
         try:
             for values in self._fetched(several):
@@ -140,6 +143,8 @@ class LearnerHost:
                 batch = computed(values, self._maps)
                 with OrdinaryErrors(node):
                     update = live.update(batch)
+                if isinstance(update, Update):  # the next one may change its statistics
+                    update = replace(update, stats=dict(update.stats))
                 self._num_updates[node] += 1
                 if len(learned) + 1 < len(several):
                     batches.append(batch)
