@@ -92,7 +92,10 @@ def parse_place(kind: type[PlaceT], name: str, after: str) -> PlaceT:
         options["workers"] = int(first)
     while rest:
         key, _, rest = rest.partition("=")
-        if key not in known or key in options:
+        if key in options:
+            msg = f"on='{name}{after}': {key!r} is given twice"
+            raise DeploymentError(msg)
+        if key not in known:
             after_what = "the number of workers" if "workers" in known else f"{name!r}"
             msg = f"on='{name}{after}': no option {key!r}; after {after_what} there may be, once each: "
             raise DeploymentError(msg + ", ".join(f"{key}=..." for key in known if key != "workers"))

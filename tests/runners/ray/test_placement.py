@@ -70,7 +70,7 @@ def test_more_threads_than_a_node_can_use():
 
 def test_labels_that_no_node_has():
     with pytest.raises(
-        DeploymentError, match=r"no room for 1 learners with 1 CPU each on nodes with pool=gpus within 1 s"
+        DeploymentError, match=r"no room for 1 learner with 1 CPU each on nodes with pool=gpus within 1 s"
     ):
         Ray(workers=1, place={"learn": {"pool": "gpus"}}, start_timeout_s=1.0).open(samples.small_ppo(0))
 

@@ -40,6 +40,27 @@ def test_an_address_where_nothing_listens(monkeypatch):
         Ray(address="127.0.0.1:1").open(samples.small_ppo(0))
 
 
+def test_a_cluster_that_asks_for_a_token(tmp_path):
+    """That of these tests does, as every cluster that a program starts with `ray.init`. A program here has its token; one with
+    another home has none.
+    """
+    code = "import sys; from levada.runners.ray.cluster import Cluster; print(Cluster(sys.argv[1], 10.0).num_cpus)"
+    command = [sys.executable, "-c", code, ray.get_runtime_context().gcs_address]
+
+    def joined(**environment: str) -> subprocess.CompletedProcess[str]:
+        settings = {**os.environ, "RAY_AUTH_MODE": "token", **environment}
+        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60, check=False)
+
+    assert joined().stdout.split()[-1:] == ["6"]
+    error = joined(HOME=str(tmp_path)).stderr
+    assert (
+        "cannot be joined (Token authentication is enabled but no authentication token was found); an address" in error
+    )
+    assert (
+        "set RAY_AUTH_MODE=token here, and have the token of its head in ~/.ray/auth_token or RAY_AUTH_TOKEN" in error
+    )
+
+
 def test_a_run_moves_between_deployments():
     flow = samples.small_ppo(2)
     _, state, _ = learned(flow, Processes(workers=2), 3)

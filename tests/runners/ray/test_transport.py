@@ -222,6 +222,7 @@ def test_workers_that_do_not_start_in_time(monkeypatch):
         ),
         ("ray://10.0.0.1", r"the address ray://10\.0\.0\.1 names no host and port; expected such as ray://host:10001"),
         ("ray://", r"names no host and port"),
+        ("", r"address='' names no cluster; expected auto, "),
     ],
 )
 def test_addresses_of_no_cluster(address, words):

@@ -24,6 +24,10 @@ def test_by_name():
         Ray(learners="near")
     with pytest.raises(DeploymentError, match="on='ray2'"):
         deployment("ray2")
+    with pytest.raises(DeploymentError, match=r"on='ray:2,learners=beside,learners=2': 'learners' is given twice"):
+        deployment("ray:2,learners=beside,learners=2")
+    with pytest.raises(DeploymentError, match=r"'workers' is given twice"):
+        deployment("ray:2,workers=3")
 
 
 def test_a_place_survives_its_text():
@@ -55,6 +59,16 @@ def test_a_place_survives_its_text():
         ({"rollout": {"runtime_env": {"env_vars": None}}}, r"Expected `object`, got `null` - at `\$\.env_vars`"),
         ({"rollout": {"pool": 1}}, r"Expected `str`, got `int`"),
         ({"rollout": {"num_gpu": "1"}}, r"'num_gpu' would be a label; did you mean 'num_gpus'\?"),
+        (
+            {"rollout": {"scheduling_strategy": "SPREAD"}},
+            r"'scheduling_strategy' is an option of actors .* levada decides it",
+        ),
+        ({"rollout": {"name": "a"}}, r"'name' is an option of actors that place does not take"),
+        ({"rollout": {"lifetime": "detached"}}, r"'lifetime' .*; expected a label, or num_cpus, .*, runtime_env"),
+        (
+            {"learn": {"max_restarts": 3}},
+            r"place\['learn'\]: 'max_restarts' .* it is an option of Ray\(\.\.\.\) itself",
+        ),
         ({1: {"num_gpus": 1}}, r"expected requirements by the name of a node"),
     ],
 )

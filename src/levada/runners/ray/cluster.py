@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import ray
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from levada.flow.errors import DeploymentError
+from levada.flow.mistakes import plural
 from levada.portable import variables
 from levada.runners.ray.place import Requirements, together
 
@@ -34,6 +36,9 @@ class Cluster:
         Raises:
             DeploymentError: there is no such cluster, or none can be started.
         """
+        if address == "":
+            msg = "Ray: address='' names no cluster; expected auto, host:port or ray://host:port, or no address at all"
+            raise DeploymentError(msg)
         self._timeout_s = timeout_s
         self._groups: list[PlacementGroup] = []
         is_new = not ray.is_initialized()
@@ -46,12 +51,8 @@ class Cluster:
                 else:
                     with own_signals():
                         ray.init(address=where, logging_level=logging.WARNING)
-            except (ValueError, OSError, RuntimeError) as error:
-                what = (
-                    "no cluster can be started here" if where == "local" else f"the cluster at {where} cannot be joined"
-                )
-                msg = f"Ray: {what} ({error}); an address is auto, host:port or ray://host:port"
-                raise DeploymentError(msg) from error
+            except (ValueError, OSError, RuntimeError, RayError) as error:
+                raise DeploymentError(_not_joined(where, error)) from error
             Cluster._num_sharing = 0
         self._is_sharing = is_new or Cluster._num_sharing > 0
         Cluster._num_sharing += self._is_sharing
@@ -87,7 +88,7 @@ class Cluster:
         """Reserve room for some actors, in bundles, each of which is on one node; return the actors of each kind.
 
         Args:
-            who: what a bundle has room for, for the error.
+            who: plural of what a bundle has room for, for the error.
             num_bundles: number of bundles.
             strategy: `SPREAD` over the nodes, or `PACK` on few of them.
             kinds: requirements of each actor of a bundle.
@@ -108,8 +109,10 @@ class Cluster:
         self._groups.append(group)
         if not group.wait(self._timeout_s):
             where = f" on nodes with {', '.join(f'{key}={value}' for key, value in labels.items())}" if labels else ""
+            asked = " and ".join(plural(num_bundles, each.removesuffix("s")) for each in who.split(" and "))
+            share = "each" if len(kinds) == 1 else "per pair"
             msg = (
-                f"Ray: the cluster has no room for {num_bundles} {who} with {_text(bundle, bundle)} each{where} within "
+                f"Ray: the cluster has no room for {asked} with {_text(bundle, bundle)} {share}{where} within "
                 f"{self._timeout_s:g} s; it has {_text(ray.cluster_resources(), bundle)}, of which "
                 f"{_text(ray.available_resources(), bundle)} are free"
             )
@@ -189,6 +192,18 @@ def _check_answers(address: str, timeout_s: float) -> None:
     except (OSError, OverflowError) as error:
         msg = f"Ray: no cluster answers at {address} ({error}); is it started, and the port reachable from here?"
         raise DeploymentError(msg) from error
+
+
+def _not_joined(where: str, error: Exception) -> str:
+    """Say why a cluster cannot be started, or joined, and what may help."""
+    if where == "local":
+        return f"Ray: no cluster can be started here ({error})"
+    reason = str(error).partition(". ")[0] if isinstance(error, RayError) else str(error)  # without Ray's advice
+    return (
+        f"Ray: the cluster at {where} cannot be joined ({reason}); an address is auto, host:port or ray://host:port. If the "
+        "cluster asks for a token, set RAY_AUTH_MODE=token here, and have the token of its head in ~/.ray/auth_token or "
+        "RAY_AUTH_TOKEN"
+    )
 
 
 def _options(kind: Requirements) -> dict[str, Any]:
