@@ -75,6 +75,13 @@ def test_labels_that_no_node_has():
         Ray(workers=1, place={"learn": {"pool": "gpus"}}, start_timeout_s=1.0).open(samples.small_ppo(0))
 
 
+def test_a_pair_that_no_node_has_room_for():
+    flow = samples.small_ppo(0, microbatch_size=16)
+    on = Ray(workers=1, learners="beside", place={"rollout": {"num_cpus": 9}}, start_timeout_s=1.0)
+    with pytest.raises(DeploymentError, match=r"no room for 1 worker and 1 learner with 10 CPU per pair within 1 s"):
+        on.open(flow)
+
+
 def test_a_label_that_ray_refuses():
     with pytest.raises(DeploymentError, match=r"Ray refuses what place asks for the learners: .*Invalid label key"):
         Ray(workers=1, place={"learn": {"no space": "a"}}).open(samples.small_ppo(0))
