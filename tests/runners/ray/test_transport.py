@@ -230,7 +230,8 @@ def test_addresses_of_no_cluster(address, words):
 
 
 @pytest.mark.parametrize(
-    ("num_cpus", "words"), [([0, 0], "no room"), ([0, 1], "expected at most 4, 4 for each of the 1 cores of the largest")]
+    ("num_cpus", "words"),
+    [([0, 0], "no room"), ([0, 1], "expected at most 4, 4 for each of the 1 cores of the largest")],
 )
 def test_an_autoscaler_is_asked_for_nodes(monkeypatch: pytest.MonkeyPatch, num_cpus: list[int], words: str) -> None:
     """Before it has started any, no node has a CPU."""
