@@ -283,7 +283,7 @@ class FlowRun:
         for lost in self._tables.lost():
             self._refill(lost)
         if not self.learner_place.has_answers:  # of several updates, the tickets go out together
-            self.transport.flush()
+            self.workers.flush()
         if self._ready:
             self._execute(self._ready[0])
         else:

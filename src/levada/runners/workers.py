@@ -48,7 +48,7 @@ class WorkerState:
         self.has_begun = False
         """Whether it got as far as opening its shards."""
         self.last_event_s: float = perf_counter()
-        """Time of its last event, or of the last work that it was given."""
+        """Time of its last event, or of when the last work was sent to it."""
 
     @property
     def start_s(self) -> float:
@@ -66,6 +66,8 @@ class Workers:
         self._hang_timeout_s = hang_timeout_s
         self.states: dict[Worker, WorkerState] = {}
         self._state_of: dict[ShardKey, WorkerState] = {}
+        self._to_send: set[WorkerState] = set()
+        """Workers to which the next `flush` may send work: those with new tickets, or with an event since the last one."""
         self._silent_since_s: float | None = None
         self._has_reported = False
         self._next_check_s = 0.0
@@ -86,9 +88,16 @@ class Workers:
     def submit(self, ticket: Ticket, *, first: bool) -> None:
         """Pass a ticket to the worker of its shard. `first`: before those that wait there."""
         state = self._state_of[ticket.source, ticket.shard]
-        if self._hang_timeout_s is not None:
-            state.last_event_s = perf_counter()
+        self._note(state)
         state.worker.submit((ticket,), first=first)
+
+    def flush(self) -> None:
+        """Send everything pending. Work that had to wait for this, as it does while a report is looked at, begins now."""
+        now_s = perf_counter()
+        for state in self._to_send:
+            state.last_event_s = now_s
+        self._to_send.clear()
+        self._transport.flush()
 
     @property
     def are_open(self) -> bool:
@@ -117,8 +126,7 @@ class Workers:
         for worker, event in events:
             state = self.states.get(worker)
             if state is not None:  # otherwise it was replaced
-                if self._hang_timeout_s is not None:
-                    state.last_event_s = perf_counter()
+                self._note(state)
                 yield state, event
         # the events of this call are already recorded
         if self._hang_timeout_s is not None and (now_s := perf_counter()) >= self._next_check_s:
@@ -134,6 +142,12 @@ class Workers:
             if self._has_work(state) and state.last_event_s + state.start_s <= limit_s:
                 state.last_event_s = perf_counter()  # its end will be reported
                 self._transport.kill(state.worker, f"after {self._hang_timeout_s:g} s without a sign of life")
+
+    def _note(self, state: WorkerState) -> None:
+        """Note an event of a worker, or new work for it."""
+        if self._hang_timeout_s is not None:
+            state.last_event_s = perf_counter()
+            self._to_send.add(state)
 
     def _patience_s(self) -> float | None:
         """Return how long to wait until a worker may have been silent for too long, or until the silence is reported."""

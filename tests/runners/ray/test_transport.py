@@ -19,7 +19,7 @@ pytest.importorskip("ray")
 
 from ray.exceptions import ActorUnavailableError
 
-from levada.runners.ray import cluster, sending
+from levada.runners.ray import Ray, cluster, sending
 from levada.runners.ray import transport as module
 from levada.runners.ray.cluster import Cluster
 from levada.runners.ray.refs import SMALL_NBYTES, pack
@@ -228,6 +228,24 @@ def test_workers_that_do_not_start_in_time(monkeypatch):
 def test_addresses_of_no_cluster(address, words):
     with pytest.raises(DeploymentError, match=words):
         Cluster(address, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("num_cpus", "words"),
+    [([0, 0], "no room"), ([0, 1], "expected at most 4, 4 for each of the 1 cores of the largest")],
+)
+def test_an_autoscaler_is_asked_for_nodes(monkeypatch: pytest.MonkeyPatch, num_cpus: list[int], words: str) -> None:
+    """Before it has started any, no node has a CPU."""
+
+    def reserve(cluster: Cluster, *args: object) -> None:
+        raise DeploymentError("no room")
+
+    nodes = [{"Alive": True, "Resources": {"CPU": float(num)} if num else {}} for num in num_cpus]
+    ray = {"is_initialized": lambda: True, "nodes": lambda: nodes, "cluster_resources": lambda: {"memory": 1.0}}
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(**ray))
+    monkeypatch.setattr(Cluster, "reserve", reserve)
+    with pytest.raises(DeploymentError, match=words):
+        Ray(workers=1, threads=5).open(samples.small_ppo(0))
 
 
 @pytest.mark.parametrize("has_joined", [False, True], ids=["", "by the program"])

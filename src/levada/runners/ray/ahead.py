@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
+from levada.flow.protocols import Update
 from levada.runners.firing import resolved
 from levada.runners.ray.refs import Packed, RemoteValue
 from levada.runners.ray.server import WORK_S
@@ -155,7 +156,7 @@ class LearnersAhead(LearnerGroup[ProcessT]):
     def _note(self, learned: Learned) -> None:
         """Note how long an update takes, and whether the next ones can be prepared ahead."""
         self._update_s += (learned.spent_s - self._update_s) / 4
-        is_small = learned.update is not None and isinstance(learned.update.weights, Packed)
+        is_small = isinstance(learned.update, Update) and isinstance(learned.update.weights, Packed)
         if is_small and not self._is_ahead and not self._is_refused and 2 * self._update_s < WORK_S:
             self._is_ahead = self._size == 1 and len(self._recipes) == 1 and self._can_go_back()
             self._is_refused = not self._is_ahead

@@ -36,7 +36,8 @@ class Ray:
     """
 
     workers: PositiveInt | None = None
-    """Number of actors; each runs whole shards. None: one per CPU of the cluster, but at most one per shard."""
+    """Number of actors; each runs whole shards. None: one per CPU of the cluster, but at most one per shard. Nodes
+    that an autoscaler has not started yet do not count: give a number there."""
     address: str | None = None
     """Address of the cluster: `auto`, `host:port`, or `ray://host:port`. None: the one of the environment variable RAY_ADDRESS,
     or a new one on this machine."""
@@ -87,7 +88,8 @@ class Ray:
             raise DeploymentError(msg) from error
         cluster = Cluster(self.address, self.start_timeout_s)
         try:
-            check_threads("Ray: ", self.threads, cluster.num_cpus_of_largest_node)
+            if num_cpus := cluster.num_cpus_of_largest_node:  # none: an autoscaler starts nodes for what is reserved
+                check_threads("Ray: ", self.threads, num_cpus)
             learner_options: Callable[[int], Mapping[str, Any]] = options_here
             if self.learners == "beside":
                 num_learners = num_workers = self._useful_workers(flow, cluster, together(pair), 0.0)

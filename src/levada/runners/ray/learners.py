@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 from msgspec import Struct, structs
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from threadpoolctl import threadpool_limits
 
 from levada.flow.errors import DeploymentError
@@ -62,7 +62,9 @@ class LearnerActor:
         if not isinstance(result, Learned) or not isinstance(result.update, Update):
             return (pid, result), None
         update = result.update
-        small = pack(update.weights)
+        small = result_or_refusal(pack, update.weights)
+        if isinstance(small, Refusal):
+            return (pid, small), None
         result = structs.replace(result, update=Update(small, update.stats, update.priorities))
         return (pid, result), update.weights if small is None else None
 
@@ -72,12 +74,19 @@ class LearnerActor:
         if isinstance(result, Refusal):
             return pid, result
         learned, error = result
-        return pid, _Several(tuple(map(_packed, learned)), None if error is None else pack_error(error))
+        packed: list[Learned] = []
+        for each in learned:
+            small = result_or_refusal(_packed, each)
+            if isinstance(small, Refusal):
+                return pid, _Several(tuple(packed), small.error)
+            packed.append(small)
+        return pid, _Several(tuple(packed), None if error is None else pack_error(error))
 
 
 def _packed(learned: Learned) -> Learned:
     update = learned.update
-    assert update is not None
+    if not isinstance(update, Update):  # a mistake, which the process of the run names
+        return learned
     weights = pack(update.weights) or update.weights
     return structs.replace(learned, update=Update(weights, update.stats, update.priorities))
 
@@ -121,7 +130,7 @@ class RayLearner:
         Raises:
             GoneError: the actor has ended.
             DeploymentError: it has not started in time.
-            Exception: what the method has raised.
+            Exception: what the method has raised, or that its result cannot be pickled.
         """
         try:
             limit_s = self._start_timeout_s
@@ -130,14 +139,17 @@ class RayLearner:
                 raise DeploymentError(msg)
             self.pid, result = ray.get(self._answer)
         except RayError as error:
+            if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+                raise error.cause from error  # the actor has not ended: its result cannot be pickled
             self._how = reason_of(error)
             raise GoneError(self._how) from error
         if isinstance(result, Refusal):
             raise unpack_error(result.error)
         if isinstance(result, _Several):
             return result.learned, None if result.error is None else unpack_error(result.error)
-        if self._weights is not None and result.update is not None and result.update.weights is None:
-            update = Update(RemoteValue(self._weights), result.update.stats, result.update.priorities)
+        update = result.update if self._weights is not None else None
+        if isinstance(update, Update) and update.weights is None:
+            update = Update(RemoteValue(self._weights), update.stats, update.priorities)
             result = structs.replace(result, update=update)
         return result
 
@@ -198,7 +210,7 @@ class RayLearners(LearnersAhead[RayLearner]):
     def _result(self, answers: Sequence[Learned]) -> Update[Any] | None:
         """Return the result of the first, with the copy of the second."""
         told = [answer.update for answer in answers[: self.num_telling]]
-        match [None if update is None else update.weights for update in told]:
+        match [update.weights if isinstance(update, Update) else None for update in told]:
             case [RemoteValue() as weights, RemoteValue() as copy]:
                 assert told[0] is not None
                 return Update(structs.replace(weights, spare=copy.ref), told[0].stats, told[0].priorities)

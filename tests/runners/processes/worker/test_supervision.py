@@ -31,6 +31,7 @@ from levada.runners.processes.learner.connection import GoneError, Line
 from levada.runners.processes.learner.handle import RemoteRun
 from levada.runners.threads import Threads, ThreadTransport
 from levada.runners.transport import WorkerBusy
+from levada.runners.workers import Workers
 
 
 class Failures:
@@ -354,6 +355,46 @@ def test_a_worker_that_compiles_does_not_hang(monkeypatch):
             state.last_event_s = 0.0
             run.workers.kill_the_silent(time.perf_counter())
             assert killed == expected
+
+
+def test_tickets_that_wait_to_be_sent_are_no_hang(monkeypatch):
+    """As they do while a report is looked at. The worker has nothing to do meanwhile: all of its tickets wait for the update."""
+    killed, elsewhere = [], ThreadTransport()
+    monkeypatch.setattr(elsewhere, "kill", lambda worker, why: killed.append(why))
+    flow = flow_of(samples.Sleeping(0.1), shards=1, queue=Queue(max_lag=0))
+    with FlowRun(flow, elsewhere, seed=1, max_restarts=0, hang_timeout_s=0.2) as run:
+        [state] = run.workers.states.values()
+        state.has_begun = True  # a thread does not say so
+        run.on_turn = lambda: time.sleep(0.3 if state.worker._tickets else 0.0)
+        reach(run, 2)
+    assert not killed
+
+
+class StandIn:
+    """A worker without shards."""
+
+    shards, pid = (), 1
+
+
+@pytest.mark.parametrize("has_event", [True, False])
+def test_the_clock_of_a_worker_begins_when_work_is_sent_to_it(has_event):
+    """That of one that was only silent goes on."""
+    killed = []
+    transport = SimpleNamespace(
+        start=lambda shards: StandIn(),
+        flush=lambda: None,
+        wait=lambda timeout_s: [(state.worker, None)] if has_event else [],
+        kill=lambda worker, why: killed.append(worker),
+    )
+    workers = Workers(transport, SimpleNamespace(), hang_timeout_s=60.0)
+    state = workers.start(())
+    state.unopened.add(("numbers", 0))
+    state.has_begun = True
+    assert len(list(workers.listen())) == has_event
+    state.last_event_s = 0.0  # a report was looked at for a long time
+    workers.flush()
+    workers.kill_the_silent(1.0)
+    assert killed == ([] if has_event else [state.worker])
 
 
 def test_a_learner_that_compiles_does_not_hang():
