@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.runs.lossy import SlowProcess
 
-from levada.flow import Update
+from levada.flow import NotSavedError, Update
 from levada.flow.items import Item
 from levada.runners.losses import ItemLostError
 from levada.runners.ray import ahead
@@ -274,3 +274,20 @@ def test_statistics_that_the_next_update_changes() -> None:
     begin(group, 2.0)
     begin(group, 3.0, 4.0, 5.0)
     assert told(group, 4) == [5.0, 18.0, 58.0, 179.0]
+
+
+def test_a_learner_whose_state_cannot_be_kept_any_more_gets_one_update_at_a_time() -> None:
+    class Sometimes(Sum):
+        def state_dict(self) -> dict[str, np.ndarray]:
+            if self.total > 2:
+                raise NotSavedError("cannot be saved in the middle of an epoch")
+            return super().state_dict()
+
+    group, process = ready()
+    process.host._live = {"learn": Sometimes().open(0)}
+    process.host._live["learn"].total = 1.0
+    begin(group, 2.0)
+    begin(group, 3.0, 4.0, 5.0)
+    assert told(group, 4) == [5.0, 18.0, 58.0, 179.0]
+    assert group.num_ahead == 0
+    assert group.go_back() == ()

@@ -138,6 +138,8 @@ class LearnersAhead(LearnerGroup[ProcessT]):
             self._replace([True])
         self._update = None
         learned, error = ([], answer) if isinstance(answer, BaseException) else answer
+        if not learned and error is None:  # the state of the learner cannot be kept, as it could before
+            self._is_ahead, self._is_refused = False, True
         end_s = perf_counter() - sum(each.spent_s for each in learned)
         for firing, each in zip(several.firings, learned, strict=False):
             start_s, end_s = end_s, end_s + each.spent_s

@@ -115,26 +115,22 @@ class LearnerHost:
 
     def can_go_back(self, node: str) -> bool:
         """Whether the state of a learner can be kept."""
-        live = self._live[node]
-        if not isinstance(live, Stateful):
-            return False
-        try:
-            return bool(live.state_dict())
-        except Exception as error:  # of the user's code: saving the run shows it to the user
-            log.info("the state of the learner of node %r cannot be kept (%r): one update at a time", node, error)
-            return False
+        return bool(self._kept_state(node))
 
     def update_several(
         self, node: str, several: Sequence[Any], num_settled: int
     ) -> tuple[list[Learned], BaseException | None]:
         """Learn from several batches, of the only learner; return the results, up to an error that an update has raised.
 
+        There is neither a result nor an error if the state before them cannot be kept: nothing was learned then.
+
         `num_settled`: number of updates that `go_back_to` will not undo.
         """
         live, batches = self._live[node], list[Any]()
         while self._kept and self._kept[0].number + len(self._kept[0].batches) < num_settled:
             self._kept.popleft()
-        before = {name: np.array(array) for name, array in live.state_dict().items()}  # many learners return views
+        if not (before := self._kept_state(node)):
+            return [], None
         self._kept.append(_Kept(self._num_updates[node], before, batches))
         learned: list[Learned] = []
         try:
@@ -164,6 +160,17 @@ class LearnerHost:
             for batch in kept.batches[: max(0, number - kept.number)]:
                 live.update(batch)
                 self._num_updates[node] += 1
+
+    def _kept_state(self, node: str) -> Arrays:
+        """Return a copy of the state of a learner, because many return views; empty if it cannot be kept."""
+        live = self._live[node]
+        if not isinstance(live, Stateful):
+            return {}
+        try:
+            return {name: np.array(array) for name, array in live.state_dict().items()}
+        except Exception as error:  # of the user's code: saving the run shows it to the user
+            log.info("the state of the learner of node %r cannot be kept (%r): one update at a time", node, error)
+            return {}
 
     def _fetched(self, several: Sequence[Any]) -> Iterator[Any]:
         """Yield batches with their values, fetched in one request. If some are lost, those before are yielded all the same."""
