@@ -4,6 +4,7 @@ import pytest
 
 import levada as lv
 from levada.algorithms.checks import ConfigError
+from levada.algorithms.diloco import DiLoCo
 from levada.algorithms.multi_agent import multi_agent
 from levada.algorithms.self_play import Keeping, Past, SelfPlay
 from levada.api.memory import (
@@ -14,6 +15,7 @@ from levada.api.memory import (
 )
 from levada.api.options import configure, deployment
 from levada.api.run import build
+from levada.flow import Flow
 from levada.memory import Memory, machine_memory, nbytes_text
 from levada.rl.acting.sizes import Sizes
 from levada.rl.envs.agents.task import MultiAgentTask
@@ -193,3 +195,27 @@ def test_the_object_store_of_a_cluster_is_bounded_by_tickets_and_versions():
         match=r"object stores, which hold 1.0 KiB: .* Lower hidden_sizes",
     ):
         check_object_store(needs, 1024)
+
+
+def test_what_is_in_the_object_store_does_not_depend_on_names(monkeypatch):
+    """The tables of a replay are not there, whatever it is called."""
+    replay = Flow.replay
+    monkeypatch.setattr(Flow, "replay", lambda flow, name, **options: replay(flow, "items", **options))
+    config, _ = configure("dqn", "CartPole-v1", {"buffer_size": 10_000, "batch_size": 16, "num_gradient_steps": 2})
+    needs = estimate_object_store(build(config, lv.Task("CartPole-v1")))
+    assert [what.partition(" ")[2] for what in needs] == [
+        "items of 'step'",
+        "rows that 'sample' draws",
+        "versions of 'weights'",
+    ]
+
+
+@pytest.mark.parametrize(("compression", "nbytes"), [(None, 4 * 201_989), ("top_k", 8 * 10_099)])
+def test_the_object_store_holds_differences_of_groups(compression, nbytes):
+    """Of the parameters of all networks: an actor and two critics. What a group itself holds stays in its process."""
+    config = DiLoCo(of="sac", num_groups=8, max_lag=1, compression=compression)
+    needs = estimate_object_store(config.flow(lv.Task("Pendulum-v1")))
+    assert needs == {"16 differences of 'group'": 16 * nbytes, "2 versions of 'weights'": 2 * 4 * 201_989}
+    assert "without copies on other nodes: " in check_object_store(needs, GIB)
+    with pytest.raises(ConfigError, match=r"for 16 differences of 'group'.* Lower num_groups, max_lag or hidden_sizes"):
+        check_object_store(needs | {"2 versions of 'weights'": 1}, 1024)

@@ -12,20 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from levada.algorithms.checks import ConfigError
-from levada.algorithms.groups import Group
+from levada.algorithms.groups import Group, only_learner
 from levada.flow import Flow
 from levada.flow.deployment import Deployment
 from levada.flow.nodes import Node
-from levada.flow.topology import derive
+from levada.flow.topology import Storage, Topology, derive
 from levada.memory import Memory, lines_of, nbytes_text
 from levada.rl.acting.game_sampler import GameSampler, Targets
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.sizes import MakesEntries, Sizes
 from levada.rl.acting.team_sampler import TeamSampler
 from levada.rl.envs.task import Task
+from levada.rl.learning.averaging import Averaging, ParameterLayout
+from levada.rl.learning.compression import num_bytes
 from levada.rl.learning.past import KeepingLearner
 from levada.rl.learning.step import num_weights
 from levada.rl.policies.networks import default_network
@@ -62,10 +65,8 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
     topology = derive(flow)
     for node in flow.nodes.values():
         if node.kind == "source" and (item := _item_nbytes(node.work)) is not None:
-            queues = [channel for channel in topology.channels if node.name in channel.sources]
-            stores = [storage for storage in topology.storages if node.name in storage.sources]
-            num_items = max([node.shards, *(c.tickets or 0 for c in queues), *(s.tickets for s in stores)])
-            needs[f"{num_items:,} {'item' if num_items == 1 else 'items'} of {node.name!r}"] = num_items * item
+            num_items = _num_items(node, topology)
+            needs[f"{_counted(num_items, 'item')} of {node.name!r}"] = num_items * item
             needs |= _environments(node)
         if isinstance(node.work, Group):
             inner = estimate(node.work.algorithm.flow(node.work.task), Inline())
@@ -77,11 +78,7 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
         if entry:
             priority = 0 if replay.sampler == "uniform" else PRIORITY_NBYTES
             needs[f"{replay.capacity:,} entries of {replay.name!r}"] = replay.capacity * (entry + KEY_NBYTES + priority)
-        rows = [_entry_nbytes(flow, flow.nodes[source], replay.name, whole=True) for source in storage.sources]
-        row = max((nbytes for nbytes in rows if nbytes is not None), default=0)
-        for node in flow.nodes.values():
-            if node.kind == "sample" and node.replay == replay.name and row:
-                needs[f"{node.size:,} rows that {node.name!r} draws"] = node.size * (row + INDEX_NBYTES)
+        needs |= _drawn(flow, storage)
     for name, recipe in flow.learners().items():
         policy = getattr(recipe, "policy", None)
         if isinstance(policy, Policy) and _is_ours(policy.network):  # custom networks were already built with the flow
@@ -98,20 +95,25 @@ def estimate(flow: Flow, place: Deployment) -> dict[str, int]:
 def estimate_object_store(flow: Flow) -> dict[str, int]:
     """Most bytes that a run has in the object store of a cluster at once, by purpose; unknown amounts are skipped.
 
-    Tickets bound the items, registers the versions of the weights.
+    Tickets bound the items of each source, registers the versions of the weights. What stays in an actor does not count: the
+    tables of a replay, and the runs of groups. Copies that Ray makes on the nodes that read a value come on top.
     """
     topology = derive(flow)
-    needs = {
-        what: nbytes for what, nbytes in estimate(flow, Inline()).items() if "item" in what or " rows that " in what
-    }
-    policies = {recipe.policy_name: getattr(recipe, "policy", None) for recipe in flow.learners().values()}
+    needs: dict[str, int] = {}
+    for node in flow.nodes.values():
+        num_items = _num_items(node, topology)
+        if isinstance(node.work, Group):
+            needs[f"{_counted(num_items, 'difference')} of {node.name!r}"] = num_items * _difference_nbytes(node.work)
+        elif node.kind == "source" and (item := _item_nbytes(node.work)) is not None:
+            needs[f"{_counted(num_items, 'item')} of {node.name!r}"] = num_items * item
+    for storage in topology.storages:
+        needs |= _drawn(flow, storage)
+    recipes = {recipe.policy_name: recipe for recipe in flow.learners().values()}
     keep = versions_to_keep(flow, topology)
     for register in flow.registers.values():
-        policy = policies.get(register.policy)
-        if isinstance(policy, Policy) and _is_ours(policy.network):
+        if size := _num_published(recipes.get(register.policy)):
             num = keep[register.name]
-            what = f"{num:,} version{'s' if num > 1 else ''} of {register.name!r}"
-            needs[what] = num * FLOAT_NBYTES * _num_weights(policy)
+            needs[f"{_counted(num, 'version')} of {register.name!r}"] = num * FLOAT_NBYTES * size
     return needs
 
 
@@ -130,7 +132,8 @@ def check_object_store(needs: Mapping[str, int], total_nbytes: int) -> str:
             "(object_store_memory)"
         )
         raise ConfigError(msg)
-    return f"object store: at most about {nbytes_text(total)} of {nbytes_text(total_nbytes)}: {parts}"
+    bound = f"at most about {nbytes_text(total)} of {nbytes_text(total_nbytes)}"
+    return f"object store: {bound}, without copies on other nodes: {parts}"
 
 
 def check_memory(needs: Mapping[str, int], has: Memory) -> str | None:
@@ -163,6 +166,7 @@ _WAYS = {
     " environments": "num_envs or shards",
     " entries of ": "buffer_size",
     " rows that ": "batch_size or num_gradient_steps",
+    " differences of ": "num_groups, max_lag or hidden_sizes",
     " item": "num_envs, num_steps or shards",
     "the network of ": "hidden_sizes or rnn_size",
     " of 'weights'": "hidden_sizes or rnn_size",
@@ -175,6 +179,40 @@ _WAYS = {
 def _way_out(largest: str) -> str:
     ways = [way for mark, way in _WAYS.items() if mark in largest]
     return f"Lower {ways[0] if ways else 'what makes the first of them so large'}"
+
+
+def _counted(num: int, what: str) -> str:
+    return f"{num:,} {what}{'' if num == 1 else 's'}"
+
+
+def _num_items(node: Node, topology: Topology) -> int:
+    """Most items of a source at once: those at its shards, or as many as a queue or a replay has tickets."""
+    queues = [channel.tickets or 0 for channel in topology.channels if node.name in channel.sources]
+    stores = [storage.tickets for storage in topology.storages if node.name in storage.sources]
+    return max([node.shards, *queues, *stores])
+
+
+def _drawn(flow: Flow, storage: Storage) -> dict[str, int]:
+    """Bytes that are drawn from a replay at once, by purpose."""
+    replay = storage.replay
+    rows = [_entry_nbytes(flow, flow.nodes[source], replay.name, whole=True) for source in storage.sources]
+    row = max((nbytes for nbytes in rows if nbytes is not None), default=0)
+    samples = [node for node in flow.nodes.values() if node.kind == "sample" and node.replay == replay.name and row]
+    return {f"{node.size:,} rows that {node.name!r} draws": node.size * (row + INDEX_NBYTES) for node in samples}
+
+
+def _difference_nbytes(group: Group) -> int:
+    """Bytes of an item of a group."""
+    _, learner = only_learner(group.algorithm.flow(group.task))
+    return num_bytes(group.compression.compress(np.zeros(ParameterLayout(learner).size, np.float32)))
+
+
+def _num_published(recipe: Any) -> int:
+    """Number of weights in a version that a learner publishes; 0 if it is unknown."""
+    if isinstance(recipe, Averaging):  # of all networks
+        return ParameterLayout(recipe.learner).size
+    policy = getattr(recipe, "policy", None)
+    return _num_weights(policy) if isinstance(policy, Policy) and _is_ours(policy.network) else 0
 
 
 def _samplers(work: Any) -> Iterator[Any]:
