@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Both are made anew whenever what they are made from changes. What training needs is enough to train; EXTRAS has all else, with MuJoCo,
-# Atari and the tools of the tests. Python compiles modules when it first imports them, not all at once here.
+# The environment has what training needs (file `trains`), or also EXTRAS, with MuJoCo, Atari and the tools of the tests (file `ready`).
+# It is updated when its pins change. Python compiles modules when it first imports them, not all at once here.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 EXTRAS ?= dev
 

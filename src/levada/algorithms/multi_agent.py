@@ -55,7 +55,7 @@ def multi_agent(
 
     Args:
         task: the environments, and who acts for whom. Agents are also shown what their algorithms ask for: their index
-            (`agent_id`), or the state (MAPPO); those of trained policies, what these were trained with.
+            (`agent_id`), or the state (MAPPO). Agents of a trained policy are shown what it was trained with.
         algorithms: policy -> its algorithm. They must have the same `shards` and `num_steps`, and `num_envs` in proportion to the
             number of their agents: it counts an agent in each copy of the environment. Or how it plays without being trained.
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.

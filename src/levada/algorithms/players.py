@@ -106,15 +106,15 @@ def require_spaces(policy: Policy, task: Task, name: str) -> None:
 
 
 def showing_as_trained(task: MultiAgentTask, policies: Mapping[str, TrainedPolicy]) -> MultiAgentTask:
-    """Return the task that shows the agents of trained policies what fits these: their index, the state, both, or nothing more.
+    """Return the task whose agents are shown what the policies were trained with: their index, the state, both, or neither.
 
-    A policy that fits none of them is shown nothing more.
+    Which of them it was is found by the observation space of the policy. If none fits, the task stays as it is.
     """
     for name, trained in policies.items():
         candidates = (
-            task.showing(agent_id=[name] * agent_id, with_state=[name] * with_state)
-            for with_state in (False, True)
-            for agent_id in (False, True)
+            task.showing(agent_id=agent_id, with_state=with_state)
+            for with_state in ((), (name,))
+            for agent_id in ((), (name,))
         )
         space = trained.policy.env_observation_space
         task = next((shown for shown in candidates if _observation_space(shown, name) == space), task)

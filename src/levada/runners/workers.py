@@ -48,7 +48,7 @@ class WorkerState:
         self.has_begun = False
         """Whether it got as far as opening its shards."""
         self.last_event_s: float = perf_counter()
-        """Time of its last event, or of when the last work was sent to it."""
+        """Time of its last event, or at which work was last sent to it."""
 
     @property
     def start_s(self) -> float:

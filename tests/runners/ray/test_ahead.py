@@ -83,8 +83,8 @@ def told(group: LearnersAhead[Process], num: int) -> list[float]:
     return found
 
 
-def ready() -> tuple[LearnersAhead[Process], Process]:
-    """A group that has learned from a 1 and prepares updates ahead."""
+def ready(learner: Sum | None = None) -> tuple[LearnersAhead[Process], Process]:
+    """A group that has learned from a 1 and prepares updates ahead; `learner`: takes the place of its own."""
     group = group_of(process := Process())
     while not group.num_ahead:
         process.host.open({"learn": (Sum(), 0)}, {})
@@ -92,6 +92,9 @@ def ready() -> tuple[LearnersAhead[Process], Process]:
         assert told(group, 1) == [1.0]
     group._num_told, group._update_s = 1, 1e-4
     process.host._num_updates["learn"] = 1
+    if learner is not None:
+        process.host._live = {"learn": learner.open(0)}
+        learner.total = 1.0
     return group, process
 
 
@@ -249,9 +252,7 @@ def test_going_back_finds_the_state_before_even_if_it_was_a_view_of_the_present_
         def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
             self.array[:] = state["total"]
 
-    group, process = ready()
-    process.host._live = {"learn": Views().open(0)}
-    process.host._live["learn"].total = 1.0
+    group, _ = ready(Views())
     begin(group, 2.0)
     begin(group, 3.0, 4.0, 5.0)
     found = told(group, 2)
@@ -268,9 +269,7 @@ def test_statistics_that_the_next_update_changes() -> None:
             self.stats["total"] = super().update(batch).stats["total"]
             return Update(Packed(b"", ()), self.stats)
 
-    group, process = ready()
-    process.host._live = {"learn": Reused().open(0)}
-    process.host._live["learn"].total = 1.0
+    group, _ = ready(Reused())
     begin(group, 2.0)
     begin(group, 3.0, 4.0, 5.0)
     assert told(group, 4) == [5.0, 18.0, 58.0, 179.0]
@@ -283,9 +282,7 @@ def test_a_learner_whose_state_cannot_be_kept_any_more_gets_one_update_at_a_time
                 raise NotSavedError("cannot be saved in the middle of an epoch")
             return super().state_dict()
 
-    group, process = ready()
-    process.host._live = {"learn": Sometimes().open(0)}
-    process.host._live["learn"].total = 1.0
+    group, _ = ready(Sometimes())
     begin(group, 2.0)
     begin(group, 3.0, 4.0, 5.0)
     assert told(group, 4) == [5.0, 18.0, 58.0, 179.0]

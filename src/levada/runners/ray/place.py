@@ -44,14 +44,14 @@ class _Options(TypedDict, total=False):
 
 
 _OPTIONS = tuple(_Options.__annotations__)
-_NOT_PLACES = frozenset({
+_OTHER_OPTIONS = frozenset({
     "allow_out_of_order_execution", "concurrency_groups", "enable_task_events", "enable_tensor_transport", "fallback_strategy",
     "get_if_exists", "label_selector", "lifetime", "max_concurrency", "max_pending_calls", "max_restarts", "max_task_retries",
     "name", "namespace", "object_store_memory", "placement_group", "placement_group_bundle_index",
     "placement_group_capture_child_tasks", "scheduling_strategy",
 })  # fmt: skip
 """Other options of actors in Ray. They say nothing of what an actor needs, or levada sets them itself."""
-_INSTEAD = {"label_selector": "give each label by its name", "max_restarts": "it is an option of Ray(...) itself"}
+_ADVICE = {"label_selector": "give each label by its name", "max_restarts": "it is an option of Ray(...) itself"}
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def check_place(place: object) -> None:
     for name, wanted in place.items():
         where = f"Ray: place[{name!r}]"
         for option in wanted:
-            if option in _NOT_PLACES:
-                instead = _INSTEAD.get(option, "levada decides it")
+            if option in _OTHER_OPTIONS:
+                instead = _ADVICE.get(option, "levada decides it")
                 msg = f"{where}: {option!r} is an option of actors that place does not take: {instead}; expected a label, or "
                 raise DeploymentError(msg + ", ".join(_OPTIONS))
         try:

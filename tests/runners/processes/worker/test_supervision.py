@@ -359,14 +359,23 @@ def test_a_worker_that_compiles_does_not_hang(monkeypatch):
 
 def test_tickets_that_wait_to_be_sent_are_no_hang(monkeypatch):
     """As they do while a report is looked at. The worker has nothing to do meanwhile: all of its tickets wait for the update."""
-    killed, elsewhere = [], ThreadTransport()
+    killed, elsewhere, now_s = [], ThreadTransport(), [0.0]
     monkeypatch.setattr(elsewhere, "kill", lambda worker, why: killed.append(why))
-    flow = flow_of(samples.Sleeping(0.1), shards=1, queue=Queue(max_lag=0))
-    with FlowRun(flow, elsewhere, seed=1, max_restarts=0, hang_timeout_s=0.2) as run:
+    monkeypatch.setattr("levada.runners.workers.perf_counter", lambda: now_s[0])
+    looks = []
+
+    def look():
+        if state.worker._tickets:
+            looks.append(1)
+            now_s[0] += 100.0
+
+    flow = flow_of(samples.Sleeping(0.01), shards=1, queue=Queue(max_lag=0))
+    with FlowRun(flow, elsewhere, seed=1, max_restarts=0, hang_timeout_s=60.0) as run:
         [state] = run.workers.states.values()
         state.has_begun = True  # a thread does not say so
-        run.on_turn = lambda: time.sleep(0.3 if state.worker._tickets else 0.0)
+        run.on_turn = look
         reach(run, 2)
+    assert looks
     assert not killed
 
 
