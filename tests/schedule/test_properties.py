@@ -6,11 +6,14 @@ updated; what a ticket names can still be read; admission order consumes in tick
 rule; arrival order overtakes by no more than its window. At the end, every ticket comes back.
 """
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.schedule.flows import Plan, plans
 
-from levada.testing import Executor
+from levada.flow import Queue
+from levada.schedule import take_snapshot
+from levada.testing import Executor, toy_flow
 
 RUNS = 5
 """Schedules of each flow."""
@@ -59,6 +62,17 @@ def test_every_promise_is_kept_when_tickets_are_issued_in_groups(plan: Plan, see
             flow, seed + run, losses=0.01, item_losses=losses, num_ahead=num_ahead, tickets_together=size, check_every=9
         )
         executor.run(updates=3, firings=32).drain()
+
+
+@pytest.mark.parametrize("num_ahead", [0, 8])
+def test_a_snapshot_counts_as_consumed_what_was_learned_from(num_ahead: int):
+    """In arrival order, too, where what was taken for later updates is not kept."""
+    executor = Executor(toy_flow(Queue(max_lag=3, order="arrival")), 1, num_ahead=num_ahead, check_every=9)
+    for num_updates in range(1, 30):
+        executor.run(updates=num_updates)
+        hub = executor.schedule.hub
+        [account] = take_snapshot(hub, ()).queues.values()
+        assert account.consumed == sum(map(len, executor.audit.updates["learn"][: hub.versions["policy"]]))
 
 
 @given(plans(order="admission"), st.integers(0, 10**6))

@@ -277,3 +277,16 @@ def test_items_made_without_the_policy_have_no_lag():
     assert queue.events[-1] == Consumed("rollout->batch", demonstration, {})
     queue.learned()
     assert queue.statistics().lag["policy"].count == 1
+
+
+def test_a_snapshot_in_arrival_order_counts_what_was_taken_but_not_learned_from_as_lost():
+    """Updates that are prepared ahead hold it, and a resumed run makes other items."""
+    queue = QueueMachine(toy_channel(Queue(max_lag=3, order="arrival")))
+    for number in issue_all(queue)[:6]:
+        queue.finished(number, [toy_item(number)])
+    taken = [queue.take(0) for _ in range(5)]
+    queue.learned([header for item in taken[2:] for header in item.headers])
+    account = queue.account({"policy": 1}, are_made_again=False)
+    assert (account.consumed, account.lost) == (2, queue.channel.tickets - 2)
+    queue.learned()
+    assert queue.account({"policy": 2}, are_made_again=False).consumed == 5

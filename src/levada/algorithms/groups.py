@@ -209,7 +209,8 @@ class LiveGroup:
         applied = int(weights[APPLIED][self._shard.index])
         is_first = self._num_sent < 0
         if is_first:
-            self._num_sent = applied  # a group that starts over does not number its items like its predecessor
+            # a group that starts over does not number its items like its predecessor, some of which may not be applied yet
+            self._num_sent = max(applied, self._shard.num_items)
         self._parts = [part for part in self._parts if part.number > applied]
         params = self._layout.flatten(weights)
         for part in self._parts:

@@ -215,6 +215,7 @@ class FlowRun:
         self._take_back(self.learner_place.go_back())
         self._take_back(self.learner_place.take_unsent())
         while self._under_way:
+            self.workers.flush()
             self._listen()
         snapshot = take_snapshot(self._hub, self._ready)
         self._complete_histories(snapshot)

@@ -65,7 +65,8 @@ class QueueMachine(TicketBook):
         """Number of items that are finished but not consumed."""
         self._consumed = 0
         self._lag_max = self._lag_sum = self._lag_count = 0  # of the items that were learned from
-        self._measured: list[tuple[Header, int]] = []  # lag of items consumed but not yet learned from
+        # headers of the items that were taken but not yet learned from: lag, if it has one, and whether it is the item's first
+        self._taken: list[tuple[Header, int | None, bool]] = []
         self.events: list[Consumed | Dropped | Requeued] = []
         """Events since the caller last emptied the list."""
 
@@ -109,8 +110,8 @@ class QueueMachine(TicketBook):
                 self._keep_until_published({number})
             else:
                 self._returned += 1
-        for header in item.headers:
-            self._measure(header, version)
+        for index, header in enumerate(item.headers):
+            self._measure(header, version, is_first=not index)
         return item
 
     def next(self) -> tuple[int, int] | None:
@@ -141,7 +142,7 @@ class QueueMachine(TicketBook):
             self._num_used[number] = num_before
             self.num_waiting += 1
         for header in item.headers:
-            self._forget_lag(header)
+            self._forget_header(header)
             self.events.append(Requeued(self.channel.name, header))
 
     def discard_excess(self) -> None:
@@ -159,16 +160,16 @@ class QueueMachine(TicketBook):
         """Count the lags of the items that an update has learned from: all that were taken, except those in `held`."""
         # items of one ticket may share a header; the last taken are held
         num_left = Counter(id(header) for header in held)
-        left = list[tuple[Header, int]]()
-        for header, lag in reversed(self._measured):
+        left = list[tuple[Header, int | None, bool]]()
+        for header, lag, is_first in reversed(self._taken):
             if num_left[id(header)]:
                 num_left[id(header)] -= 1
-                left.append((header, lag))
-            else:
+                left.append((header, lag, is_first))
+            elif lag is not None:
                 self._lag_max = max(self._lag_max, lag)
                 self._lag_sum += lag
                 self._lag_count += 1
-        self._measured = left[::-1]
+        self._taken = left[::-1]
 
     def discard_stale(self, version: int) -> None:
         """Drop items that lag more than allowed behind `version`, if `drops_stale`."""
@@ -185,7 +186,7 @@ class QueueMachine(TicketBook):
         while self._ahead:
             self.updated()
         self.published()
-        self._measured.clear()
+        self._taken.clear()
         self._discard_all()
 
     def _discard_all(self) -> None:
@@ -239,13 +240,15 @@ class QueueMachine(TicketBook):
         Args:
             versions: policy -> number of updates.
             are_made_again: whether items in progress, and those that were taken but not yet learned from, are made again.
-                Otherwise the former count as lost and the latter as consumed.
+                Otherwise they count as lost.
         """
         consumed, lost = self._consumed, self._lost
         if are_made_again:
             consumed -= self._oldest - self.first_unused(versions)
         else:
-            lost += len(self._making) + self.num_waiting
+            num_unlearned = sum(is_first for _, _, is_first in self._taken)
+            consumed -= num_unlearned
+            lost += len(self._making) + self.num_waiting + num_unlearned
         return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, self._lag_sum, self._lag_count)
 
     def restore(self, account: QueueAccount, version: int | None) -> None:
@@ -340,19 +343,19 @@ class QueueMachine(TicketBook):
         if number not in self._waiting:
             self._returned += 1
 
-    def _measure(self, header: Header, version: int | None) -> None:
+    def _measure(self, header: Header, version: int | None, *, is_first: bool) -> None:
         lag: dict[str, int] = {}
         if version is not None and self._is_measured(header):
             assert self.channel.policy is not None
             measured = self._lag(header, version)
             lag[self.channel.policy] = measured
-            self._measured.append((header, measured))
+        self._taken.append((header, next(iter(lag.values()), None), is_first))
         self.events.append(Consumed(self.channel.name, header, lag))
 
-    def _forget_lag(self, header: Header) -> None:
-        for index in range(len(self._measured) - 1, -1, -1):
-            if self._measured[index][0] is header:
-                del self._measured[index]
+    def _forget_header(self, header: Header) -> None:
+        for index in range(len(self._taken) - 1, -1, -1):
+            if self._taken[index][0] is header:
+                del self._taken[index]
                 return
 
     def _is_measured(self, header: Header) -> bool:

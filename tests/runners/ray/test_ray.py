@@ -7,11 +7,14 @@ import time
 from types import ModuleType
 
 import pytest
+from support.envs.multi import Shifts
 from support.flows.two_trainers import KillsAtStop, isolated, learned_by_each
 from support.processes import samples
 from support.ray.runs import learned
 
+from levada.algorithms.maddpg import MADDPG
 from levada.flow import DeploymentError, Queue
+from levada.rl.envs.agents.task import MultiAgentTask
 from levada.runners import Inline
 from levada.runners.processes import Processes
 from levada.runners.ray import Ray
@@ -32,6 +35,13 @@ def test_policies_with_an_algorithm_each_have_the_bits_of_inline(rates):
     found, _, statistics = learned_by_each(flow, on, of=of, **kill)
     assert found == expected
     assert all(channel.ledger.balanced for channel in (*statistics.channels.values(), *statistics.replays.values()))
+
+
+def test_several_agents_and_their_joint_learner():
+    small = {"shards": 2, "num_envs": 2, "num_steps": 8, "hidden_sizes": (8,), "compile": False}
+    hp = MADDPG(learning_starts=32, batch_size=16, buffer_size=512, samples_per_insert=2.0, microbatch_size=8, **small)
+    flow = hp.flow(MultiAgentTask(Shifts, {f"agent_{k}": (f"agent_{k}",) for k in range(4)}))
+    assert learned(flow, Ray(workers=1, learners=2, reduce="exact"))[0] == learned(flow, Inline())[0]
 
 
 def test_an_address_where_nothing_listens(monkeypatch):
@@ -114,7 +124,8 @@ def test_lag_is_within_its_bound_in_arrival_order():
 
 
 def test_nothing_is_left_in_the_cluster():
-    learned(samples.small_ppo(0), Ray(workers=2), 2)
+    with Ray(workers=2).open(samples.counting_flow(samples.Numbers()), seed=1) as run:
+        next(iter(run))
     deadline_s = time.monotonic() + 30.0
     while ray.available_resources().get("CPU") != 6.0 and time.monotonic() < deadline_s:
         time.sleep(0.1)

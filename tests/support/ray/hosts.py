@@ -111,7 +111,15 @@ class Hosts:
     def _start(self, name: str, where: list[str], *options: str) -> subprocess.Popen[bytes]:
         """Start Ray on a host, and wait until it is up: nodes that start at once take each other's sockets."""
         ray, log = Path(sys.executable).parent / "ray", self._folder / f"{name}.log"
-        command = [*where, str(ray), "start", "--block", "--disable-usage-stats", *options]
+        command = [
+            *where,
+            str(ray),
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            "--include-log-monitor=false",
+            *options,
+        ]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),

@@ -32,7 +32,7 @@ LONGEST_REST: Final = 4096
 ProcessT = TypeVar("ProcessT", bound=ReplicaProcess)
 
 
-class _Several(UpdateUnderWay):
+class _UpdatesUnderWay(UpdateUnderWay):
     """Updates under way, by one call."""
 
     firings: tuple[Firing, ...] = ()
@@ -78,7 +78,7 @@ class LearnersAhead(LearnerGroup[ProcessT]):
             and not (self._untold and isinstance(self._untold[-1], UpdateFailedError))
         ):
             firings = self._next_firings()
-            self._update = _Several(firings[0], perf_counter(), firings=firings)
+            self._update = _UpdatesUnderWay(firings[0], perf_counter(), firings=firings)
             values = [firing.inputs[0].value for firing in firings]
             self._replicas[0].call("update_several", firings[0].node, values, self._num_told)
 
@@ -125,13 +125,13 @@ class LearnersAhead(LearnerGroup[ProcessT]):
 
     def _collect(self) -> None:
         """Take the answer of the call in progress, if it is there."""
-        if not isinstance(self._update, _Several):
+        if not isinstance(self._update, _UpdatesUnderWay):
             if (done := super().finished()) is not None:
                 self._untold.append(done)
         elif self._replicas[0].has_answered:
             self._receive(self._update, answer_of(self._replicas[0]))
 
-    def _receive(self, several: _Several, answer: Any) -> None:
+    def _receive(self, several: _UpdatesUnderWay, answer: Any) -> None:
         """Take the answer of a call."""
         if isinstance(answer, GoneError):
             self._update = None
@@ -168,7 +168,7 @@ class LearnersAhead(LearnerGroup[ProcessT]):
 
     def _go_back(self) -> tuple[Firing, ...]:
         """Return to the state of the last update that was told; return the firings of the others."""
-        if isinstance(several := self._update, _Several):
+        if isinstance(several := self._update, _UpdatesUnderWay):
             self._receive(several, answer_of(self._replicas[0]))
         if not self._untold or not self._is_ahead:
             return ()
