@@ -88,6 +88,27 @@ with Ray(workers=2, learners="beside").open(hp.flow(Task(Long)), seed=1) as run:
 )
 
 
+CLIENT = """
+import os, signal, sys
+os.environ["RAY_AUTH_MODE"] = "disabled"
+from levada.runners import Inline
+from levada.runners.ray import Ray
+from support.processes import samples
+
+def learned(on, kill_after=None):
+    with on.open(samples.counting_flow(samples.Numbers()), seed=1) as run:
+        for report in run:
+            if report.firing == kill_after:
+                os.kill(run.worker_pids[0], signal.SIGKILL)
+            if report.firing == 10:
+                [channel] = run.statistics().channels.values()
+                assert channel.ledger.balanced and bool(channel.ledger.lost) == (kill_after is not None), channel
+                return [(row[0], row[2]) for batch in run.node_state("learn").batches for row in batch]  # shard, version
+
+assert learned(Ray(address=f"ray://{sys.argv[2]}:10001", workers=1), kill_after=3) == learned(Inline())
+"""
+
+
 def execute(program: str, hosts: Hosts | LocalNodes, folder: Path, obey) -> None:
     """Run a program on the head, which waits for an answer after each line that it tells; `obey` gets their words."""
     file = folder / "program.py"
@@ -119,9 +140,12 @@ def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield hosts
 
 
-@pytest.mark.skipif(
+needs_network = pytest.mark.skipif(
     KIND is LocalNodes, reason="network namespaces are not permitted, and without them there is no network"
 )
+
+
+@needs_network
 def test_what_the_network_brings_to_a_host(hosts: Hosts, tmp_path: Path) -> None:
     """In ten updates, the weights of ten versions, for two workers. With learners beside the samplers, no rollouts."""
     counted = []
@@ -138,6 +162,12 @@ def test_what_the_network_brings_to_a_host(hosts: Hosts, tmp_path: Path) -> None
         assert 9 <= (last - first) / num_bytes <= 12.0
     for first, last in zip(before_beside, after_beside, strict=True):
         assert (last - first) / 5 < 0.3 * rollout_nbytes
+
+
+@needs_network
+def test_a_program_outside_the_cluster(hosts: Hosts | LocalNodes, tmp_path: Path) -> None:
+    """By the client of Ray. Its only worker is killed."""
+    execute(CLIENT, hosts, tmp_path, list)
 
 
 def test_hosts_that_are_cut_off_lost_and_added_change_no_bit(hosts: Hosts | LocalNodes, tmp_path: Path) -> None:
