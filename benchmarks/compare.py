@@ -9,7 +9,7 @@
     python benchmarks/compare.py sac-halfcheetah --json sac.json    # 7 minutes; the SBX environment takes another one, once
     python benchmarks/compare.py pong --json pong.json              # 40 minutes; needs levada[atari]
     python benchmarks/compare.py ray-impala-cartpole                # 12 minutes; needs levada[ray]
-    python benchmarks/compare.py mappo-spread                       # 10 minutes; needs levada[multiagent]
+    python benchmarks/compare.py mappo-spread                       # 15 minutes; needs levada[multiagent]
     python benchmarks/compare.py two-policies                       # 10 minutes; the same
 
 Every peer has its own virtual environment in `.bench/`, recreated when its pins in

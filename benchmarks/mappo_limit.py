@@ -93,7 +93,7 @@ def main() -> None:
     """Measure both kinds of critics with the settings of each preset."""
     torch.set_num_threads(1)
     table = Table("settings", "critic", "us of processor time per env step, median (min - max)")
-    for preset in MAPPO_SPREAD.presets:
+    for preset in (each for each in MAPPO_SPREAD.presets if each.threads == 1):
         for value_per_agent in (True, False):
             found = [cpu_per_env_step_us(_config(preset), value_per_agent=value_per_agent) for _ in range(NUM_TURNS)]
             spread = f"{statistics.median(found):,.0f} ({min(found):,.0f} - {max(found):,.0f})"

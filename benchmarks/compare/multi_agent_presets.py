@@ -1,7 +1,8 @@
 """What `mappo-spread` and `two-policies` compare: algorithms for several agents.
 
 **mappo-spread**: MAPPO on MPE's simple_spread_v3 of the package mpe2, with three agents that share a policy, discrete actions and
-games of 25 steps. Both step the copies of the environment one after the other, in one process. Equal are the environment, the
+games of 25 steps. With one thread each, both step the copies of the environment one after the other, in one process. With two
+threads each, levada has the copies in two workers; BenchMARL has threads for its updates alone. Equal are the environment, the
 number of its copies, the steps of a batch, the passes over it, the size of a minibatch (400 steps are 1,200 transitions, one of
 each agent), the widths of the networks, and the critic, which gives one value for each state. Levada's normalization of values
 and advantages is off, as in BenchMARL.
@@ -41,7 +42,28 @@ _MAPPO: Final[Mapping[str, object]] = {
     "activation": "tanh",
     "value_per": "state",
 }
+_DEFAULT: Final[Mapping[str, object]] = {
+    **_MAPPO,
+    "num_envs": 10,
+    "num_steps": 600,
+    "num_epochs": 45,
+    "num_minibatches": 15,
+    "learning_rate": 5e-5,
+    "hidden_sizes": (256, 256),
+}
 _SPREAD: Final = (
+    Preset(
+        name="BenchMARL default, 2 threads",
+        peer="benchmarl",
+        script="benchmarl_mappo.py",
+        arguments=("--preset", "default"),
+        threads=2,
+        num_env_steps=24_000,
+        levada_steps=48_000,
+        target_ratio=3.0,
+        forms=(Form(name="2 workers", on="processes:2", threads=2, fields={"shards": 2, "num_envs": 5}),),
+        levada=_DEFAULT,
+    ),
     Preset(
         name="BenchMARL default",
         peer="benchmarl",
@@ -50,15 +72,7 @@ _SPREAD: Final = (
         num_env_steps=24_000,
         levada_steps=24_000,
         target_ratio=3.0,
-        levada={
-            **_MAPPO,
-            "num_envs": 10,
-            "num_steps": 600,
-            "num_epochs": 45,
-            "num_minibatches": 15,
-            "learning_rate": 5e-5,
-            "hidden_sizes": (256, 256),
-        },
+        levada=_DEFAULT,
     ),
     Preset(
         name="BenchMARL, MAPPO's paper",

@@ -22,6 +22,8 @@ class Form:
     on: str
     fields: Mapping[str, object] = field(default_factory=dict)
     """Further fields of levada's algorithm."""
+    threads: int = 1
+    """Of the learner."""
 
 
 @dataclass(frozen=True, kw_only=True)

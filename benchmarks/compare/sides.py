@@ -97,13 +97,13 @@ class LevadaSide(Side):
         return path
 
     def command(self, job: Job, seed: int, folder: Path) -> tuple[list[str], dict[str, str]]:
-        """`levada train`, with the fields of the preset if there is one; its threads are its own choice."""
+        """`levada train`, with the fields of the preset if there is one."""
         target = [] if job.target_return is None else [f"return={job.target_return}"]
         until = " ".join([*target, f"steps={job.num_env_steps}"])
         command = [str(self.executable()), "train", job.algorithm, "--env", job.benchmark.env, "--until", until]
         command += ["--seed", str(seed), "--out", str(folder / "out"), "--quiet"]
         if job.form is not None:
-            command += ["--on", job.form.on]
+            command += ["--on", job.form.on, "--threads", str(job.form.threads)]
         for name, value in job.levada_fields.items():
             command += _as_option(name.replace("_", "-"), value)
         return command, {"PYTHONPATH": str(REPOSITORY)}  # where the networks of peers are found
