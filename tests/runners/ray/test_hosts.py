@@ -63,7 +63,7 @@ from levada.rl.envs.task import Task
 from support.envs.small import Long
 
 hp = PPO(shards=4, num_envs=1, num_steps=4, minibatch_size=16, num_epochs=1, hidden_sizes=(1024, 1024), compile=False)
-with Ray(workers=4).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
+with Ray(workers=3).open(hp.flow(Task("CartPole-v1")), seed=1) as run:
     reports = iter(run)
     next(reports)
     tell("begin")
@@ -147,7 +147,9 @@ needs_network = pytest.mark.skipif(
 
 @needs_network
 def test_what_the_network_brings_to_a_host(hosts: Hosts, tmp_path: Path) -> None:
-    """In ten updates, the weights of ten versions, for two workers. With learners beside the samplers, no rollouts."""
+    """In ten updates, the weights of ten versions, also where there are two workers. With learners beside the samplers, no
+    rollouts.
+    """
     counted = []
 
     def obey(words: list[str]) -> None:
