@@ -60,6 +60,9 @@ class Cluster:
     @classmethod
     def start(cls, **options: Any) -> None:
         """Start a cluster of one node, whose processes have the environment of this one. `options`: of `ray.init`."""
+        logging.getLogger("ray._private.authentication").setLevel(
+            logging.ERROR
+        )  # nobody else joins, so tokens are no news
         with own_signals():
             ray.init(address="local", include_dashboard=False, **options)
         cls._started_node = ray.get_runtime_context().get_node_id()
@@ -94,7 +97,7 @@ class Cluster:
             kinds: requirements of each actor of a bundle.
 
         Raises:
-            DeploymentError: the cluster has none within the time limit.
+            DeploymentError: the cluster has none within the time limit, or never will.
         """
         room = together(kinds)
         bundle, labels = room.resources, dict(room.labels)
@@ -107,14 +110,16 @@ class Cluster:
             msg = f"Ray refuses what place asks for the {who}: {error}"
             raise DeploymentError(msg) from error
         self._groups.append(group)
-        if not group.wait(self._timeout_s):
+        can_fit = all(num_bundles * num <= ray.cluster_resources().get(name, 0.0) for name, num in bundle.items())
+        will_wait = can_fit or not Cluster.has_own_environment()  # one that this process has started does not grow
+        if not group.wait(self._timeout_s if will_wait else 0.0):
             where = f" on nodes with {', '.join(f'{key}={value}' for key, value in labels.items())}" if labels else ""
             asked = " and ".join(plural(num_bundles, each.removesuffix("s")) for each in who.split(" and "))
             share = "each" if len(kinds) == 1 else "per pair"
+            within = f" within {self._timeout_s:g} s" if will_wait else ""
             msg = (
-                f"Ray: the cluster has no room for {asked} with {_text(bundle, bundle)} {share}{where} within "
-                f"{self._timeout_s:g} s; it has {_text(ray.cluster_resources(), bundle)}, of which "
-                f"{_text(ray.available_resources(), bundle)} are free"
+                f"Ray: the cluster has no room for {asked} with {_text(bundle, bundle)} {share}{where}{within}; it has "
+                f"{_text(ray.cluster_resources(), bundle)}, of which {_text(ray.available_resources(), bundle)} are free"
             )
             raise DeploymentError(msg)
         return [Group(group, _options(each)) for each in kinds]

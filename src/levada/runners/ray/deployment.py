@@ -21,6 +21,7 @@ from levada.runners.deployments import (
 from levada.runners.flow_run import FlowRun
 from levada.runners.ray.beside import check_beside
 from levada.runners.ray.place import Requirements, check_place, requirements_of, together
+from levada.runners.replicas.group import check_divisible
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Ray:
         if self.learners == "beside":
             check_beside(flow)
             together(pair)
+        else:
+            check_divisible(flow.learners(), self.learners)
         try:
             from levada.runners.ray.cluster import Cluster, options_here
             from levada.runners.ray.learners import RayLearners

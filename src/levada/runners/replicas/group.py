@@ -93,7 +93,7 @@ class LearnerGroup(Generic[ProcessT]):
         self._recipes, self._maps = recipes, maps
         if not recipes:
             return {}
-        self._check()
+        check_divisible({node: recipe for node, (recipe, _) in recipes.items()}, self._size)
         self._replicas = [self._start(rank) for rank in range(self._size)]
         answers = self._ask_all("open", recipes, maps)
         _raise_other_than(answers, GoneError)
@@ -200,22 +200,6 @@ class LearnerGroup(Generic[ProcessT]):
                 closing.callback(replica.close)
 
     # ---- updates
-
-    def _check(self) -> None:
-        """Refuse learners that cannot be divided."""
-        for node, (recipe, _) in self._recipes.items():
-            if self._size > 1 and not isinstance(recipe, Divisible):
-                msg = (
-                    f"learners={self._size}: the learner of node {node!r}, a {type(recipe).__name__}, cannot share its batches "
-                    "with others; expected learners=1"
-                )
-                raise DeploymentError(msg)
-            if isinstance(recipe, Divisible) and recipe.num_parts < self._size:
-                msg = (
-                    f"learners={self._size} share the microbatches of each minibatch, of which node {node!r} has "
-                    f"{recipe.num_parts}; set microbatch_size so that there are at least {self._size}"
-                )
-                raise DeploymentError(msg)
 
     def _begin(self, update: UpdateUnderWay) -> None:
         """Send an update to all replicas."""
@@ -350,6 +334,23 @@ class LearnerGroup(Generic[ProcessT]):
         if self._num_failures > self._max_restarts:
             msg = f"the learners failed {self._num_failures} times in a row, now: {how}"
             raise WorkerError(msg)
+
+
+def check_divisible(recipes: Mapping[str, Any], num_learners: int) -> None:
+    """Raise DeploymentError if a learner cannot be divided among as many replicas. `recipes`: of the learners, by node."""
+    for node, recipe in recipes.items():
+        if num_learners > 1 and not isinstance(recipe, Divisible):
+            msg = (
+                f"learners={num_learners}: the learner of node {node!r}, a {type(recipe).__name__}, cannot share its batches "
+                "with others; expected learners=1"
+            )
+            raise DeploymentError(msg)
+        if isinstance(recipe, Divisible) and recipe.num_parts < num_learners:
+            msg = (
+                f"learners={num_learners} share the microbatches of each minibatch, of which node {node!r} has "
+                f"{recipe.num_parts}; set microbatch_size so that there are at least {num_learners}"
+            )
+            raise DeploymentError(msg)
 
 
 def _are(kind: type[BaseException], answers: Sequence[Any]) -> list[bool]:
