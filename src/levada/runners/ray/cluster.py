@@ -60,9 +60,7 @@ class Cluster:
     @classmethod
     def start(cls, **options: Any) -> None:
         """Start a cluster of one node, whose processes have the environment of this one. `options`: of `ray.init`."""
-        logging.getLogger("ray._private.authentication").setLevel(
-            logging.ERROR
-        )  # one run alone uses it
+        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # one run alone uses it
         with own_signals():
             ray.init(address="local", include_dashboard=False, **options)
         cls._started_node = ray.get_runtime_context().get_node_id()
