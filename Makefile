@@ -45,8 +45,8 @@ style: $(VENV)/ready ## ruff: rules and format
 
 .PHONY: spelling
 spelling: $(VENV)/ready ## codespell, American English, and words.txt
-	$(BIN)/codespell src docs examples benchmarks README.md CHANGELOG.md CONTRIBUTING.md
-	$(BIN)/codespell -D - -D words.txt --builtin en-GB_to_en-US --ignore-words-list writeable --skip "*/foreign.py" src docs examples README.md CONTRIBUTING.md
+	$(BIN)/codespell src docs examples benchmarks web/src README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell -D - -D words.txt --builtin en-GB_to_en-US --ignore-words-list writeable --skip "*/foreign.py,page.js,page.css" src docs examples README.md CONTRIBUTING.md
 
 .PHONY: layers
 layers: $(VENV)/ready ## what may import what
@@ -82,6 +82,12 @@ static: $(VENV)/ready
 
 .PHONY: test
 test: static unit ## everything that must hold: lint, types, docs, tests
+
+.PHONY: page
+page: ## the page of `levada watch`: check its TypeScript, and build it into the package; needs Node.js and `npm ci --prefix web`
+	npm --prefix web run --silent check
+	npm --prefix web run --silent build
+	@git diff --exit-code --stat -- src/levada/watch/page || { echo "the page in src/levada/watch/page was built anew: commit it"; exit 1; }
 
 .PHONY: clean
 clean: ## remove .venv and caches; runs stay

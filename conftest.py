@@ -13,6 +13,7 @@ import io
 import os
 import shlex
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -65,16 +66,24 @@ def _a_key_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture(autouse=True)
+def _own_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wandb replaces `sys.exit` for the rest of the process."""
+    monkeypatch.setattr(sys, "exit", sys.exit)
+
+
 def _in_a_scratch_directory(namespace: dict[str, object]) -> None:
     """Documents train: what they write goes to a directory that is thrown away."""
     namespace["__name__"] = "__main__"  # a block is what a user would write in a script
     namespace["_scratch"] = scratch = tempfile.TemporaryDirectory()
     namespace["_before"] = os.getcwd()
+    namespace["_exit"] = sys.exit
     os.chdir(scratch.name)
 
 
 def _back(namespace: dict[str, object]) -> None:
     os.chdir(str(namespace["_before"]))
+    sys.exit = namespace["_exit"]  # type: ignore[assignment]
     namespace["_scratch"].cleanup()  # type: ignore[attr-defined]
 
 

@@ -53,7 +53,7 @@ SMALL: dict[str, Any] = {
     "hidden_sizes": (8,),
     "compile": False,
     "display": "quiet",
-    "tensorboard": False,
+    "log": "none",
 }
 COMMANDS = (
     "eval run --episodes 1",

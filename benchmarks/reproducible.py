@@ -60,7 +60,7 @@ def told(algorithm: str, until: str, place: str, most_delay_s: float) -> tuple[A
     task = lv.Task("benchmarks._wander:Wander-v0", env_kwargs=kwargs)
     with tempfile.TemporaryDirectory() as folder:
         run = lv.train(
-            algorithm, task, until=until, seed=7, on=place, out=Path(folder) / "run", display="quiet", tensorboard=False,
+            algorithm, task, until=until, seed=7, on=place, out=Path(folder) / "run", display="quiet", log="none",
             checkpoint_every_updates=None, **ALGORITHMS[algorithm],
         )  # fmt: skip
         lines = RunDirectory.open(run.path).metrics()

@@ -9,6 +9,7 @@ which GitHub reads as TeX in blocks of `math`, become MathML, which browsers dra
 """
 
 import importlib
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -68,9 +69,17 @@ def on_files(files, config):
             if path.endswith(".py"):
                 source = (ROOT / path).read_text(encoding="utf-8")
                 pages[page_of(path)] = f"# {path}\n\n````python\n{source}````\n"
+            elif path.endswith(".ipynb"):
+                pages[page_of(path)] = cells((ROOT / path).read_text(encoding="utf-8"))
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def cells(notebook):
+    """The cells of a notebook as a page."""
+    found = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(notebook)["cells"]]
+    return "\n\n".join(text if kind == "markdown" else f"````python\n{text}\n````" for kind, text in found) + "\n"
 
 
 def on_page_markdown(markdown, page, config, files):

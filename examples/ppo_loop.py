@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 import levada as lv
 from levada.algorithms.gae import GAE
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)  # as `levada train` does: sums depend on it
+    threadpool_limits(1)  # numpy's, too
 
     loop = ppo(CARTPOLE, lv.Task("CartPole-v1"), args.seed)
     for update in range(1, args.updates + 1):

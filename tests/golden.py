@@ -86,7 +86,7 @@ def runs(case: Case) -> Iterator[tuple[str, str]]:
                 first = f"updates={UPDATES // 2 if resumed else UPDATES}"
                 run = lv.train(
                     case.algorithm, case.env, until=first, seed=3, on=place, out=Path(scratch) / "run", display="quiet",
-                    tensorboard=False, portable="on", save_replays="learning_starts" in case.fields, **case.fields,
+                    log="none", portable="on", save_replays="learning_starts" in case.fields, **case.fields,
                 )  # fmt: skip
                 if resumed:
                     run = lv.resume(run.path, until=f"updates={UPDATES}", display="quiet")

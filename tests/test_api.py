@@ -6,8 +6,10 @@ import pickle
 import sys
 import warnings
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
 import gymnasium
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -77,7 +79,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def train(algorithm="ppo", env="CartPole-v1", **more):
-    settings = {"until": "updates=2", "display": "quiet", "tensorboard": False, **TINY_FIELDS, **more}
+    settings = {"until": "updates=2", "display": "quiet", "log": "none", **TINY_FIELDS, **more}
     return levada.train(algorithm, env, **settings)
 
 
@@ -118,6 +120,23 @@ def test_a_result_is_printed_in_three_lines():
     assert repr(result) == str(result)
 
 
+def test_a_result_and_its_summary_are_tables_in_a_notebook(tmp_path):
+    result = train(out=tmp_path / "<b> & ü")
+    env, note = "<script>alert(1)</script>", "a <note>"
+    result = dataclasses.replace(result, summary=msgspec.structs.replace(result.summary, env=env, notes=[note]))
+    for shown in (result, result.summary, levada.load(result.path)):
+        html = shown._repr_html_()
+        table = {row[0].text: row[1].text for row in ElementTree.fromstring(html).iter("tr")}
+        assert (table["algorithm"], table["seed"]) == ("ppo", "0")
+        assert "<script" not in html
+    rows = {row[0].text: row[1].text for row in ElementTree.fromstring(result._repr_html_()).iter("tr")}
+    assert (rows["environment"], rows["note"], rows["version"]) == (env, note, "2 updates")
+    assert rows["directory"] == str(tmp_path / "<b> & ü")
+    assert rows["return"].endswith("episode)")
+    disturbed = dataclasses.replace(result, summary=msgspec.structs.replace(result.summary, num_started_from_scratch=2))
+    assert "2 x a shard or a table started over" in disturbed._repr_html_()
+
+
 def test_a_count_of_minibatches_is_their_size_which_follows_the_number_of_environments():
     (count, settings), (size, _) = (
         configure("ppo", "CartPole-v1", {name: 64}) for name in ("num_minibatches", "minibatch_size")
@@ -136,9 +155,7 @@ def test_a_count_of_minibatches_is_their_size_which_follows_the_number_of_enviro
     )
     fields = {name: value for name, value in TINY_FIELDS.items() if name != "minibatch_size"}
     by_size, by_count = (
-        levada.train(
-            "ppo", "CartPole-v1", until="updates=2", display="quiet", tensorboard=False, **fields, **given
-        ).summary
+        levada.train("ppo", "CartPole-v1", until="updates=2", display="quiet", log="none", **fields, **given).summary
         for given in ({"minibatch_size": 8}, {"num_minibatches": 4})
     )
     assert by_size.params_sha256 == by_count.params_sha256
@@ -344,7 +361,7 @@ class Layered(PPO):
 
 def test_fields_are_read_back_as_they_were():
     config = Layered(inner=Layered.Inner(2.0, ("b", "c")), table={"y": 2}, limit=float("inf"), **TINY_FIELDS)
-    run = levada.train(config, "CartPole-v1", until="updates=1", display="quiet", tensorboard=False)
+    run = levada.train(config, "CartPole-v1", until="updates=1", display="quiet", log="none")
     settings = json.loads((run.path / "config.json").read_bytes())["settings"]
     assert {settings[field.name]["from"] for field in dataclasses.fields(Layered)} == {"argument"}
     read = read_config(RunDirectory.open(run.path), None)
@@ -515,7 +532,7 @@ def test_a_finished_run_leaves_no_file_open():
 
     train()
     before = len(list(Path("/proc/self/fd").iterdir()))
-    train(tensorboard=True)
+    train(log="tensorboard")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

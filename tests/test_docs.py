@@ -14,13 +14,25 @@ import pytest
 from support.documents import DOCUMENTS, ROOT, code_blocks, headings, links, prose
 
 import levada as lv
+from levada.algorithms.foreign import FOREIGN
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.registry import find_algorithm
+from levada.api import Options
 from levada.cli import VERBS
+from levada.cli.compare import CompareOptions, PlotOptions
 from levada.cli.evaluate import EvalOptions
+from levada.cli.explain import ExplainOptions
+from levada.cli.export import ExportOptions
+from levada.cli.parse import EnvOption
+from levada.cli.push import PushOptions
+from levada.cli.report import ReportOptions
 from levada.cli.resume import ResumeOptions
+from levada.cli.runs import RunsOptions
 from levada.cli.show import CheckOptions, ShowOptions
+from levada.cli.sweep import SweepOptions
+from levada.cli.trace import TraceOptions
 from levada.cli.train import TrainOptions
+from levada.cli.watch import WatchOptions
 from levada.run.storage.directory import RunDirectory
 from levada.run.summary import Summary
 
@@ -45,13 +57,23 @@ OPTIONS = {
     "check": names(CheckOptions),
     "resume": names(ResumeOptions),
     "eval": names(EvalOptions),
+    "watch": names(WatchOptions),
+    "report": names(ReportOptions),
+    "runs": names(RunsOptions),
+    "compare": names(CompareOptions),
+    "plot": names(PlotOptions),
+    "trace": names(TraceOptions),
+    "export": names(ExportOptions),
+    "push": names(PushOptions),
+    "explain": names(ExplainOptions),
+    "sweep": names(SweepOptions),
     "algorithms": set(),
 }
 
 
 def settings_of(verb: str, *words: str) -> set[str]:
     """The settings of the algorithm that a command names; PPO's where it names a variable, a file or a config.json."""
-    if verb not in {"train", "show", "check"}:
+    if verb not in {"train", "sweep", "show", "check"}:
         return set()
     return names(find_algorithm(words[0]) if words[0] in ALGORITHMS else lv.PPO)
 
@@ -187,6 +209,12 @@ def test_every_field_of_the_summary_is_documented() -> None:
     assert first_column(RUNNING, "summary.json") == list(Summary.__struct_fields__)
 
 
+def test_every_option_of_a_sweep_is_documented() -> None:
+    documented = {word.split()[0].removeprefix("--").replace("-", "_") for word in first_column(RUNNING, "Sweeps")}
+    inherited = {field.name for kind in (Options, EnvOption) for field in dataclasses.fields(kind)} - {"out"}
+    assert documented == names(SweepOptions) - inherited
+
+
 def test_every_option_of_a_run_is_documented() -> None:
     documented = {
         word.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_")
@@ -197,9 +225,7 @@ def test_every_option_of_a_run_is_documented() -> None:
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "rainbow"])
 def test_every_metric_is_documented(tmp_path: Path, algorithm: str) -> None:
-    run = lv.train(
-        algorithm, "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", tensorboard=False
-    )
+    run = lv.train(algorithm, "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", log="none")
     patterns = [
         re.sub("<[a-z]+>", ".+", name)
         for name in first_column(RUNNING, "Metrics")
@@ -208,3 +234,13 @@ def test_every_metric_is_documented(tmp_path: Path, algorithm: str) -> None:
     last = RunDirectory.open(run.path).metrics()[-1]
     unknown = [name for name in last if name != "step" and not any(re.fullmatch(p, name) for p in patterns)]
     assert unknown == []
+
+
+def test_names_of_other_libraries_lead_to_those_of_the_table() -> None:
+    rows = re.findall(r"^\| (`\w+`.*?) \|(.*)\|$", (ROOT / "docs/coming-from.md").read_text(), re.MULTILINE)
+    names = [(ours, re.findall(r"`(\w+)`", theirs)) for ours, theirs in rows]
+    assert len(names) >= 25
+    for ours, theirs in names:
+        [first, *_] = targets = re.findall(r"`(\w+)", ours)
+        for name in theirs:
+            assert name == first or any(set(targets) & set(re.findall(r"\w+", hint)) for hint in FOREIGN[name]), name

@@ -31,6 +31,7 @@ PUBLIC = {*PACKAGES, "levada.algorithms.gae", *(home.partition(":")[0] for home 
 
 ARGUMENTS = {
     "auxiliary_loss.py": ["updates=3"],
+    "behavior_cloning.py": ["--expert", "updates=3", "--updates", "4"],
     "curriculum.py": ["--digits", "4", "--steps", "8000"],
     "custom_algorithm.py": ["--until", "updates=2"],
     "custom_env.py": [],
@@ -40,6 +41,7 @@ ARGUMENTS = {
 }
 """Example -> words of the command that takes a few seconds."""
 PRINTED = {
+    "behavior_cloning.py": r"the expert: .+\nthe clone: .+\nafter 1 updates of PPO: .+\n",
     "curriculum.py": "level 2\nlevel 3\nlevel 4\nlevel 4 of 4, mean return of the whole lock 1.00\n",
     "custom_algorithm.py": r"flow reinforce: 5 nodes(.|\n)*mean return \d+\.\d after \d+ env steps\n",
     "custom_env.py": r"5 columns: mean return (1\.00|0\.9\d)\n9 columns: mean return (1\.00|0\.\d+)\n",

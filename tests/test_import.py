@@ -16,13 +16,24 @@ import levada.rl
 import levada.testing
 
 PUBLIC = {
-    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "PPO", "Part", "Policy",
+    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "Logger", "PPO", "Part", "Policy",
     "PolicyAlgorithm", "Prioritized",
     "Processes", "Queue", "Ray",
-    "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "cross_play", "evaluate",
-    "Threads", "evaluate_policies", "load", "resume", "settings", "train",
+    "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "compare", "cross_play",
+    "evaluate", "export", "Threads", "evaluate_policies", "load", "push", "resume", "settings", "train",
 }  # fmt: skip
-HEAVY = ("torch", "gymnasium", "numpy", "tyro", "rich", "tensorboard", "msgspec", "safetensors", "levada.api")
+HEAVY = (
+    "torch",
+    "gymnasium",
+    "numpy",
+    "tyro",
+    "rich",
+    "tensorboard",
+    "msgspec",
+    "safetensors",
+    "huggingface_hub",
+    "levada.api",
+)
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -11,7 +11,7 @@ import levada
 from levada.flow.events import Reported
 from levada.run.interrupt import Interrupted
 
-TINY = {**cli_harness.TINY_FIELDS, "tensorboard": False, "display": "quiet"}
+TINY = {**cli_harness.TINY_FIELDS, "log": "none", "display": "quiet"}
 
 
 class CtrlC:
@@ -65,7 +65,7 @@ def test_resuming_is_interrupted_too_and_goes_on(tmp_path):
 def test_the_advice_after_ctrl_c_is_to_go_on(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     shell = cli_harness.Shell(capfd)
-    command = f"--env PressesCtrlC-v0 {cli_harness.TINY} --until updates=9 --no-tensorboard --out run"
+    command = f"--env PressesCtrlC-v0 {cli_harness.TINY} --until updates=9 --log none --out run"
     done = shell(f"train ppo {command}")
     assert done.code == 130
     _, advice = done.err.split("What next:\n")

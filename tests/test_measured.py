@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 import levada as lv
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.ppo import PPO
+from levada.algorithms.presets import PRESETS
+from levada.api import plan
 from levada.flow import Flow
 from levada.rl.envs.task import Task
 from levada.rl.policies import precision
+from levada.run.planner.candidates import Candidate, Variant
+from levada.run.planner.costs import Measured
 from levada.run.storage.checkpoint import CheckpointWarning
-from levada.runners.auto import Auto
-from levada.runners.threads import Threads
 
 SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "minibatch_size": 16, "num_epochs": 1}
 
@@ -29,7 +32,7 @@ def settings(path: Path) -> dict[str, Any]:
 
 
 def train(tmp_path: Path, env: str, **options: Any) -> lv.Result:
-    return lv.train("ppo", env, until="updates=2", out=tmp_path / "run", display="quiet", tensorboard=False, **options)
+    return lv.train("ppo", env, until="updates=2", out=tmp_path / "run", display="quiet", log="none", **options)
 
 
 @pytest.mark.parametrize(("has_bfloat16", "chosen"), [(False, "float32"), (True, "bfloat16")])
@@ -65,10 +68,32 @@ def test_small_networks_leave_nothing_to_the_machine(tmp_path: Path) -> None:
 
 def test_a_resumed_run_stays_where_a_measurement_had_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`auto` would measure again, and may come out otherwise."""
-    monkeypatch.setattr(Auto, "choose", lambda self, flow, *, seed=0: (Threads(workers=1), "it was measured"))
-    run = train(tmp_path, "CartPole-v1", on="auto", **SMALL)
-    monkeypatch.setattr(Auto, "choose", lambda self, flow, *, seed=0: pytest.fail("it was measured once"))
-    assert lv.resume(run.path, until="updates=3", display="quiet").summary.deployment == "threads:1"
+    measured: list[str] = []
+
+    def measure(flows: Mapping[Variant, Flow], candidate: Candidate, seed: int) -> Measured:
+        measured.append(str(candidate))
+        is_best = str(candidate) == "threads:2, shards=2, num_envs=1, max_lag=1, threads=2"
+        return Measured(
+            steps_per_s=1e4 if is_best else 1e3, sampling_s=5e-4, sampling_cpu_s=1e-5, fixed=0.5, learning_s=5e-4,
+            learning_cpu_s=5e-4, item_steps=16.0,
+        )  # fmt: skip
+
+    monkeypatch.setattr(plan, "probe", measure)
+    fields = {name: value for name, value in SMALL.items() if name != "num_envs"}
+    monkeypatch.setitem(PRESETS["ppo"], "CartPole-v1", {"num_envs": 2})  # type: ignore[index]
+    run = train(tmp_path, "CartPole-v1", on="auto,max_envs=2,max_lag=1,max_threads=2,max_probes=50", **fields)
+    assert len(measured) <= 50
+    assert run.summary.deployment == "threads:2"
+    assert run.summary.threads == 2
+    chosen = settings(run.path)
+    assert chosen["on"]["value"] == "auto,max_envs=2,max_lag=1,max_threads=2,max_probes=50"
+    assert [chosen[name] for name in ("shards", "num_envs", "max_lag")] == [
+        {"value": 2, "from": "machine"}, {"value": 1, "from": "machine"}, {"value": 1, "from": "machine"}
+    ]  # fmt: skip
+    assert chosen["num_steps"] == {"value": 8, "from": "argument"}
+    monkeypatch.setattr(plan, "probe", lambda *args: pytest.fail("it was measured once"))
+    again = lv.resume(run.path, until="updates=3", display="quiet").summary
+    assert (again.deployment, again.threads) == ("threads:2", 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +108,6 @@ class Digits(Algorithm):
 
 
 def test_a_field_of_that_name_may_mean_something_else(tmp_path: Path) -> None:
-    run = lv.train(Digits(), "CartPole-v1", until="updates=1", out=tmp_path / "run", display="quiet", tensorboard=False)
+    run = lv.train(Digits(), "CartPole-v1", until="updates=1", out=tmp_path / "run", display="quiet", log="none")
     assert run.summary.precision == "float32"
     assert settings(run.path)["precision"]["value"] == 3

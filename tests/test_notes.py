@@ -52,7 +52,7 @@ def shell(capfd):
 
 
 def train(env="CartPole-v1", **more):
-    return levada.train("ppo", env, **{"display": "quiet", "tensorboard": False, **TINY_FIELDS, **more})
+    return levada.train("ppo", env, **{"display": "quiet", "log": "none", **TINY_FIELDS, **more})
 
 
 # ---- schedules and the end of a run
@@ -75,7 +75,7 @@ def test_a_run_that_is_told_no_end_ends_where_its_schedules_do(algorithm, fields
 
 
 def test_the_end_that_was_chosen_is_written_down_and_nothing_is_warned_of(shell):
-    done = shell(f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 320 --out run --no-tensorboard")
+    done = shell(f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 320 --out run --log none")
     assert done.code == 0
     assert "until steps=320" in done.err
     assert ENDED not in done.err
@@ -85,13 +85,13 @@ def test_the_end_that_was_chosen_is_written_down_and_nothing_is_warned_of(shell)
 
 
 def test_a_last_update_that_takes_more_steps_than_asked_is_not_warned_of(shell):
-    done = shell(f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 300 --out run --no-tensorboard")
+    done = shell(f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 300 --out run --log none")
     assert levada.load("run").summary.env_steps > 300
     assert ENDED not in done.err
 
 
 def test_a_run_that_goes_on_after_its_schedules_says_so_before_it_starts(shell):
-    command = f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 320 --no-tensorboard"
+    command = f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 320 --log none"
     done = shell(f"{command} --until steps=640 --out run")
     first = next(line for line in done.err.splitlines() if not line.startswith("ppo on CartPole-v1, seed 0"))
     assert first == (
@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_after_its_schedules_says_so_before_it_starts(shell):
 
 
 def test_where_the_end_is_not_known_it_is_said_when_the_schedules_end(shell):
-    command = f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 320 --no-tensorboard --json"
+    command = f"train ppo --env CartPole-v1 {cli_harness.TINY} --anneal-steps 320 --log none --json"
     for until, is_told in (("updates=10", False), ("updates=20", True), ("return=20 updates=20", True)):
         lines = [json.loads(line) for line in shell(f"{command} --until {until}").out.splitlines()]
         kinds = [line["type"] for line in lines]
@@ -126,7 +126,7 @@ def test_a_schedule_that_does_not_fall_is_not_warned_of():
 
 
 def test_a_run_that_learns_nothing_says_so_in_the_output_and_the_summary(shell):
-    words = f"train ppo --env {__name__}:Nothing-v0 {cli_harness.TINY} --no-tensorboard --until updates=60"
+    words = f"train ppo --env {__name__}:Nothing-v0 {cli_harness.TINY} --log none --until updates=60"
     done = shell(f"{words} --out run")
     assert done.err.count(FLAT) == 1
     (note,) = levada.load("run").summary.notes

@@ -29,7 +29,7 @@ NAMES = tuple(portable._LIBRARIES)
 TRAIN_ALL = """
 import levada as lv
 
-small = dict(display="quiet", tensorboard=False, seed=1, checkpoint_every_updates=None)
+small = dict(display="quiet", log="none", seed=1, checkpoint_every_updates=None)
 for algorithm, env, steps in (("ppo", "CartPole-v1", 600), ("dqn", "CartPole-v1", 1060), ("impala", "CartPole-v1", 600),
                               ("sac", "Pendulum-v1", 60)):
     fields = dict(learning_starts=40) if algorithm == "sac" else {}
@@ -196,7 +196,7 @@ NATIVE = {
 
 def train(tmp_path: Path, **options: Any) -> lv.Result:
     return lv.train(
-        "ppo", "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", tensorboard=False,
+        "ppo", "CartPole-v1", until="updates=2", out=tmp_path / "run", display="quiet", log="none",
         **TINY_FIELDS, **options,
     )  # fmt: skip
 

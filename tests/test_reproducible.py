@@ -49,7 +49,7 @@ def train(path: Path, algorithm: str, until: str, on: str, **more: Any) -> lv.Re
     env, fields = ALGORITHMS[algorithm]
     fields = {"env": env, **fields, **more}
     return lv.train(
-        algorithm, until=until, seed=7, on=on, out=path, display="quiet", tensorboard=False, **fields
+        algorithm, until=until, seed=7, on=on, out=path, display="quiet", log="none", **fields
     )  # fmt: skip
 
 

@@ -17,11 +17,11 @@ from levada.api import LoadError
 from levada.rl.learning.starting import StartError
 from levada.run.storage.checkpoint import newest
 
-TINY = {**cli_harness.TINY_FIELDS, "tensorboard": False, "display": "quiet"}
+TINY = {**cli_harness.TINY_FIELDS, "log": "none", "display": "quiet"}
 SAC = {
     "learning_starts": 20, "batch_size": 8, "num_gradient_steps": 2, "samples_per_insert": 8.0, "hidden_sizes": (8,),
     "compile": False,
-    "buffer_size": 1000, "tensorboard": False, "display": "quiet",
+    "buffer_size": 1000, "log": "none", "display": "quiet",
 }  # fmt: skip
 
 ENV_FILE = """
@@ -158,7 +158,7 @@ def test_a_critic_of_another_kind_and_another_algorithm_are_refused():
 def test_a_run_is_done_again_from_its_settings(shell):
     done = shell(
         f"train ppo --env CartPole-v1 --env-kwargs sutton_barto_reward=true {cli_harness.TINY} --until updates=2 --seed 7 "
-        "--frame-stack 2 --learning-rate 1e-3 --no-tensorboard --quiet --out first"
+        "--frame-stack 2 --learning-rate 1e-3 --log none --quiet --out first"
     )
     assert (done.code, done.err) == (0, "")
     sha = levada.load("first").summary.params_sha256
@@ -249,7 +249,7 @@ def test_an_integer_is_read_as_a_float():
 
 def test_an_environment_in_a_file_is_trained_on_loaded_and_resumed(shell, tmp_path):
     (tmp_path / "own.py").write_text(ENV_FILE)
-    command = f"{cli_harness.TINY} --until updates=1 --no-tensorboard --quiet"
+    command = f"{cli_harness.TINY} --until updates=1 --log none --quiet"
     assert shell(f"train ppo --env own.py:Own --env-kwargs length=3 {command} --out run").code == 0
     assert shell("resume run --until updates=2 --quiet").code == 0
     assert shell("check ppo --env own.py:Own --env-kwargs length=3").code == 0
@@ -278,7 +278,7 @@ def test_a_run_whose_environment_lies_elsewhere_is_found_again(shell, tmp_path, 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "own_envs.py").write_text(ENV_FILE)
     monkeypatch.chdir("there")
-    command = f"train ppo --env {env} {cli_harness.TINY} --until updates=1 --no-tensorboard --quiet --out ../run"
+    command = f"train ppo --env {env} {cli_harness.TINY} --until updates=1 --log none --quiet --out ../run"
     assert shell(command).code == 0
     monkeypatch.chdir(tmp_path)
     forget("own_envs")
@@ -298,7 +298,7 @@ def test_an_algorithm_whose_file_has_moved_is_found_again(shell, tmp_path):
         "from dataclasses import dataclass\nfrom levada import PPO\n\n"
         "@dataclass(frozen=True, kw_only=True)\nclass Mine(PPO):\n    pass\n"
     )
-    command = f"--env CartPole-v1 {cli_harness.TINY} --until updates=1 --no-tensorboard --quiet --out run"
+    command = f"--env CartPole-v1 {cli_harness.TINY} --until updates=1 --log none --quiet --out run"
     assert shell(f"train mine.py:Mine {command}").code == 0
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "mine.py").rename(tmp_path / "elsewhere" / "mine.py")

@@ -138,7 +138,7 @@ def test_a_run_goes_where_it_is_told_although_the_working_directory_is_gone(tmp_
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    options = {"until": "updates=1", "display": "quiet", "tensorboard": False, **TINY_FIELDS}
+    options = {"until": "updates=1", "display": "quiet", "log": "none", **TINY_FIELDS}
     assert lv.train("ppo", "CartPole-v1", out=tmp_path / "run", **options).summary.updates == 1
     with pytest.raises(RunDirectoryError, match="the working directory was removed; change to another one"):
         lv.train("ppo", "CartPole-v1", **options)

@@ -12,6 +12,7 @@ from benchmarks._scale.flows import ppo
 from levada.flow.deployment import Deployment
 from levada.flow.items import Header, Item, Shard
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import Stopwatch
 from levada.runners.flow_run import FlowRun
 from levada.runners.transport import Plan, ShardOpened, Spent, TicketDone, WorkerEvent
 from levada.schedule import Closed, Ticket
@@ -46,10 +47,12 @@ class InstantTransport:
 
     passes_references: bool = False
     items_die_with_worker: bool = False
+    is_here: bool = True
     tickets_at_hand: int = AT_HAND
     tickets_together: int = 1
 
     def __init__(self) -> None:
+        self.stopwatch: Stopwatch = Stopwatch()
         self._answers: deque[tuple[Any, WorkerEvent]] = deque()
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:

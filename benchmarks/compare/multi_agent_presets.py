@@ -2,10 +2,10 @@
 
 **mappo-spread**: MAPPO on MPE's simple_spread_v3 of the package mpe2, with three agents that share a policy, discrete actions and
 games of 25 steps. With one thread each, both step the copies of the environment one after the other, in one process. With two
-threads each, levada has the copies in two workers; BenchMARL has threads for its updates alone. Equal are the environment, the
-number of its copies, the steps of a batch, the passes over it, the size of a minibatch (400 steps are 1,200 transitions, one of
-each agent), the widths of the networks, and the critic, which gives one value for each state. Levada's normalization of values
-and advantages is off, as in BenchMARL.
+threads each, levada has the copies in two workers, and each thread computes half of a minibatch; BenchMARL has threads for its
+updates alone. Equal are the environment, the number of its copies, the steps of a batch, the passes over it, the size of a
+minibatch (400 steps are 1,200 transitions, one of each agent), the widths of the networks, and the critic, which gives one value
+for each state. Levada's normalization of values and advantages is off, as in BenchMARL.
 
 **two-policies**: PPO for two policies, each with two agents of four CartPoles. Equal are the network (64-64, tanh, one each for
 policy and value), the env steps of a batch (4,000; 4,096), the passes over it (30) and the minibatches (128 transitions), RLlib's
@@ -61,7 +61,14 @@ _SPREAD: Final = (
         num_env_steps=24_000,
         levada_steps=48_000,
         target_ratio=3.0,
-        forms=(Form(name="2 workers", on="processes:2", threads=2, fields={"shards": 2, "num_envs": 5}),),
+        forms=(
+            Form(
+                name="2 workers",
+                on="processes:2",
+                threads=2,
+                fields={"shards": 2, "num_envs": 5, "microbatch_size": 600},
+            ),
+        ),
         levada=_DEFAULT,
     ),
     Preset(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from levada.api import resume as resume
     from levada.api import settings as settings
     from levada.api import train as train
+    from levada.comparison import compare as compare
     from levada.flow import Flow as Flow
     from levada.flow import FlowError as FlowError
     from levada.flow import Instrument as Instrument
@@ -39,12 +40,15 @@ if TYPE_CHECKING:
     from levada.flow import Report as Report
     from levada.flow import Shard as Shard
     from levada.flow import Update as Update
+    from levada.hub import push as push
+    from levada.onnx import export as export
     from levada.rl.acting.rollout import Rollout as Rollout
     from levada.rl.acting.sampler import Sampler as Sampler
     from levada.rl.envs.task import Task as Task
     from levada.rl.learning.learner import Learner as Learner
     from levada.rl.policies.policy import Policy as Policy
     from levada.rl.replay.transitions import Transitions as Transitions
+    from levada.run.loggers import Logger as Logger
     from levada.runners.inline import Inline as Inline
     from levada.runners.processes import Processes as Processes
     from levada.runners.ray import Ray as Ray
@@ -58,6 +62,7 @@ _HOME = {
     "Instrument": "levada.flow",
     "Learner": "levada.rl.learning.learner",
     "LevadaError": "levada.flow",
+    "Logger": "levada.run.loggers",
     "PPO": "levada.algorithms.ppo",
     "Part": "levada.algorithms.neural",
     "Policy": "levada.rl.policies.policy",
@@ -75,10 +80,13 @@ _HOME = {
     "Threads": "levada.runners.threads",
     "Transitions": "levada.rl.replay.transitions",
     "Update": "levada.flow",
+    "compare": "levada.comparison",
     "cross_play": "levada.api",
     "evaluate": "levada.api",
     "evaluate_policies": "levada.api",
+    "export": "levada.onnx",
     "load": "levada.api",
+    "push": "levada.hub",
     "resume": "levada.api",
     "settings": "levada.api",
     "train": "levada.api",

@@ -9,15 +9,19 @@ invariant of levada itself: please report it.
     ├── CheckpointError(ValueError)
     │   └── UnreadableError
     ├── ClosedError(ValueError)
+    ├── ComparisonError(ValueError)
     ├── ConfigError(ValueError)
     ├── DeploymentError(ValueError)
     ├── DeviceError(ValueError)
     ├── EnvError(RuntimeError)
     ├── ExitError(RuntimeError)
+    ├── ExportError(ValueError)
     ├── FlowError(ValueError)
+    ├── HubError(ValueError)
     ├── ItemLostError
     ├── IteratorEndedError(RuntimeError)
     ├── LoadError(ValueError)
+    ├── LogError(ValueError)
     ├── MinibatchError(ValueError)
     ├── ModelError(ValueError)
     ├── NameInUseError(ValueError)
@@ -34,9 +38,11 @@ invariant of levada itself: please report it.
     ├── SpaceError(ValueError)
     ├── StartError(ValueError)
     ├── StatisticsError(ArithmeticError)
+    ├── StopError(ValueError)
     ├── StrayError(RuntimeError)
     ├── StreamError(TypeError)
     ├── StuckError(RuntimeError)
+    ├── SweepError(ValueError)
     ├── TableLostError
     ├── TaskError(ValueError)
     ├── UntilError(ValueError)
@@ -52,6 +58,7 @@ invariant of levada itself: please report it.
     ShapeError(ValueError)
     FlowWarning(UserWarning)
     CheckpointWarning(UserWarning)
+    LoggerWarning(UserWarning)
 
 Names are imported on first use.
 """
@@ -67,6 +74,7 @@ if TYPE_CHECKING:
     from levada.algorithms.user_classes import AlgorithmError as AlgorithmError
     from levada.api.load import LoadError as LoadError
     from levada.api.options import OptionError as OptionError
+    from levada.comparison.records import ComparisonError as ComparisonError
     from levada.flow import ChannelError as ChannelError
     from levada.flow import DeploymentError as DeploymentError
     from levada.flow import FlowError as FlowError
@@ -78,9 +86,11 @@ if TYPE_CHECKING:
     from levada.flow import ReplicaLostError as ReplicaLostError
     from levada.flow import StreamError as StreamError
     from levada.flow.strays import StrayError as StrayError
+    from levada.hub.repository import HubError as HubError
     from levada.math import DtypeError as DtypeError
     from levada.math import RangeError as RangeError
     from levada.math import ShapeError as ShapeError
+    from levada.onnx.write import ExportError as ExportError
     from levada.rl import EnvError as EnvError
     from levada.rl import NonFiniteError as NonFiniteError
     from levada.rl import SpaceError as SpaceError
@@ -94,6 +104,9 @@ if TYPE_CHECKING:
     from levada.rl.learning.starting import StartError as StartError
     from levada.rl.policies.size import SizeError as SizeError
     from levada.rl.policies.user_networks import ModelError as ModelError
+    from levada.run.active import StopError as StopError
+    from levada.run.loggers import LogError as LogError
+    from levada.run.remote_loggers import LoggerWarning as LoggerWarning
     from levada.run.storage.checkpoint import CheckpointError as CheckpointError
     from levada.run.storage.checkpoint import CheckpointWarning as CheckpointWarning
     from levada.run.storage.checkpoint import UnreadableError as UnreadableError
@@ -112,6 +125,7 @@ if TYPE_CHECKING:
     from levada.runners.remote_errors import RemoteError as RemoteError
     from levada.runners.replicas.group import ReplicasDifferError as ReplicasDifferError
     from levada.runners.tables import TableLostError as TableLostError
+    from levada.sweeps.errors import SweepError as SweepError
 
 _HOME = {
     "AlgorithmError": "levada.algorithms.user_classes",
@@ -131,7 +145,12 @@ _HOME = {
     "IteratorEndedError": "levada.runners",
     "LevadaError": "levada.flow",
     "LevadaInternalError": "levada.flow",
+    "ComparisonError": "levada.comparison.records",
+    "ExportError": "levada.onnx.write",
+    "HubError": "levada.hub.repository",
     "LoadError": "levada.api.load",
+    "LogError": "levada.run.loggers",
+    "LoggerWarning": "levada.run.remote_loggers",
     "MinibatchError": "levada.rl.learning.batches",
     "ModelError": "levada.rl.policies.user_networks",
     "NameInUseError": "levada.flow",
@@ -150,9 +169,11 @@ _HOME = {
     "SpaceError": "levada.rl",
     "StartError": "levada.rl.learning.starting",
     "StatisticsError": "levada.rl.data.normalize",
+    "StopError": "levada.run.active",
     "StrayError": "levada.flow.strays",
     "StreamError": "levada.flow",
     "StuckError": "levada.runners",
+    "SweepError": "levada.sweeps.errors",
     "TableLostError": "levada.runners.tables",
     "TaskError": "levada.rl.envs.registry",
     "UnreadableError": "levada.run.storage.checkpoint",

@@ -121,7 +121,7 @@ def test_noisy_nets_explore_without_random_actions_unless_they_are_asked_for() -
 
 def test_an_evaluation_acts_by_the_means_of_noisy_weights(tmp_path: Path) -> None:
     trained = lv.train(
-        "rainbow", "CartPole-v1", until="updates=5", out=tmp_path / "run", display="quiet", tensorboard=False, **QUICK, **ALL
+        "rainbow", "CartPole-v1", until="updates=5", out=tmp_path / "run", display="quiet", log="none", **QUICK, **ALL
     )  # fmt: skip
     policy, observation = trained.policy, np.ones(4, np.float32)
     assert len({int(policy.act(observation)) for _ in range(20)}) == 1
@@ -166,7 +166,7 @@ def test_weights_are_published_once_for_each_item() -> None:
 
 def test_a_run_from_the_command_on(tmp_path: Path) -> None:
     """Trained, cut off, resumed, and played with; with the contents of the replay the result is that of one whole run."""
-    options: Any = {"seed": 3, "display": "quiet", "tensorboard": False, **QUICK}
+    options: Any = {"seed": 3, "display": "quiet", "log": "none", **QUICK}
     whole = lv.train("dqn", "CartPole-v1", until="updates=60", out=tmp_path / "whole", **options)
     for name, saves in (("with", True), ("without", False)):
         first = lv.train("dqn", "CartPole-v1", until="updates=25", out=tmp_path / name, save_replays=saves, **options)

@@ -12,11 +12,13 @@ from levada.algorithms.foreign import FOREIGN, RUN, here
 from levada.algorithms.names import ALGORITHMS
 from levada.algorithms.registry import find_algorithm
 from levada.algorithms.user_classes import AlgorithmError
+from levada.cli.sweep import SweepOptions
 from levada.cli.train import TrainOptions
 
 FIELDS = {name: {field.name for field in dataclasses.fields(find_algorithm(name))} for name in ALGORITHMS}
 EVERY_FIELD = set().union(*FIELDS.values())
 OPTIONS = {field.name for field in dataclasses.fields(TrainOptions)}
+OF_SWEEPS = {field.name for field in dataclasses.fields(SweepOptions)} - OPTIONS
 
 # what people type who come from Stable-Baselines3, CleanRL and RLlib: algorithm, name, what it is here
 TYPED = [
@@ -61,7 +63,7 @@ def test_the_default_of_a_field_is_that_of_the_first_base_that_has_one(name):
 
 
 def test_groups_and_answers_name_only_what_there_is():
-    known = EVERY_FIELD | OPTIONS
+    known = EVERY_FIELD | OPTIONS | OF_SWEEPS
     grouped = [name for group in GROUPS.values() for name in group]
     assert len(set(grouped)) == len(grouped)
     assert set(grouped) <= known

@@ -357,6 +357,22 @@ def test_mistakes_are_told_before_anything_starts():
         CentralizedNet(spaces.Box(-1, 1, (3,)), 2)
 
 
+@pytest.mark.parametrize("algorithm", [IPPO, MAPPO])
+def test_minibatches_and_microbatches_count_a_transition_of_each_agent(algorithm: type[IPPO]) -> None:
+    """Five steps of two environments with three agents are 30 transitions, more than there are env steps."""
+    task = Task("pettingzoo:mpe2.simple_spread_v3")
+    sizes = {"num_envs": 2, "num_steps": 5, "num_minibatches": None, "minibatch_size": 30}
+    (learner,) = algorithm(**sizes, microbatch_size=15).flow(task).learners().values()
+    assert (learner.minibatch_size, learner.num_microbatches) == (30, 2)
+    with pytest.raises(ConfigError, match=r"microbatch_size=7\) does not divide the minibatch = 30; try 6 or 10"):
+        algorithm(**sizes, microbatch_size=7).flow(task)
+    with pytest.raises(
+        ConfigError,
+        match=r"minibatch_size=60\) does not divide shards \* \(num_envs \* number of agents\) \* num_steps",
+    ):
+        algorithm(**sizes | {"minibatch_size": 60}).flow(task)
+
+
 class Luck:
     """Two agents each see a bit, to be repeated; both get the mean of their successes, and luck that only the state shows."""
 

@@ -44,7 +44,7 @@ def test_a_preset_is_found_builds_and_updates_twice(algorithm, env, tmp_path):
         until="updates=2",
         seed=1,
         compile=False,
-        tensorboard=False,
+        log="none",
         display="quiet",
         out=tmp_path / "run",
     )
@@ -60,7 +60,7 @@ def test_a_preset_learns_in_seconds(tmp_path):
     """FrozenLake without its slippery ice, from about 0.01 by random actions."""
     task = Task("FrozenLake-v1", env_kwargs={"is_slippery": False})
     run = levada.train(
-        "ppo", task, until="return=0.95 steps=40_000", seed=1, compile=False, tensorboard=False, display="quiet",
+        "ppo", task, until="return=0.95 steps=40_000", seed=1, compile=False, log="none", display="quiet",
         out=tmp_path / "run",
     )  # fmt: skip
     assert run.summary.stopped_by == "return=0.95"

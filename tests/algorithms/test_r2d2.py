@@ -272,7 +272,7 @@ def test_sequences_are_counted_and_steps_annealed() -> None:
 
 def test_a_run_from_the_command_on(tmp_path: Path) -> None:
     """Trained, cut off, resumed, loaded, and played with."""
-    options: Any = {"seed": 3, "display": "quiet", "tensorboard": False, **QUICK}
+    options: Any = {"seed": 3, "display": "quiet", "log": "none", **QUICK}
     whole = lv.train("r2d2", "CartPole-v1", until="updates=30", out=tmp_path / "whole", **options)
     first = lv.train("r2d2", "CartPole-v1", until="updates=12", out=tmp_path / "first", save_replays=True, **options)
     resumed = lv.resume(first.path, until="updates=30", display="quiet")

@@ -14,7 +14,7 @@ from levada.rl.envs.task import Task
 from levada.run.storage import checkpoint
 
 CARTPOLE = "train ppo --env CartPole-v1"
-BROKEN = f"train ppo --until updates=3 --no-tensorboard {cli_harness.TINY} --env support.envs.broken:Broken"
+BROKEN = f"train ppo --until updates=3 --log none {cli_harness.TINY} --env support.envs.broken:Broken"
 MISTAKEN, FAILED = 2, 1
 NUM_LINES = 3
 """That a mistake may take."""
@@ -135,7 +135,7 @@ gymnasium.register(id="PaysTooMuch-v0", entry_point=PaysTooMuch)
 COMMANDS = [
     # which command
     ("unknown verb", "trian ppo --env CartPole-v1", MISTAKEN, ["no command 'trian'", "levada train"]),
-    ("strange verb", "frobnicate", MISTAKEN, ["no command 'frobnicate'", "train, resume, eval, show, check, algorithms"]),
+    ("strange verb", "frobnicate", MISTAKEN, ["no command 'frobnicate'", "train, resume, sweep, eval, watch, report, runs"]),
     ("unknown flag", "--verbose", MISTAKEN, ["no command '--verbose'"]),
     ("algorithms takes nothing", "algorithms ppo", MISTAKEN, ["takes nothing", "'ppo'"]),
     # which algorithm
@@ -228,7 +228,7 @@ COMMANDS = [
     ("until without value", f"{CARTPOLE} --until 475", MISTAKEN, ["'475' is not name=value"]),
     ("until twice", f"{CARTPOLE} --until return=1 return=2", MISTAKEN, ["return is given twice, as 1 and 2"]),
     ("until in two options", f"{CARTPOLE} --until steps=1 --until steps=2", MISTAKEN, ["steps is given twice"]),
-    ("until empty", f"{CARTPOLE} --until=", MISTAKEN, ["until is empty", "return, steps, updates"]),
+    ("until empty", f"{CARTPOLE} --until=", MISTAKEN, ["until is empty", "return, eval_return, plateau, steps, updates"]),
     ("until missing", f"{CARTPOLE} --until", MISTAKEN, ["--until is given without a value"]),
     ("until 0", f"{CARTPOLE} --until steps=0", MISTAKEN, ["steps=0 must be positive"]),
     ("unknown deployment", f"{CARTPOLE} --on mars", MISTAKEN, ["on='mars'", "'inline'"]),
@@ -290,7 +290,7 @@ COMMANDS = [
     ("nothing allowed", f"{BROKEN}NoActionAllowed-v0", FAILED, ["allows no action", "[0, 0]"]),
     # runs that cannot be evaluated
     ("eval nothing", "eval", MISTAKEN, ["which run? `levada eval RUN`"]),
-    ("eval number", "eval run --checkpoint best", MISTAKEN, ["--checkpoint best: expected an integer or None"]),
+    ("eval number", "eval run --checkpoint worst", MISTAKEN, ["--checkpoint worst: expected an integer, best or None"]),
     ("eval option", "eval run --episode 3", MISTAKEN, ["no option --episode; did you mean --episodes? `levada eval --help`"]),
     ("eval two", "eval run run", MISTAKEN, ["cross_play:", "has a single agent; use levada.evaluate"]),
     ("resume option", "resume run --learning-rate 1", MISTAKEN, ["no option --learning-rate; `levada resume --help` lists all"]),
@@ -335,8 +335,8 @@ CALLS = [
     ("no list", lambda: levada.train("ppo", "CartPole-v1", instruments=print), ["expected a sequence of objects"]),
     (
         "no bool",
-        lambda: levada.train("ppo", "CartPole-v1", tensorboard="no"),
-        ["tensorboard='no': expected True or False"],
+        lambda: levada.train("ppo", "CartPole-v1", log="no"),
+        ["log='no': no logger 'no', expected 'none', or some of tensorboard, csv, wandb, mlflow, trackio"],
     ),
     ("out number", lambda: levada.train("ppo", "CartPole-v1", out=3), ["out=3 (int): expected a directory"]),
     (
@@ -366,7 +366,7 @@ CALLS = [
 def template(tmp_path_factory):
     """A directory with a run, and with all that looks like one."""
     root = tmp_path_factory.mktemp("bad-input")
-    fields = {"display": "quiet", "tensorboard": False, **cli_harness.TINY_FIELDS}
+    fields = {"display": "quiet", "log": "none", **cli_harness.TINY_FIELDS}
     levada.train("ppo", "CartPole-v1", until="updates=1", out=root / "run", **fields)
     for copy in ("torn", "unsaved", "edited", "resized", "unknown"):
         shutil.copytree(root / "run", root / copy)
@@ -462,7 +462,7 @@ def test_what_an_environment_raises_while_it_is_made_is_shown_with_its_traceback
 
 
 def test_an_unknown_display_is_refused_before_anything_is_written(here):
-    with pytest.raises(ValueError, match="display 'loud': expected one of auto, live, plain, quiet, json"):
+    with pytest.raises(ValueError, match="display 'loud': expected one of auto, live, plain, notebook, quiet, json"):
         levada.train("ppo", "CartPole-v1", display="loud")
     assert not (here / "runs").exists()
 
@@ -506,7 +506,7 @@ def test_a_full_disk_does_not_hide_what_failed(here, capsys, monkeypatch):
 @pytest.mark.parametrize(("env", "said"), [("DiesLate-v0", "the simulator died"), ("PaysTooMuch-v0", "NonFiniteError")])
 def test_a_run_that_fails_late_can_be_evaluated(here, capsys, env, said):
     """An environment that raises and a loss that gives NaN: what was learned until then is saved."""
-    command = f"train ppo --until updates=50 --no-tensorboard {cli_harness.TINY} --out late --env failing:{env}"
+    command = f"train ppo --until updates=50 --log none {cli_harness.TINY} --out late --env failing:{env}"
     command += " --on inline,max_restarts=0"
     (here / "failing.py").write_text(FAILING)
     done = cli_harness.Shell(capsys)(command)
@@ -525,9 +525,7 @@ def test_a_run_that_fails_late_can_be_evaluated(here, capsys, env, said):
 )
 def test_an_environment_that_calls_exit_is_a_failed_run(here, capsys, where, called, line):
     (here / "failing.py").write_text(FAILING)
-    command = (
-        f"train ppo --until updates=5 --no-tensorboard {cli_harness.TINY} --env failing:Exits-{where}-v0 --out exits"
-    )
+    command = f"train ppo --until updates=5 --log none {cli_harness.TINY} --env failing:Exits-{where}-v0 --out exits"
     done = cli_harness.Shell(capsys)(command)
     assert (done.code, done.out) == (FAILED, "")
     assert f"levada: ExitError: {called} was called by the environment, the loss or other code of the run" in done.err

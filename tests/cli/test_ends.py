@@ -61,7 +61,7 @@ def test_an_environment_that_fails_in_a_step_and_in_close_is_reported_by_its_ste
 
 
 @pytest.mark.filterwarnings("always::RuntimeWarning")
-@pytest.mark.parametrize("on", ["inline", "auto", "processes:1"])
+@pytest.mark.parametrize("on", ["inline", "auto", "threads:1", "processes:1"])
 def test_an_environment_that_can_never_be_closed_is_trained_and_played_with(shell, on):
     done = shell(
         f"train ppo --env support.envs.broken:BrokenNeverCloses-v0 {SMALL} --until updates=2 --on {on} --out run"

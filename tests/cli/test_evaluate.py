@@ -15,7 +15,7 @@ def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("eval") / "run"
     fields = cli_harness.TINY_FIELDS | {"num_steps": 128, "minibatch_size": 64}
     return levada.train(
-        "ppo", "CartPole-v1", until="updates=10", seed=3, out=path, display="quiet", tensorboard=False, **fields
+        "ppo", "CartPole-v1", until="updates=10", seed=3, out=path, display="quiet", log="none", **fields
     )
 
 
@@ -76,7 +76,7 @@ def test_a_run_on_a_callable_cannot_be_evaluated_from_its_directory(shell):
     from support.envs.small import Plain
 
     run = levada.train(
-        "ppo", Plain, until="updates=1", out="run", display="quiet", tensorboard=False, **cli_harness.TINY_FIELDS
+        "ppo", Plain, until="updates=1", out="run", display="quiet", log="none", **cli_harness.TINY_FIELDS
     )
     done = shell("eval run")
     assert (done.code, done.out) == (2, "")

@@ -49,6 +49,8 @@ def test_version(shell):
         "eval",
         "algorithms",
         "train ppo",
+        "sweep",
+        "sweep ppo",
         "show ppo",
         "check ppo",
         "train ppo --env CartPole-v1",
@@ -63,7 +65,7 @@ def test_help_of_everything(shell, command):
 
 def test_help_of_train_is_in_groups_with_the_most_important_first(shell):
     out = shell("train ppo --env CartPole-v1 --help").out
-    groups = ["", "common", "sampling", "optimization", "network", "machine", "output"]
+    groups = ["", "common", "sampling", "optimization", "network", "machine", "evaluation", "output"]
     assert _groups(out) == groups
     flags = re.findall(r"^\W*?(--[a-z][a-z-]+)", out, re.MULTILINE)
     common = ["--env", "--until", "--seed", "--on", "--out"]

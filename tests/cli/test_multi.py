@@ -116,7 +116,7 @@ def test_what_cannot_play_against_each_other_is_said(run, tmp_path, capsys):
     assert main(["eval", str(run), str(path)]) == 2
     assert f"cross_play: {path} has a single agent" in capsys.readouterr().err
     assert main(["eval", str(run), str(run), "--checkpoint", "3"]) == 2
-    assert "--checkpoint are for one run" in capsys.readouterr().err
+    assert "--render are for one run" in capsys.readouterr().err
     assert main(["eval"]) == 2
     assert "which run? `levada eval RUN`" in capsys.readouterr().err
     with pytest.raises(ValueError, match="runs is empty; expected at least one run"):

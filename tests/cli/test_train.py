@@ -70,7 +70,7 @@ def test_a_run_directory_holds_what_the_manual_lists(run):
     names = {re.sub(r"tfevents\..*", "tfevents", name) for name in cli_harness.tree(path)}
     saved = {f"checkpoints/{step:09d}" for step in (2, 4, 5)}
     assert names == {
-        "config.json", "metrics.jsonl", "summary.json", "events.out.tfevents", "checkpoints", *saved,
+        "config.json", "metrics.jsonl", "summary.json", "events.out.tfevents", "frames.bin", "flow.svg", "checkpoints", *saved,
         *(f"{folder}/{name}" for folder in saved for name in ("arrays.safetensors", "meta.json")),
     }  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_config_says_where_each_value_came_from(run):
     assert chosen["env"] == ("CartPole-v1", "command line")
     assert chosen["algorithm_class"] == ("levada.algorithms.ppo:PPO", "command line")
     assert chosen["entropy_coef"] == (0.0, "default")
-    assert chosen["tensorboard"] == (True, "default")
+    assert chosen["log"] == ("tensorboard", "default")
     assert chosen["threads"] == (1, "default")
     assert {field.name for field in dataclasses.fields(levada.PPO)} < chosen.keys()
     assert config["identity"] == {name: summary_of(path)[name] for name in config["identity"]}
@@ -136,8 +136,8 @@ def test_checkpoints_hold_the_weights(run):
     assert saved.meta["stopped_by"] == "updates=5"
 
 
-def test_no_tensorboard_writes_none(shell):
-    assert shell(f"{COMMAND} --until updates=1 --no-tensorboard --out run").code == 0
+def test_no_loggers_write_no_events(shell):
+    assert shell(f"{COMMAND} --until updates=1 --log none --out run").code == 0
     assert not list(Path("run").glob("events*"))
 
 
@@ -327,7 +327,7 @@ def test_python_and_the_command_line_and_another_process_do_the_same(run, tmp_pa
     path, _, _ = run
     here = summary_of(path)
     called = levada.train(
-        "ppo", "CartPole-v1", until="updates=5", seed=1, out=tmp_path / "called", display="quiet", tensorboard=False,
+        "ppo", "CartPole-v1", until="updates=5", seed=1, out=tmp_path / "called", display="quiet", log="none",
         **cli_harness.TINY_FIELDS,
     ).summary  # fmt: skip
     done = cli_harness.in_process(f"{COMMAND} --until updates=5 --json --out other", cwd=tmp_path)

@@ -173,6 +173,12 @@ def test_an_empty_flow_is_drawn():
     assert parse(flow).findtext("title") == "flow empty"
 
 
+def test_a_notebook_shows_the_drawing_or_the_text():
+    flow = flow_samples.ppo_like()
+    shown = flow._repr_mimebundle_(include=None, exclude=None)
+    assert shown == {"image/svg+xml": flow.svg(), "text/plain": str(flow)}
+
+
 def test_a_single_node_is_not_plural():
     flow = Flow("small")
     flow.source("rollout", str)

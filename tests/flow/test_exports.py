@@ -24,7 +24,8 @@ from levada.flow import (
 
 PUBLIC = {
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw", "Dropped",
-    "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "FixedWeights", "Flow", "FlowError", "FlowWarning",
+    "Edge", "Emptied", "Episode", "Evaluated", "Evaluating", "Evaluation", "Event", "Experience", "Failed",
+    "Fired", "FixedWeights", "Flow", "FlowError", "FlowWarning",
     "Header", "Input", "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState",
     "LearnerStopped", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",

@@ -15,11 +15,12 @@ from levada.flow.graph import Flow
 from levada.flow.items import Episode
 from levada.flow.protocols import Update
 from levada.run import loop as execute_module
-from levada.run.display.displays import Display, PlainDisplay
+from levada.run.display.base import Display
+from levada.run.display.displays import PlainDisplay
 from levada.run.interrupt import Interrupted, Terminated
+from levada.run.loggers import JsonLines
 from levada.run.loop import Loop
 from levada.run.monitor import Monitor
-from levada.run.sinks import JsonLines
 from levada.run.storage.checkpoint import list_checkpoints, newest
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.hashing import params_sha256
@@ -28,7 +29,7 @@ from levada.run.until import Until
 from levada.runners.inline import Inline
 
 
-class ListSink:
+class ListLogger:
     def __init__(self):
         self.written = []
         self.num_closed = 0
@@ -36,7 +37,7 @@ class ListSink:
     def write(self, step, values):
         self.written.append((step, dict(values)))
 
-    def close(self):
+    def close(self, summary):
         self.num_closed += 1
 
 
@@ -65,7 +66,7 @@ class Setup:
         self.monitor = Monitor(clock=self.clock, target_return=50.0)
         self.run = FakeRun(self.monitor, clock=self.clock, **run)
         self.directory = RunDirectory.create(tmp_path / "run", IDENTITY, SETTINGS)
-        self.sink = ListSink()
+        self.logger = ListLogger()
         self.display = ListDisplay()
 
     def execute(self, until, **rest):
@@ -74,7 +75,7 @@ class Setup:
             "until": Until.parse(until),
             "monitor": self.monitor,
             "directory": self.directory,
-            "sinks": [self.sink],
+            "loggers": [self.logger],
             "display": self.display,
             "arrays_of": FakeRun.arrays,
             "params_of": FakeRun.params,
@@ -93,7 +94,7 @@ def test_a_run_ends_at_the_first_condition_and_says_what_came(tmp_path):
     assert summary.params_sha256 == params_sha256({"weights": np.full(3, 2.5, np.float32)})
     assert it.directory.summary() == summary
     assert it.display.calls == ["start", *["update"] * 5, summary]
-    assert it.sink.num_closed == 1
+    assert it.logger.num_closed == 1
     assert it.steps == [5]
 
 
@@ -150,9 +151,9 @@ def test_checkpoints_may_wait_for_the_clock_too(tmp_path, every_s, saving_s, sav
 def test_metrics_come_after_every_update(tmp_path):
     it = Setup(tmp_path)
     it.execute("updates=5")
-    assert [step for step, _ in it.sink.written] == [10, 20, 30, 40, 50]
-    assert it.sink.written[-1][1]["losses/policy_loss"] == 1 / 5
-    assert it.sink.written[-1][1]["charts/episodic_return"] == 3.0
+    assert [step for step, _ in it.logger.written] == [10, 20, 30, 40, 50]
+    assert it.logger.written[-1][1]["losses/policy_loss"] == 1 / 5
+    assert it.logger.written[-1][1]["charts/episodic_return"] == 3.0
 
 
 @pytest.mark.parametrize("last", [20, 19])
@@ -160,14 +161,14 @@ def test_metrics_become_rarer_in_long_runs_and_come_at_the_end(tmp_path, monkeyp
     monkeypatch.setattr(execute_module, "FULL_METRICS", 4)
     it = Setup(tmp_path)
     it.execute(f"updates={last}")
-    assert [step // 10 for step, _ in it.sink.written] == [1, 2, 3, 4, 6, 8, 12, 16, last]
+    assert [step // 10 for step, _ in it.logger.written] == [1, 2, 3, 4, 6, 8, 12, 16, last]
 
 
 def test_two_runs_write_the_same(tmp_path):
     runs = [Setup(tmp_path / str(n)) for n in range(2)]
     for it in runs:
         it.execute("updates=30", checkpoint_every_updates=7)
-    assert runs[0].sink.written == runs[1].sink.written
+    assert runs[0].logger.written == runs[1].logger.written
     assert files_below(runs[0].directory.path) == files_below(runs[1].directory.path)
     assert runs[0].directory.summary() == runs[1].directory.summary()
 
@@ -199,7 +200,7 @@ def test_ctrl_c_ends_after_the_update_with_a_checkpoint(tmp_path, capfd):
     assert (summary.stopped_by, summary.updates) == ("interrupted", 4)
     assert it.directory.summary() == summary
     assert (it.steps, newest(it.directory.path).meta["between_updates"]) == ([4], True)
-    assert it.sink.num_closed == 1
+    assert it.logger.num_closed == 1
     assert "stopping after this update" in capfd.readouterr().err
 
 
@@ -234,8 +235,8 @@ def test_an_error_of_the_run_leaves_what_was_written(tmp_path):
     it = Setup(tmp_path, raises={6: RuntimeError("the env broke")})
     lines = JsonLines(it.directory.metrics_path)
     with pytest.raises(RuntimeError, match="the env broke"):
-        it.execute("updates=10", checkpoint_every_updates=2, sinks=[it.sink, lines])
-    assert (it.sink.num_closed, it.display.calls[-1]) == (1, None)
+        it.execute("updates=10", checkpoint_every_updates=2, loggers=[it.logger, lines])
+    assert (it.logger.num_closed, it.display.calls[-1]) == (1, None)
     assert [line["step"] for line in it.directory.metrics()] == [10, 20, 30, 40, 50]
     assert it.steps == [2, 4, 5]
     assert it.directory.summary() is None
@@ -279,14 +280,14 @@ def test_a_signal_that_ends_the_process_ends_the_run_first(tmp_path, capfd, name
     summary = it.directory.summary()
     assert (summary.stopped_by, summary.updates) == ("interrupted", 4)
     assert (it.steps, newest(it.directory.path).meta["between_updates"]) == ([4], True)
-    assert (it.sink.num_closed, it.display.calls[-1]) == (1, summary)
+    assert (it.logger.num_closed, it.display.calls[-1]) == (1, summary)
     assert f"a second {name} stops at once" in capfd.readouterr().err
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_a_signal_while_the_end_is_saved_is_not_forgotten(tmp_path):
     it = Setup(tmp_path)
-    it.sink.close = lambda: signal.raise_signal(signal.SIGTERM)
+    it.logger.close = lambda summary: signal.raise_signal(signal.SIGTERM)
     with pytest.raises(Terminated):
         it.execute("updates=5")
     assert it.directory.summary().stopped_by == "updates=5"
@@ -331,31 +332,31 @@ def test_a_failure_that_cannot_be_saved_says_so_and_stays_itself(tmp_path, monke
 
 def test_metrics_that_cannot_be_written_name_the_run_and_what_to_do(tmp_path):
     it = Setup(tmp_path)
-    real = it.sink.write
+    real = it.logger.write
 
     def full(step, values):
         if step == 30:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(step, values)
 
-    it.sink.write = full
+    it.logger.write = full
     with pytest.raises(OSError, match="No space left") as caught:
         it.execute("updates=10")
     where = f"the run in {it.directory.path}"
     assert caught.value.__notes__ == [
-        f"ListSink could not write the metrics of {where}; free some space, or give a directory on another disk",
+        f"ListLogger could not write the metrics of {where}; free some space, or give a directory on another disk",
         f"what was learned in 3 updates is saved in {it.directory.path}",
     ]
     assert it.steps == [3]
 
 
-def test_a_sink_that_fails_twice_does_not_hide_the_first_error(tmp_path):
+def test_a_logger_that_fails_twice_does_not_hide_the_first_error(tmp_path):
     it = Setup(tmp_path, raises={3: ZeroDivisionError()})
 
-    def close():
+    def close(summary):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    it.sink.close = close
+    it.logger.close = close
     with pytest.raises(ZeroDivisionError) as caught:
         it.execute("updates=10")
     assert "closing what shows and writes the run failed too: OSError" in caught.value.__notes__[-1]
@@ -405,19 +406,19 @@ def test_an_error_of_the_display_still_closes_everything(tmp_path, where):
     setattr(it.display, where, broken)
     with pytest.raises(RuntimeError, match="no terminal"):
         it.execute("updates=10")
-    assert (it.sink.num_closed, it.display.calls[-1]) == (1, None)
+    assert (it.logger.num_closed, it.display.calls[-1]) == (1, None)
 
 
-def test_a_sink_that_does_not_close_keeps_nothing_else_open(tmp_path):
+def test_a_logger_that_does_not_close_keeps_nothing_else_open(tmp_path):
     it = Setup(tmp_path)
 
-    class Broken(ListSink):
-        def close(self):
+    class Broken(ListLogger):
+        def close(self, summary):
             raise RuntimeError("still uploading")
 
     with pytest.raises(RuntimeError, match="still uploading"):
-        it.execute("updates=2", sinks=[it.sink, Broken()])
-    assert it.sink.num_closed == 1
+        it.execute("updates=2", loggers=[it.logger, Broken()])
+    assert it.logger.num_closed == 1
     assert it.directory.summary() == it.display.calls[-1]
 
 
@@ -436,7 +437,7 @@ def test_a_full_disk_says_which_checkpoint_failed_and_the_older_one_is_found(tmp
     assert caught.value.__notes__[0].startswith("saving the checkpoint after update 6; older ones in")
     assert newest(it.directory.path).step == 3
     assert not [name for name in files_below(it.directory.path) if "tmp" in name]
-    assert (it.sink.num_closed, it.display.calls[-1]) == (1, None)
+    assert (it.logger.num_closed, it.display.calls[-1]) == (1, None)
 
 
 def test_a_monitor_that_sees_nothing_is_noticed(tmp_path):
@@ -512,7 +513,7 @@ def run_counting(path, *, adversary=None):
             until=Until.parse("updates=12"),
             monitor=monitor,
             directory=directory,
-            sinks=[JsonLines(directory.metrics_path)],
+            loggers=[JsonLines(directory.metrics_path)],
             display=PlainDisplay(stream, first_s=0.0, every_s=0.0),
             arrays_of=lambda run: (run.node_state("learn").weights(), {}),
             checkpoint_every_updates=5,
@@ -554,7 +555,7 @@ def test_a_run_is_shown_before_its_first_update_as_often_as_something_is_done():
     monitor, display, shown = Monitor(learners=["learn"]), ListDisplay(), []
     display.update = lambda monitor, statistics: shown.append((monitor.updates, statistics().nodes["rollout"].firings))
     with Inline().open(counting(), seed=1, instruments=[monitor]) as run:
-        Loop(identity=IDENTITY, until=Until.parse("updates=2"), monitor=monitor, directory=None, sinks=[],
+        Loop(identity=IDENTITY, until=Until.parse("updates=2"), monitor=monitor, directory=None, loggers=[],
             display=display, arrays_of=lambda run: ({}, {}),
         ).execute(run)  # fmt: skip
     assert shown[0] == (0, 0)

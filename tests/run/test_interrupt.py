@@ -130,7 +130,9 @@ def test_a_step_that_hangs_is_not_waited_for(monkeypatch, capfd):
 
     with Interrupt(is_hung=lambda seconds: True), pytest.raises(KeyboardInterrupt):
         hang()
-    assert capfd.readouterr().err.endswith("\na step of an environment hangs: stopping without it\n")
+    assert capfd.readouterr().err.endswith(
+        "\na step of an environment, or an evaluation, does not end: stopping without it\n"
+    )
 
 
 def test_a_step_that_returns_meanwhile_is_not_torn(monkeypatch):

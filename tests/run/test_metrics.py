@@ -22,6 +22,7 @@ def test_everything_has_its_name():
             "charts/episodic_length": 40.0,
             "charts/SPS": 8.0,
             "charts/updates": 4.0,
+            "charts/episodes": 2.0,
             "charts/wall_s": 10.0,
             "losses/policy_loss": 0.25,
             "queue/rollout->learn/fill": 3 / 8,
@@ -37,7 +38,7 @@ def test_what_is_not_known_is_left_out():
     nodes = {"learn": NodeStatistics(0, 0.0, 0.0, 0.0, None)}
     channels = {"a": channel(fill=0, capacity=0, lag={"policy": LagStatistics(0, math.nan, 1, 0)})}
     found = collect(Monitor(clock=Clock()), Statistics(0.0, nodes, channels, {}), {})
-    assert found == {"charts/updates": 0.0, "charts/wall_s": 0.0, "queue/a/fill": 0.0}
+    assert found == {"charts/updates": 0.0, "charts/episodes": 0.0, "charts/wall_s": 0.0, "queue/a/fill": 0.0}
 
 
 def test_several_policies_have_lags_of_their_own():

@@ -56,7 +56,7 @@ def play(returns, until=f"steps={10 * NUM}", *, goal=None, monitor=None, updates
         until=goals,
         monitor=monitor,
         directory=None,
-        sinks=[],
+        loggers=[],
         display=display,
         arrays_of=FakeRun.arrays,
         watch=Told(Stagnation(goals, goal=goal, num_envs=num_envs, advice="something else")),

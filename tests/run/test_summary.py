@@ -45,6 +45,7 @@ def test_everything_is_said():
         "solved_at_s": None,
         "solved_at_steps": None,
         "policies": {},
+        "evaluations": {},
         "num_started_from_scratch": 0,
         "lag": {"rollout->learn": {"max": 1, "mean": 0.4, "bound": 1}},
         "ledger": {
@@ -60,6 +61,8 @@ def test_everything_is_said():
         "replays": {},
         "efficiency": 0.8,
         "bottleneck": "rollout is busy 60% of the time",
+        "advice": None,
+        "times": None,
         "notes": [],
         "params_sha256": "cd" * 32,
     }

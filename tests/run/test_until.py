@@ -53,7 +53,7 @@ def test_all_ways_of_writing_mean_the_same(conditions):
         (["reward=475"], "did you mean 'return'"),
         (["timesteps=5"], "did you mean 'steps'"),
         (["minute=5"], "did you mean 'minutes'"),
-        (["qqqq=5"], r"expected one of return, steps, updates, episodes, minutes$"),
+        (["qqqq=5"], r"expected one of return, eval_return, plateau, steps, updates, episodes, minutes$"),
         ([{"Steps": 3}], "did you mean 'steps'"),
         (["475"], "'475' is not name=value, for example until='return=475 steps=100_000'$"),
         (["steps=100,000"], "write numbers without commas, as 100_000"),

@@ -28,7 +28,7 @@ def test_busy_idle_and_blocked_sum_to_the_wall_time():
 
 def test_the_bottleneck_in_words(monkeypatch: pytest.MonkeyPatch):
     clock = {"now": 100.0}
-    for module in ("flow_run", "shard_host", "statistics"):
+    for module in ("shard_host", "statistics"):
         monkeypatch.setattr(f"levada.runners.{module}.perf_counter", lambda: clock["now"])
 
     class SlowLearner(ToyLearner):

@@ -39,7 +39,9 @@ def test_synchronous_training_step_by_step():
     assert started(begun) == ["rollout, shard 0, firing 1, ticket 0", "rollout, shard 1, firing 1, ticket 1"]
     first, second = firings(begun)
     assert finish(schedule, second) == []  # ticket 0 is first, and shard 1 has no second ticket
-    assert list(schedule.hub.blocked()) == [("rollout", "rollout->batch", 1)]
+    assert [(source, held.name, num) for source, held, num in schedule.hub.blocked()] == [
+        ("rollout", "rollout->batch", 1)
+    ]
     answer = finish(schedule, first)
     assert started(answer) == ["batch, firing 1"]
     assert [tell.event.header.ticket for tell in answer if isinstance(tell, Notify)] == [0, 1]

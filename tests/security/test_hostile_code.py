@@ -14,7 +14,7 @@ import levada
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.trust import UntrustedError, key_path
 
-FIELDS = {"display": "quiet", "tensorboard": False, **TINY_FIELDS}
+FIELDS = {"display": "quiet", "log": "none", **TINY_FIELDS}
 EVIL = "from pathlib import Path\nPath('executed').touch()\n"
 
 
@@ -184,7 +184,7 @@ def test_nor_is_code_of_an_algorithm_inside_another(tmp_path, monkeypatch, tmp_p
     kwargs = {"num_envs": 2, "num_steps": 8, "minibatch_size": 16, "hidden_sizes": [4]}
     levada.train(
         "diloco", "CartPole-v1", of="ppo", of_kwargs=kwargs, num_local_updates=1, until="updates=1", out="run",
-        display="quiet", tensorboard=False,
+        display="quiet", log="none",
     )  # fmt: skip
     bring_elsewhere(tmp_path, monkeypatch, tmp_path_factory, shell)
     told = {
@@ -208,7 +208,7 @@ def test_nor_is_code_of_one_of_several_policies(tmp_path, monkeypatch, tmp_path_
     kwargs = {"ppo.minibatch_size": 16, "ppo.hidden_sizes": [4]}
     levada.train(
         "multi", "openspiel:kuhn_poker", policy=("ppo:player_0,player_1",), policy_kwargs=kwargs, num_envs=2, num_steps=8,
-        until="updates=1", out="run", display="quiet", tensorboard=False,
+        until="updates=1", out="run", display="quiet", log="none",
     )  # fmt: skip
     bring_elsewhere(tmp_path, monkeypatch, tmp_path_factory, shell)
     told = {

@@ -15,7 +15,7 @@ from support.runs.cli import TINY_FIELDS, Shell
 import levada
 from levada.flow import DeploymentError
 from levada.memory import Memory
-from levada.run.sinks import JsonLines
+from levada.run.loggers import JsonLines
 from levada.run.storage import checkpoint
 from levada.run.storage.checkpoint import ARRAYS, META, list_checkpoints
 from levada.run.storage.directory import RunDirectory, RunDirectoryError
@@ -24,10 +24,10 @@ from levada.runners.inline import Inline
 from levada.runners.processes import Processes
 from levada.runners.threads import Threads
 
-FIELDS = {"display": "quiet", "tensorboard": False, **TINY_FIELDS}
+FIELDS = {"display": "quiet", "log": "none", **TINY_FIELDS}
 REPLAY = {
     "num_envs": 2, "hidden_sizes": (8,), "batch_size": 8, "buffer_size": 64, "learning_starts": 16, "compile": False,
-    "display": "quiet", "tensorboard": False, "save_replays": True,
+    "display": "quiet", "log": "none", "save_replays": True,
 }  # fmt: skip
 
 
@@ -451,10 +451,10 @@ def test_metrics_that_were_cut_off_are_ended_at_the_last_whole_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     for text, kept in ((b'{"step":1}\n{"st', b'{"step":1}\n'), (b"x" * 200_000, b""), (b"", b""), (b"a\n", b"a\n")):
         path.write_bytes(text)
-        JsonLines(path).close()
+        JsonLines(path).close(None)
         assert path.read_bytes() == kept
     path.write_bytes(b'{"step":1}\n' + b"x" * 200_000)
-    JsonLines(path).close()
+    JsonLines(path).close(None)
     assert path.read_bytes() == b'{"step":1}\n'
 
 

@@ -18,7 +18,7 @@ from levada.run.storage.directory import RunDirectory
 
 URL = "watched://runs/a"
 NEWEST = f"{URL}/checkpoints/000000004"
-FIELDS = {"display": "quiet", "tensorboard": False, **TINY_FIELDS}
+FIELDS = {"display": "quiet", "log": "none", **TINY_FIELDS}
 
 pytestmark = pytest.mark.filterwarnings("always::levada.errors.CheckpointWarning")
 

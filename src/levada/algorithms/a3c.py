@@ -11,8 +11,9 @@ optimizer is RMSProp.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar, Self
 
 from levada.algorithms.a2c import A2CLoss
 from levada.algorithms.gae import GAE
@@ -38,6 +39,12 @@ class A3C(RolloutAlgorithm):
     gae_lambda: UnitFloat = 1.0
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
+
+    def with_envs(self, shards: int, num_envs: int) -> Self:
+        """The same with other numbers of shards, and of environments per shard. An update has the gradient of one shard."""
+        return replace(
+            self, shards=shards, num_envs=num_envs, num_steps=self.divided_steps(Fraction(num_envs, self.num_envs))
+        )
 
     def part(self, task: Task, name: str = "policy") -> Part:
         """Make the learner, and the sampler with the gradient of its rollouts."""

@@ -75,6 +75,21 @@ class Algorithm(metaclass=ConfigType):
         """
         return task.resolved()
 
+    def with_envs(self, shards: int, num_envs: int) -> Self:
+        """The same with other numbers of shards, and of environments per shard, and as many env steps per update as now.
+
+        `--on auto,max_envs=...` chooses among such configurations.
+
+        Raises:
+            ConfigError: there is no such configuration.
+        """
+        msg = f"{type(self).__name__} has no method with_envs, so its environments cannot be divided otherwise"
+        raise ConfigError(msg)
+
+    def for_probe(self) -> Self:
+        """A configuration whose runs cost as much per env step, and soon reach their usual speed, for `--on auto`."""
+        return self
+
     @property
     def annealed_over(self) -> Mapping[str, int]:
         """Number of env steps over which each annealed quantity decays to zero, by name. Empty by default."""

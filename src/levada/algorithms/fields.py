@@ -31,8 +31,10 @@ OWN = "own"
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "common": (
-        "env", "until", "seed", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs", "config", "init_from",
+        "env", "until", "seed", "seeds", "num_parallel", "on", "out", "num_envs", "learning_rate", "discount", "env_kwargs",
+        "config", "init_from",
     ),
+    "sweep": ("over", "search", "trials", "metric", "minimize", "prune"),
     OWN: (),
     "policies": ("policy", "policy_kwargs", "on_failure"),
     "groups": (
@@ -70,7 +72,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "hidden_sizes", "mixing_size", "activation", "rnn_type", "rnn_size", "log_std_init", "network", "features_extractor",
     ),
     "machine": ("threads", "device", "precision", "compile", "portable"),
-    "output": ("quiet", "json", "tensorboard", "checkpoint_every_updates", "save_replays"),
+    "evaluation": ("eval_every", "eval_episodes", "eval_env_kwargs", "eval_stochastic", "eval_video"),
+    "output": ("quiet", "json", "watch", "trace", "log", "checkpoint_every_updates", "save_replays"),
 }  # fmt: skip
 
 

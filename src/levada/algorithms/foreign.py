@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 RUN = frozenset({
-    "until", "seed", "on", "out", "env", "env_kwargs", "threads", "checkpoint_every_updates", "save_replays", "tensorboard",
+    "until", "seed", "on", "out", "env", "env_kwargs", "threads", "checkpoint_every_updates", "save_replays", "log", "trace",
+    "eval_every", "eval_episodes", "eval_env_kwargs", "eval_stochastic", "eval_video",
     "display",
 })  # fmt: skip
 """Options of every run that a hint may refer to."""

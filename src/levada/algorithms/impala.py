@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -98,6 +99,16 @@ class IMPALA(RolloutAlgorithm):
     def transitions_per_update(self) -> int:
         """Number of transitions per update."""
         return self.num_rollouts * self.num_envs * self.num_steps
+
+    def with_envs(self, shards: int, num_envs: int) -> Self:
+        """The same with other numbers of shards, and of environments per shard: with more, updates have fewer, then shorter ones.
+
+        Raises:
+            ConfigError: an update cannot have as many env steps as now, or rollouts would be too short.
+        """
+        num_rollouts = max(1, self.num_rollouts * self.num_envs // num_envs)
+        num_steps = self.divided_steps(Fraction(num_rollouts * num_envs, self.num_rollouts * self.num_envs))
+        return replace(self, shards=shards, num_envs=num_envs, num_rollouts=num_rollouts, num_steps=num_steps)
 
     @property
     def num_microbatches(self) -> int:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor
 
 from levada.algorithms.all_agents import OfSharedPolicy
 from levada.algorithms.gae import GAE
 from levada.algorithms.multi_agent import multi_agent
+from levada.algorithms.neural import Part
 from levada.algorithms.ppo import PPO, PPOLoss
 from levada.flow import Flow
 from levada.rl.acting.rollout import Rollout
@@ -58,6 +59,8 @@ class IPPO(PPO, OfSharedPolicy):
     """Value normalization (Yu et al. 2022, section 5.1): the network outputs values in units of the running standard deviation of
     their targets, around the running mean, so that the scale of rewards does not matter."""
 
+    BATCH_IS: ClassVar[str] = "shards * (num_envs * number of agents) * num_steps"
+
     def flow(self, task: Task) -> Flow:
         """Build the flow for all agents of an environment, which share a policy. `num_envs` counts environments."""
         shared = AgentsTask.of(task).shared()
@@ -66,6 +69,18 @@ class IPPO(PPO, OfSharedPolicy):
         anneal_steps = None if self.anneal_steps is None else self.anneal_steps * rows_per_step
         own = replace(self, num_envs=self.num_envs * len(agents), anneal_steps=anneal_steps)
         return multi_agent(shared, {name: own})
+
+    def check_sizes(self) -> None:
+        """Wait for `part`: the batch has a transition of each agent, and how many agents there are is not known before."""
+
+    def part(self, task: Task, name: str = "policy") -> Part:
+        """Make the learner and the sampler.
+
+        Raises:
+            ConfigError: the batch does not divide into minibatches, or these into microbatches.
+        """
+        super().check_sizes()
+        return super().part(task, name)
 
     def policy(self, task: Task, **fields: Any) -> Policy:
         """Make the policy; `fields`: fields of `Policy`."""

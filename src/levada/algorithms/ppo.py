@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -63,10 +63,10 @@ class PPO(RolloutAlgorithm):
     """Number of minibatches per epoch, as an alternative to `minibatch_size`; must divide shards * num_envs * num_steps. None:
     use `minibatch_size`."""
     microbatch_size: PositiveInt | None = None
-    """Gradient accumulation: number of transitions whose gradient is computed at a time; must divide the minibatch. Smaller
-    values need less memory for activations, and change the result: the batch is divided into as many parts as a minibatch has
-    microbatches, each microbatch is drawn from its own part, and advantages are normalized per microbatch. None: the whole
-    minibatch."""
+    """Gradient accumulation: number of transitions whose gradient is computed at a time; must divide the minibatch. Threads
+    and learners share the microbatches. Smaller values need less memory for activations, and change the result: the batch is
+    divided into as many parts as a minibatch has microbatches, each microbatch is drawn from its own part, and advantages are
+    normalized per microbatch. None: the whole minibatch."""
     learning_rate: PositiveFloat = 3e-4
     anneal_steps: PositiveInt | None = None
     """Env steps over which the annealed settings fall to zero. None: constant."""
@@ -86,6 +86,8 @@ class PPO(RolloutAlgorithm):
     target_kl: PositiveFloat | None = None
     """Target KL divergence: the rest of an update is skipped once its KL divergence from the old policy exceeds 1.5 times
     this. None: never."""
+    BATCH_IS: ClassVar[str] = "shards * num_envs * num_steps"
+    """Number of transitions per update, for messages."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +95,11 @@ class PPO(RolloutAlgorithm):
             size, num = self.minibatch_size, self.num_minibatches
             msg = f"{type(self).__name__}(minibatch_size={size}, num_minibatches={num}): expected at most one of them"
             raise ConfigError(msg)
-        product = f"shards * num_envs * num_steps = {self.shards} * {self.num_envs} * {self.num_steps}"
+        self.check_sizes()
+
+    def check_sizes(self) -> None:
+        """Raise ConfigError unless the batch consists of whole minibatches, and these of whole microbatches."""
+        product = f"{self.BATCH_IS} = {self.shards} * {self.num_envs} * {self.num_steps}"
         divisor = "minibatch_size" if self.num_minibatches is None else "num_minibatches"
         require_divides(self, divisor, self.transitions_per_update, product, usual=USUAL_MINIBATCH)
         if self.microbatch_size is not None:

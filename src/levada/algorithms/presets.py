@@ -29,6 +29,17 @@ _TABULAR_DQN: Mapping[str, Any] = {
     "epsilon_steps": 20_000,
 }
 
+_MUJOCO: Mapping[str, Any] = {
+    "num_envs": 8,
+    "num_steps": 256,
+    "num_epochs": 10,
+    "minibatch_size": 64,
+    "learning_rate": 3e-4,
+    "anneal_steps": 1_000_000,
+    "normalize_obs": True,
+    "normalize_reward": True,
+}
+
 _SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 _SPREAD, _FORAGING = "pettingzoo:mpe2.simple_spread_v3", "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3"
 
@@ -285,6 +296,13 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "discount": 0.9,
             "normalize_reward": True,
         },
+        "HalfCheetah-v5": _MUJOCO,
+        "Hopper-v5": _MUJOCO,
+        "InvertedDoublePendulum-v5": _MUJOCO,
+        "InvertedPendulum-v5": _MUJOCO,
+        "Pusher-v5": _MUJOCO,
+        "Reacher-v5": _MUJOCO,
+        "Walker2d-v5": _MUJOCO,
         "ALE/Boxing-v5": _ATARI,
         "ALE/Pong-v5": _ATARI,
         "LunarLander-v3": {

@@ -8,8 +8,8 @@ step x shards -> n_step ==> [replay] -> sample -> learn
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from torch import Tensor
 
@@ -31,6 +31,8 @@ from levada.validation import NonNegativeFloat, PositiveFloat, PositiveInt, Posi
 
 Stage: TypeAlias = NStep | Sequences | JointTransitions | AgentTransitions
 """From steps to rows of a replay; its `NODE` names its node."""
+_FEW_BATCHES: Final = 4
+"""Batches in a replay before a probe begins to learn."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,14 @@ class ReplayAlgorithm(NeuralAlgorithm):
         super().__post_init__()
         if self.microbatch_size is not None:
             require_divides(self, "microbatch_size", self.batch_size, "batch_size")
+
+    def with_envs(self, shards: int, num_envs: int) -> Self:
+        """The same with other numbers of shards, and of environments per shard; `samples_per_insert` is not changed by them."""
+        return replace(self, shards=shards, num_envs=num_envs)
+
+    def for_probe(self) -> Self:
+        """The same with a replay that is soon full enough to learn from."""
+        return replace(self, learning_starts=min(self.learning_starts, _FEW_BATCHES * self.batch_size))
 
     @property
     def num_microbatches(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
 from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.neural import NeuralAlgorithm
@@ -16,6 +17,9 @@ from levada.rl.policies.networks import default_network
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet
 from levada.validation import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt
+
+SHORTEST: Final = 16
+"""Least number of steps of a rollout that `with_envs` makes, as returns are estimated from them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,29 @@ class RolloutAlgorithm(NeuralAlgorithm):
         if self.features_extractor is not None:
             return self.with_network_settings(default_network)
         return super().make_network(task)
+
+    def with_envs(self, shards: int, num_envs: int) -> Self:
+        """The same with other numbers of shards, and of environments per shard: rollouts become shorter if there are more.
+
+        Raises:
+            ConfigError: an update cannot have as many env steps as now, or rollouts would be too short.
+        """
+        more = Fraction(shards * num_envs, self.shards * self.num_envs)
+        return replace(self, shards=shards, num_envs=num_envs, num_steps=self.divided_steps(more))
+
+    def divided_steps(self, divisor: Fraction) -> int:
+        """Return `num_steps`, divided.
+
+        Raises:
+            ConfigError: it is not whole, or less than SHORTEST.
+        """
+        num_steps = self.num_steps / divisor
+        if num_steps.denominator != 1 or num_steps < min(SHORTEST, self.num_steps):
+            msg = (
+                f"{type(self).__name__}(num_steps={num_steps}): expected an integer >= {min(SHORTEST, self.num_steps)}"
+            )
+            raise ConfigError(msg)
+        return int(num_steps)
 
     def num_sequences(self, num_transitions: int) -> int:
         """Number of rollouts of single environments with this many transitions, or ConfigError if it is not whole."""

@@ -15,14 +15,16 @@ Invalid arguments raise a `LevadaError` that is a ValueError or a TypeError, bef
 
 from levada.api.agents import evaluate_policies
 from levada.api.cross_play import Encounter, cross_play
-from levada.api.load import LoadError, evaluate, load
-from levada.api.options import Options, configure, deployment
+from levada.api.evaluation import evaluate
+from levada.api.evaluator import add_evaluator
+from levada.api.load import LoadError, load
+from levada.api.options import EvaluationOptions, Options, configure, deployment
 from levada.api.resume import resume
 from levada.api.run import Result, build
 from levada.api.start import settings
 from levada.api.train import launch, train
 
 __all__ = [
-    "Encounter", "LoadError", "Options", "Result", "build", "configure", "cross_play", "deployment", "evaluate",
-    "evaluate_policies", "launch", "load", "resume", "settings", "train",
+    "Encounter", "EvaluationOptions", "LoadError", "Options", "Result", "add_evaluator", "build", "configure", "cross_play",
+    "deployment", "evaluate", "evaluate_policies", "launch", "load", "resume", "settings", "train",
 ]  # fmt: skip

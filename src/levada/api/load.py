@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,12 +27,11 @@ from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.algorithms.user_classes import AlgorithmError
 from levada.api.foreign import check_code, check_env_kwargs
 from levada.api.frozen import kept_weights
-from levada.api.options import Env, Options, check_integers
+from levada.api.options import Env, Options
 from levada.api.run import Result, build, result_of
-from levada.flow import Episode, Flow, LevadaError, Statistics
+from levada.flow import Flow, LevadaError, Statistics
 from levada.flow.state import PrefixView
-from levada.rl.acting.evaluation import Evaluation, TrainedPolicy
-from levada.rl.acting.evaluation import evaluate as evaluate_policy
+from levada.rl.acting.evaluation import TrainedPolicy
 from levada.rl.acting.past import PAST
 from levada.rl.envs.agents.task import MultiAgentTask
 from levada.rl.envs.task import Task, TaskError
@@ -46,7 +45,7 @@ from levada.run.summary import Summary, summarize
 from levada.validation import types_of, without_ranges
 
 _OPTIONS = {field.name for kind in (Options, Task) for field in dataclasses.fields(kind)}
-_OPTIONS |= {"algorithm_class", "config", "json", "quiet"}
+_OPTIONS |= {"algorithm_class", "config", "json", "quiet", "watch", "seeds", "num_parallel"}
 """Settings in config.json besides the fields of the algorithm."""
 
 CUT_OFF = "cut off"
@@ -62,7 +61,7 @@ def load(
     *,
     env: Env | None = None,
     algorithm: Algorithm | type[Algorithm] | None = None,
-    checkpoint: int | None = None,
+    checkpoint: int | Literal["best"] | None = None,
     at: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> Result:
@@ -72,7 +71,8 @@ def load(
         path: directory of the run, or its URL.
         env: needed only if the run was trained on a callable.
         algorithm: needed only if its class cannot be imported, or it has a field that JSON cannot represent.
-        checkpoint: number of updates of the checkpoint to load; None: the newest valid one.
+        checkpoint: number of updates of the checkpoint to load; "best": that with the best evaluation; None: the newest valid
+            one.
         at: directory with the run's own modules and files, if they have moved since it was trained.
         trust: execute code that the run names, wherever it comes from; see docs/security.md.
 
@@ -92,7 +92,7 @@ def load(
         task = config.resolve_task(task)
     learners = flow.learners()
     saved = read_checkpoint(directory, checkpoint, check=lambda found: check_weights(found, *learners))
-    is_end = checkpoint is None or saved.step == directory.steps()[-1]
+    is_end = checkpoint is None or (checkpoint != "best" and saved.step == directory.steps()[-1])
     summary = (_summary(directory) if is_end else None) or _cut_off(directory, saved)
     policies = {
         name: TrainedPolicy(policy, weights, version=_num_updates(saved, node))
@@ -100,53 +100,6 @@ def load(
         for name, (policy, weights) in learner.policy.by_name(weights_of(saved, node)).items()
     }
     return result_of(summary, policies, directory, task, flow)
-
-
-def evaluate(
-    run: Result | str | os.PathLike[str],
-    *,
-    num_episodes: int = 20,
-    seed: int = 0,
-    deterministic: bool = True,
-    checkpoint: int | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
-    at: str | os.PathLike[str] | None = None,
-    trust: bool = False,
-    on_episode: Callable[[Episode], None] = lambda episode: None,
-) -> Evaluation:
-    """Play whole episodes with the policy of a run (or of its directory), and return their statistics.
-
-    Args:
-        run: result of training, or directory of a run, or its URL.
-        num_episodes: number of episodes, the same in each environment.
-        seed: random seed of the environments and of the sampled actions.
-        deterministic: take the most likely actions; otherwise sample them as in training.
-        checkpoint: number of updates of the checkpoint to evaluate, for a directory; None: the newest valid one.
-        env_kwargs: keyword arguments of the environment, which extend or override those of training.
-        at: directory with the run's own modules and files, if they have moved since it was trained.
-        trust: execute code that the run names, wherever it comes from; see docs/security.md.
-        on_episode: called after each episode, to show progress.
-
-    Raises:
-        ConfigError: fewer than one episode, or a negative seed.
-        LoadError: `env_kwargs` change the observation or action space; or see `load`.
-    """
-    check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
-    if isinstance(run, Result) and (checkpoint is not None or at is not None):
-        msg = "evaluate: checkpoint and at are for the directory of a run, as in levada.evaluate(run.path, ...), got a Result"
-        raise LoadError(msg)
-    result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
-    if result.policies:
-        msg = f"evaluate: {result.path} has the policies {', '.join(result.policies)}; use levada.evaluate_policies"
-        raise LoadError(msg)
-    return evaluate_policy(
-        _otherwise(result, {} if env_kwargs is None else env_kwargs),
-        result.policy,
-        num_episodes=num_episodes,
-        seed=seed,
-        deterministic=deterministic,
-        on_episode=on_episode,
-    )
 
 
 def task_of_several(function: str, result: Result) -> MultiAgentTask:
@@ -173,25 +126,6 @@ def saved_policies(path: str, *, trust: bool = False) -> SavedPolicies:
     if not result.policies:
         return SavedPolicies({result.policy.policy.name: result.policy}, None)
     return SavedPolicies(result.policies, task_of_several("load", result))
-
-
-def _otherwise(result: Result, env_kwargs: Mapping[str, Any]) -> Task:
-    """The task of a run with other keyword arguments, which must not change its spaces."""
-    if not isinstance(env_kwargs, Mapping):
-        msg = f"evaluate: env_kwargs={env_kwargs!r}, expected a mapping from names to values, such as {{'mode': 1}}, or None"
-        raise LoadError(msg)
-    if not env_kwargs:
-        return result.task
-    task = dataclasses.replace(result.task, env_kwargs={**result.task.env_kwargs, **env_kwargs})
-    policy = result.policy.policy
-    for kind, space, own in (
-        ("observations", task.observation_space, policy.env_observation_space),
-        ("actions", task.action_space, policy.env_action_space),
-    ):
-        if space != own:
-            msg = f"env_kwargs {dict(env_kwargs)} make other {kind} than the policy was trained for: {space}, expected {own}"
-            raise LoadError(msg)
-    return task
 
 
 def read_run(
@@ -248,11 +182,11 @@ def saying_where_to_look(directory: RunDirectory) -> Iterator[None]:
 
 def read_checkpoint(
     directory: RunDirectory,
-    num_updates: int | None,
+    num_updates: int | str | None,
     *,
     check: Callable[[checkpoint.Checkpoint], None] = lambda found: None,
 ) -> checkpoint.Checkpoint:
-    """Load the checkpoint after this many updates, without the contents of replays; None: the newest valid one.
+    """Load the checkpoint after this many updates, or the "best", without the contents of replays; None: the newest valid one.
 
     `check` raises CheckpointError if a checkpoint is unusable.
 
@@ -266,14 +200,21 @@ def read_checkpoint(
             msg = f"{directory.shown} has no valid checkpoint: the run was cut off before it was saved"
             raise LoadError(msg)
         return newest
-    found = directory.steps()
-    if num_updates not in found:
-        msg = (
-            f"{directory.shown} has no checkpoint={num_updates!r}, expected the number of updates of one that was kept: "
-            f"{', '.join(map(str, found)) or 'there is none'}"
-        )
-        raise LoadError(msg)
-    saved = checkpoint.load(directory.checkpoint_path(num_updates, replays=False), replays=False)
+    path: Path | None
+    if num_updates == "best":
+        if (path := directory.best_path()) is None:
+            msg = f"{directory.shown} has no best checkpoint: runs with --eval-every keep one, once they have been evaluated"
+            raise LoadError(msg)
+    else:
+        found = directory.steps()
+        if isinstance(num_updates, str) or num_updates not in found:
+            msg = (
+                f"{directory.shown} has no checkpoint={num_updates!r}, expected the number of updates of one that was kept: "
+                f"{', '.join(map(str, found)) or 'there is none'}; or 'best'"
+            )
+            raise LoadError(msg)
+        path = directory.checkpoint_path(num_updates, replays=False)
+    saved = checkpoint.load(path, replays=False)
     check_belongs(directory, saved)
     check(saved)
     return saved

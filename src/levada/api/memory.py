@@ -6,10 +6,8 @@ networks, worker processes. It does not include memory that an environment alloc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from levada.flow import Flow
 from levada.flow.deployment import Deployment
 from levada.flow.nodes import Node
 from levada.flow.topology import Storage, Topology, derive
-from levada.memory import Memory, lines_of, nbytes_text
+from levada.memory import Memory, nbytes_text, process_nbytes
 from levada.rl.acting.game_sampler import GameSampler, Targets
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.acting.sizes import MakesEntries, Sizes
@@ -311,14 +309,8 @@ def _environments(node: Node) -> dict[str, int]:
     if isinstance(sampler, MultiAgentSampler | GameSampler) or (num_envs := node.shards * sampler.num_envs) < MANY_ENVS:
         return {}
     with sampler.task.make(1):
-        before = _resident_nbytes()
+        before = process_nbytes()
         with sampler.task.make(TRIAL_ENVS) as envs:
             envs.reset([0] * TRIAL_ENVS)
-            each = max(0, _resident_nbytes() - before) / TRIAL_ENVS
+            each = max(0, process_nbytes() - before) / TRIAL_ENVS
     return {f"{num_envs:,} environments": round(num_envs * each)}
-
-
-def _resident_nbytes() -> int:
-    for line in lines_of(Path("/proc/self/statm")):
-        return int(line.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0

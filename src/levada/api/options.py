@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
@@ -17,8 +17,9 @@ from levada.flow.deployment import Deployment
 from levada.portable import Mode
 from levada.rl.envs.task import EnvFactory, Task
 from levada.run.identity import Origin, Setting
+from levada.run.loggers import parse_log
+from levada.run.planner.auto import Auto
 from levada.run.until import Until
-from levada.runners.auto import Auto
 from levada.runners.deployments import check_threads
 from levada.runners.inline import Inline
 from levada.runners.processes import Processes
@@ -34,7 +35,32 @@ class OptionError(LevadaError, TypeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EvaluationOptions:
+    """Options of evaluations during training."""
+
+    eval_every: PositiveInt | None = None
+    """Number of updates between evaluations of the policy, in environments of their own and beside training. None: no
+    evaluations."""
+    eval_episodes: PositiveInt = 10
+    """Number of episodes of an evaluation."""
+    eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environments of evaluations that replace or extend those of training."""
+    eval_stochastic: bool = False
+    """Sample actions in evaluations, as in training. Otherwise the most likely action is taken."""
+    eval_video: bool = False
+    """Record an episode of each evaluated version, in the folder `videos` of the run. Training waits for it."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.eval_env_kwargs, Mapping) or not all(
+            isinstance(name, str) for name in self.eval_env_kwargs
+        ):
+            msg = f"eval_env_kwargs={self.eval_env_kwargs!r}: expected a mapping from names to values, such as {{'mode': 1}}"
+            raise ConfigError(msg)
+        check_fields(self, ConfigError, owner="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(EvaluationOptions):
     """Options of a run, independent of the algorithm."""
 
     until: str | None = None
@@ -42,23 +68,29 @@ class Options:
     `episodes=500`, `minutes=2`, or several of them. By default `anneal_steps` env steps if the algorithm anneals, 1,000,000
     otherwise."""
     seed: NonNegativeInt = 0
-    """Random seed. With `--on inline`, the same seed gives bit-identical results on the same machine."""
+    """Random seed. The same seed gives bit-identical results on the same machine, inline, and with threads or processes if the
+    algorithm takes samples in order of admission."""
     on: str = "inline"
     """Deployment. `inline`: everything runs in one thread. `processes:2`, `threads:2`, `ray:2`: samplers run in two processes,
-    threads or Ray actors; `processes` alone uses one per core. `auto`: levada measures briefly and chooses."""
+    threads or Ray actors; `processes` alone uses one per core. `auto`: the fastest of these, found by short
+    probes; `auto,max_envs=64,max_lag=1` may also change the numbers of shards and environments, and the lag, up to these."""
     out: str | None = None
     """Directory of the run; must be new or empty. By default a new one in runs/. Or a URL that fsspec has a driver for, such as
     `s3://bucket/runs/a`."""
     threads: PositiveInt = 1
     """Number of threads of torch and numpy in the learner. Results depend on it, so the default is the same on every machine.
-    More threads are faster for images and wide networks, if cores are idle."""
+    More threads are faster for images and wide networks, if cores are idle. With `microbatch_size`, each computes whole
+    microbatches, which also helps narrow networks, and results are those of one thread."""
     checkpoint_every_updates: PositiveInt | Literal["auto"] | None = "auto"
     """Number of updates between checkpoints, from which `levada resume` continues; one more is saved at the end. `auto`:
     about every ten seconds, after a multiple of ten updates. None: only at the end."""
     save_replays: bool = False
     """Save the contents of replays in checkpoints, compressed. Otherwise a resumed run refills them."""
-    tensorboard: bool = True
-    """Write TensorBoard event files."""
+    log: str = "tensorboard"
+    """Loggers of the metrics beside metrics.jsonl, with commas: `tensorboard`, `csv`, `wandb`, `mlflow`, `trackio`. `none`: no
+    others. A failure of the last three is only a warning."""
+    trace: bool = False
+    """Record every firing of the run, for `levada trace`."""
     init_from: str | None = None
     """Directory or URL of a run whose weights to start from; the networks must be the same. The state of the optimizer is not
     loaded."""
@@ -80,8 +112,9 @@ class Options:
         if not isinstance(self.on, str):
             msg = f"on={self.on!r}: expected the name of a deployment, such as 'inline' or 'processes:2'"
             raise ConfigError(msg)
-        check_fields(self, ConfigError, owner="")
+        super().__post_init__()
         check_threads("", self.threads)
+        parse_log(self.log)
 
 
 def configure(
@@ -140,8 +173,8 @@ def deployment(on: str | Deployment) -> Deployment:
         return on
     if on.startswith("inline"):
         return Inline.parse(on.removeprefix("inline"))
-    if on == "auto":
-        return Auto()
+    if on.startswith("auto"):
+        return Auto.parse(on.removeprefix("auto"))
     if on.startswith("threads"):
         return Threads.parse(on.removeprefix("threads"))
     if on.startswith("processes"):
@@ -157,19 +190,40 @@ def deployment(on: str | Deployment) -> Deployment:
 
 
 def check_instruments(instruments: object) -> None:
-    """Check that each instrument has a method `on_event`.
+    """Check that each instrument has a method `on_event` or `on_metrics`.
 
     Raises:
         OptionError: one has not.
     """
-    if isinstance(instruments, str) or not isinstance(instruments, Iterable):
-        msg = f"instruments={instruments!r}: expected a sequence of objects with a method on_event(event)"
+    methods = "a method on_event(event) or on_metrics(row, run)"
+    _check_objects("instruments", instruments, methods, lambda each: _has(each, "on_event") or _has(each, "on_metrics"))
+
+
+def check_loggers(loggers: object) -> None:
+    """Check that each logger has the methods `start`, `write` and `close`.
+
+    Raises:
+        OptionError: one has not.
+    """
+    methods = "the methods start(run), write(env_steps, values) and close(summary)"
+    _check_objects(
+        "loggers", loggers, methods, lambda each: all(_has(each, name) for name in ("start", "write", "close"))
+    )
+
+
+def _has(each: object, method: str) -> bool:
+    return callable(getattr(each, method, None))
+
+
+def _check_objects(option: str, given: object, methods: str, is_one: Callable[[object], bool]) -> None:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        msg = f"{option}={given!r}: expected a sequence of objects with {methods}"
         raise OptionError(msg)
-    for index, instrument in enumerate(instruments):
-        if isinstance(instrument, type) or not callable(getattr(instrument, "on_event", None)):
-            name = getattr(instrument, "__qualname__", type(instrument).__qualname__)
-            hint = "; did you mean to make one, with ()?" if isinstance(instrument, type) else ""
-            msg = f"instruments[{index}] is {name}, expected an object with a method on_event(event){hint}"
+    for index, each in enumerate(given):
+        if isinstance(each, type) or not is_one(each):
+            name = getattr(each, "__qualname__", type(each).__qualname__)
+            hint = "; did you mean to make one, with ()?" if isinstance(each, type) else ""
+            msg = f"{option}[{index}] is {name}, expected an object with {methods}{hint}"
             raise OptionError(msg)
 
 
@@ -185,7 +239,7 @@ def _check_fields(cls: type[Algorithm], fields: Mapping[str, Any], given: set[st
     """Reject unknown fields, and classes with invalid fields."""
     declared = {field.name: field for field in dataclasses.fields(cls)}
     options = {field.name for kind in (Options, Task) for field in dataclasses.fields(kind)}
-    options |= {"quiet", "json", "display", "instruments"}
+    options |= {"quiet", "json", "watch", "display", "instruments", "loggers"}
     if taken := sorted(options & declared.keys()):
         msg = f"{cls.__name__} has a field {taken[0]!r}, which is an option of every run; call it something else"
         raise ConfigError(msg)

@@ -12,10 +12,12 @@ from typing import Any, get_args
 import msgspec
 
 from levada.algorithms.algorithm import Algorithm
+from levada.api.evaluator import add_evaluator, check_conditions
+from levada.api.foreign import check_env_kwargs
 from levada.api.frozen import why_another_flow
 from levada.api.load import LoadError, build_again, read_run, read_setting, saying_where_to_look
 from levada.api.memory import check_memory, estimate
-from levada.api.options import Env, Options, check_instruments, deployment
+from levada.api.options import Env, Options, check_instruments, check_loggers, deployment
 from levada.api.run import Job, Result, of_policies, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Flow, Instrument, RunState
@@ -26,7 +28,9 @@ from levada.rl.envs.task import Task
 from levada.rl.policies import precision
 from levada.run.display.displays import Mode, displayed
 from levada.run.display.printable import printable
+from levada.run.loggers import Logger, MetricsInstrument, parse_log
 from levada.run.monitor import Monitor
+from levada.run.remote_loggers import require_installed
 from levada.run.storage.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.files import short
@@ -47,7 +51,8 @@ def resume(
     trust: bool = False,
     fresh_episodes: bool = False,
     display: Mode = "auto",
-    instruments: Sequence[Instrument] = (),
+    instruments: Sequence[Instrument | MetricsInstrument] = (),
+    loggers: Sequence[Logger] = (),
     on_directory: Callable[[RunDirectory], None] = lambda directory: None,
     began_s: float | None = None,
 ) -> Result:
@@ -67,7 +72,8 @@ def resume(
         fresh_episodes: start new episodes and empty replays, and unpickle nothing.
         at: directory with the run's own modules and files, if they have moved since it was trained.
         display: display during the run.
-        instruments: receive every event from here on.
+        instruments: receive every event, every row of metrics, or both, from here on.
+        loggers: receive the metrics from here on.
         on_directory: called with the directory before the run continues.
         began_s: start time of the command, by `time.perf_counter`.
 
@@ -78,10 +84,13 @@ def resume(
     """
     began_s = time.perf_counter() if began_s is None else began_s
     check_instruments(instruments)
+    check_loggers(loggers)
     with displayed(display) as shown:
         directory, config, task = read_run("resume", path, env, algorithm, at=at, trust=trust)
         goal = Until.parse(read_setting(directory, "until") if until is None else until)
         options = _options(directory)
+        check_conditions(goal, options)
+        require_installed(parse_log(options.log))
         place = deployment(directory.config.identity.deployment if on is None else on)
         with sys_exit_is_an_error(), saying_where_to_look(directory):
             task = config.resolve_task(task)
@@ -89,6 +98,9 @@ def resume(
         if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
             shown.note(memory)
         identity = directory.config.identity
+        place = resolve_deployment(place, flow, identity.seed, options.threads, shown)
+        with sys_exit_is_an_error():
+            add_evaluator(flow, task, options)
         if flow.hash() != identity.flow_hash:
             msg = (
                 f"{directory.shown} was a run of another flow ({identity.flow_hash[:12]}, now it is {flow.hash()[:12]}): "
@@ -98,7 +110,6 @@ def resume(
         here = machine()
         for what in _what_is_missing_here(flow, identity.machine, here):
             warnings.warn(f"{directory.shown} {what}", CheckpointWarning, stacklevel=2)
-        place = resolve_deployment(place, flow, identity.seed, options.threads, shown)
         identity = msgspec.structs.replace(
             identity, deployment=str(place), device=of_policies(flow, "device", "cpu"), machine=here
         )
@@ -119,7 +130,7 @@ def resume(
             on_directory(directory)
             job = Job(
                 config=config, task=task, flow=flow, place=place, until=goal, options=options, identity=identity,
-                directory=directory, monitor=monitor, display=shown, instruments=instruments, state=state,
+                directory=directory, monitor=monitor, display=shown, instruments=instruments, loggers=loggers, state=state,
                 rewind_to=-1 if saved is None else monitor.updates,
             )  # fmt: skip
             return job.execute()
@@ -135,14 +146,25 @@ def _resolved(config: Algorithm, directory: RunDirectory, task: Task) -> Algorit
 
 def _options(directory: RunDirectory) -> Options:
     """Read the options of the run, with the same checks as for a new run."""
-    names = ("on", "threads", "checkpoint_every_updates", "save_replays", "tensorboard")
+    names = ("on", "threads", "checkpoint_every_updates", "save_replays", "log")
     told = {name: read_setting(directory, name) for name in names}
-    kinds = {"on": str, "threads": int, "save_replays": bool, "tensorboard": bool}
+    kinds = {"on": str, "threads": int, "save_replays": bool, "log": str}
     for name, kind in kinds.items():
         if type(told[name]) is not kind:
             msg = f"{directory.shown}: {name} was saved as {told[name]!r}, expected {kind.__name__}; config.json was edited"
             raise LoadError(msg)
-    return Options(seed=directory.config.identity.seed, **told)
+    trace = directory.config.settings.get("trace")  # absent in runs of older versions
+    for name in (
+        "eval_every",
+        "eval_episodes",
+        "eval_env_kwargs",
+        "eval_stochastic",
+        "eval_video",
+    ):  # absent there, too
+        if name in directory.config.settings:
+            told[name] = read_setting(directory, name)
+    check_env_kwargs(directory, told.get("eval_env_kwargs", {}))
+    return Options(seed=directory.config.identity.seed, trace=trace is not None and trace.value is True, **told)
 
 
 def _beginning(directory: RunDirectory, flow: Flow) -> RunState | None:
@@ -170,6 +192,8 @@ def _check(found: Checkpoint, flow: Flow, directory: RunDirectory, fresh: bool) 
         for name, versions in state.registers.items():
             for version, own in versions.items():
                 check_numbers(f"version {version} of register {name!r}", own)
+        for node, version, own in state.evaluations:
+            check_numbers(f"version {version} that {node!r} evaluates", own)
         check_fits(flow, state, directory.config.identity.seed, tables=not found.is_ours)
     except Exception as error:  # a foreign state may make any code raise; whatever it is, the checkpoint does not fit
         msg = f"checkpoint {short(found.path)} is {error if isinstance(error, ValueError) else repr(error)}"

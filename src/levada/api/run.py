@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,11 @@ from levada.algorithms.named_policies import SavedPolicies
 from levada.api.memory import check_object_store, estimate_object_store
 from levada.api.notes import Watch
 from levada.api.options import Options
+from levada.api.plan import chosen_text, probed_text
+from levada.api.videos import EvaluationVideos
 from levada.flow import Flow, Instrument, LevadaError, RunState
 from levada.flow.deployment import Deployment, Run
+from levada.flow.mistakes import plural
 from levada.flow.patience import telling_of_hangs
 from levada.portable import VARIABLE, Mode, is_fixed, is_mode, machine, problems
 from levada.rl.acting.trained_policy import TrainedPolicy
@@ -28,20 +32,27 @@ from levada.rl.compute.threads import set_threads
 from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
-from levada.run.display.displays import Display, UntilClosed
-from levada.run.display.text import summary_text
+from levada.run import remote_loggers
+from levada.run.active import ActiveRun
+from levada.run.display.base import Display
+from levada.run.display.displays import UntilClosed
+from levada.run.display.html import table
+from levada.run.display.text import restarts_text, summary_returns, summary_text
+from levada.run.frames.recorder import Recorder
 from levada.run.identity import Identity
 from levada.run.interrupt import Interrupted
+from levada.run.loggers import Csv, Instruments, JsonLines, Logger, MetricsInstrument, TensorBoard, parse_log
 from levada.run.loop import Loop
 from levada.run.monitor import Monitor
-from levada.run.sinks import JsonLines, MetricSink, TensorBoard
-from levada.run.storage.directory import RunDirectory
+from levada.run.planner.auto import Auto
+from levada.run.storage.best import BestCheckpoint
+from levada.run.storage.directory import METRICS_CSV, RunDirectory
 from levada.run.storage.files import COPIES
 from levada.run.storage.state import pack
 from levada.run.summary import Summary
+from levada.run.trace.recorder import TraceRecorder
 from levada.run.until import Until
 from levada.run.user_exit import sys_exit_is_an_error
-from levada.runners.auto import Auto
 from levada.runners.malloc import keep_freed_memory
 from levada.runners.processes import Processes, check_start
 from levada.runners.ray import Ray
@@ -77,6 +88,24 @@ class Result:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a short table."""
+        summary = self.summary
+        speed = "" if summary.steps_per_s is None else f", {summary.steps_per_s:,.0f} steps/s"
+        rows = [
+            ("algorithm", summary.algorithm),
+            ("environment", summary.env),
+            ("seed", f"{summary.seed}"),
+            ("deployment", summary.deployment),
+            ("return", f"{summary_returns(summary)} ({plural(summary.episodes, 'episode')})"),
+            ("version", plural(self.policy.version, "update")),
+            ("env steps", f"{summary.env_steps:,} in {summary.wall_s:,.1f} s{speed}"),
+            ("stopped by", summary.stopped_by),
+            ("directory", str(COPIES.get(self.path, self.path))),
+        ]
+        notes = [restarts_text(summary)] if summary.num_started_from_scratch else []
+        return table([*rows, *(("note", note) for note in (*notes, *summary.notes))])
+
 
 @dataclass(kw_only=True)
 class Job:
@@ -95,15 +124,28 @@ class Job:
     monitor: Monitor
     """Counts of the run; those of the interrupted run if it is resumed."""
     display: Display
-    instruments: Sequence[Instrument]
-    """Receive every event."""
+    instruments: Sequence[Instrument | MetricsInstrument]
+    """Receive every event, every row of metrics, or both."""
+    loggers: Sequence[Logger] = ()
+    """The user's own, beside those of the options."""
     state: RunState | None = None
     """State of a resumed run."""
     rewind_to: int | None = None
     """Number of updates; records of later ones are removed from the directory once the run has been opened."""
 
+    _best: BestCheckpoint = field(init=False)
+    _recorder: Recorder = field(init=False)
+    _trace: list[TraceRecorder] = field(init=False)
+
     def __post_init__(self) -> None:
         self.display = UntilClosed(self.display)
+        self._trace = [TraceRecorder(self.directory.path)] if self.options.trace else []
+        self._best = BestCheckpoint(self.directory, self.monitor, self.identity, self.flow)
+        self._videos: list[Instrument] = []
+        if self.options.eval_video:
+            folder, seed = self.directory.path, self.identity.seed
+            self._videos = [EvaluationVideos(self.flow, self.task, self.options, folder, seed)]
+        self._recorder = Recorder(self.directory.path, self.identity.num_learners, *self._trace)
 
     def execute(self) -> Result:
         """Run until the end, write everything, and return the result; after Ctrl-C, raise Interrupted with the result."""
@@ -134,12 +176,15 @@ class Job:
 
     def _open(self) -> Run:
         """Open the run, which takes seconds with workers."""
+        self.directory.write_flow(self.flow.svg())
         self.display.start(self.identity, self.until)
+        watching: list[Any] = [each for each in self.instruments if hasattr(each, "on_event")]
         try:
             with telling_of_hangs(self.display.note):
                 run = self.place.open(
-                    self.flow, seed=self.identity.seed, instruments=[self.monitor, *self.instruments], state=self.state,
-                    save_every=self._checkpoint_every[0],
+                    self.flow, seed=self.identity.seed,
+                    instruments=[self.monitor, self._best, self._recorder, *self._trace, *self._videos, *watching],
+                    state=self.state, save_every=self._checkpoint_every[0],
                 )  # fmt: skip
                 self._look_at_object_store(run)
                 return run
@@ -160,31 +205,58 @@ class Job:
     def _loop(self, run: Run) -> tuple[Summary, bool]:
         """Run until the end; return the summary, and whether Ctrl-C was pressed."""
         try:
-            sinks = self._sinks()
+            active = ActiveRun(
+                self.identity, {name: each.value for name, each in self.directory.config.settings.items()}, self.directory.path,
+                resumed_at=None if self.state is None else self.monitor.env_steps,
+            )  # fmt: skip
+            loggers = self._started(active)
         except BaseException:
             self.display.finish(None)
             raise
         every, every_s = self._checkpoint_every
         loop = Loop(
-            identity=self.identity, until=self.until, monitor=self.monitor, directory=self.directory, sinks=sinks,
+            identity=self.identity, until=self.until, monitor=self.monitor, directory=self.directory, loggers=loggers,
             display=self.display, arrays_of=lambda run: pack(run.save(self.options.save_replays)), params_of=_weights,
-            is_whole=_is_whole, watch=Watch(self.config, self.task, self.until), checkpoint_every_updates=every,
-            checkpoint_every_s=every_s,
+            is_whole=_is_whole, watch=Watch(self.config, self.task, self.until), recorder=self._recorder,
+            checkpoint_every_updates=every, checkpoint_every_s=every_s, active=active,
         )  # fmt: skip
         try:
             return loop.execute(run), False
         except Interrupted as stop:
             return stop.result, True
 
-    def _sinks(self) -> list[MetricSink]:
-        """Open the files of metrics, without records of updates that are made again."""
+    def _started(self, active: ActiveRun) -> list[Logger]:
+        """Open and start all loggers, the files without records of updates that are made again."""
         if self.rewind_to is not None:
             self.directory.rewind(self.rewind_to)
-        sinks: list[MetricSink] = [JsonLines(self.directory.metrics_path)]
-        if self.options.tensorboard:
-            purge_step = None if self.state is None else self.monitor.env_steps + 1
-            sinks.append(TensorBoard(self.directory.path, purge_step=purge_step))
-        return sinks
+        started: list[Logger] = []
+        try:
+            for make in self._loggers():
+                logger = make()
+                started.append(logger)
+                logger.start(active)
+        except BaseException:
+            for logger in reversed(started):
+                with contextlib.suppress(Exception):  # the first error counts
+                    logger.close(None)
+            raise
+        return started
+
+    def _loggers(self) -> Iterator[Callable[[], Logger]]:
+        """What makes the loggers: files first, so that they have each row before any code of the user sees it."""
+        directory = self.directory
+        yield lambda: JsonLines(directory.metrics_path)
+        for name in parse_log(self.options.log):
+            if name == "tensorboard":
+                purge_step = None if self.state is None else self.monitor.env_steps + 1
+                yield lambda purge_step=purge_step: TensorBoard(directory.path, purge_step=purge_step)  # type: ignore[misc]
+            elif name == "csv":
+                yield lambda: Csv(directory.path / METRICS_CSV, directory.metrics())
+            else:
+                yield lambda name=name: remote_loggers.make(name)  # type: ignore[misc]
+        yield lambda: Instruments(self.instruments)
+        for logger in self.loggers:
+            yield lambda logger=logger: logger  # type: ignore[misc]
 
     def _close(self, run: Run) -> None:
         """Close a finished and saved run. An error of an environment on closing becomes a warning."""
@@ -238,14 +310,15 @@ def _saved_policies(path: str, *, trust: bool) -> SavedPolicies:
 
 
 def resolve_deployment(place: Deployment, flow: Flow, seed: int, threads: int, display: Display) -> Deployment:
-    """Resolve `auto` by measuring the flow, and report the reason; check that worker processes can start."""
+    """Resolve `auto` by probes of the flow; check that worker processes can start."""
     if isinstance(place, Auto):
         set_threads(threads)
         with sys_exit_is_an_error():
-            place, why = place.choose(flow, seed=seed)
-        display.note(f"auto: {place}, for {why}")
+            plan = place.search(flow, seed=seed, on_probe=lambda probed: display.note(probed_text(probed)))
+        display.note(chosen_text(plan))
+        place = plan.best.candidate.place
     if isinstance(place, Processes):
-        check_start(flow)
+        check_start(flow, sends_all=place.sends_learners)
     return place
 
 

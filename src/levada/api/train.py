@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.registry import algorithm_home, algorithm_name
+from levada.api.evaluator import add_evaluator, check_conditions
 from levada.api.memory import check_memory, estimate
 from levada.api.notes import default_until
-from levada.api.options import Env, OptionError, Options, check_instruments, configure, deployment
+from levada.api.options import Env, OptionError, Options, check_instruments, check_loggers, configure, deployment
+from levada.api.plan import Planner, chosen_text, probed_text
 from levada.api.run import Job, Result, build, of_policies, require_level, resolve_deployment
 from levada.api.start import start_from
 from levada.flow import Instrument
@@ -21,9 +23,13 @@ from levada.flow.patience import telling_of_hangs
 from levada.memory import machine_memory
 from levada.portable import Mode as Portable
 from levada.rl.envs.task import Task
-from levada.run.display.displays import Display, Mode, displayed
+from levada.run.display.base import Display
+from levada.run.display.displays import Mode, displayed
 from levada.run.identity import Identity, Origin, Setting
+from levada.run.loggers import Logger, MetricsInstrument, parse_log
 from levada.run.monitor import Monitor
+from levada.run.planner.auto import Auto
+from levada.run.remote_loggers import require_installed
 from levada.run.storage.directory import RunDirectory, absolute
 from levada.run.storage.store import is_url
 from levada.run.until import Until
@@ -43,12 +49,19 @@ def train(
     out: str | os.PathLike[str] | None = None,
     threads: int = 1,
     checkpoint_every_updates: int | Literal["auto"] | None = "auto",
+    eval_every: int | None = None,
+    eval_episodes: int = 10,
+    eval_env_kwargs: Mapping[str, Any] | None = None,
+    eval_stochastic: bool = False,
+    eval_video: bool = False,
     save_replays: bool = False,
-    tensorboard: bool = True,
+    log: str = "tensorboard",
+    trace: bool = False,
     init_from: str | os.PathLike[str] | None = None,
     portable: Portable = "auto",
     display: Mode = "auto",
-    instruments: Sequence[Instrument] = (),
+    instruments: Sequence[Instrument | MetricsInstrument] = (),
+    loggers: Sequence[Logger] = (),
     **fields: Any,
 ) -> Result:
     """Train a policy and return the finished run; `fields` are those of the algorithm's configuration.
@@ -65,13 +78,22 @@ def train(
             machine and deployment.
         checkpoint_every_updates: number of updates between checkpoints; None saves at the end only; "auto" saves about every
             ten seconds.
+        eval_every: number of updates between evaluations of the policy, in environments of their own and beside training;
+            None: no evaluations.
+        eval_episodes: number of episodes of an evaluation.
+        eval_env_kwargs: keyword arguments of the environments of evaluations, which extend or override those of training.
+        eval_stochastic: sample actions in evaluations, as in training; otherwise the most likely action is taken.
+        eval_video: record an episode of each evaluated version, in the folder `videos` of the run.
         save_replays: save the contents of replays in checkpoints; otherwise a resumed run refills them.
-        tensorboard: write TensorBoard events.
+        log: loggers of the metrics beside metrics.jsonl, such as "tensorboard,csv,wandb"; "none": no others.
+        trace: record every firing, for `levada trace`.
         init_from: directory of a run whose weights to start from; the networks must be the same.
         portable: instruction set, which is fixed when levada is imported (see `levada.portable`): "on" and "off" raise an
             error if another one is in use.
-        display: display during the run; `auto` is live in a terminal and plain lines elsewhere.
-        instruments: receive every event of the run.
+        display: display during the run; `auto` is live in a terminal, updated in place in a notebook, and plain lines elsewhere.
+        instruments: receive every event of the run, by `on_event(event)`, every row of metrics.jsonl, by
+            `on_metrics(row, run)`, or both; `run.stop("why")` ends the run.
+        loggers: receive the metrics; see `levada.Logger`.
         **fields: fields of the algorithm's configuration.
 
     Raises:
@@ -85,18 +107,32 @@ def train(
     began_s = time.perf_counter()
     place = deployment(on)
     check_instruments(instruments)
+    check_loggers(loggers)
     for name, path in (("out", out), ("init_from", init_from)):
         if not isinstance(path, str | os.PathLike | None):
             msg = f"{name}={path!r} ({type(path).__name__}): expected a directory, such as 'runs/first', or None"
             raise OptionError(msg)
     options = Options(
         until=until, seed=seed, on=str(place), out=None if out is None else os.fspath(out), threads=threads,
-        checkpoint_every_updates=checkpoint_every_updates, save_replays=save_replays, tensorboard=tensorboard,
+        checkpoint_every_updates=checkpoint_every_updates, eval_every=eval_every, eval_episodes=eval_episodes,
+        eval_env_kwargs={} if eval_env_kwargs is None else eval_env_kwargs, eval_stochastic=eval_stochastic,
+        eval_video=eval_video,
+        save_replays=save_replays, log=log, trace=trace,
         init_from=None if init_from is None else os.fspath(init_from),
         portable=portable,
     )  # fmt: skip
     config, settings = configure(algorithm, env, fields)
-    return launch(config, settings, env, options, place, display=display, instruments=instruments, began_s=began_s)
+    return launch(
+        config,
+        settings,
+        env,
+        options,
+        place,
+        display=display,
+        instruments=instruments,
+        loggers=loggers,
+        began_s=began_s,
+    )
 
 
 def launch(
@@ -108,12 +144,14 @@ def launch(
     *,
     option_origins: Mapping[str, Origin] | None = None,
     display: Mode = "auto",
-    instruments: Sequence[Instrument] = (),
+    instruments: Sequence[Instrument | MetricsInstrument] = (),
+    loggers: Sequence[Logger] = (),
     on_directory: Callable[[RunDirectory], None] = lambda directory: None,
     began_s: float | None = None,
 ) -> Result:
     """Run a configuration, for `train` and the command line."""
     began_s = time.perf_counter() if began_s is None else began_s
+    require_installed(parse_log(options.log))
     with displayed(display) as shown:
         # resolve paths now, because user code may change the working directory
         out = options.out if options.out is None or is_url(options.out) else absolute(options.out)
@@ -128,11 +166,16 @@ def launch(
             config, settings = _resolved(config, settings, task, shown)
             ends = default_until(config) if options.until is None else options.until
             until = Until.parse(ends)
+            check_conditions(until, options)
+            if isinstance(place, Auto):
+                config, settings, options, place = _planned(place, config, settings, options, task, shown)
             flow = build(config, task)
             flow.check(reports=True)
             if (memory := check_memory(estimate(flow, place), machine_memory())) is not None:
                 shown.note(memory)
         place = resolve_deployment(place, flow, options.seed, options.threads, shown)
+        with sys_exit_is_an_error():
+            add_evaluator(flow, task, options)
         state = None if options.init_from is None else start_from(flow, options.init_from, options.seed)
         identity = Identity(
             algorithm=algorithm_name(type(config)),
@@ -162,7 +205,7 @@ def launch(
         monitor = Monitor(target_return=until.return_mean, began_s=began_s)
         job = Job(
             config=config, task=task, flow=flow, place=place, until=until, options=options, identity=identity,
-            directory=directory, monitor=monitor, display=shown, instruments=instruments, state=state,
+            directory=directory, monitor=monitor, display=shown, instruments=instruments, loggers=loggers, state=state,
         )  # fmt: skip
         return job.execute()
 
@@ -175,6 +218,31 @@ def _resolved(
     for name, why in reasons.items():
         display.note(f"{name}: {getattr(config, name)}, for {why}")
     return config, {**settings, **{name: Setting(getattr(config, name), "machine") for name in reasons}}
+
+
+def _planned(
+    place: Auto, config: Algorithm, settings: Mapping[str, Setting], options: Options, task: Task, display: Display
+) -> tuple[Algorithm, Mapping[str, Setting], Options, Deployment]:
+    """Decide where to run, and the settings that `auto` may change."""
+    usual = {field.name: field.default for field in dataclasses.fields(config)}
+    given = frozenset(
+        name
+        for name, each in settings.items()
+        if each.origin in ("command line", "config") or (each.origin == "argument" and each.value != usual[name])
+    )
+    planner = Planner(
+        auto=place, config=config, threads=options.threads, flow_of=lambda config: build(config, task), given=given
+    )
+    plan = planner.plan(seed=options.seed, on_probe=lambda probed: display.note(probed_text(probed)))
+    display.note(chosen_text(plan))
+    best = plan.best.candidate
+    changes = dict(best.variant.changes)
+    return (
+        dataclasses.replace(config, **changes),
+        {**settings, **{name: Setting(value, "machine") for name, value in changes.items()}},
+        dataclasses.replace(options, threads=best.variant.threads),
+        best.place,
+    )
 
 
 def _task_settings(task: Task) -> dict[str, tuple[Any, Any]]:

@@ -2,7 +2,9 @@
 
     levada train ppo --env CartPole-v1 --until return=475
     levada resume RUN
+    levada sweep ppo --env CartPole-v1 --over learning_rate=1e-4,1e-3
     levada eval RUN --episodes 20
+    levada explain RUN
     levada show ppo --env CartPole-v1 --svg flow.svg
     levada check ppo --env CartPole-v1
     levada algorithms
@@ -28,35 +30,52 @@ from levada.portable import VARIABLE, Mode, fix, is_mode
 VERBS = {
     "train": ("ppo --env CartPole-v1", "train a policy"),
     "resume": ("RUN", "continue an interrupted run"),
+    "sweep": ("ppo --over NAME=A,B", "train with several settings"),
     "eval": ("RUN", "evaluate a trained policy"),
+    "watch": ("RUN", "show a run in the browser"),
+    "report": ("RUN", "write what the browser shows into one file"),
+    "runs": ("[DIR]", "list runs"),
+    "compare": ("RUN RUN", "compare runs by return and time"),
+    "plot": ("RUN RUN", "draw learning curves"),
+    "trace": ("RUN", "write a trace for Perfetto"),
+    "export": ("RUN", "write the policy as an ONNX file"),
+    "push": ("RUN USER/NAME", "upload a run to the Hugging Face Hub"),
+    "explain": ("RUN", "show what limits the speed of a run"),
     "show": ("ppo --env CartPole-v1", "print or draw the flow of an algorithm"),
     "check": ("ppo --env CartPole-v1", "check flow and environment"),
     "algorithms": ("", "list the algorithms"),
 }
 """Command -> example arguments, and what it does."""
 
-LOADING = ("train", "resume", "eval")
+_PLACES = {
+    "eval": ("evaluate", "evaluate"),
+    "check": ("show", "check"),
+    "compare": ("compare", "compare_runs"),
+    "plot": ("compare", "plot"),
+}
+"""Command -> module and function, where they have other names."""
+LOADING = ("train", "resume", "eval", "export", "push")
 """Commands that import torch, which takes seconds."""
-TIMED = ("train", "resume")
-"""Commands that report how long they took, from here on."""
+RUNNING = ("train", "resume")
+"""Commands that make a run. They report how long they took, from here on."""
 SILENT = {"-h", "--help", "--quiet", "--json"}
 _LARGEST_CONFIG = 1 << 24
 """Maximum size in bytes of a config.json that is read before a run is opened."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+def main(argv: Sequence[str] | None = None, *, instruments: Sequence[object] = ()) -> int:
+    """Run a command and return its exit code; `instruments`: of the run that it makes."""
     args = list(sys.argv[1:] if argv is None else argv)
     with suppress(FileNotFoundError):  # the working directory was removed
         if (here := os.getcwd()) not in sys.path:
             sys.path.append(here)  # for `--env my_module:Mine-v0`; last, so that no file here hides a library
-    code = guarded(lambda: _dispatch(args))
+    code = guarded(lambda: _dispatch(args, instruments))
     if argv is None:
         end_left_threads(code)
     return code
 
 
-def _dispatch(args: list[str]) -> int:
+def _dispatch(args: list[str], instruments: Sequence[object]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         print(_usage())
         return 0
@@ -71,11 +90,11 @@ def _dispatch(args: list[str]) -> int:
         hint = f"did you mean `levada {near[0]}`?" if near else f"there are: {', '.join(VERBS)}"
         msg = f"no command {verb!r}; {hint}"
         raise UsageError(msg)
-    timing = {"began_s": time.perf_counter()} if verb in TIMED else {}
+    about: dict[str, object] = {"began_s": time.perf_counter(), "instruments": instruments} if verb in RUNNING else {}
     fix(_mode(verb, rest))
     if verb in LOADING and not SILENT & set(rest) and sys.stderr is not None and sys.stderr.isatty():
         tell("levada: loading", end="\r")  # the next output overwrites it
-    return _command(verb)(rest, **timing)
+    return _command(verb)(rest, **about)
 
 
 def _mode(verb: str, args: list[str]) -> Mode:
@@ -116,7 +135,7 @@ def _config_of(word: str) -> bytes | None:
 
 def _command(verb: str) -> Callable[..., int]:
     """Import a command when it is used: `levada --help` should not wait for torch."""
-    module, name = {"eval": ("evaluate", "evaluate"), "check": ("show", "check")}.get(verb, (verb, verb))
+    module, name = _PLACES.get(verb, (verb, verb))
     command: Callable[..., int] = getattr(importlib.import_module(f"levada.cli.{module}"), name)
     return command
 

@@ -132,6 +132,10 @@ _SAYINGS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         lambda m: _expected(m[2], m[1], *sorted(m[3].replace("'", "").strip(",").split(", "), key=str.lower)),
     ),
     (r"Missing value for argument '(--\S+)'\..*", lambda m: f"{m[1]} is given without a value"),
+    (
+        r"Missing from (levada \S+): USER/NAME .*",
+        lambda m: f"to which repository? `{m[1]} RUN USER/NAME`, such as user/ppo-CartPole-v1",
+    ),
     (r"Missing from (levada \S+): RUN .*", lambda m: f"which run? `{m[1]} RUN`, with the directory of a run"),
     (
         r"Unrecognized options: (True|False|true|false|0|1)",

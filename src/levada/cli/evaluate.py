@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.progress import Progress
 from levada.api import Result, cross_play, evaluate_policies, load
 from levada.api import evaluate as evaluate_run
 from levada.cli.errors import UsageError, say
-from levada.cli.parse import kwargs_of, parse_run
+from levada.cli.parse import RUNS, kwargs_of, parse_run
 from levada.cli.resume import keep_to_installed
 from levada.flow.mistakes import plural
 from levada.rl.acting.evaluation import Evaluation
@@ -29,7 +29,7 @@ from levada.run.storage.files import short
 class EvalOptions:
     """Play episodes with the policy of a run."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], RUNS]
     """Directory of the run, or its URL. Of several runs with several agents, the policies play against each other."""
     episodes: int = 20
     """Number of episodes, the same in each environment."""
@@ -39,10 +39,15 @@ class EvalOptions:
     """Sample actions as in training. Otherwise the most likely action is taken."""
     trust: bool = False
     """Execute code that the run names, wherever the run comes from."""
-    checkpoint: Annotated[int | None, tyro.conf.arg(metavar="NUM_UPDATES")] = None
-    """Number of updates of the checkpoint to load. By default the newest valid one."""
+    checkpoint: Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="NUM_UPDATES|best")] = None
+    """Number of updates of the checkpoint to load, or `best`: that with the best evaluation during training. By default the
+    newest valid one."""
     env_kwargs: tuple[str, ...] = ()
     """Keyword arguments of the environment that replace or extend those of training, such as `--env-kwargs mode=1`."""
+    video: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """New or empty directory, into which each episode is recorded as a video."""
+    render: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Show the episodes in a window."""
     at: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     """Directory of the run's own modules and files, if they have moved since training."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
@@ -59,6 +64,8 @@ def _play(options: EvalOptions, stdout: TextIO) -> int:
     for run in options.runs:
         keep_to_installed(run, trust=options.trust)
     kwargs = kwargs_of("--env-kwargs", options.env_kwargs)
+    if options.video is not None and options.render:
+        raise UsageError("--video and --render are two ways to see episodes: leave one out")
     if len(options.runs) != 1:
         return _cross_play(options, kwargs, stdout)
     result = load(options.runs[0], checkpoint=options.checkpoint, at=options.at, trust=options.trust)
@@ -68,7 +75,8 @@ def _play(options: EvalOptions, stdout: TextIO) -> int:
         bar = progress.add_task("episodes", total=options.episodes)
         evaluation = evaluate_run(
             result, num_episodes=options.episodes, seed=options.seed, deterministic=not options.stochastic,
-            env_kwargs=kwargs, on_episode=lambda episode: progress.advance(bar),
+            env_kwargs=kwargs, video=options.video, render=options.render,
+            on_episode=lambda episode: progress.advance(bar),
         )  # fmt: skip
     if options.json:
         print(
@@ -81,6 +89,10 @@ def _play(options: EvalOptions, stdout: TextIO) -> int:
 
 def _play_all(options: EvalOptions, result: Result, kwargs: Mapping[str, Any], stdout: TextIO) -> int:
     """Play with several policies in one environment, and print the statistics of each."""
+    if options.video is not None or options.render:
+        raise UsageError(
+            "--video and --render: environments of several agents cannot be recorded or shown; leave it out"
+        )
     if kwargs:
         raise UsageError("--env-kwargs: environments of several agents are those of training; leave it out")
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
@@ -103,8 +115,8 @@ def _cross_play(options: EvalOptions, kwargs: Mapping[str, Any], stdout: TextIO)
     """Play with several runs against each other, and print a row for each run and side against each run."""
     if not options.runs:
         raise UsageError("which run? `levada eval RUN`, with its directory or URL")
-    if kwargs or options.checkpoint is not None:
-        raise UsageError("--env-kwargs and --checkpoint are for one run; leave them out")
+    if kwargs or options.checkpoint is not None or options.video is not None or options.render:
+        raise UsageError("--env-kwargs, --checkpoint, --video and --render are for one run; leave them out")
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("pairings", total=None)
         rows = cross_play(

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 import tyro
@@ -40,12 +40,13 @@ _SHORT = {"discount": "gamma", "learning_rate": "lr", "max_lag": "lag"}
 
 _METAVARS = {
     "env_kwargs": "[NAME=VALUE ...]", "until": "CONDITION", "on": "PLACE", "out": "DIR|URL", "svg": "FILE",
-    "device": "auto|cpu|cuda", "checkpoint_every_updates": "INT|auto|None",
+    "device": "auto|cpu|cuda", "checkpoint_every_updates": "INT|auto|None", "over": "NAME=VALUES",
 }  # fmt: skip
 """Name -> placeholder of its value in the help, if its type is not a good one."""
 
 _EXAMPLES = {
-    "--env-kwargs": "repeat_action_probability=0.0", "--optimizer-kwargs": "weight_decay=0.01",
+    "--env-kwargs": "repeat_action_probability=0.0", "--eval-env-kwargs": "repeat_action_probability=0.0",
+    "--optimizer-kwargs": "weight_decay=0.01",
     "--policy-kwargs": "ppo.learning_rate=0.001",
 }  # fmt: skip
 _OF_POLICY = re.compile(r"([\w-]+\.)*[^\W\d]\w*")
@@ -121,9 +122,10 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     if not args or args[0].startswith("-"):
         _without_algorithm(verb, options, args)
     cls = find_algorithm(args[0])
-    words = _in_full(args[1:], {*_fields(options), *_fields(cls)})
+    words = in_full(args[1:], {*_fields(options), *_fields(cls)})
     words = join_until(words) if "until" in _fields(options) else words
-    words = _joined(words, {name for name, hint in types_of(cls).items() if get_origin(hint) is tuple})
+    several = {name for name, hint in types_of(cls).items() if get_origin(hint) is tuple}
+    words = _joined(words, several | ({"over"} & {*_fields(options)}))
     names = _names(words)
     for name, count in Counter(name.removeprefix("no_") for name in names).items():
         if count > 1:
@@ -153,14 +155,15 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     config, settings = configure(algorithm, env or "", fields, origin="command line")
     if told:
         settings = {name: s if name in fields else Setting(s.value, "config") for name, s in settings.items()}
-    parsed = options(**{name: values[name] for name in _fields(options)})
+    kinds = types_of(options)
+    parsed = options(**{name: _as_field(name, values[name], kinds[name]) for name in _fields(options)})
     return Parsed(parsed, config, settings, given, "config" if told else "default")
 
 
-def _in_full(words: Sequence[str], fields: Collection[str]) -> list[str]:
+def in_full(words: Sequence[str], fields: Collection[str]) -> list[str]:
     """Expand short forms of options, unless a field has that name.
 
-    >>> _in_full(["--lr=0.1", "--gamma", "0.9"], {"learning_rate", "discount"})
+    >>> in_full(["--lr=0.1", "--gamma", "0.9"], {"learning_rate", "discount"})
     ['--learning-rate=0.1', '--discount', '0.9']
     """
     full = {option(short): option(name) for name, short in _SHORT.items() if name in fields and short not in fields}
@@ -324,6 +327,10 @@ def _without_algorithm(verb: str, options: type[Any], args: Sequence[str]) -> No
     raise UsageError(msg)
 
 
+RUNS: Final = tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
+"""Argument of the commands about several runs."""
+
+
 def parse_run(kind: type[RunOptionsT], verb: str, args: Sequence[str]) -> RunOptionsT:
     """Parse `RUN ...`, the arguments of a command about a run.
 
@@ -379,14 +386,14 @@ def kwargs_of(flag: str, words: Sequence[str]) -> dict[str, Any]:
         if name in kwargs:
             msg = f"{flag} has {name} twice; keep one"
             raise UsageError(msg)
-        kwargs[name] = _value(value)
+        kwargs[name] = value_of(value)
     return kwargs
 
 
-def _value(word: str) -> Any:
+def value_of(word: str) -> Any:
     """Parse a value as JSON or a Python literal; otherwise return the word.
 
-    >>> [_value(word) for word in ("0.25", "true", "False", "None", "(84, 84)", "easy")]
+    >>> [value_of(word) for word in ("0.25", "true", "False", "None", "(84, 84)", "easy")]
     [0.25, True, False, None, (84, 84), 'easy']
     """
     try:

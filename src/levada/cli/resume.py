@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,6 +15,7 @@ from levada.cli.errors import failing_in
 from levada.cli.parse import join_until, parse_run
 from levada.cli.train import Shown
 from levada.run.interrupt import Interrupted
+from levada.run.loggers import MetricsInstrument
 from levada.run.storage.directory import RunDirectory
 
 
@@ -34,7 +37,7 @@ class ResumeOptions(Shown):
     """Directory of the run's own modules and files, if they have moved since training."""
 
 
-def resume(args: list[str], began_s: float) -> int:
+def resume(args: list[str], began_s: float, instruments: Sequence[MetricsInstrument] = ()) -> int:
     """Resume a run."""
     options = parse_run(ResumeOptions, "resume", join_until(args))
     options.check()
@@ -42,10 +45,11 @@ def resume(args: list[str], began_s: float) -> int:
     begun: list[RunDirectory] = []
     is_interrupted = False
     try:
-        with failing_in(begun):
+        with failing_in(begun), ExitStack() as context:
             result = resume_run(
                 options.run, until=options.until, on=options.on, at=options.at, trust=options.trust,
-                fresh_episodes=options.fresh_episodes, display=options.display, on_directory=begun.append, began_s=began_s,
+                fresh_episodes=options.fresh_episodes, display=options.display, instruments=instruments,
+                on_directory=options.note(begun, context), began_s=began_s,
             )  # fmt: skip
     except Interrupted as stop:
         result, is_interrupted = stop.result, True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from levada.api import build
+from levada.api import EvaluationOptions, add_evaluator, build
 from levada.cli.errors import UsageError, say
 from levada.cli.parse import EnvOption, parse
 from levada.flow import FlowError
@@ -16,7 +16,7 @@ from levada.testing import check_env
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(EnvOption):
+class ShowOptions(EvaluationOptions, EnvOption):
     """Print or draw the flow of an algorithm."""
 
     svg: str | None = None
@@ -38,7 +38,9 @@ def show(args: list[str]) -> int:
     parsed = parse("show", ShowOptions, args)
     if parsed.options.svg is not None and parsed.options.mermaid:
         raise UsageError("--svg and --mermaid contradict each other: leave one out")
-    flow = build(parsed.config, parsed.options.task)
+    task = parsed.options.task
+    flow = build(parsed.config, task)
+    add_evaluator(flow, parsed.config.resolve_task(task), parsed.options)
     if parsed.options.svg is not None:
         path = Path(parsed.options.svg)
         try:

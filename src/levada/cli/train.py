@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import Annotated
 
 import tyro
 
+from levada.algorithms.registry import algorithm_name
 from levada.api import Options, Result, deployment, launch
 from levada.cli.errors import INTERRUPTED, UsageError, failing_in, silence_warnings, tell
-from levada.cli.parse import EnvOption, origins, parse
+from levada.cli.parse import EnvOption, Parsed, origins, parse
+from levada.cli.watch import check_installed, watched
 from levada.run.display.displays import Mode
 from levada.run.interrupt import Interrupted
+from levada.run.loggers import MetricsInstrument
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.files import short
+from levada.validation import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +32,8 @@ class Shown:
     """Print only errors, and warnings about failures that the run survives, such as restarts of shards."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object per line, the summary last."""
+    watch: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Show the run in the browser while it goes on, as `levada watch RUN` does."""
 
     @property
     def display(self) -> Mode:
@@ -37,6 +46,18 @@ class Shown:
             raise UsageError("--quiet and --json contradict each other: leave one out")
         if self.quiet:
             silence_warnings()
+        if self.watch:
+            check_installed("--watch")
+
+    def note(self, begun: list[RunDirectory], context: ExitStack) -> Callable[[RunDirectory], None]:
+        """Return what takes the directory of the run: it notes it, and serves its page until the end of the context, if asked."""
+
+        def take(directory: RunDirectory) -> None:
+            begun.append(directory)
+            if self.watch:
+                tell(f"watch: {context.enter_context(watched(directory.path))}")
+
+        return take
 
     def finish(self, result: Result, is_interrupted: bool = False) -> int:
         """Print the next possible commands, and return the exit code."""
@@ -49,22 +70,48 @@ class Shown:
 class TrainOptions(Shown, Options, EnvOption):
     """Train a policy: when to stop, where to write, what to show."""
 
+    seeds: Annotated[str | None, tyro.conf.arg(metavar="SEEDS")] = None
+    """Seeds of several runs, such as `1-5` or `1,2,7`, in place of `seed`. Each is a run in its own process and its own directory
+    in `out`. The same command again continues what is not finished."""
+    num_parallel: Annotated[PositiveInt | None, tyro.conf.arg(metavar="INT>=1")] = None
+    """Number of runs at a time, with `seeds`. By default as many as the cores have room for."""
 
-def train(args: list[str], began_s: float) -> int:
+
+def train(args: list[str], began_s: float, instruments: Sequence[MetricsInstrument] = ()) -> int:
     """Train a policy."""
     parsed = parse("train", TrainOptions, args)
     options = parsed.options
     options.check()
+    if options.seeds is not None:
+        return _train_seeds(parsed, args)
+    if options.num_parallel is not None:
+        raise UsageError("--num-parallel is of several runs: add --seeds, such as `--seeds 1-5`")
     claimed: list[RunDirectory] = []
     try:
-        with failing_in(claimed):
+        with failing_in(claimed), ExitStack() as context:
             result = launch(
                 parsed.config, parsed.settings, options.task, options, deployment(options.on), option_origins=origins(parsed),
-                display=options.display, on_directory=claimed.append, began_s=began_s,
+                display=options.display, instruments=instruments, on_directory=options.note(claimed, context), began_s=began_s,
             )  # fmt: skip
     except Interrupted as stop:
         return options.finish(stop.result, is_interrupted=True)
     return options.finish(result)
+
+
+def _train_seeds(parsed: Parsed[TrainOptions], args: list[str]) -> int:
+    """Train once for each seed."""
+    from levada.cli.folder import check_place, default_num_parallel, folder_of, seeds_of, without
+    from levada.cli.seeds import Seeds
+
+    options = parsed.options
+    seeds = seeds_of(options.seeds, options.seed, parsed.given)
+    own = {"--seeds": True, "--out": True, "--num-parallel": True, "--quiet": False, "--json": False}
+    words = without(args, own)
+    folder = folder_of(options.out, f"{algorithm_name(type(parsed.config))}-{options.env}", words, "--seeds")
+    check_place(options.on, "--seeds")
+    num_parallel = options.num_parallel or default_num_parallel(options.on, options.threads)
+    runs = Seeds(seeds, words, folder, num_parallel=num_parallel, is_quiet=options.quiet, is_json=options.json)
+    return runs.execute()
 
 
 def _what_next(result: Result, is_interrupted: bool) -> str:

@@ -26,6 +26,8 @@ from levada.flow.events import (
     Consumed,
     Dropped,
     Emptied,
+    Evaluated,
+    Evaluating,
     Event,
     Failed,
     Fired,
@@ -46,13 +48,24 @@ from levada.flow.events import (
 from levada.flow.graph import Flow
 from levada.flow.items import Draw, Episode, Experience, Header, Item, Shard, derive_seed
 from levada.flow.nodes import Edge, Input, Node, Stream, Updates
-from levada.flow.protocols import FixedWeights, LearnerRecipe, LearnerState, Source, Stateful, Table, Update, close
+from levada.flow.protocols import (
+    Evaluation,
+    FixedWeights,
+    LearnerRecipe,
+    LearnerState,
+    Source,
+    Stateful,
+    Table,
+    Update,
+    close,
+)
 from levada.flow.replicas import Divisible, Replica, Replicable, ReplicaLostError
 from levada.flow.state import RunState
 
 __all__ = [
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw",
-    "Dropped", "Edge", "Emptied", "Episode", "Event", "Experience", "Failed", "Fired", "FixedWeights", "Flow", "FlowError",
+    "Dropped", "Edge", "Emptied", "Episode", "Evaluated", "Evaluating", "Evaluation",
+    "Event", "Experience", "Failed", "Fired", "FixedWeights", "Flow", "FlowError",
     "FlowWarning", "Header", "Input", "Instrument", "Item", "LagStatistics", "Latest", "LearnerRecipe", "LearnerState",
     "LearnerStopped", "Ledger",
     "LevadaError", "LevadaInternalError", "NameInUseError", "Node", "NodeStatistics", "NotSavedError", "Prioritized",

@@ -56,7 +56,7 @@ def _connected(s: _Subject) -> Iterator[Problem]:
     read = {edge.node for node in flow.nodes.values() for edge in node.inputs}
     read |= {edge.source.node for edge in flow.edges}
     for node in flow.nodes.values():
-        if node.kind != "report" and node.name not in read:
+        if node.kind not in ("report", "evaluate") and node.name not in read:
             yield Problem(
                 "LV101", node.name, "nothing reads its output", "a node, a channel or flow.report(...) that does",
                 "Remove the node, or connect it.",
@@ -442,7 +442,7 @@ def _reporting(s: _Subject) -> Iterator[Problem]:
 
 def _picklable(s: _Subject) -> Iterator[Problem]:
     for node in s.flow.nodes.values():
-        if node.name in s.topology.sharded and node.work is not None:
+        if (node.name in s.topology.sharded or node.kind == "evaluate") and node.work is not None:
             reason = _why_not_picklable(node)
             if reason:
                 yield Problem(

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from levada.flow.events import Instrument, Report, Statistics
+from levada.flow.events import Instrument, Report, Statistics, WorkerStatistics
 from levada.flow.state import RunState
 
 if TYPE_CHECKING:
@@ -38,8 +38,20 @@ class Run(Protocol):
         """Return statistics of the run at this moment, as plain data."""
         ...
 
+    def attribution(self) -> Mapping[str, WorkerStatistics]:
+        """Return where the time of each worker went so far. `main` is the thread that runs the schedule, and learners."""
+        ...
+
     def node_state(self, node: str) -> Any:
         """Return the live actor of a node: the learner of a learn node."""
+        ...
+
+    def finish_evaluations(self) -> None:
+        """Wait for the evaluations that have begun, so that instruments have their results.
+
+        Raises:
+            Exception: whatever an evaluation has raised.
+        """
         ...
 
     def save(self, replays: bool = True) -> RunState:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.flow.nodes import Graph
+from levada.flow.nodes import Graph, Node
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
@@ -24,7 +24,7 @@ def flow_to_json(flow: Graph) -> dict[str, Any]:
     """Return the graph as JSON-able data."""
     return {
         "flow": flow.name,
-        "nodes": [describe(node) for node in flow.nodes.values()],
+        "nodes": [_describe_node(node) for node in flow.nodes.values()],
         "registers": [describe(register) for register in flow.registers.values()],
         "replays": [describe(replay) for replay in flow.replays.values()],
         "edges": [describe(edge) for edge in flow.edges],
@@ -49,6 +49,12 @@ def describe(thing: Any) -> Any:
     'levada.flow.describe.describe'
     """
     return _describe(thing, ())
+
+
+def _describe_node(node: Node) -> dict[str, Any]:
+    """Describe a node, without what only evaluators have."""
+    described: dict[str, Any] = describe(node)
+    return described if node.kind == "evaluate" else {name: own for name, own in described.items() if name != "every"}
 
 
 def _describe(thing: Any, inside: tuple[int, ...]) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -50,6 +50,10 @@ class Fired(Struct, frozen=True):
     firing: int
     start_s: float
     end_s: float
+    worker: str = "main"
+    """Where it ran: name of a worker, `learner`, or `main`."""
+    ticket: int | None = None
+    """Of a firing at a shard, number of the ticket that it worked on, as in the headers of items."""
 
 
 class Consumed(Struct, frozen=True):
@@ -59,6 +63,8 @@ class Consumed(Struct, frozen=True):
     header: Header
     lag: Mapping[str, int]
     """Policy -> updates between the version that the item was made with and the consumer's."""
+    waited: int = 0
+    """How many of them took place while the item waited in the queue; the others, while it was being made."""
 
 
 class Requeued(Struct, frozen=True):
@@ -126,6 +132,30 @@ class LearnerStopped(Struct, frozen=True):
     reason: str
 
 
+class Evaluating(Struct, frozen=True):
+    """The evaluation of a version has begun."""
+
+    node: str
+    policy: str
+    version: int
+    due: int
+    """Version from which on its result counts; it has ended before that is reported."""
+
+
+class Evaluated(Struct, frozen=True):
+    """The evaluation of a version has ended."""
+
+    node: str
+    policy: str
+    version: int
+    due: int
+    """Version from which on its result counts."""
+    values: Mapping[str, float]
+    """The numbers that it gave, by name."""
+    weights: Any
+    """The evaluated weights."""
+
+
 class Reported(Struct, frozen=True):
     """A report is yielded to the user's loop."""
 
@@ -133,8 +163,9 @@ class Reported(Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    Fired | Consumed | Requeued | Used | Stored | Dropped | Published | Failed | Emptied | LearnerStopped | Reported
-)
+    Fired | Consumed | Requeued | Used | Stored | Dropped | Published | Failed | Emptied | LearnerStopped | Evaluating | Evaluated
+    | Reported
+)  # fmt: skip
 
 
 class Instrument(Protocol):
@@ -159,6 +190,18 @@ class NodeStatistics:
     """The channel that last blocked it."""
     cpu_s: float = 0.0
     """Processor time of its work, summed over all shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """Where the time of a worker went: of a thread or a process. The times add up to the wall time of the run."""
+
+    times_s: Mapping[str, Mapping[str, float]]
+    """Seconds by node, and by what it does: `environment`, `inference`, `writing`, or empty if the node does not say. The runner
+    has no name: it is `starting`, `waiting`, `outside` (in the code that iterates over the run), or in `transport`."""
+    waits_for: Mapping[str, float]
+    """Fractions of `waiting`: `data` (items), `room` (in a channel), `weights` (a version that is not published yet), or `main`
+    (the thread that handles what the worker has done)."""
 
 
 @dataclass(frozen=True, slots=True)

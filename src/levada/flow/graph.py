@@ -29,7 +29,7 @@ from levada.flow.deployment import Deployment
 from levada.flow.errors import FlowError, NameInUseError, Problem, StreamError
 from levada.flow.events import Instrument, Report
 from levada.flow.nodes import Edge, EdgeKind, Graph, Input, Node, NodeKind, Stream, Updates
-from levada.flow.protocols import FixedWeights, LearnerRecipe, Source, Verifiable
+from levada.flow.protocols import Evaluation, FixedWeights, LearnerRecipe, Source, Verifiable
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -195,6 +195,29 @@ class Flow(Graph):
 
     # ---- named channels and the edges into them
 
+    def evaluate(self, name: str, evaluation: Evaluation[W], *, reads: Latest[W], every: int) -> None:
+        """Measure every n-th version of a policy. It takes no items, and no channel waits for it.
+
+        The evaluation of a version goes on while the next `every` updates are made. It has ended before these are reported, so
+        that its result counts from the same update on under every deployment: the run waits for it if it takes longer.
+
+        Args:
+            name: name of the node.
+            evaluation: a function of the weights and a seed, which depends on the run's seed, the node and the version.
+            reads: the register of the policy.
+            every: number of updates between two evaluations.
+
+        Raises:
+            StreamError: `reads` is not what `latest` returned, or holds fixed weights.
+            ValueError: `every` is not a positive integer.
+        """
+        register = self._mine(reads, Latest)
+        if isinstance(reads, Fixed):
+            msg = f"evaluate {name!r}: register {register!r} holds fixed weights, expected those of a learner"
+            raise StreamError(msg)
+        work = _callable(evaluation, name)
+        self._add(name, "evaluate", work, reads=((None, register),), every=_count(every, name, "every"))
+
     def latest(self, name: str, *, of: LearnerRecipe[Any, W] | FixedWeights[W], routing: Routing = "all") -> Latest[W]:
         """Create a register for a learner's weights. It initially holds the learner's initial weights, version 0.
 
@@ -349,6 +372,10 @@ class Flow(Graph):
 
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}: {len(self.nodes)} nodes>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """What a notebook shows: the drawing, or the text where it shows no pictures."""
+        return {"image/svg+xml": self.svg(), "text/plain": str(self)}
 
     # ---- running
 

@@ -16,6 +16,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from levada.flow.stopwatch import Stopwatch
+
 
 class Episode(Struct, frozen=True, repr_omit_defaults=True):
     """A finished episode."""
@@ -120,6 +122,8 @@ class Shard:
     The memory is reused once the item is consumed, so do not keep any of it from one item to the next."""
     has_newer: Callable[[], bool] = field(default=never, compare=False, repr=False)
     """`has_newer()`: whether newer weights have arrived since the current firing started. Fast enough for every step."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
+    """`stopwatch.do("environment")`: what takes the time from now on, for `levada explain`. A firing begins with `""`."""
     serve: Serve = field(default=serve_here, compare=False, repr=False)
     """`serve(factory)`: create a model for acting, in this process or wherever the deployment runs inference."""
 

@@ -11,7 +11,9 @@ from levada.flow.errors import StreamError
 T_co = TypeVar("T_co", covariant=True)
 W = TypeVar("W")
 
-NodeKind = Literal["source", "map", "filter", "flat_map", "batch", "split", "union", "learn", "sample", "report"]
+NodeKind = Literal[
+    "source", "map", "filter", "flat_map", "batch", "split", "union", "learn", "sample", "report", "evaluate"
+]
 EdgeKind = Literal["publish", "store", "reprioritize"]
 
 
@@ -41,7 +43,7 @@ class Node:
     """The function, factory or learner recipe. None for nodes that only move items."""
     inputs: tuple[Input, ...] = ()
     reads: tuple[tuple[str | None, str], ...] = ()
-    """Registers that a source reads, as (key, register). The key is None for a source that reads a single register."""
+    """Registers that it reads, as (key, register). The key is None for a node that reads a single register."""
     shards: int = 1
     size: int = 1
     """Number of items in a batch or sample."""
@@ -59,6 +61,8 @@ class Node:
     """Whether the failure of a learner ends its own part only."""
     share: int | None = None
     """Share of a sample in the draws of its replay. None: it draws as soon as it can."""
+    every: int | None = None
+    """Of an evaluator, number of updates between two evaluations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,27 @@ def taking_long(what: str) -> Iterator[None]:
         tell("")
 
 
+@contextmanager
+def taking_long_after(seconds: float, what: str) -> Iterator[None]:
+    """Announce the block once it has taken this long, from a thread."""
+    has_told = threading.Event()
+
+    def announce() -> None:
+        has_told.set()
+        tell(what)
+
+    timer = threading.Timer(seconds, announce)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if has_told.is_set():
+            tell("")
+
+
 def tell(what: str) -> None:
     """Forward the news of a slow operation elsewhere."""
     for listener in tuple(_listeners):

@@ -22,6 +22,7 @@ from levada.flow.items import Allocate, Shard
 W = TypeVar("W")
 T = TypeVar("T")
 W_co = TypeVar("W_co", covariant=True)
+W_contra = TypeVar("W_contra", contravariant=True)
 In_contra = TypeVar("In_contra", contravariant=True)
 
 Source = Callable[[Shard], Callable[[W], T]]
@@ -78,6 +79,14 @@ class FixedWeights(Generic[W_co]):
     """The policy, which no learner may have."""
     weights: W_co
     """Weights as its sources read them."""
+
+
+class Evaluation(Protocol[W_contra]):
+    """A function that measures weights, for `Flow.evaluate`. It can be pickled, and keeps nothing between two calls."""
+
+    def __call__(self, weights: W_contra, seed: int) -> Mapping[str, float]:
+        """Return numbers by name, such as `return`, that depend on the weights and the seed alone."""
+        ...
 
 
 class Table(Protocol):

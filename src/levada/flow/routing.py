@@ -45,7 +45,7 @@ class Unrouted(NamedTuple):
 
 def find_unrouted(flow: Graph, topology: Topology) -> Iterator[Unrouted]:
     """Yield the sources for which `routing="consumed"` is refused, each with the reason."""
-    for source in flow.nodes.values():
+    for source in (node for node in flow.nodes.values() if node.kind == "source"):
         for register in (flow.registers[name] for _, name in source.reads):
             if register.routing == "all":
                 continue

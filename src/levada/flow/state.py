@@ -63,6 +63,8 @@ class RunState:
     """Contents of each table: views that the run modifies once it continues, or arrays that are read on access."""
     unsaved_replays: Mapping[str, str] = field(default_factory=dict)
     """Replays that are filled again, and why."""
+    evaluations: tuple[tuple[str, int, Arrays], ...] = ()
+    """Evaluations to make again: node, version, and its weights."""
 
 
 def rng_array(rng: np.random.Generator) -> np.ndarray:

@@ -187,6 +187,15 @@ def ancestors(flow: Graph, name: str) -> Iterator[str]:
             pending += [edge.node for edge in reversed(node.inputs)]
 
 
+def evaluators(flow: Graph) -> dict[str, list[Node]]:
+    """Return the evaluators of each policy that has some."""
+    found: dict[str, list[Node]] = {}
+    for node in flow.nodes.values():
+        if node.kind == "evaluate":
+            found.setdefault(flow.registers[node.reads[0][1]].policy, []).append(node)
+    return found
+
+
 def shard_batches(flow: Graph, name: str, source: str) -> set[int]:
     """Return how many items of a source are batched into one on the way to a node: one number per distinct path."""
     node = flow.nodes[name]
@@ -225,7 +234,7 @@ def _shard_stage(flow: Graph, source: Node, sharded: frozenset[str]) -> ShardSta
 def _consumer_stages(flow: Graph, sharded: frozenset[str]) -> tuple[ConsumerStage, ...]:
     stage_of: dict[str, list[str]] = {}
     for node in flow.nodes.values():
-        if node.name in sharded:
+        if node.name in sharded or node.kind == "evaluate":
             continue
         joined = [node.name]
         for edge in node.inputs:

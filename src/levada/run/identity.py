@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from importlib import metadata
 from typing import Any, Literal
 
@@ -38,6 +39,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The processor, and the instruction sets used by numpy, its BLAS, torch, MKL and oneDNN; see `levada.portable`."""
     flow_hash: str
     """SHA-256 of the flow: equal for the same algorithm and settings under every deployment."""
+
+    @property
+    def num_learners(self) -> int:
+        """Number of learners that compute each update together."""
+        found = re.search(r"learners=(\d+)", self.deployment)
+        return 1 if found is None else int(found[1])
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -47,6 +47,10 @@ class Interrupted(KeyboardInterrupt):
         self.result = result
         """Result so far: a Summary from `Loop.execute`, a Result from `levada.train` and `levada.resume`."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Lines that IPython shows. Where the run was when Ctrl-C was pressed does not matter: it went on until it was saved."""
+        return [f"Interrupted: {self}" if str(self) else "Interrupted"]
+
 
 class Interrupt:
     """Context manager in which the first signal sets `requested`, and the next has its usual effect, which stops at once.
@@ -118,7 +122,7 @@ class Interrupt:
             self._is_leaving = False
             if not self._is_saving and self._is_hung(HUNG_S):  # in the main thread the answer is certain
                 self._over.set()
-                self._tell("\na step of an environment hangs: stopping without it\n")
+                self._tell("\na step of an environment, or an evaluation, does not end: stopping without it\n")
                 raise KeyboardInterrupt
             return
         is_first = not self.requested

@@ -18,14 +18,19 @@ import numpy as np
 from levada.flow.deployment import Run
 from levada.flow.events import Report, Statistics
 from levada.flow.patience import listening, telling_of_hangs
-from levada.run.display.displays import Display, UntilClosed
+from levada.run.active import ActiveRun
+from levada.run.bottleneck import find_bottleneck
+from levada.run.display.base import Display
+from levada.run.display.displays import UntilClosed
+from levada.run.frames.recorder import Recorder
 from levada.run.identity import Identity
 from levada.run.interrupt import ENDING, Interrupt, Interrupted, Terminated
+from levada.run.loggers import Logger
 from levada.run.metrics import collect
 from levada.run.monitor import Monitor
-from levada.run.sinks import MetricSink
 from levada.run.storage import checkpoint
-from levada.run.storage.directory import RunDirectory, disk_hint
+from levada.run.storage.directory import RunDirectory
+from levada.run.storage.files import disk_hint
 from levada.run.storage.hashing import params_sha256
 from levada.run.storage.strict_json import JSON
 from levada.run.summary import Summary, summarize
@@ -87,8 +92,8 @@ class Loop:
     """Counts of the run; it must be among the run's instruments."""
     directory: RunDirectory | None
     """Destination of checkpoints and summary.json; None writes neither."""
-    sinks: Sequence[MetricSink]
-    """Receive the metrics; closed at the end, also after an error."""
+    loggers: Sequence[Logger]
+    """Receive the metrics; started by the caller, closed at the end, also after an error."""
     display: Display
     """Shows the run; finished at the end, also after an error. If its stream is closed, nothing more is shown, and the run
     continues."""
@@ -98,8 +103,12 @@ class Loop:
     """The learned parameters, for the fingerprint in the summary; None uses the arrays of `arrays_of`."""
     is_whole: Callable[[Run], bool] = lambda run: True
     """Whether each update was applied in full or not at all; called if the run has failed."""
+    active: ActiveRun | None = None
+    """The run as loggers and instruments see it, with their requests to stop."""
     watch: Watcher | None = None
     """Source of notes, which are shown and recorded in the summary."""
+    recorder: Recorder | None = None
+    """Writes frames, for those who watch the run; it must be among the run's instruments. Closed at the end."""
     checkpoint_every_updates: PositiveInt | None = None
     """Number of updates between checkpoints; None saves at the end only."""
     checkpoint_every_s: NonNegativeFloat = 0.0
@@ -131,8 +140,10 @@ class Loop:
             closing.enter_context(telling_of_hangs(log.warning))
             closing.enter_context(listening(lambda what: shown.note(f"{what} ...") if what else None))
             closing.push(_noting(lambda: shown.finish(summary)))
-            for sink in self.sinks:
-                closing.push(_noting(sink.close))
+            for logger in self.loggers:
+                closing.push(_noting(lambda logger=logger: logger.close(summary)))  # type: ignore[misc]
+            if self.recorder is not None:
+                closing.push(_noting(self.recorder.close))
             try:
                 ending = self._until_stopped(run, metrics, saver, interrupt)
                 interrupt.saving()
@@ -155,18 +166,19 @@ class Loop:
         self._tell(None if watch is None else watch.before())
         self.display.start(self.identity, until)
         monitor.ends_with(until)
-        if (met := until.met(monitor)) is not None:  # a resumed run may already be finished
+        if (met := self._met()) is not None:  # a resumed run may already be finished
             return Ending(met)
         first = monitor.updates
 
-        def stop_before_the_first_update() -> None:
+        def between_actions() -> None:
             """Stop while a replay is being filled: that can take hours without reports, and there is nothing to save."""
+            self._record(run)
             if monitor.updates == first:
                 self.display.update(monitor, run.statistics)
-                if interrupt.requested or until.met(monitor):
+                if interrupt.requested or self._met():
                     raise _NothingLearned
 
-        run.on_turn = stop_before_the_first_update
+        run.on_turn = between_actions
         try:
             for report in run:
                 _check_counted(report, monitor)
@@ -174,20 +186,24 @@ class Loop:
                 for policy, reason in monitor.stopped.items():
                     self._tell(f"policy {policy!r} has stopped learning: {reason}")
                 self.display.update(monitor, run.statistics)
+                self._record(run)
                 self._tell(None if watch is None else watch.look(monitor))
-                stopped_by = until.met(monitor) or (INTERRUPTED if interrupt.requested else None)
+                stopped_by = self._met() or (INTERRUPTED if interrupt.requested else None)
                 if stopped_by is not None:
                     return Ending(stopped_by)
                 if due.crossed(monitor.updates) and saver.is_time:
                     saver.save(None, between_updates=True)
         except _NothingLearned:
-            return Ending(until.met(monitor) or INTERRUPTED, between_updates=False)
+            return Ending(self._met() or INTERRUPTED, between_updates=False)
         except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
             return Ending(INTERRUPTED, between_updates=False, was_cut_off=True)
         return Ending(SOURCES_ENDED)
 
     def _ended(self, run: Run, metrics: _Metrics, saver: _Saver, ending: Ending) -> Summary:
         """Write everything, and return the summary."""
+        if ending.stopped_by != INTERRUPTED and self.monitor.evaluations.is_pending:
+            # otherwise what is in progress is saved, and made again when the run is resumed
+            run.finish_evaluations()
         statistics = run.statistics()
         sha256 = params_sha256(self.arrays_of(run)[0] if self.params_of is None else self.params_of(run))
         learned_as = {
@@ -195,14 +211,27 @@ class Loop:
             for recipe in run.flow.learners().values()
             for member in getattr(recipe, "members", ())
         }
+        workers = run.attribution()
         summary = summarize(
-            self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by, learned_as=learned_as
+            self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by, learned_as=learned_as,
+            workers=workers,
+            bottleneck=find_bottleneck(run.flow, statistics, workers, num_learners=self.identity.num_learners),
         )  # fmt: skip
-        metrics.flush(statistics)
+        metrics.flush(statistics, is_end=True)
+        if self.recorder is not None:
+            self.recorder.write(run, self.monitor)
         saver.save(ending.stopped_by, between_updates=ending.between_updates)
         if self.directory is not None:
             self.directory.write_summary(summary)
         return summary
+
+    def _record(self, run: Run) -> None:
+        if self.recorder is not None:
+            self.recorder.look(run, self.monitor)
+
+    def _met(self) -> str | None:
+        """The condition that holds, or the reason for which a stop was requested; None while the run continues."""
+        return self.until.met(self.monitor) or (None if self.active is None else self.active.stop_reason)
 
     def _tell(self, text: str | None) -> None:
         if text is not None and text not in self.monitor.notes:
@@ -277,19 +306,21 @@ class _Metrics:
     def take(self, report: Report) -> None:
         self._reported.update(report.scoped_values)
         self._pending = True
-        if self._due.crossed(self._loop.monitor.updates):
+        is_due = self._due.crossed(self._loop.monitor.updates)
+        if is_due or self._loop.monitor.evaluations.has_unwritten:
             self.flush(self._run.statistics())
 
-    def flush(self, statistics: Statistics) -> None:
-        if not self._pending:
+    def flush(self, statistics: Statistics, *, is_end: bool = False) -> None:
+        is_pending = self._pending or (is_end and self._loop.monitor.evaluations.has_known)
+        if not is_pending:
             return
-        values = collect(self._loop.monitor, statistics, self._reported)
-        for sink in self._loop.sinks:
+        values = collect(self._loop.monitor, statistics, self._reported, is_end=is_end)
+        for logger in self._loop.loggers:
             try:
-                sink.write(self._loop.monitor.env_steps, values)
+                logger.write(self._loop.monitor.env_steps, values)
             except OSError as error:
                 where = "a run" if self._loop.directory is None else f"the run in {self._loop.directory.shown}"
-                error.add_note(f"{type(sink).__name__} could not write the metrics of {where}{disk_hint(error)}")
+                error.add_note(f"{type(logger).__name__} could not write the metrics of {where}{disk_hint(error)}")
                 raise
         self._reported, self._pending = {}, False
 

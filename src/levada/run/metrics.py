@@ -9,6 +9,7 @@ are measured (times, rates, and the current fill of queues); `is_measured` recog
 | `charts/episodic_length` | mean length of the same episodes, in env steps |
 | `charts/SPS` * | env steps per second since the start-up |
 | `charts/updates` | updates of the policy |
+| `charts/episodes` | finished episodes |
 | `charts/wall_s` * | seconds since the run started |
 | `losses/...` | metrics reported by the learner, under its own names |
 | `lag/<channel>/mean`, `lag/<channel>/max` | updates between making an item and learning from it, over the whole run |
@@ -16,6 +17,8 @@ are measured (times, rates, and the current fill of queues); `is_measured` recog
 | `replay/<name>/fill` | entries held at the last draw, as a fraction of the capacity |
 | `replay/<name>/reuse` | samples per insert at the last draw, over the whole run |
 | `averaging/...` | metrics of a round of groups (DiLoCo) |
+| `eval/return`, `eval/return_std`, `eval/length` | mean and standard deviation of the returns of an evaluation, and mean length |
+| `eval/version`, `eval/env_steps` | updates and env steps of the evaluated policy |
 | `node/<name>/busy` * | fraction of the wall time in which a node works |
 
 Where several policies act in one environment, metrics of one of them have its name in front: `ppo/charts/episodic_return`,
@@ -46,13 +49,18 @@ def is_measured(name: str) -> bool:
     return _MEASURED.fullmatch(name) is not None
 
 
-def collect(monitor: Monitor, statistics: Statistics, reported: Mapping[str, float]) -> dict[str, float]:
-    """Collect the current metrics; unknown ones are skipped."""
+def collect(
+    monitor: Monitor, statistics: Statistics, reported: Mapping[str, float], *, is_end: bool = False
+) -> dict[str, float]:
+    """Collect the current metrics; unknown ones are skipped. Results of evaluations are in them once; at the end of the run, also
+    those that do not count yet.
+    """
     charts = {
         "charts/episodic_return": monitor.return_mean_100,
         "charts/episodic_length": monitor.length_mean_100,
         "charts/SPS": monitor.steps_per_s,
         "charts/updates": monitor.updates,
+        "charts/episodes": monitor.episodes,
         "charts/wall_s": monitor.elapsed_s,
     }
     values = {name: float(value) for name, value in charts.items() if value is not None}
@@ -63,6 +71,7 @@ def collect(monitor: Monitor, statistics: Statistics, reported: Mapping[str, flo
             values[f"{policy}/charts/episodic_length"] = lengths[policy]
         values |= {f"{policy}/charts/updates": float(version) for policy, version in statistics.versions.items()}
     values.update(reported)
+    values.update(monitor.evaluations.take_unwritten(all_known=is_end))
     for name, channel in statistics.channels.items():
         values[f"queue/{name}/fill"] = channel.fill / channel.capacity if channel.capacity else 0.0
         for key, lag in lags(name, channel):

@@ -16,8 +16,20 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from levada.flow.events import Dropped, Emptied, Event, Failed, Fired, LearnerStopped, Reported, Used
+from levada.flow.events import (
+    Dropped,
+    Emptied,
+    Evaluated,
+    Evaluating,
+    Event,
+    Failed,
+    Fired,
+    LearnerStopped,
+    Reported,
+    Used,
+)
 from levada.flow.items import Episode, Header
+from levada.run.evaluations import Evaluations, EvaluationsState
 from levada.run.returns import RETURN_WINDOW, ReturnHistory
 from levada.run.storage.strict_json import finite
 from levada.run.until import Until
@@ -52,6 +64,7 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
     """The policies of these episodes, if there are several."""
     policies: dict[str, Annotated[list[tuple[float | None, _Count]], msgspec.Meta(max_length=RETURN_WINDOW)]] = {}
     """The last episodes of each policy, if there are several."""
+    evaluations: EvaluationsState = EvaluationsState()
 
 
 class Monitor:
@@ -88,6 +101,8 @@ class Monitor:
         """Policies whose learner has failed while the others went on, with the reason."""
         self.notes: list[str] = []
         """Notes shown to the user, each text once."""
+        self.evaluations: Evaluations = Evaluations()
+        """Results of evaluators."""
         self._target_return = target_return
         self._learners = frozenset(learners)
         self._clock = clock
@@ -133,9 +148,14 @@ class Monitor:
             self.num_started_from_scratch += event.num_entries > 0
         elif isinstance(event, LearnerStopped):
             self.stopped[event.policy] = event.reason
+        elif isinstance(event, Evaluating):
+            self.evaluations.begin(event, self.env_steps, self._state_at(event.version))
+        elif isinstance(event, Evaluated):
+            self.evaluations.add(event)
         elif isinstance(event, Reported):
             self.reported.update((name, x) for name, x in event.report.scoped_values.items() if math.isfinite(x))
             self._update(max(event.report.versions.values(), default=0))
+            self.evaluations.count(event.report.versions)
 
     @property
     def elapsed_s(self) -> float:
@@ -205,6 +225,7 @@ class Monitor:
             beyond=[(header.num_env_steps, _numbers(header.episodes)) for header in self._beyond],
             beyond_policies=[[e.policy for e in header.episodes] for header in self._beyond] if self._by_policy else [],
             policies={name: _numbers(last) for name, last in self._by_policy.items()},
+            evaluations=self.evaluations.state(),
         )
         plain: dict[str, Any] = msgspec.to_builtins(state)
         return plain
@@ -226,6 +247,7 @@ class Monitor:
         self.notes = list(was.notes)
         self.returns.restore(was.returns)
         self.num_started_from_scratch = was.num_started_from_scratch
+        self.evaluations.restore(was.evaluations)
         self._return_mean = None
         self._last_episodes.clear()
         self._last_episodes.extend(_episodes(was.last_episodes))
@@ -237,6 +259,10 @@ class Monitor:
             Header({}, "", 0, 0, steps, _episodes(episodes, own))
             for (steps, episodes), own in zip(was.beyond, policies, strict=False)
         ]
+
+    def _state_at(self, updates: int) -> dict[str, Any]:
+        """Return the state without evaluations, for a checkpoint of the version that is now evaluated."""
+        return {**self.state(), "updates": updates, "evaluations": {}}
 
     def _since_beginning(self, event: Event) -> float:
         """Seconds of start-up, which ends when the first firing starts; its event arrives only when it has ended."""

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from levada.flow.events import ChannelStatistics, LagStatistics, Ledger, Statistics
+from levada.flow.events import ChannelStatistics, LagStatistics, Ledger, Statistics, WorkerStatistics
+from levada.run.bottleneck import Bottleneck
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.storage.strict_json import finite
@@ -59,6 +60,64 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Error with which its learner failed, while the others went on; None if it did not."""
 
 
+class EvaluationSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of an evaluator."""
+
+    version: int
+    """Updates of the policy that was evaluated last."""
+    env_steps: int
+    """Env steps that it had learned from."""
+    return_mean: float | None
+    return_std: float | None
+    """Standard deviation of the returns of its episodes."""
+    length_mean: float | None
+    """Mean length of its episodes, in env steps."""
+    best_version: int
+    """Updates of the policy with the highest mean return."""
+    best_return_mean: float | None
+
+
+class NodeTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of a node, of all its shards together."""
+
+    firings: int
+    busy_s: float
+    """Seconds; of a source, the mean of its shards."""
+    cpu_s: float
+    """Processor time in seconds."""
+
+
+class WorkerTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a worker went; see `levada.flow.events.WorkerStatistics`."""
+
+    times_s: dict[str, dict[str, float]]
+    """Seconds by node, and by what it does; the runner has no name."""
+    waits_for: dict[str, float]
+    """Fractions of the time that it waited, by what it waited for."""
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a run went, since it was started or resumed."""
+
+    wall_s: float
+    """Seconds without start-up, which the times of each worker add up to."""
+    num_cores: int
+    nodes: dict[str, NodeTimes]
+    workers: dict[str, WorkerTimes]
+    """By name; `main` is the thread that runs the schedule, and learners that are not elsewhere."""
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that would make the run faster."""
+
+    setting: str
+    value: int | str
+    words: str
+    """The change in words."""
+    speedup: float
+    """Expected ratio of updates per second, with it and without it."""
+
+
 class Summary(Identity, frozen=True, kw_only=True):
     """Summary of a run, after its identity."""
 
@@ -83,6 +142,8 @@ class Summary(Identity, frozen=True, kw_only=True):
 
     policies: dict[str, PolicySummary] = msgspec.field(default_factory=dict)
     """By policy, where several act in one environment; `updates` is then the largest number of one of them."""
+    evaluations: dict[str, EvaluationSummary] = msgspec.field(default_factory=dict)
+    """By evaluator: `eval` of runs with `eval_every`."""
     num_started_from_scratch: int = 0
     """Number of times a shard restarted its episodes after a failure, with other random numbers, or a table of a replay lost
     its content. Above 0, the result is not that of an undisturbed run.
@@ -97,7 +158,11 @@ class Summary(Identity, frozen=True, kw_only=True):
     efficiency: float | None = None
     """Processor time of the nodes' own work (environments, inference, learning) / (cores * seconds without start-up)."""
     bottleneck: str
-    """Node that the others waited for, as text."""
+    """What limits the speed of the run, as text."""
+    advice: Advice | None = None
+    """The most effective change of one setting. None: none is known."""
+    times: Times | None = None
+    """Where the time went. None: the run was cut off."""
     notes: list[str] = msgspec.field(default_factory=list)
     """Notes for the user about learning: schedules that end before the run, a return that does not rise."""
     params_sha256: str | None
@@ -106,6 +171,14 @@ class Summary(Identity, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """Encode the summary as readable JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table of the fields that are one number or one text."""
+        from levada.run.display.html import table
+
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        rows = [(name, _cell(value)) for name, value in fields.items() if isinstance(value, str | int | float)]
+        return table([*rows, *(("note", note) for note in self.notes)])
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Summary:
@@ -119,9 +192,21 @@ class Summary(Identity, frozen=True, kw_only=True):
 
 def summarize(
     identity: Identity, monitor: Monitor, statistics: Statistics, *, params_sha256: str | None, stopped_by: str,
-    learned_as: Mapping[str, str] | None = None,
+    learned_as: Mapping[str, str] | None = None, workers: Mapping[str, WorkerStatistics] | None = None,
+    bottleneck: Bottleneck | None = None,
 ) -> Summary:  # fmt: skip
-    """Make the summary from the instruments' data. `learned_as`: of policies that are part of another one, its name."""
+    """Make the summary from the instruments' data.
+
+    Args:
+        identity: what the run is.
+        monitor: its counts.
+        statistics: statistics at its end.
+        params_sha256: fingerprint of the learned parameters.
+        stopped_by: what ended it.
+        learned_as: of policies that are part of another one, its name.
+        workers: where the time of each worker went.
+        bottleneck: what limits its speed.
+    """
     learned_as = learned_as or {}
     return Summary(
         **msgspec.structs.asdict(identity),
@@ -143,6 +228,18 @@ def summarize(
             )
             for name, mean in monitor.return_means_100.items()
         },
+        evaluations={
+            node: EvaluationSummary(
+                version=each.last.version,
+                env_steps=each.last.env_steps,
+                return_mean=each.last.values.get("return"),
+                return_std=each.last.values.get("return_std"),
+                length_mean=each.last.values.get("length"),
+                best_version=each.best.version,
+                best_return_mean=each.best.values.get("return"),
+            )
+            for node, each in monitor.evaluations.known().items()
+        },
         num_started_from_scratch=monitor.num_started_from_scratch,
         lag={
             key: LagSummary(max=lag.max, mean=finite(lag.mean) if lag.count else None, bound=lag.bound)
@@ -157,7 +254,11 @@ def summarize(
             if monitor.updates  # how far samplers got beyond the end depends on timing
         },
         efficiency=finite(statistics.efficiency),
-        bottleneck=statistics.bottleneck(),
+        bottleneck=statistics.bottleneck() if bottleneck is None else bottleneck.words,
+        advice=None
+        if bottleneck is None or bottleneck.change is None
+        else msgspec.convert(bottleneck.change, Advice, from_attributes=True),
+        times=None if workers is None else _times(statistics, workers),
         notes=list(monitor.notes),
         params_sha256=params_sha256,
     )
@@ -167,6 +268,24 @@ def lags(name: str, channel: ChannelStatistics) -> Iterator[tuple[str, LagStatis
     """Iterate over the lags of a channel, keyed by its name, or by ``channel:policy`` if there are several policies."""
     for policy, lag in channel.lag.items():
         yield name if len(channel.lag) == 1 else f"{name}:{policy}", lag
+
+
+def _cell(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _times(statistics: Statistics, workers: Mapping[str, WorkerStatistics]) -> Times:
+    return Times(
+        wall_s=statistics.wall_s,
+        num_cores=statistics.num_cores,
+        nodes={
+            name: NodeTimes(firings=node.firings, busy_s=node.busy_s, cpu_s=node.cpu_s)
+            for name, node in statistics.nodes.items()
+        },
+        workers={name: msgspec.convert(worker, WorkerTimes, from_attributes=True) for name, worker in workers.items()},
+    )
 
 
 def _ledger(ledger: Ledger) -> LedgerSummary:

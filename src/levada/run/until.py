@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 DEFAULT_STEPS: Final = 1_000_000
 """Env steps of a run without a stopping condition or another default."""
 
-NAMES: Final = ("return", "steps", "updates", "episodes", "minutes")
+NAMES: Final = ("return", "eval_return", "plateau", "steps", "updates", "episodes", "minutes")
 """Names of the conditions, in the order in which they are checked."""
 
 _SYNONYMS: Final = {
     "reward": "return", "score": "return", "env_steps": "steps", "timesteps": "steps", "time": "minutes",
 }  # fmt: skip
-_GOAL: Final = "return"
-_FRACTIONAL: Final = ("return", "minutes")
+_GOALS: Final = ("return", "eval_return")
+_FRACTIONAL: Final = (*_GOALS, "minutes")
 _EXAMPLE: Final = "for example until='return=475 steps=100_000'"
 
 
@@ -46,6 +46,10 @@ class Until:
     return_mean: float | None = None
     """`return`: mean return of the last 100 finished episodes reaches this, once 100 are finished; of several policies in one
     environment, that of each."""
+    eval_return: float | None = None
+    """Mean return of an evaluation reaches this. An evaluation of version v counts from update v + `eval_every` on."""
+    plateau: int | None = None
+    """Number of evaluations in a row whose mean return is not higher than the best one before them."""
     steps: int | None = None
     """Env steps of all environments together. The run ends at the first update after them."""
     updates: int | None = None
@@ -79,13 +83,15 @@ class Until:
                 value = int(value)  # steps=1e6 is allowed
             _check(name, value)
             values[name] = value
-        return cls(**{"return_mean" if name == _GOAL else name: value for name, value in values.items()})
+        return cls(**{"return_mean" if name == "return" else name: value for name, value in values.items()})
 
     def met(self, monitor: Monitor) -> str | None:
         """Return the first condition that holds, as ``"steps=100000"``, or None while the run continues."""
         reached = _counts(monitor)
         if (mean := monitor.reached_return) is not None:
             reached["return"] = mean
+        if self.needs_evaluations and (mean := monitor.evaluations.reached_return) is not None:
+            reached |= {"eval_return": mean, "plateau": monitor.evaluations.num_since_best}
         return next((f"{name}={_show(goal)}" for name, goal in self if name in reached and reached[name] >= goal), None)
 
     def share(self, monitor: Monitor) -> float:
@@ -100,8 +106,21 @@ class Until:
         limits = {name: value for name, value in self if name in used} or {"steps": DEFAULT_STEPS}
         return max(used[name] / value for name, value in limits.items())
 
+    @property
+    def needs_evaluations(self) -> bool:
+        """Whether a condition is about evaluations."""
+        return self.eval_return is not None or self.plateau is not None
+
     def __iter__(self) -> Iterator[tuple[str, float]]:
-        values = (self.return_mean, self.steps, self.updates, self.episodes, self.minutes)
+        values = (
+            self.return_mean,
+            self.eval_return,
+            self.plateau,
+            self.steps,
+            self.updates,
+            self.episodes,
+            self.minutes,
+        )
         return ((name, value) for name, value in zip(NAMES, values, strict=True) if value is not None)
 
     def __str__(self) -> str:
@@ -165,7 +184,7 @@ def _check(name: str, value: float) -> None:
     if name not in _FRACTIONAL and not isinstance(value, int):
         msg = f"until: {name}={value} must be a whole number"
         raise UntilError(msg)
-    if name != _GOAL and value <= 0:
+    if name not in _GOALS and value <= 0:
         msg = f"until: {name}={_show(value)} must be positive: the run would end before it begins"
         raise UntilError(msg)
 

@@ -10,15 +10,30 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from levada.flow.events import Failed
+from levada.runners.firing import is_of_debugger
 from levada.runners.saving import ShardKey
 from levada.runners.shard_record import ShardRecord
 from levada.runners.statistics import Accounts
 from levada.runners.transport import ShardFailed, ShardOpened, WorkerEnded
 from levada.runners.workers import WorkerError, WorkerState
+from levada.schedule import Hub
+from levada.schedule.stopping import can_stop
 
 log: logging.Logger = logging.getLogger(__name__)
 
 STARTS_OVER = "episodes start over, with other random numbers, and the result is not that of an undisturbed run"
+
+
+def why_it_stops(hub: Hub, learner: str, error: BaseException) -> str | None:
+    """Return why a learner that has failed stops, if it is isolated and others go on; None: its error ends the run."""
+    if not (hub.flow.nodes[learner].isolated and isinstance(error, Exception)) or is_of_debugger(error):
+        return None
+    if not can_stop(hub, learner):
+        error.add_note("it is isolated, but no other learner can go on without it")
+        return None
+    reason = f"{type(error).__name__}: {error}"
+    log.warning("learner %r stops: %s; the others go on", learner, reason)
+    return reason
 
 
 class Failures:

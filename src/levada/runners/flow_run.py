@@ -6,34 +6,27 @@ Items reach this process through the transport; here they are only passed by ref
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from time import perf_counter, process_time
 from typing import Any, Self
 
-from levada.flow.errors import FlowWarning, LevadaError
-from levada.flow.events import Instrument, Report, Reported, Statistics
+from levada.flow.errors import FlowWarning
+from levada.flow.events import Instrument, Report, Reported, Statistics, WorkerStatistics
 from levada.flow.graph import Flow
 from levada.flow.items import derive_seed
 from levada.flow.nodes import Node
 from levada.flow.patience import tell
 from levada.flow.state import RunState
+from levada.flow.stopwatch import OUTSIDE, TRANSPORT
 from levada.flow.topology import derive
-from levada.runners.failures import Failures
-from levada.runners.firing import (
-    PASSING,
-    Deferred,
-    explain,
-    is_of_debugger,
-    leave_if_forked,
-    outputs_of,
-    perform,
-    with_values,
-)
+from levada.runners.attribution import LEARNER
+from levada.runners.evaluators.evaluations import Evaluations
+from levada.runners.evaluators.place import EvaluatorPlace
+from levada.runners.failures import Failures, why_it_stops
+from levada.runners.firing import PASSING, Deferred, explain, leave_if_forked, outputs_of, perform, with_values
 from levada.runners.losses import ItemLostError, end_workers, withdraw
 from levada.runners.plan import make_plan
 from levada.runners.replicas.maps import deferrable
@@ -60,10 +53,12 @@ from levada.runners.transport import (
     WorkerBusy,
     WorkerEnded,
     WorkerEvent,
+    WorkerTimes,
 )
-from levada.runners.workers import Workers, WorkerState
+from levada.runners.workers import ClosedError, Workers, WorkerState
 from levada.schedule import (
     Begin,
+    Evaluate,
     Event,
     Finished,
     Firing,
@@ -86,13 +81,6 @@ from levada.schedule import (
     take_snapshot,
 )
 from levada.schedule.shards import draws_of
-from levada.schedule.stopping import can_stop
-
-log: logging.Logger = logging.getLogger(__name__)
-
-
-class ClosedError(LevadaError, ValueError):
-    """The run was closed."""
 
 
 class FlowRun:
@@ -114,6 +102,7 @@ class FlowRun:
         needs_reports: bool = True,
         tables: TablePlace | None = None,
         learners: LearnerPlace | None = None,
+        evaluators: EvaluatorPlace | None = None,
     ) -> None:
         """Start everything.
 
@@ -131,6 +120,7 @@ class FlowRun:
             needs_reports: whether reports are the only output of the run, so that the flow must have some.
             tables: place of the replay tables. None: this process.
             learners: place of the learners. None: this process.
+            evaluators: place of the evaluations. None: this thread.
 
         Raises:
             FlowError: the flow is not well formed.
@@ -140,8 +130,7 @@ class FlowRun:
         self.flow = flow
         topology = derive(flow)
         self._hub = Hub(flow, topology, items_can_be_lost=transport.items_die_with_worker)
-        self._let_hold(transport)
-        self._accounts = Accounts(flow, self._hub, instruments)
+        self._accounts = Accounts(flow, self._hub, instruments, transport.stopwatch)
         self._plan = make_plan(self._hub, topology, seed, save_every)
         self._ready: deque[Firing] = deque()
         """Central firings that can be executed: those of nodes that no worker executes."""
@@ -163,6 +152,10 @@ class FlowRun:
         """Called before each action of a loop over reports, as a sign of life."""
         self.workers: Workers = Workers(transport, self._hub, hang_timeout_s)
         """The workers, for observers."""
+        self.evaluations: Evaluations = Evaluations(
+            flow, seed, evaluators, accounts=self._accounts, stopwatch=transport.stopwatch, resolve=transport.resolve
+        )
+        """The evaluations, for observers."""
         self._process = os.getpid()
         self._is_closed = False
         try:
@@ -179,18 +172,29 @@ class FlowRun:
     def __iter__(self) -> Iterator[Report]:
         while True:
             while self._reports:
+                self.transport.stopwatch.begin(OUTSIDE)
                 yield self._reports.popleft()
+                self.transport.stopwatch.begin(TRANSPORT)
             self.on_turn()
             self._turn()
 
     def is_hung(self, seconds: float) -> bool:
         """Whether the run has waited this long for its workers without a message from any of them."""
-        return self.workers.is_waiting and self.workers.silence_s() >= seconds
+        is_silent = self.workers.is_waiting and self.workers.silence_s() >= seconds
+        return is_silent or self.evaluations.waits_s() >= seconds
+
+    def finish_evaluations(self) -> None:
+        """Wait for the evaluations that have begun, so that instruments have their results."""
+        self._check_open()
+        self.evaluations.finish()
 
     def statistics(self) -> Statistics:
         """Return statistics of the run at this moment, as plain data."""
-        self._accounts.note_blocked(perf_counter())
         return self._accounts.statistics()
+
+    def attribution(self) -> Mapping[str, WorkerStatistics]:
+        """Return where the time of each worker went so far."""
+        return self._accounts.attributed()
 
     def node_state(self, node: str) -> Any:
         """Return the learner of a learn node, or a proxy of it; shards are elsewhere.
@@ -217,6 +221,7 @@ class FlowRun:
         while self._under_way:
             self.workers.flush()
             self._listen()
+        unfinished = self.evaluations.unfinished()
         snapshot = take_snapshot(self._hub, self._ready)
         self._complete_histories(snapshot)
         histories = {key: shard.history for key, shard in self._shards.items()}
@@ -229,7 +234,7 @@ class FlowRun:
         }
         return collect(
             self.flow, snapshot, tables=self._tables.contents(replays), learners=self._learners, weights=weights,
-            histories=histories,
+            histories=histories, evaluations=unfinished,
             generations={key: shard.shard.generation for key, shard in self._shards.items()},
             why_not=lambda key: self._shards[key].why_not,
         )  # fmt: skip
@@ -246,6 +251,7 @@ class FlowRun:
             closing.callback(self.transport.close)
             closing.callback(self.table_place.close)
             closing.callback(self.learner_place.close)
+            closing.callback(self.evaluations.close)
             self.workers.states, self._learners = {}, {}
             self._weights = {register: {} for register in self._weights}
 
@@ -271,6 +277,7 @@ class FlowRun:
         for shard, saved in shards:
             self._shards[shard.node, shard.index] = ShardRecord(shard, first_history(self._hub, shard, snapshot, saved))
         self.transport.open(self._plan, registers)
+        self.evaluations.open(state)
         for number in range(num_workers):
             self.workers.start(shards[number::num_workers])
         while not self.workers.are_open:
@@ -297,6 +304,7 @@ class FlowRun:
 
     def _execute(self, firing: Firing) -> None:
         """Execute a central firing."""
+        self.evaluations.proceed()
         node = self.flow.nodes[firing.node]
         if node.kind == "learn" and self.learner_place.begin(firing):
             self._ready.remove(firing)
@@ -308,13 +316,13 @@ class FlowRun:
             output = Output(Deferred(firing.node, tuple(item.value for item in firing.inputs)))
             self._handle(Finished(firing, (output,)))
             return
-        start_s, start_cpu_s = perf_counter(), process_time()
         try:
-            given = firing
-            if self.transport.passes_references and node.kind not in PASSING:
-                given = with_values(firing, self.transport.resolve)
-            outputs = perform(node, self._work_of(node), given)
-            leave_if_forked(self._process, None)
+            with self._accounts.executing(firing):
+                given = firing
+                if self.transport.passes_references and node.kind not in PASSING:
+                    given = with_values(firing, self.transport.resolve)
+                outputs = perform(node, self._work_of(node), given)
+                leave_if_forked(self._process, None)
         except TableLostError:
             return  # the firing is still waiting, and is withdrawn next
         except ItemLostError as error:
@@ -328,23 +336,15 @@ class FlowRun:
                 return
             raise  # the firing is still waiting: the next turn tries it again
         self._ready.remove(firing)
-        end_s, cpu_s = perf_counter(), process_time() - start_cpu_s
-        self._accounts.fired(firing.node, None, firing.number, start_s, end_s, cpu_s)
-        self._accounts.note_blocked(end_s)
+        self._accounts.executed(firing)
         self._handle(Finished(firing, outputs))
 
     def _stops(self, firing: Firing, error: BaseException) -> bool:
         """Stop a learner that has failed, if it is isolated and others go on."""
-        node = self.flow.nodes[firing.node]
-        if not (node.isolated and isinstance(error, Exception)) or is_of_debugger(error):
-            return False
-        if not can_stop(self._hub, firing.node):
-            error.add_note("it is isolated, but no other learner can go on without it")
+        if (reason := why_it_stops(self._hub, firing.node, error)) is None:
             return False
         if firing in self._ready:
             self._ready.remove(firing)
-        reason = f"{type(error).__name__}: {error}"
-        log.warning("learner %r stops: %s; the others go on", firing.node, reason)
         self._handle(LearnerFailed(firing, reason))
         return True
 
@@ -386,6 +386,8 @@ class FlowRun:
                 case Publish(register, version, weights):
                     self.transport.publish(register, version, weights)
                     self._weights[register][version] = weights
+                case Evaluate():
+                    self.evaluations.add(instruction)
                 case PublishAgain(register, version):
                     self.transport.publish(register, version, self._weights[register][version])
                 case Forget(register, version):
@@ -427,7 +429,8 @@ class FlowRun:
         firing = done.firing
         self._under_way.remove(firing)
         self._hub.num_ahead = self.learner_place.num_ahead
-        self._accounts.fired(firing.node, None, firing.number, done.start_s, done.end_s, done.cpu_s)
+        self._accounts.fired(firing.node, None, firing.number, done.start_s, done.end_s, done.cpu_s, LEARNER)
+        self._accounts.attribution.worked(LEARNER, firing.node, done.end_s - done.start_s)
         self._accounts.note_blocked(done.end_s)
         self._handle(Finished(firing, outputs_of(self.flow.nodes[firing.node], done.update)))
 
@@ -436,14 +439,17 @@ class FlowRun:
         match event:
             case TicketDone(closed, spent, saved):
                 key = (closed.ticket.source, closed.ticket.shard)
-                for fired in spent:
-                    self._accounts.fired(fired.node, key[1], fired.number, fired.start_s, fired.end_s, fired.cpu_s)
+                for one in spent:
+                    times = one.start_s, one.end_s, one.cpu_s
+                    self._accounts.fired(one.node, key[1], one.number, *times, state.place, closed.ticket.number)
                 self._accounts.note_blocked(spent[-1].end_s)
                 self._shards[key].did(closed.ticket.number, saved)
-                self._let_hold(self.transport)
+                self.workers.let_hold()
                 self._handle(closed)
             case WorkerBegan():
                 state.has_begun = True
+            case WorkerTimes():
+                self._accounts.attribution.reported(state.name, state.worker.shards, event)
             case WorkerBusy(what):
                 state.is_busy = bool(what)
                 tell(what)
@@ -456,11 +462,6 @@ class FlowRun:
                 self._on_shard_failed(event)
             case WorkerEnded():
                 self._on_worker_ended(state, event)
-
-    def _let_hold(self, transport: Transport) -> None:
-        """Set the most tickets that a shard may hold in arrival order."""
-        for source in self._hub.sources.values():
-            source.let_hold(transport.tickets_at_hand, transport.tickets_together)
 
     def _on_shard_failed(self, failed: ShardFailed) -> None:
         """Record that a shard has failed and reopened its work, and issue its ticket again."""
@@ -476,6 +477,7 @@ class FlowRun:
         finished where items die with their worker.
         """
         del self.workers.states[dead.worker]
+        self._accounts.attribution.ended(dead.name)
         self._take_back(self.learner_place.take_unsent())
         keys = self._failures.of_worker(dead, ended)
         instructions = withdraw(self._hub, self._shards, keys, self._ready)

@@ -132,7 +132,7 @@ class InlineRun(FlowRun):
 
     def is_hung(self, seconds: float) -> bool:
         """Whether the current step of an environment has taken this long."""
-        return self.workers.is_waiting and hung_s() >= seconds
+        return (self.workers.is_waiting and hung_s() >= seconds) or self.evaluations.waits_s() >= seconds
 
     # ---- internals
 

@@ -10,6 +10,7 @@ from typing import Any
 from levada.flow.errors import LevadaInternalError
 from levada.flow.items import Shard
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import Stopwatch
 from levada.runners.shard_host import ShardHost
 from levada.runners.transport import HostEvent, Plan, ShardFailed
 from levada.runners.versions import Versions
@@ -53,11 +54,13 @@ class InlineTransport:
 
     passes_references: bool = False
     items_die_with_worker: bool = False
+    is_here: bool = True
     tickets_at_hand: int = AT_HAND
     tickets_together: int = 1
 
     def __init__(self, num_threads: int, *, holds_back: bool = False) -> None:
         """`num_threads`: for linear algebra; `holds_back`: whether events stay here until `due` asks for them."""
+        self.stopwatch: Stopwatch = Stopwatch()
         self._num_threads = num_threads
         self._holds_back = holds_back
         self._weights: dict[str, Versions] = {}
@@ -78,7 +81,7 @@ class InlineTransport:
         host = ShardHost(
             self._plan, shards, lambda register, version: self._weights[register].read(version),
             lambda register: -1,  # no newer weights arrive during a firing
-            num_threads=self._num_threads, saves_on_request=True,
+            num_threads=self._num_threads, saves_on_request=True, stopwatch=self.stopwatch,
         )  # fmt: skip
         self.worker: InlineWorker = InlineWorker(host, tuple(shard for shard, _ in shards))
         return self.worker

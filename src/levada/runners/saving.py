@@ -35,6 +35,7 @@ def collect(
     histories: Mapping[ShardKey, History],
     generations: Mapping[ShardKey, int],
     why_not: Callable[[ShardKey], str],
+    evaluations: tuple[tuple[str, int, Arrays], ...] = (),
 ) -> RunState:
     """Assemble the state that a run resumes from.
 
@@ -47,6 +48,7 @@ def collect(
         histories: histories of all shards.
         generations: generations of the shards that were restarted.
         why_not: returns why a shard has no state.
+        evaluations: node, version and weights of the evaluations that have not ended.
     """
     shards: dict[ShardKey, Arrays] = {}
     unsaved: dict[ShardKey, str] = {}
@@ -71,6 +73,7 @@ def collect(
     return RunState(
         learners=saved, shards=shards, generations=generations, registers=registers,
         schedule=msgspec.to_builtins(snapshot), unsaved=unsaved, replays=tables[0], unsaved_replays=tables[1],
+        evaluations=evaluations,
         is_exact=snapshot.is_exact and not unsaved and has_old_weights and len(saved) == len(learners) and not tables[1],
     )  # fmt: skip
 
@@ -128,7 +131,7 @@ def first_weights(
         else:
             old = state.registers.get(name, {})
             versions = snapshot.registers[name]
-            found[name] = {version: _from_arrays(old[version]) if version in old else newest for version in versions}
+            found[name] = {version: from_arrays(old[version]) if version in old else newest for version in versions}
     return found
 
 
@@ -209,13 +212,13 @@ def _old_weights(
     for name, versions in snapshot.registers.items():
         register = flow.registers[name]
         if isinstance(register, Fixed):  # where they came from may have others when the run is resumed
-            arrays = _as_arrays(register.weights)
+            arrays = as_arrays(register.weights)
             found[name] = {} if arrays is None else dict.fromkeys(versions, arrays)
             continue
         found[name] = {}
         for version in versions:
             if version != snapshot.versions[register.policy]:
-                arrays = _as_arrays(weights[name][version])
+                arrays = as_arrays(weights[name][version])
                 if arrays is None:
                     whole = False
                 else:
@@ -223,7 +226,8 @@ def _old_weights(
     return found, whole
 
 
-def _as_arrays(weights: Any) -> Arrays | None:
+def as_arrays(weights: Any) -> Arrays | None:
+    """Return weights as arrays by name; None if they are something else."""
     if isinstance(weights, np.ndarray):
         return {"": weights}
     if isinstance(weights, Mapping) and all(isinstance(value, np.ndarray) for value in weights.values()):
@@ -231,5 +235,6 @@ def _as_arrays(weights: Any) -> Arrays | None:
     return None
 
 
-def _from_arrays(arrays: Arrays) -> Any:
+def from_arrays(arrays: Arrays) -> Any:
+    """Return the weights that were saved as these arrays."""
     return arrays[""] if set(arrays) == {""} else dict(arrays)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from time import perf_counter, process_time
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -16,12 +17,16 @@ from levada.flow.items import Item, Serve, Shard, serve_here
 from levada.flow.mistakes import is_mistake
 from levada.flow.protocols import close
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import TRANSPORT, Stopwatch
 from levada.runners.firing import explain, is_of_debugger, leave_if_forked, perform, read_weights
 from levada.runners.saving import ShardKey, open_shard, renewed
 from levada.runners.snapshots import Snapshots
-from levada.runners.transport import HostEvent, Plan, ShardFailed, ShardOpened, Spent, TicketDone
+from levada.runners.transport import HostEvent, Plan, ShardFailed, ShardOpened, Spent, TicketDone, WorkerTimes
 from levada.schedule import Closed, Finished, Firing, ShardMachine, Start, Ticket
 from levada.schedule.shards import readers
+
+TIMES_EVERY_S: Final = 0.1
+"""Least time between two reports of what the time of a worker went into."""
 
 
 class Arena(Protocol):
@@ -47,6 +52,7 @@ class ShardHost:
         num_threads: int = 1,
         *,
         saves_on_request: bool = False,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
 
@@ -61,16 +67,21 @@ class ShardHost:
             num_threads: threads that the shards compute with.
             saves_on_request: whether the caller can wait for the states of shards that do not run ahead of the learner, and
                 asks for them with `state`. Otherwise they come with the tickets.
+            stopwatch: stopwatch of the thread in which the shards are executed, if that also does other things. None: a new one,
+                whose times are reported with the tickets.
         """
         self._plan = plan
         self._find_weights = find_weights
         self._take_arena = take_arena
         self._cpu_clock = cpu_clock
         self._saves_on_request = saves_on_request
+        self.stopwatch: Stopwatch = Stopwatch(TRANSPORT) if stopwatch is None else stopwatch
+        """What the time of the thread goes into."""
+        self._next_times_s = math.inf if stopwatch is not None else 0.0
         found, stages = readers(plan.nodes), {stage.source: stage for stage in plan.stages}
         self._shards = {
             (shard.node, shard.index): _Shard(
-                replace(shard, serve=serve, num_threads=num_threads),
+                replace(shard, serve=serve, num_threads=num_threads, stopwatch=self.stopwatch),
                 [(register, plan.policies[register]) for _, register in plan.nodes[shard.node].reads],
                 newest,
                 state,
@@ -86,6 +97,8 @@ class ShardHost:
         """Open the shards, one after the other."""
         for shard in self._shards.values():
             yield self._open(shard)
+        if self._next_times_s < math.inf:
+            self.stopwatch.restart()
 
     def submit(self, ticket: Ticket, *, first: bool) -> None:
         """Accept a ticket for one of the shards."""
@@ -122,6 +135,7 @@ class ShardHost:
         if firing.ticket is not None:  # that weights cannot be had is no failure of the shard
             weights, versions = read_weights(firing, self._plan.policies, self._find_weights)
             shard.last_ticket, shard.versions = firing.ticket, versions
+        before = self.stopwatch.begin((firing.node, ""))
         try:
             if shard.arena is None and self._take_arena is not None:
                 shard.arena = self._take_arena()
@@ -138,6 +152,8 @@ class ShardHost:
             leave_if_forked(self._process, error)
             explain(error, self._plan.flow, firing, versions)
             raise  # the firing is still waiting: the next step tries it again
+        finally:
+            self.stopwatch.begin(before)
         self._remove(entry)
         shard.spent.append(Spent(firing.node, firing.number, start_s, perf_counter(), self._cpu_clock() - start_cpu_s))
         events: list[HostEvent] = []
@@ -150,6 +166,9 @@ class ShardHost:
             if could_be_saved and shard.snapshots.why_not:
                 known = shard.shard
                 events.append(ShardOpened(known.node, known.index, shard.snapshots.why_not))
+        if events and (now_s := perf_counter()) >= self._next_times_s:
+            self._next_times_s = now_s + TIMES_EVERY_S
+            events.append(WorkerTimes(sum(shard.num_done for shard in self._shards.values()), self.stopwatch.read()))
         return events
 
     def last_ticket(self, key: ShardKey) -> int:
@@ -233,6 +252,7 @@ class ShardHost:
     def _done(self, shard: _Shard, closed: Closed) -> TicketDone | ShardFailed:
         spent, shard.spent = tuple(shard.spent), []
         shard.num_items += 1
+        shard.num_done += 1
         rule = self._plan.save_rules[closed.ticket.source]
         if self._saves_on_request and not rule.runs_ahead:
             return TicketDone(closed, spent, None)
@@ -270,6 +290,8 @@ class _Shard:
         """Memory for the results of its current ticket."""
         self.spent: list[Spent] = []
         self.num_items = shard.num_items
+        self.num_done = 0
+        """Number of tickets that it has finished here."""
         self.last_ticket = -1
         """The last ticket that it began with its current work; -1: none."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
-from time import perf_counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter, process_time
 
-from levada.flow.events import Event, Fired, Instrument, NodeStatistics, Statistics
+from levada.flow.events import Event, Fired, Instrument, NodeStatistics, Statistics, WorkerStatistics
 from levada.flow.graph import Flow
-from levada.schedule import Hub
+from levada.flow.stopwatch import TRANSPORT, Stopwatch
+from levada.runners.attribution import MAIN, Attribution
+from levada.schedule import Firing, Hub
 
 
 def num_cores() -> int:
@@ -20,33 +23,63 @@ def num_cores() -> int:
 class Accounts:
     """Adds up what nodes did and how long sources were held back, and notifies instruments."""
 
-    def __init__(self, flow: Flow, hub: Hub, instruments: Sequence[Instrument]) -> None:
+    def __init__(self, flow: Flow, hub: Hub, instruments: Sequence[Instrument], stopwatch: Stopwatch) -> None:
+        """`stopwatch`: of the thread that runs the hub."""
         self._flow = flow
         self._hub = hub
         self._instruments = tuple(instruments)
+        self._stopwatch = stopwatch
+        self._executed = 0.0, 0.0, 0.0
         self._busy_s: defaultdict[str, float] = defaultdict(float)
         self._cpu_s: defaultdict[str, float] = defaultdict(float)
         self._blocked_s: defaultdict[str, float] = defaultdict(float)
         self._blocked_by: dict[str, str] = {}
         self._num_firings: defaultdict[str, int] = defaultdict(int)
         self._start_s = self._noted_s = perf_counter()
+        self.attribution: Attribution = Attribution()
+        """The times of all workers."""
 
     def begin(self) -> None:
         """Restart the clock: everything before was start-up and does not count."""
         self._start_s = self._noted_s = perf_counter()
+        self._stopwatch.begin(TRANSPORT)
+        self._stopwatch.restart()
+        self.attribution.begin()
 
-    def fired(self, node: str, shard: int | None, number: int, start_s: float, end_s: float, cpu_s: float) -> None:
-        """Record a firing. The caller calls `note_blocked` before the hub handles what came of it."""
+    @contextmanager
+    def executing(self, firing: Firing) -> Iterator[None]:
+        """Measure a firing that is executed in this thread."""
+        before = self._stopwatch.begin((firing.node, ""))
+        start_s, start_cpu_s = perf_counter(), process_time()
+        try:
+            yield
+        finally:
+            self._stopwatch.begin(before)
+            self._executed = start_s, perf_counter(), process_time() - start_cpu_s
+
+    def executed(self, firing: Firing) -> None:
+        """Record the firing that was measured."""
+        self.fired(firing.node, None, firing.number, *self._executed)
+        self.note_blocked(self._executed[1])
+
+    def fired(
+        self, node: str, shard: int | None, number: int, start_s: float, end_s: float, cpu_s: float, worker: str = MAIN,
+        ticket: int | None = None,
+    ) -> None:  # fmt: skip
+        """Record a firing of a worker. The caller calls `note_blocked` before the hub handles what came of it."""
         self._busy_s[node] += end_s - start_s
         self._cpu_s[node] += cpu_s
         self._num_firings[node] += 1
-        self.show(Fired(node, shard, number, start_s, end_s))
+        self.show(Fired(node, shard, number, start_s, end_s, worker, ticket))
 
     def note_blocked(self, now_s: float) -> None:
         """Add the time since the last event to the sources that are held back."""
-        for source, channel, num_shards in self._hub.blocked():
-            self._blocked_s[source] += num_shards * max(0.0, now_s - self._noted_s)
-            self._blocked_by[source] = channel
+        seconds = max(0.0, now_s - self._noted_s)
+        for source, channel, num_idle in self._hub.blocked():
+            self.attribution.held_back(source, channel.withheld_for, seconds, num_idle)
+            if num_idle:
+                self._blocked_s[source] += num_idle * seconds
+                self._blocked_by[source] = channel.name
         self._noted_s = max(now_s, self._noted_s)
 
     def show(self, event: Event) -> None:
@@ -54,8 +87,16 @@ class Accounts:
         for instrument in self._instruments:
             instrument.on_event(event)
 
+    def attributed(self) -> Mapping[str, WorkerStatistics]:
+        """Return where the time of each worker went."""
+        self.note_blocked(perf_counter())
+        return self.attribution.statistics(
+            self._stopwatch.read(), lambda source, shard: len(self._hub.tickets(source, shard))
+        )
+
     def statistics(self) -> Statistics:
         """Return statistics of the run at this moment, as plain data."""
+        self.note_blocked(perf_counter())
         wall_s = perf_counter() - self._start_s
         nodes = {}
         for node in self._flow.nodes.values():

@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic, thread_time
@@ -23,6 +22,7 @@ from levada.flow.errors import DeploymentError, LevadaInternalError
 from levada.flow.graph import Flow
 from levada.flow.items import Shard
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import WAITING, Stopwatch
 from levada.runners.deployments import (
     MAX_WORKER_THREADS,
     check_workers,
@@ -30,6 +30,7 @@ from levada.runners.deployments import (
     place_text,
     useful_workers,
 )
+from levada.runners.evaluators.place import EvaluatorThread
 from levada.runners.flow_run import FlowRun
 from levada.runners.shard_host import ShardHost
 from levada.runners.transport import Plan, WorkerEnded, WorkerEvent
@@ -59,6 +60,7 @@ class Threads:
             ThreadTransport(),
             num_workers=useful_workers(flow, self.workers),
             max_restarts=self.max_restarts,
+            evaluators=EvaluatorThread(),
             **options,
         )
 
@@ -82,10 +84,12 @@ class ThreadTransport:
 
     passes_references: bool = False
     items_die_with_worker: bool = False
+    is_here: bool = False
     tickets_at_hand: int = AT_HAND
     tickets_together: int = 1
 
     def __init__(self) -> None:
+        self.stopwatch: Stopwatch = Stopwatch()
         self._events: SimpleQueue[tuple[WorkerThread, WorkerEvent]] = SimpleQueue()
         self._weights: dict[str, Versions] = {}
         self._workers: list[WorkerThread] = []
@@ -116,12 +120,15 @@ class ThreadTransport:
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerThread, WorkerEvent]]:
         """Return events of the threads."""
+        before = self.stopwatch.begin(WAITING)
         try:
             events = [self._events.get(timeout=timeout_s)]
             while not self._events.empty():  # this thread is the only reader
                 events.append(self._events.get())
         except Empty:
             return []
+        finally:
+            self.stopwatch.begin(before)
         return events
 
     def kill(self, worker: WorkerThread, why: str) -> None:
@@ -130,17 +137,27 @@ class ThreadTransport:
         raise LevadaInternalError(msg)
 
     def close(self) -> None:
-        """Stop the threads and wait for them. Each finishes its current work; a hanging one is abandoned."""
+        """Stop the threads and wait for them. Each finishes its current work; a hanging one is abandoned.
+
+        Raises:
+            Exception: an error of an environment that was closed.
+        """
         for worker in self._workers:
             worker.stop()
         deadline_s = monotonic() + PATIENCE_S
         for worker in self._workers:
             worker.join(max(0.0, deadline_s - monotonic()))
+        errors = [worker.close_error for worker in self._workers if worker.close_error is not None]
         self._workers, self._weights = [], {}
+        if errors:
+            raise errors[0]
 
 
 class WorkerThread:
     """A worker thread."""
+
+    close_error: Exception | None = None
+    """Raised by an environment that was closed, at the end."""
 
     def __init__(
         self,
@@ -192,21 +209,27 @@ class WorkerThread:
 
     def _work(self) -> None:
         try:
-            with closing(self._host):
-                for event in self._host.open():
-                    self._events.put((self, event))
-                while self._listen():
-                    if not self._host.is_idle:
-                        for event in self._host.step():
-                            self._events.put((self, event))
+            for event in self._host.open():
+                self._events.put((self, event))
+            while self._listen():
+                if not self._host.is_idle:
+                    for event in self._host.step():
+                        self._events.put((self, event))
         except BaseException as error:  # otherwise this thread would end silently
             self._events.put((self, WorkerEnded(f"with {type(error).__name__}: {error}")))
             raise
+        finally:
+            try:
+                self._host.close()
+            except Exception as error:  # raised by `ThreadTransport.close`, in the thread of the run
+                self.close_error = error
 
     def _listen(self) -> bool:
         """Take the tickets that have arrived. Sleeps until there are some if idle. False: stop."""
         while self._host.is_idle or not self._given.empty():
+            before = self._host.stopwatch.begin(WAITING)
             given = self._given.get()
+            self._host.stopwatch.begin(before)
             if given is None:
                 return False
             self._host.submit(given[0], first=given[1])

@@ -27,6 +27,7 @@ from msgspec import Struct
 from levada.flow.items import Shard
 from levada.flow.nodes import Node
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import Stopwatch
 from levada.flow.topology import ShardStage
 from levada.runners.snapshots import SaveRule
 from levada.schedule import Closed, Ticket
@@ -74,6 +75,15 @@ class WorkerBusy(Struct, frozen=True, tag=True):
     what: str
 
 
+class WorkerTimes(Struct, frozen=True, tag=True):
+    """What the time of the worker went into since its process opened the shards."""
+
+    num_tickets: int
+    """Number of tickets that it has finished."""
+    times_s: dict[str, dict[str, float]]
+    """Seconds, by node and by what it does; see `levada.flow.stopwatch`."""
+
+
 class ShardOpened(Struct, frozen=True, tag=True):
     """A shard is ready to work."""
 
@@ -115,7 +125,7 @@ class WorkerEnded(Struct, frozen=True):
     """Whether Python exited with an uncaught error."""
 
 
-HostEvent: TypeAlias = ShardOpened | TicketDone | ShardFailed
+HostEvent: TypeAlias = ShardOpened | TicketDone | ShardFailed | WorkerTimes
 WorkerEvent: TypeAlias = HostEvent | WorkerBegan | WorkerBusy | WorkerEnded
 
 
@@ -143,6 +153,16 @@ class Worker(Protocol):
 
 class Transport(Protocol):
     """Starts workers, and moves tickets, weights and items."""
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Stopwatch of the thread that runs the hub. The transport says when it sleeps; the run says the rest."""
+        ...
+
+    @property
+    def is_here(self) -> bool:
+        """Whether shards are executed in the thread that runs the hub."""
+        ...
 
     @property
     def items_die_with_worker(self) -> bool:

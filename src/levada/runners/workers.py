@@ -10,11 +10,16 @@ from levada.flow.errors import LevadaError
 from levada.flow.items import Shard
 from levada.flow.patience import HANG_S, START_S
 from levada.flow.state import Arrays
+from levada.runners.attribution import MAIN
 from levada.runners.saving import ShardKey
 from levada.runners.transport import Transport, Worker, WorkerEvent
 from levada.schedule import Hub, Ticket
 
 log: logging.Logger = logging.getLogger(__name__)
+
+
+class ClosedError(LevadaError, ValueError):
+    """The run was closed."""
 
 
 class WorkerError(LevadaError, RuntimeError):
@@ -39,8 +44,12 @@ class WorkerError(LevadaError, RuntimeError):
 class WorkerState:
     """The state of one worker."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, name: str, place: str) -> None:
         self.worker = worker
+        self.name: str = name
+        self.place: str = place
+        """The thread or process in which it works; see `Fired.worker`."""
+        """Name that also the worker that replaces it has."""
         self.unopened: set[tuple[str, int]] = {(shard.node, shard.index) for shard in worker.shards}
         """Shards that it has not opened yet."""
         self.is_busy = False
@@ -66,16 +75,25 @@ class Workers:
         self._hang_timeout_s = hang_timeout_s
         self.states: dict[Worker, WorkerState] = {}
         self._state_of: dict[ShardKey, WorkerState] = {}
+        self._names: dict[tuple[ShardKey, ...], str] = {}
         self._to_send: set[WorkerState] = set()
         """Workers to which the next `flush` may send work: those with new tickets, or with an event since the last one."""
         self._silent_since_s: float | None = None
         self._has_reported = False
         self._next_check_s = 0.0
         """Time before which no worker can have been silent for too long: events and new work only move it later."""
+        self.let_hold()
+
+    def let_hold(self) -> None:
+        """Set the most tickets that a shard may hold in arrival order."""
+        for source in self._hub.sources.values():
+            source.let_hold(self._transport.tickets_at_hand, self._transport.tickets_together)
 
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> WorkerState:
         """Start a worker for some shards, each with the state to resume from, if any."""
-        state = WorkerState(self._transport.start(shards))
+        first = tuple((shard.node, shard.index) for shard, _ in shards[:1])  # that of the worker which it replaces, too
+        name = self._names.setdefault(first, f"worker {len(self._names)}")
+        state = WorkerState(self._transport.start(shards), name, MAIN if self._transport.is_here else name)
         self.states[state.worker] = state
         for shard in state.worker.shards:
             self._state_of[shard.node, shard.index] = state

@@ -7,6 +7,7 @@ ShardMachine    one shard: works on its tickets without communication
 from levada.schedule.events import (
     Begin,
     Closed,
+    Evaluate,
     Event,
     Finished,
     Firing,
@@ -42,6 +43,7 @@ from levada.schedule.stages import NodeMachine, StageMachine
 __all__ = [
     "Begin",
     "Closed",
+    "Evaluate",
     "Event",
     "Finished",
     "Firing",

@@ -160,6 +160,14 @@ class Publish(Struct, frozen=True):
     weights: Any
 
 
+class Evaluate(Struct, frozen=True):
+    """Evaluate these weights, beside everything else."""
+
+    node: str
+    version: int
+    weights: Any
+
+
 class PublishAgain(Struct, frozen=True):
     """Make an older version readable again, whether or not it still is: a ticket that is issued again names it."""
 
@@ -195,6 +203,6 @@ class Notify(Struct, frozen=True):
     event: WatchEvent
 
 
-Instruction: TypeAlias = Start | Publish | PublishAgain | Forget | Insert | Reprioritize | Notify
+Instruction: TypeAlias = Start | Publish | Evaluate | PublishAgain | Forget | Insert | Reprioritize | Notify
 HubInstruction: TypeAlias = Issue | Instruction
 """Instructions of a hub: what a runner does itself, and the tickets that it passes to shards."""

@@ -19,11 +19,12 @@ import msgspec
 from levada.flow.events import ChannelStatistics, Consumed, Dropped, Published, ReplayStatistics, Report, Reported, Used
 from levada.flow.items import Draw, Item
 from levada.flow.nodes import Node
-from levada.flow.topology import Topology, ancestors, derive
+from levada.flow.topology import Topology, ancestors, derive, evaluators
 from levada.schedule.drawing import next_draw
 from levada.schedule.events import (
     Begin,
     Closed,
+    Evaluate,
     Event,
     Finished,
     Firing,
@@ -97,10 +98,13 @@ class Hub:
         self._spared: dict[str, set[int]] = {name: set() for name in flow.registers}
         self.versions: dict[str, int] = {work.policy_name: 0 for work in flow.learners().values()}
         """Policy -> number of updates."""
+        for queue in self.queues.values():
+            queue.versions = self.versions
         self.stopped: set[StageMachine] = set()
         """Stages whose learner has failed, while others go on."""
         self.num_ahead: int = 0
         """Most updates of a learner that are prepared while others are in progress, if these are handed over."""
+        self._evaluators = evaluators(flow)
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
         self.before_learners: set[str] = {name for learner in learners for name in ancestors(flow, learner)}
 
@@ -181,11 +185,10 @@ class Hub:
         """Return the tickets that a shard holds, in its order."""
         return [held.ticket for held in self.sources[source].tickets[shard]]
 
-    def blocked(self) -> Iterator[tuple[str, str, int]]:
+    def blocked(self) -> Iterator[tuple[str, TicketBook, int]]:
         """Yield sources that are held back: source, channel that withholds tickets, and number of shards without a ticket."""
         for name, source in self.sources.items():
-            held = source.blocked_by() if source.num_idle else None
-            if held is not None:
+            if (held := source.blocked_by()) is not None:
                 yield name, held, source.num_idle
 
     def peek(self, node: str) -> list[Item]:
@@ -198,8 +201,8 @@ class Hub:
         lines = []
         for name, source in self.sources.items():
             held = source.blocked_by()
-            if held:
-                lines.append(f"{name} waits for a ticket of {held}")
+            if held is not None:
+                lines.append(f"{name} waits for a ticket of {held.name}")
         for stage in self.stages:
             lines += [machine.waiting() for machine in stage.machines.values()]
         return lines
@@ -234,6 +237,9 @@ class Hub:
                 yield Publish(edge.target, version, weights)
                 yield from self._forget(edge.target, self.registers[edge.target].publish(version))
                 yield Notify(Published(edge.target, version))
+        for evaluator in self._evaluators.get(policy, ()):
+            if version % (evaluator.every or 1) == 0:
+                yield Evaluate(evaluator.name, version, weights)
         for queue in self.queues.values():
             every = queue.channel.publish_every
             if node.name in queue.channel.learners and every is not None and version % every == 0:

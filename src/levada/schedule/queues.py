@@ -25,6 +25,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from math import inf
+from typing import Literal
 
 from levada.flow.channels import Queue
 from levada.flow.events import ChannelStatistics, Consumed, Dropped, LagStatistics, Ledger, Requeued
@@ -61,6 +62,9 @@ class QueueMachine(TicketBook):
         self._within: list[tuple[int, int, deque[Item]]] = []
         self.tickets_per_shard: int | None = channel.queue.tickets_per_shard
         self._unpublished_numbers: set[int] = set()  # of these tickets, where they are limited per shard
+        self.versions: Mapping[str, int] = {}
+        """Policy -> number of updates, at this moment. Only what is measured depends on it."""
+        self._arrived: dict[int, int] = {}  # ticket of waiting items -> version of the policy when they arrived
         self.num_waiting: int = 0
         """Number of items that are finished but not consumed."""
         self._consumed = 0
@@ -85,11 +89,17 @@ class QueueMachine(TicketBook):
             return
         self._produced += len(items) - 1
         self._waiting[number] = deque(items)
+        self._arrived[number] = self._version
         self.num_waiting += len(items)
         self._place(number)
         self.discard_excess()
         if self._last_version is not None:
             self._discard_all()
+
+    @property
+    def withheld_for(self) -> Literal["room", "weights"]:
+        """The bound on lag withholds tickets until a version is published; a capacity, until there is room."""
+        return "weights" if self._blocks else "room"
 
     @property
     def ready(self) -> bool:
@@ -103,7 +113,9 @@ class QueueMachine(TicketBook):
         item = self._pop(number)
         self.num_waiting -= 1
         self._consumed += 1
+        arrived = self._arrived[number]
         if number not in self._waiting:
+            del self._arrived[number]
             if self._blocks and self._ahead:
                 self._ahead[-1].add(number)
             elif self._blocks:
@@ -111,7 +123,7 @@ class QueueMachine(TicketBook):
             else:
                 self._returned += 1
         for index, header in enumerate(item.headers):
-            self._measure(header, version, is_first=not index)
+            self._measure(header, version, arrived, is_first=not index)
         return item
 
     def next(self) -> tuple[int, int] | None:
@@ -133,6 +145,7 @@ class QueueMachine(TicketBook):
                 self._waiting[number].appendleft(item)
             else:
                 self._waiting = {number: deque([item]), **self._waiting}
+                self._arrived[number] = self._version
                 self._unsettle(number)
                 if self._blocks:
                     self._forget_taken(number)
@@ -153,6 +166,7 @@ class QueueMachine(TicketBook):
     def lose(self, shards: Collection[tuple[str, int]]) -> list[tuple[int, Header]]:
         """Handle the loss of the waiting items of these shards; see `TicketBook`."""
         lost = super().lose(shards)
+        self._arrived = {number: self._arrived[number] for number in self._waiting}
         self.num_waiting = sum(map(len, self._waiting.values()))
         return lost
 
@@ -341,16 +355,23 @@ class QueueMachine(TicketBook):
         self._dropped[reason] += 1
         self.events += [Dropped(self.channel.name, header, reason) for header in item.headers]
         if number not in self._waiting:
+            del self._arrived[number]
             self._returned += 1
 
-    def _measure(self, header: Header, version: int | None, *, is_first: bool) -> None:
+    @property
+    def _version(self) -> int:
+        return self.versions.get(self.channel.policy or "", 0)
+
+    def _measure(self, header: Header, version: int | None, arrived: int, *, is_first: bool) -> None:
         lag: dict[str, int] = {}
+        waited = 0
         if version is not None and self._is_measured(header):
             assert self.channel.policy is not None
             measured = self._lag(header, version)
             lag[self.channel.policy] = measured
+            waited = min(measured, max(0, version - arrived))
         self._taken.append((header, next(iter(lag.values()), None), is_first))
-        self.events.append(Consumed(self.channel.name, header, lag))
+        self.events.append(Consumed(self.channel.name, header, lag, waited))
 
     def _forget_header(self, header: Header) -> None:
         for index in range(len(self._taken) - 1, -1, -1):

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from typing import Literal
 
 from levada.flow.channels import Replay
 from levada.flow.events import Dropped, Emptied, Ledger, ReplayStatistics, Stored
@@ -83,6 +84,11 @@ class ReplayMachine(TicketBook):
         nothing inserted later, so that counts do not depend on timing. During filling, everything counts at once."""
 
     # ---- tickets
+
+    @property
+    def withheld_for(self) -> Literal["room", "weights"]:
+        """Tickets come back when there is room; exact ones name a version, which may have to be published."""
+        return "weights" if self._room else "room"
 
     def issue(self, source: str) -> Grant:
         """Issue a ticket."""

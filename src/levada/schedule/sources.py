@@ -117,11 +117,11 @@ class SourceMachine:
         """Tickets issued per shard; sources with the fewest are served first."""
         return self.issued / self.stage.shards
 
-    def blocked_by(self) -> str | None:
+    def blocked_by(self) -> TicketBook | None:
         """Return the channel that withholds tickets."""
         for machine in self.channels:
             if not machine.may_issue(self.stage.source):
-                return machine.name
+                return machine
         return None
 
     def issue(self) -> Issue | None:

@@ -10,6 +10,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -73,6 +74,11 @@ class TicketBook(ABC):
         return self._last_version is not None
 
     # ---- tickets
+
+    @property
+    @abstractmethod
+    def withheld_for(self) -> Literal["room", "weights"]:
+        """What comes first before it issues a ticket that it withholds: an item is taken, or a version is published."""
 
     def may_issue(self, source: str) -> bool:
         """Whether a ticket can be issued to this source now."""

@@ -66,7 +66,7 @@ def test_algorithms_learn_from_frames_in_processes(algorithm: str, settings: dic
     first, last = (
         lv.train(
             algorithm, PONG, until=f"updates={num}", on="processes:2", threads=1, shards=2, num_envs=2, num_steps=4,
-            out=tmp_path / str(num), seed=1, tensorboard=False, display="quiet", **settings,
+            out=tmp_path / str(num), seed=1, log="none", display="quiet", **settings,
         )
         for num in (1, 3)
     )  # fmt: skip

@@ -87,7 +87,7 @@ def test_only_allowed_actions_are_chosen_in_training_and_evaluation(env, source,
         env if source == "auto" else Task(env, action_mask=source),
         until="updates=6",
         display="quiet",
-        tensorboard=False,
+        log="none",
         out="run",
         **small,
     )
@@ -147,7 +147,7 @@ def test_what_a_run_is_shown_to_be_is_what_it_is(capsys):
 def test_a_run_without_masks_stays_without(capsys, by):
     if by == "python":
         task = Task("Taxi-v4", action_mask=None)
-        levada.train("ppo", task, until="updates=1", display="quiet", tensorboard=False, out="run", **TINY_FIELDS)
+        levada.train("ppo", task, until="updates=1", display="quiet", log="none", out="run", **TINY_FIELDS)
     else:
         done = Shell(capsys)(f"train ppo --env Taxi-v4 --action-mask None {TINY} --until updates=1 --out run")
         assert (done.code, "action_mask" in done.err) == (0, False)
@@ -333,7 +333,7 @@ def test_masks_that_come_later_are_refused(algorithm, how):
     ("task", "env"), [(Task(Lenient, action_mask=None), Lenient), (Task("Taxi-v4", action_mask=None), "Taxi-v4")]
 )
 def test_an_environment_that_is_given_again_has_the_masks_of_the_run(task, env):
-    run = levada.train("ppo", task, until="updates=1", display="quiet", tensorboard=False, out="run", **TINY_FIELDS)
+    run = levada.train("ppo", task, until="updates=1", display="quiet", log="none", out="run", **TINY_FIELDS)
     again = levada.load("run", env=env)
     assert again.task.action_mask is None
     assert levada.resume("run", env=env, until="updates=2", display="quiet").summary.updates == 2
@@ -385,7 +385,7 @@ def test_masks_of_several_choices_may_be_a_tuple_as_gymnasium_takes_it():
 
 def test_a_policy_takes_masks_as_the_environment_gives_them():
     task = Task(Odd, env_kwargs={"mask": np.array([0.0, 0.0, 1.0, 0.0])})
-    run = levada.train("ppo", task, until="updates=1", display="quiet", tensorboard=False, out="run", **TINY_FIELDS)
+    run = levada.train("ppo", task, until="updates=1", display="quiet", log="none", out="run", **TINY_FIELDS)
     obs, info = Odd(np.array([0.0, 0.0, 1.0, 0.0])).reset(seed=1)
     assert run.policy.act({"obs": obs, "action_mask": info["action_mask"]}) == 2
     batch = {"obs": np.stack([obs, obs]), "action_mask": np.array([[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]])}
@@ -435,7 +435,7 @@ def test_a_first_reset_that_takes_long_is_told(monkeypatch, capsys):
         is_slow = True
 
     monkeypatch.setattr(sys.modules["levada.api.train"], "LOOK_S", 0.1)
-    levada.train("ppo", Slow, until="updates=1", display="plain", tensorboard=False, out="run", **TINY_FIELDS)
+    levada.train("ppo", Slow, until="updates=1", display="plain", log="none", out="run", **TINY_FIELDS)
     assert "1 envs, reset, seed None: this step has taken more than 0.1 s" in capsys.readouterr().err
 
 
@@ -452,7 +452,7 @@ class Both(Elsewhere):
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_masks_in_observations_and_in_the_info_are_those_of_the_observations(algorithm):
     fields = TINY_FIELDS if algorithm == "ppo" else {"learning_starts": 32, "batch_size": 8, "hidden_sizes": (8,)}
-    run = levada.train(algorithm, Both, until="updates=6", display="quiet", tensorboard=False, out="run", **fields)
+    run = levada.train(algorithm, Both, until="updates=6", display="quiet", log="none", out="run", **fields)
     assert levada.evaluate(run, num_episodes=2).returns.min() >= 5.0
 
 
@@ -501,7 +501,7 @@ def test_a_policy_takes_a_tuple_of_masks():
             obs, info = self.look()
             return obs, 1.0, self.age == 6, False, info
 
-    run = levada.train("ppo", Tuples, until="updates=1", display="quiet", tensorboard=False, out="run", **TINY_FIELDS)
+    run = levada.train("ppo", Tuples, until="updates=1", display="quiet", log="none", out="run", **TINY_FIELDS)
     obs, info = Tuples().reset(seed=1)
     assert run.policy.act({"obs": obs, "action_mask": info["action_mask"]}).tolist() == [1, 0]
 

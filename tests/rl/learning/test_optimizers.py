@@ -93,7 +93,7 @@ def test_runs_with_it_go_on_to_the_bit(algorithm, env, kind):
         "optimizer": kind,
         "optimizer_kwargs": KINDS.get(kind, {}),
         "display": "quiet",
-        "tensorboard": False,
+        "log": "none",
         "seed": 1,
     }
     more["save_replays"] = True
@@ -114,7 +114,7 @@ def test_runs_with_it_go_on_to_the_bit(algorithm, env, kind):
     ],
 )
 def test_settings_are_read_back_as_they_were_given(more):
-    fields = TINY_FIELDS | more | {"display": "quiet", "tensorboard": False}
+    fields = TINY_FIELDS | more | {"display": "quiet", "log": "none"}
     run = levada.train("ppo", "CartPole-v1", until="updates=1", out="run", **fields)
     assert levada.load("run").flow.hash() == run.flow.hash()
     assert levada.resume("run", until="updates=2", display="quiet").summary.updates == 2
@@ -123,7 +123,7 @@ def test_settings_are_read_back_as_they_were_given(more):
 def test_each_optimizer_learns_something_else():
     hashes = {
         levada.train(
-            "ppo", "CartPole-v1", until="updates=2", out=f"run-{n}", optimizer=kind, display="quiet", tensorboard=False,
+            "ppo", "CartPole-v1", until="updates=2", out=f"run-{n}", optimizer=kind, display="quiet", log="none",
             **TINY_FIELDS,
         ).summary.params_sha256
         for n, kind in enumerate(["adam", *KINDS])
@@ -140,7 +140,7 @@ def test_on_the_command_line(capsys):
     settings = json.loads(Path("run/config.json").read_text())["settings"]
     assert settings["optimizer"]["value"] == "adamw"
     assert settings["optimizer_kwargs"]["value"] == {"weight_decay": 0.01, "amsgrad": True, "betas": [0.5, 0.9]}
-    assert Shell(capsys)("train --config run --out again --no-tensorboard --quiet").code == 0
+    assert Shell(capsys)("train --config run --out again --log none --quiet").code == 0
     assert levada.load("again").summary.params_sha256 == levada.load("run").summary.params_sha256
     assert levada.load("run").summary.updates == 1
     assert Shell(capsys)("train ppo --env CartPole-v1 --optimizer adom").message == (
@@ -161,7 +161,7 @@ def test_one_in_a_file_is_trained_with_loaded_and_resumed(tmp_path, capsys, on):
     shell = Shell(capsys)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "signs.py").write_text(OWN)
-    train = f"train ppo --env CartPole-v1 {TINY} --no-tensorboard --quiet --on {on} --until updates=2"
+    train = f"train ppo --env CartPole-v1 {TINY} --log none --quiet --on {on} --until updates=2"
     assert shell(f"{train} --optimizer ./mine/signs.py:Signs --out run").code == 0
     assert shell(f"{train} --optimizer levada_test_optimizers:Signs --out module").code == 0
     assert levada.load("run").summary.params_sha256 == levada.load("module").summary.params_sha256

@@ -13,7 +13,8 @@ from support.runs.fakes import IDENTITY, Clock, FakeRun, channel, header, statis
 
 from levada.flow.events import LagStatistics, Statistics, Used
 from levada.flow.items import Episode
-from levada.run.display.displays import Display, JsonDisplay, PlainDisplay, make_display
+from levada.run.display.base import Display
+from levada.run.display.displays import JsonDisplay, PlainDisplay, make_display
 from levada.run.display.live import LiveDisplay
 from levada.run.monitor import Monitor
 from levada.run.summary import summarize
@@ -222,5 +223,5 @@ def test_auto_is_live_on_a_terminal_only(monkeypatch, terminal, kind):
 
 
 def test_an_unknown_display_is_refused():
-    with pytest.raises(ValueError, match="display 'fancy': expected one of auto, live, plain, quiet, json"):
+    with pytest.raises(ValueError, match="display 'fancy': expected one of auto, live, plain, notebook, quiet, json"):
         make_display("fancy")

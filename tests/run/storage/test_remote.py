@@ -26,7 +26,7 @@ from levada.run.storage.remote import RemoteRunDirectory
 from levada.run.storage.store import Store
 
 URL = "watched://runs/a"
-FIELDS = {"display": "quiet", "tensorboard": False, **TINY_FIELDS}
+FIELDS = {"display": "quiet", "log": "none", **TINY_FIELDS}
 COMMAND = f"train ppo --env CartPole-v1 {TINY} --seed 3 --quiet"
 
 
@@ -119,7 +119,7 @@ def test_a_run_goes_on_at_its_url(protocol, expected, tmp_path):
 
 def test_it_goes_on_in_another_process_with_the_files_alone(expected, tmp_path):
     url = f"file://{tmp_path}/runs/a"
-    assert in_process(f"{COMMAND} --until updates=3 --no-tensorboard --out {url}", cwd=tmp_path).code == 0
+    assert in_process(f"{COMMAND} --until updates=3 --log none --out {url}", cwd=tmp_path).code == 0
     done = in_process(f"resume {url} --until updates=6 --quiet", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert levada.load(url).summary.params_sha256 == expected[0]
@@ -168,7 +168,7 @@ def test_other_functions_take_urls():
     assert again.summary.params_sha256 == run.summary.params_sha256
     train("updates=1", "memory://runs/c", init_from=URL)
     assert levada.load(URL, checkpoint=2).policy.version == 2
-    with pytest.raises(LoadError, match=r"watched://runs/a has no checkpoint=1, .*: 2, 3$"):
+    with pytest.raises(LoadError, match=r"watched://runs/a has no checkpoint=1, .*: 2, 3; or 'best'$"):
         levada.load(URL, checkpoint=1)
 
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from support.runs.fakes import IDENTITY, SETTINGS, Clock, FakeRun
 
-from levada.run.display.displays import Display
+from levada.run.display.base import Display
+from levada.run.loggers import JsonLines
 from levada.run.loop import Loop
 from levada.run.monitor import Monitor
-from levada.run.sinks import JsonLines
 from levada.run.storage.checkpoint import ARRAYS, META, CheckpointWarning, UnreadableError, list_checkpoints, save
 from levada.run.storage.directory import RunDirectory, RunDirectoryError
 from levada.run.storage.restore import resume
@@ -22,7 +22,7 @@ def run_it(directory, monitor, run, until):
         until=Until.parse(until),
         monitor=monitor,
         directory=directory,
-        sinks=[JsonLines(directory.metrics_path)],
+        loggers=[JsonLines(directory.metrics_path)],
         display=Display(),
         arrays_of=FakeRun.arrays,
         params_of=FakeRun.params,

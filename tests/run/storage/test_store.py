@@ -31,6 +31,7 @@ def store(request, tmp_path):
     ("path", "expected"),
     [
         ("s3://bucket/a", True), ("arrow_hdfs://host/a", True), ("simplecache::s3://b/a", True), ("s3:/bucket/a", True),
+        ("hf://user/name@main", True), ("hf:/user/name", True),
         ("file:runs/a", False), ("runs/a", False), ("/a://b", False), ("./a://b", False), ("a::b", False), ("a:/b", False),
         ("~/a", False), (b"s3://b/a", False), (3, False), (None, False),
     ],
@@ -44,6 +45,9 @@ def test_what_is_meant_as_a_url(path, expected):
     [
         ("s3://", "it has no bucket, expected such as s3://bucket/runs/a"),
         ("gs:///runs/a", "it has no bucket, expected such as gs://bucket/runs/a"),
+        ("hf://user", "expected hf://USER/NAME, or hf://USER/NAME@REVISION"),
+        ("hf:/user/name", "did you mean hf://user/name? Give it as text"),
+        ("hf://user:secret@name/a", "it has a password"),
         ("memory://", "it names no directory, expected such as memory://runs/a"),
         ("memory:///", "it names no directory"),
         (

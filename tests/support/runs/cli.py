@@ -57,13 +57,13 @@ class Shell:
         return Done(code, out, err)
 
 
-def begin(command: str, *, cwd: Path, **options) -> subprocess.Popen:
+def begin(command: str, *, cwd: Path, module: str = "levada.cli", **options) -> subprocess.Popen:
     """Start the command line in a process of its own."""
     here = Path(__file__).parents[2]
     path = os.pathsep.join([str(here), str(Path(levada.__file__).parent.parent)])
     env = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-    return subprocess.Popen([sys.executable, "-m", "levada.cli", *shlex.split(command)], cwd=cwd, env=env, **options)
+    return subprocess.Popen([sys.executable, "-m", module, *shlex.split(command)], cwd=cwd, env=env, **options)
 
 
 def in_process(command: str, *, cwd: Path) -> Done:

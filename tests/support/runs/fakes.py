@@ -99,6 +99,9 @@ class FakeRun:
     def statistics(self):
         return statistics()
 
+    def attribution(self):
+        return {}
+
     def arrays(self):
         return {"weights": self.weights, "moments": self.weights * 2}, {"firing": self.updates}
 

@@ -11,6 +11,7 @@ from typing import Any
 from levada.flow import Flow, Shard
 from levada.flow.items import Item
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import Stopwatch
 from levada.runners.firing import resolved
 from levada.runners.flow_run import FlowRun
 from levada.runners.losses import ItemLostError
@@ -62,6 +63,7 @@ class Ref:
 
 class LossyTransport:
     items_die_with_worker = True
+    is_here = True
     tickets_at_hand = 3
     tickets_together = 1
     passes_references = True
@@ -70,6 +72,7 @@ class LossyTransport:
         self, seed: int, kills: float, delay: int = 0, learners_answer: Callable[[], bool] = lambda: False
     ) -> None:
         """`kills`: probability of a kill per turn; `delay`: largest number of turns until the run hears of it."""
+        self.stopwatch = Stopwatch()
         self._learners_answer = learners_answer
         self.num_kills = self.num_noticed = 0
         self._random = Random(seed)

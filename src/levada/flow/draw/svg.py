@@ -22,7 +22,7 @@ from levada.flow.topology import Channel, Topology, derive, upstream_sources
 _BOLD, _PLAIN = 13, 11
 _ADVANCE = 0.605
 """Width of a character of a monospaced font, in units of its size."""
-_STYLE = """
+STYLE = """
 .lv-ground{fill:#fff}.lv-scope{fill:#57606a;fill-opacity:.08;stroke:#57606a;stroke-opacity:.3}
 .lv text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:11px;fill:#57606a}
 .lv .lv-name{font-size:13px;font-weight:600}.lv .lv-name,.lv .lv-ink{fill:#1f2328}.lv-middle{text-anchor:middle}
@@ -52,7 +52,7 @@ def to_svg(flow: Graph) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="lv" role="img" {size} viewBox="0 0 {width:.0f} {height:.0f}">',
         f"<title>{_text(f'flow {flow.name}')}</title>",
         f"<desc>{_text(to_text(flow))}</desc>",
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         _tip("lv-tip"),
         _tip("lv-back-tip"),
         f'<rect class="lv-ground" {size} rx="8"/>',
@@ -169,26 +169,25 @@ class _Picture:
             channel = self.channel_of.get(box)
             if channel is not None:
                 pill = _rect("lv-queue", box.left, box.y - box.height / 2, box.width, box.height, box.height / 2)
-                yield _group(
-                    f"{bound_of(channel)}\n{channel.queue}", pill, _label(box.x, box.y + 4, words, "lv-middle lv-ink")
-                )
+                label = _label(box.x, box.y + 4, words, "lv-middle lv-ink")
+                yield _group(f"{bound_of(channel)}\n{channel.queue}", pill, label, of=("channel", channel.name))
             elif box not in hidden:
                 yield _label(box.x, box.y - 5, words, "lv-middle")
         for node in flow.nodes.values():
             kind = f"lv-node lv-{node.kind}" if node.kind in ("source", "learn") else "lv-node"
             yield self._card(node, kind, self.boxes[node.name])
         for name, replay in flow.replays.items():
-            yield _cylinder("lv-replay", self.boxes[name], f"{name}: {replay}", _replay_lines(flow, name))
+            yield _cylinder("replay", name, self.boxes[name], f"{name}: {replay}", _replay_lines(flow, name))
         for loop in self.loops:
             if loop.box:
                 lines = _register_lines(flow, loop.box.key)
-                yield _cylinder("lv-register", loop.box, f"{loop.box.key}: {lines[1]}", lines)
+                yield _cylinder("register", loop.box.key, loop.box, f"{loop.box.key}: {lines[1]}", lines)
 
     def _card(self, node: Node, kind: str, box: Box) -> str:
         lines = self._node_lines(node)
         offsets = (6, 3, 0) if self._num_shards(node) > 1 else (0,)
         cards = [_rect(kind, box.left + o, box.y - box.height / 2 - o, box.width, box.height, 6) for o in offsets]
-        return _group(describe_node(node), *cards, *_centered(box, lines, 0))
+        return _group(describe_node(node), *cards, *_centered(box, lines, 0), of=("node", node.name))
 
 
 def _replay_lines(flow: Graph, name: str) -> tuple[str, str, str]:
@@ -209,15 +208,15 @@ def _box(name: str, lines: Sequence[str], height: float) -> Box:
     return Box(name, width, height, tuple(name.split("/")[:-1]))
 
 
-def _cylinder(kind: str, box: Box, title: str, lines: Sequence[str]) -> str:
+def _cylinder(kind: str, name: str, box: Box, title: str, lines: Sequence[str]) -> str:
     left, right, top, bottom = box.left, box.right, box.y - box.height / 2 + 6, box.y + box.height / 2 - 6
     half = box.width / 2
     body = (
-        f'<path class="{kind}" d="M{left:.1f} {top:.1f}A{half:.1f} 6 0 0 1 {right:.1f} {top:.1f}V{bottom:.1f}'
+        f'<path class="lv-{kind}" d="M{left:.1f} {top:.1f}A{half:.1f} 6 0 0 1 {right:.1f} {top:.1f}V{bottom:.1f}'
         f"A{half:.1f} 6 0 0 1 {left:.1f} {bottom:.1f}ZM{left:.1f} {top:.1f}"
         f'A{half:.1f} 6 0 0 0 {right:.1f} {top:.1f}"/>'
     )
-    return _group(title, body, *_centered(box, lines, 6))
+    return _group(title, body, *_centered(box, lines, 6), of=(kind, name))
 
 
 def _centered(box: Box, lines: Sequence[str], lower: float) -> list[str]:
@@ -284,8 +283,10 @@ def _label(x: float, y: float, words: str, kind: str = "") -> str:
     return f'<text{attribute} x="{x:.1f}" y="{y:.1f}">{_text(words)}</text>'
 
 
-def _group(title: str, *parts: str) -> str:
-    return f"<g><title>{_text(title)}</title>{''.join(parts)}</g>"
+def _group(title: str, *parts: str, of: tuple[str, str]) -> str:
+    """Group the parts of a node, channel, replay or register, which is named for programs that show its state."""
+    kind, name = of
+    return f'<g data-{kind}="{_text(name)}"><title>{_text(title)}</title>{"".join(parts)}</g>'
 
 
 def _text(words: str) -> str:

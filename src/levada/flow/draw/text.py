@@ -15,6 +15,8 @@ def describe_kind(node: Node) -> str:
         minibatches = "" if node.minibatch_size in (None, node.size) else f" in minibatches of {node.minibatch_size}"
         share = "" if node.share is None else f", share {node.share}"
         return f"sample of {node.size}{minibatches}{share}"
+    if node.kind == "evaluate":
+        return f"evaluate every {plural(node.every or 1, 'update')}"
     if node.kind == "split":
         return f"split by {', '.join(node.keys)}"
     if node.kind == "union" and node.weights:

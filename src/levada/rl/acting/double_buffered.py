@@ -21,6 +21,7 @@ import numpy as np
 from levada.flow import Shard
 from levada.flow.items import derive_seed, serve_here
 from levada.flow.state import PrefixView
+from levada.flow.stopwatch import Stopwatch
 from levada.rl.acting.rollout import Rollout
 from levada.rl.acting.sampler import Sampler
 from levada.rl.data.frames import Frames
@@ -75,19 +76,24 @@ class LiveDoubleBufferedSampler:
             with lock:
                 return shard.empty(shape, dtype)
 
+        self._stopwatch = shard.stopwatch
         with ExitStack() as opened:
             self._groups = []
             for number in range(recipe.num_groups):
                 seed = derive_seed(shard.seed, f"group{number}")
-                self._groups.append(each(replace(shard, seed=seed, empty=empty)))
+                self._groups.append(each(replace(shard, seed=seed, empty=empty, stopwatch=Stopwatch())))
                 opened.callback(self._groups[-1].close)
             opened.pop_all()
         self._threads = ThreadPoolExecutor(recipe.num_groups, thread_name_prefix="levada group")
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights, in all groups at once."""
+        for group in self._groups:
+            group.stopwatch.restart()
+        self._stopwatch.do("groups")
         made = [self._threads.submit(group, weights) for group in self._groups]
         wait(made)  # for all of them: after an error in one, no other may still be running
+        self._stopwatch.divide([group.stopwatch for group in self._groups])
         return join([one.result() for one in made])
 
     def state_dict(self) -> dict[str, Array]:

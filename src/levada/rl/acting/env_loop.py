@@ -16,6 +16,7 @@ import numpy as np
 from levada.flow import Episode, Shard
 from levada.flow.items import never
 from levada.flow.state import rng_array, set_rng
+from levada.flow.stopwatch import ENVIRONMENT, INFERENCE, WRITING, Stopwatch
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter
 from levada.rl.acting.turns import Turns
@@ -36,10 +37,12 @@ Acting: TypeAlias = Generator[Array, StepResult, ResultT]
 """Yields actions ``[B, ...]``, is sent the result of each step, and returns something in the end."""
 
 
-def play(acting: Acting[ResultT], step: Callable[[Array], StepResult]) -> ResultT:
+def play(acting: Acting[ResultT], step: Callable[[Array], StepResult], stopwatch: Stopwatch) -> ResultT:
     """Take all steps, and return what the acting returns. `step`: steps the environments."""
+    do = stopwatch.do
     action = next(acting)
     while True:
+        do(ENVIRONMENT)
         result = step(action)
         try:
             action = acting.send(result)
@@ -139,6 +142,7 @@ class EnvLoop:
     """The environments of a shard, and the actor that acts in them: base of the running samplers."""
 
     def __init__(self, task: Task, policy: Policy, num_envs: int, discount: float, shard: Shard) -> None:
+        self.stopwatch: Stopwatch = shard.stopwatch
         self.rng: np.random.Generator = np.random.default_rng(shard.seed)
         self.actor: Actor = Actor(policy, shard.serve, shard.num_threads, owner=f"{shard.node}/{shard.index}")
         self.envs: EnvBatch = task.make(num_envs, shard.num_threads)
@@ -161,16 +165,18 @@ class EnvLoop:
         """Act and fill the rows from `first` on; call `record(step, parameters, values)` with the network's outputs of each step.
         Return the number of filled rows: all, unless `is_cut()` returned True after one. The others are not transitions.
         """
-        actor, memory = self.actor, self.memory
+        actor, memory, do = self.actor, self.memory, self.stopwatch.do
         none = actor.initial_state(0)
         self._lives_lost.clear()
         for t in range(first, len(into.action)):
             into.put(t, self.obs)
             if memory is not None and into.memory is not None:
                 into.memory.state[t], into.memory.age[t] = memory.state, memory.age
+            do(INFERENCE)
             row, v_t, state = actor.step(self.obs, none if memory is None else memory.state)
             record(t, row, v_t)
             step = yield choose(t, row, actor.mask(self.obs), into.action[t])
+            do(WRITING)
             into.reward[t] = step.reward
             into.terminated[t] = step.terminated
             into.truncated[t] = step.truncated
@@ -197,6 +203,7 @@ class EnvLoop:
         if num_rows < len(into.action):
             into.blank(num_rows)
         np.logical_not(into.mask[first:], out=into.mask[first:])
+        do(INFERENCE)  # of values and log-probabilities, for all steps at once
         return num_rows
 
     def episodes(self, buffer: StepBuffer, first: int = 0) -> tuple[Episode, ...]:

@@ -12,6 +12,7 @@ from levada.flow import Shard
 from levada.flow.items import PerPolicy, derive_seed
 from levada.flow.of_policy import name_policy, of_policy
 from levada.flow.state import PrefixView
+from levada.flow.stopwatch import ENVIRONMENT
 from levada.rl.acting.player import MakeMind, Played, Playing
 from levada.rl.acting.sampler import Sampler
 from levada.rl.acting.step_sampler import Steps, StepSampler
@@ -94,6 +95,7 @@ class LiveMultiAgentSampler:
     def __init__(self, recipe: MultiAgentSampler, shard: Shard) -> None:
         self._joint = recipe.task.make(recipe.num_envs, derive_seed(shard.seed, ENVS))
         self._num_env_steps = recipe.num_steps * recipe.num_envs
+        self._stopwatch = shard.stopwatch
         self._samplers: dict[str, Any] = {}
         try:
             for name, sampler in recipe.samplers.items():
@@ -119,6 +121,7 @@ class LiveMultiAgentSampler:
         while not items:
             for name, sampler in self._samplers.items():
                 self._joint.seats[name].act(sampler.envs.encode(actions[name]))
+            self._stopwatch.do(ENVIRONMENT)
             self._joint.step()
             began.append(self._joint.began)
             for name, sampler in self._samplers.items():

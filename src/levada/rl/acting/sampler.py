@@ -76,7 +76,7 @@ class LiveSampler(EnvLoop):
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights."""
-        return play(self.sampling(weights), self.envs.step)
+        return play(self.sampling(weights), self.envs.step, self.stopwatch)
 
     def sampling(self, weights: Mapping[str, Array]) -> Acting[Rollout]:
         """Yield the actions of T steps with these weights, each for the result of the step, and return the rollout."""

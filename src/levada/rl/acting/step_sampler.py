@@ -129,7 +129,7 @@ class LiveStepSampler(EnvLoop):
 
     def __call__(self, weights: Mapping[str, Array]) -> Steps:
         """Act for T steps with these weights."""
-        return play(self.sampling(weights), self.envs.step)
+        return play(self.sampling(weights), self.envs.step, self.stopwatch)
 
     def sampling(self, weights: Mapping[str, Array]) -> Acting[Steps]:
         """Yield the actions of T steps with these weights, each for the result of the step, and return the steps."""

@@ -22,9 +22,16 @@ _LOCK = threading.RLock()
 def seeded(seed: int) -> Iterator[None]:
     """Seed PyTorch's default generator, which initializes modules, and restore its state afterwards.
 
+    Inside, PyTorch has one thread, on whose number orthogonal initialization depends.
+
     The generator is global to the process, so only one thread may enter at a time. Code that draws from it in another thread
     is not locked out.
     """
     with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        yield
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(num_threads)

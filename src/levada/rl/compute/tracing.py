@@ -53,9 +53,14 @@ class _Operation:
 def record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
     """Call `function` once, and return an equivalent function for tensors of the same shapes and dtypes.
 
-    The recording runs on copies, so in-place changes (such as the statistics of a BatchNorm) happen only in replays. Raise
-    RecordError if the function reads a value from a tensor.
+    The recording runs on copies, so in-place changes (such as the statistics of a BatchNorm) happen only in replays. Nor does it
+    advance PyTorch's generator, from which Dropout draws. Raise RecordError if the function reads a value from a tensor.
     """
+    with torch.random.fork_rng(devices=[]):
+        return _record(function, args)
+
+
+def _record(function: Callable[..., Tensors], args: Tensors) -> Callable[..., Tensors]:
     args = tuple(arg.clone() for arg in args)
     with _Recorder(args) as recorder:
         results = function(*args)

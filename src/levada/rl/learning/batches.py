@@ -1,4 +1,4 @@
-"""How a batch becomes minibatches, and these become microbatches, whose gradients are computed one at a time.
+"""How a batch becomes minibatches, and these become microbatches, whose gradients are computed separately.
 
 A `Cut` counts rows: N in the batch, and M microbatches per minibatch. Microbatch p of every minibatch comes from part p of the
 batch, which is one M-th of its rows. If the batch is shuffled, or is one minibatch, part p is a run of consecutive rows, and each
@@ -15,7 +15,7 @@ A replica of a learner has only some of the parts (`levada.rl.learning.replicas`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from levada.flow import LevadaError, LevadaInternalError
+from levada.rl.compute.threads import Concurrent
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array, map_nest
 from levada.rl.learning.step import GradientOf
@@ -219,17 +220,26 @@ class Alone:
             msg = f"replica got the parts {list(parts)}, and its own are {list(self.parts)}"
             raise LevadaInternalError(msg)
 
-    def combined(self, gradient_of: GradientOf) -> GradientOf:
-        """Return a function of `Microbatches` that computes the mean gradient over the whole minibatch."""
+    def combined(self, gradient_of: GradientOf, concurrent: Concurrent | None = None) -> GradientOf:
+        """Return a function of `Microbatches` that computes the mean gradient over the whole minibatch, always added in order.
+
+        `concurrent` computes several microbatches at a time; None: one.
+        """
+        each: Callable[..., Iterable[tuple[Tensor, Tensor]]] = map if concurrent is None else concurrent.map
 
         def gradient(params: Tensor, target: Tensor, some: Microbatches, *more: Any) -> tuple[Tensor, Tensor, Tensor]:
             num, vectors, priorities = len(params), list[Tensor](), []
-            for rows, weight in zip(some.rows, some.weights, strict=True):
+
+            def weighted(microbatch: tuple[Tensor, float]) -> tuple[Tensor, Tensor]:
+                rows, weight = microbatch
                 one, stats, told = gradient_of(params, target, rows, *more)
                 vector = params.new_empty(num + len(stats))
                 torch.mul(one, weight, out=vector[:num])
                 torch.mul(stats, weight, out=vector[num:])
-                priorities.append(told.clone())  # a graph overwrites it
+                return vector, told.clone()  # a graph overwrites it
+
+            for vector, told in each(weighted, list(zip(some.rows, some.weights, strict=True))):
+                priorities.append(told)
                 if vectors and not self._keeps_gradients:
                     vectors[0] += vector
                 else:
@@ -253,6 +263,11 @@ class Alone:
     def _total(self, vectors: Sequence[Tensor]) -> Tensor:
         """Gradient and statistics of the whole minibatch."""
         return vectors[0]
+
+
+def changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the buffers that differ."""
+    return [name for name, buffer in before.items() if not torch.equal(buffer, after[name])]
 
 
 def steps_of(data: Transitions) -> Array | None:

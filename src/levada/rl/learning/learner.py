@@ -32,10 +32,10 @@ from levada.flow import Replica, Update
 from levada.rl.compute.device import Sender
 from levada.rl.compute.matmul import has_faster_products
 from levada.rl.compute.seeding import seeded
-from levada.rl.compute.threads import use_threads
+from levada.rl.compute.threads import Concurrent, use_threads
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array
-from levada.rl.learning.batches import Alone, Cut, Microbatches, MinibatchError, Share
+from levada.rl.learning.batches import Alone, Cut, Microbatches, MinibatchError, Share, changed
 from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.loss import POLICY, HasBatchStats, Loss
 from levada.rl.learning.optimizers import Adam, Optimizer
@@ -104,8 +104,8 @@ class Learner:
     shuffle: bool = True
     """Shuffle the batch in each pass. False: minibatches are consecutive rows, as samples of a replay are drawn."""
     num_microbatches: PositiveInt = 1
-    """Gradient accumulation: number of microbatches M per minibatch, whose gradients are computed one at a time and averaged.
-    Only the activations of a microbatch need to be in memory, and up to M replicas of the learner can share the work. Each comes
+    """Gradient accumulation: number of microbatches M per minibatch, whose gradients are computed separately and averaged. Only
+    the activations of a microbatch need to be in memory, and up to M threads or replicas can share the work. Each comes
     from its own part of the batch, an M-th of the rows; `shuffle` shuffles within the parts (stratified)."""
     stop_above: tuple[str, float] | None = None
     """Early stopping: a statistic and its limit. The remaining minibatches of an update are skipped once it exceeds the
@@ -194,6 +194,10 @@ class Learner:
         return LiveLearner(self, seed)
 
 
+class _SharedStateError(Exception):
+    """The result of a microbatch depends on those before it: a forward pass changes a buffer, or draws random numbers."""
+
+
 class LiveLearner(Training):
     """A running learner, made by `Learner.open`; one of several replicas once it has joined a group (`levada.flow.replicas`)."""
 
@@ -205,7 +209,8 @@ class LiveLearner(Training):
         self._rendezvous: Rendezvous | None = None
         self._before: Snapshot | None = None
         self._warned = False
-        self._num_threads = torch.get_num_threads()  # acting may use a different number
+        self._all_threads = torch.get_num_threads()  # acting may use a different number
+        self._divide_threads()
 
     def update(self, batch: Sequence[Transitions], parts: Sequence[int] | None = None) -> Update[Weights]:
         """Train on one batch, together with the other replicas if there are any; see `levada.flow.Replicable`.
@@ -239,12 +244,14 @@ class LiveLearner(Training):
         if replica.size == 1:
             self._replicas.leave()
             self._replicas, self._before = Alone(self.recipe.num_parts), None
+            self._divide_threads()
             return
         from levada.rl.learning.replicas import Replicas
 
         joining = Replicas(replica, self.recipe.num_parts, self._modules, self._device)
         self._replicas.leave()
         self._replicas = joining
+        self._divide_threads()
         joining.connect(self._rendezvous)
         self._rendezvous = None
 
@@ -263,7 +270,27 @@ class LiveLearner(Training):
 
     # ---- inside
 
+    def _divide_threads(self) -> None:
+        """Let several threads compute a microbatch each, if there are no replicas to share the microbatches with."""
+        can = self._replicas.size == 1 and self.recipe.first_mode(self._device) in ("recorded", "compiled")
+        num = min(self._all_threads, self.recipe.num_microbatches) if can else 1
+        self._num_threads = self._all_threads // num
+        self._concurrent = None if num == 1 else Concurrent(num_calls=num, num_threads=self._num_threads)
+
     def _update(self, batch: Sequence[Transitions], parts: Sequence[int] | None) -> Update[Weights]:
+        """Compute several microbatches at a time; again and one by one, from then on, if they turn out to share state."""
+        if self._concurrent is None:
+            return self._trained(batch, parts)
+        before, drawn = self._snapshot(), torch.get_rng_state()
+        try:
+            return self._trained(batch, parts)
+        except _SharedStateError:
+            self._concurrent = None
+            self._restore(before)
+            torch.set_rng_state(drawn)
+            return self._trained(batch, parts)
+
+    def _trained(self, batch: Sequence[Transitions], parts: Sequence[int] | None) -> Update[Weights]:
         recipe = self.recipe
         share = self._replicas.share(batch, parts, self._cut, recipe.sampled_moments, self.num_updates)
         columns = to_tensors(share.data, stacks=recipe.shuffle)
@@ -299,8 +326,9 @@ class LiveLearner(Training):
         collected, priorities = list[Tensor](), list[Tensor]()
         gradient_of = self._step.on(self._mode(cut.microbatch_size * recipe.num_agents), values, buffers, columns)
         if cut.num_parts > 1:
-            gradient_of = self._replicas.combined(gradient_of)
-        before = {name: buffer.clone() for name, buffer in buffers.items()} if self._replicas.size > 1 else {}
+            gradient_of = self._replicas.combined(gradient_of, self._concurrent)
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        drawn = None if self._concurrent is None else torch.get_rng_state()
         noises: Iterator[Tensor | None] = self._noises(recipe.num_epochs * cut.num_minibatches)
         for rows in self._rows(share):
             num = self.num_minibatches + len(collected) + 1
@@ -313,6 +341,8 @@ class LiveLearner(Training):
             if self._exceeded(stats):
                 break
         self._replicas.check_unchanged(before, buffers)
+        if drawn is not None and (changed(before, buffers) or not torch.equal(drawn, torch.get_rng_state())):
+            raise _SharedStateError
         table = torch.stack(collected)
         # losses of networks that a step does not train are NaN
         means = (table.nanmean(0) if recipe.update_every else table.mean(0)).tolist()

@@ -27,6 +27,7 @@ from levada.rl.learning.batches import (
     MinibatchError,
     Sampled,
     Share,
+    changed,
     divided,
     joined,
     steps_of,
@@ -141,8 +142,8 @@ class Replicas(Alone):
 
     def check_unchanged(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
         """Raise DeploymentError if the gradients have changed buffers, which then differ between the replicas."""
-        if changed := [name for name, buffer in before.items() if not torch.equal(buffer, after[name])]:
-            raise DeploymentError(_changes(self.size, f"a forward pass changes the buffer {changed[0]}"))
+        if names := changed(before, after):
+            raise DeploymentError(_changes(self.size, f"a forward pass changes the buffer {names[0]}"))
 
     # ---- inside
 

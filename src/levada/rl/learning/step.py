@@ -15,8 +15,9 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
+from threading import Lock
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +29,7 @@ from levada.rl.compute.device import as_graph
 from levada.rl.compute.functional import Net
 from levada.rl.compute.torch_private import RECORDING, has
 from levada.rl.compute.tracing import record
-from levada.rl.data.nest import flatten, rebuild, rows_of
+from levada.rl.data.nest import flatten, leaves, rebuild, rows_of
 from levada.rl.learning.loss import POLICY, Loss, Networks
 from levada.rl.policies.weight_noise import WeightNoise
 from levada.rl.replay.transitions import MASK, WEIGHT
@@ -93,6 +94,7 @@ class GradientStep:
         self._target_layout = Layout(self.layout.names[:num], self.layout.shapes[:num], self.layout.sizes[:num])
         self._weight_noise = weight_noise
         self._made: dict[Any, Callable[..., Any]] = {}
+        self._making = Lock()  # microbatches may be computed in several threads
 
     def on(
         self, mode: Mode, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any]
@@ -141,9 +143,10 @@ class GradientStep:
             short = (key[0], active, noise is None)
             gradient_of = known.get(short)
             if gradient_of is None:
-                gradient_of = known[short] = made(
-                    key, inner, args, active, selects=index is rows, has_noise=noise is not None
-                )
+                with self._making:
+                    gradient_of = known[short] = made(
+                        key, inner, args, active, selects=index is rows, has_noise=noise is not None
+                    )
             gradient, stats, priorities = gradient_of(*args)
             return gradient, stats, priorities
 
@@ -165,10 +168,10 @@ class GradientStep:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             leaves = rest[len(buffers) + has_noise :]
             noise, target_noise = rest[len(buffers)] if has_noise else (None, None)
-            batch = {
-                name: rows_of(nest, leaves, index) if selects else rebuild(nest, leaves)
+            batch = _Batch(
+                (name, rows_of(nest, leaves, index) if selects else rebuild(nest, leaves))
                 for name, nest in structure.items()
-            }
+            )
             if MASK in batch:
                 batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
             named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
@@ -213,7 +216,7 @@ def in_mode(
     """Return a function of tensors that runs in this mode; `function_of(is_compiled)` makes the original."""
     function = function_of(mode == "compiled")
     if mode == "eager" or (mode == "recorded" and not has(*RECORDING)):
-        return function
+        return _one_at_a_time(function)
     return _recorded_if_possible(function, args) if mode == "recorded" else compile_whole(function)
 
 
@@ -227,7 +230,31 @@ def _recorded_if_possible(
         function(*(arg.clone() for arg in args))  # raises the loss's or the network's own error, if that is the cause
         reason = str(error).strip().partition("\n")[0]
         log.warning("an operation of the update cannot be recorded (%s): updates run as with compile=False", reason)
-        return function
+        return _one_at_a_time(function)
+
+
+def _one_at_a_time(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function that other threads wait for: in ordinary Python, a loss may have state of its own."""
+    lock = Lock()
+
+    @wraps(function)
+    def run(*args: Tensor) -> tuple[Tensor, ...]:
+        with lock:
+            return function(*args)
+
+    return run
+
+
+class _Batch(dict[str, Any]):
+    """Columns of a minibatch. Without a mask, all rows have the same weight, which is computed if a loss asks for it."""
+
+    def __missing__(self, name: str) -> Tensor:
+        if name != WEIGHT:
+            raise KeyError(name)
+        some: Any = leaves(next(iter(self.values())))[0]
+        weight: Tensor = some.new_full(some.shape[:1], 1.0 / some.shape[0], dtype=torch.float32)
+        self[WEIGHT] = weight
+        return weight
 
 
 def by_autograd(objective: Objective, params: Tensor) -> tuple[Tensor, Aside]:

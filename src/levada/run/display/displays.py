@@ -1,9 +1,10 @@
-"""Display of a run while it runs: live, in lines, as JSON, or none.
+"""Display of a run while it runs: live, in lines, in a notebook, as JSON, or none.
 
 While the run's loop is busy, for instance with a long update, a thread updates the clock of the last state; see
 `levada.run.display.ticker`.
 
-Displays write to stderr, so that stdout is free for the user. The exception is `JsonDisplay`, which is meant for programs.
+Displays write to stderr, so that stdout is free for the user. The exceptions are `JsonDisplay`, which is meant for programs, and
+the display of a notebook.
 """
 
 from __future__ import annotations
@@ -15,53 +16,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Literal, TextIO
+from typing import Literal, TextIO, get_args
 
 import msgspec
 
 from levada.flow.events import Statistics
-from levada.flow.mistakes import plural
+from levada.run.display.base import Display
 from levada.run.display.closed_pipes import CLOSED, FULL
 from levada.run.display.printable import printable
 from levada.run.display.stdout import reserved_stdout
-from levada.run.display.text import lag_text, rate_text, returns_text, reuse_text, summary_text
+from levada.run.display.text import summary_text
 from levada.run.display.ticker import DRAWING, Ticker
-from levada.run.display.view import View, Viewer, bottleneck_text, goal_text
+from levada.run.display.view import View, Viewer, line_text
 from levada.run.identity import Identity
 from levada.run.monitor import Monitor
 from levada.run.storage.strict_json import finite
-from levada.run.summary import Summary, lags
+from levada.run.summary import Summary
 from levada.run.until import Until
 
-Mode = Literal["auto", "live", "plain", "quiet", "json"]
+Mode = Literal["auto", "live", "plain", "notebook", "quiet", "json"]
 
 GRACE_S = 1.0
 """Seconds by which a line may be late before it is written without new data from the run."""
-
-
-class Display:
-    """Display of a run. This one, of the mode "quiet", shows nothing; the others replace its methods."""
-
-    def start(self, identity: Identity, until: Until) -> None:
-        """Called once, before anything is opened."""
-
-    def note(self, text: str) -> None:
-        """Called with a note for the user before the run starts."""
-
-    def notice(self, text: str) -> bool:
-        """Called from a signal handler with an urgent note, to be shown with the next drawing.
-
-        Returns whether it will be shown. If False, the caller writes it to stderr.
-        """
-        return False
-
-    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Called after each report, and often before the first one. It must be cheap unless a refresh is due, so it calls
-        `statistics` only then.
-        """
-
-    def finish(self, summary: Summary | None) -> None:
-        """Called once at the end; without a summary after an error."""
 
 
 class UntilClosed(Display):
@@ -215,20 +191,7 @@ class PlainDisplay(_Lines):
         return f"{identity.algorithm} on {identity.env}, seed {identity.seed}, {identity.deployment}, until {until}"
 
     def _line(self, view: View) -> str:
-        channels = view.statistics.channels
-        lag = [f"{key} {lag_text(s.max, s.bound)}" for name, c in channels.items() for key, s in lags(name, c)]
-        goal = None if self._until is None else goal_text(self._until, view)
-        parts = [
-            f"{view.elapsed_s:7.1f} s",
-            *([goal] if goal else []),
-            f"return {returns_text(view.return_mean_100, view.return_means_100)} ({plural(view.episodes, 'episode')})",
-            f"{plural(view.env_steps, 'env step')}, {view.steps_per_s:,.0f}/s",
-            f"{plural(view.updates, 'update')}, {rate_text(view.updates_per_s)}/s",
-            *([f"lag {', '.join(lag)}"] if lag else []),
-            *(f"reuse {name} {reuse_text(r.reuse, r.asked)}" for name, r in view.statistics.replays.items()),
-            bottleneck_text(view),
-        ]
-        return " | ".join(parts)
+        return line_text(view, self._until)
 
     def _still(self, now_s: float) -> str:
         return super()._still(now_s) if self._view is not None else f"{now_s - self._began_s:7.1f} s | starting"
@@ -263,6 +226,7 @@ class JsonDisplay(_Lines):
                 "episodes": view.episodes,
                 "return_mean_100": finite(view.return_mean_100),
                 "return_means_100": {name: finite(mean) for name, mean in view.return_means_100.items()},
+                "eval_returns": {node: finite(mean) for node, mean in view.eval_returns.items()},
                 "steps_per_s": view.steps_per_s,
                 "updates_per_s": view.updates_per_s,
                 "reported": dict(view.reported),
@@ -282,21 +246,45 @@ def displayed(mode: Mode = "auto") -> Iterator[Display]:
 
 
 def make_display(mode: Mode = "auto") -> Display:
-    """Make the display of a `mode`; `auto` is live if stderr is a terminal, quiet without stderr, and plain otherwise."""
+    """Make the display of a `mode`.
+
+    `auto` is notebook in a Jupyter kernel, live if stderr is a terminal, quiet without stderr, and plain otherwise.
+
+    Raises:
+        ValueError: the mode is unknown, or it is notebook outside of a Jupyter kernel.
+    """
     if mode == "auto":
-        mode = "quiet" if sys.stderr is None else "live" if sys.stderr.isatty() else "plain"
+        mode = (
+            "notebook" if in_kernel() else "quiet" if sys.stderr is None else "live" if sys.stderr.isatty() else "plain"
+        )
     if mode == "live":
         from levada.run.display.live import LiveDisplay  # rich is imported on use
 
         return LiveDisplay(ticks=True)
+    if mode == "notebook":
+        from levada.run.display.notebook import NotebookDisplay
+
+        if not in_kernel():
+            msg = (
+                "display 'notebook': this process is no Jupyter kernel; use 'auto', which is right everywhere, or "
+                "'live' in a terminal"
+            )
+            raise ValueError(msg)
+        return NotebookDisplay(ticks=True)
     if mode == "plain":
         return PlainDisplay(ticks=True)
     if mode == "json":
         return JsonDisplay()
     if mode == "quiet":
         return Display()
-    msg = f"display {mode!r}: expected one of auto, live, plain, quiet, json"
+    msg = f"display {mode!r}: expected one of {', '.join(get_args(Mode))}"
     raise ValueError(msg)
+
+
+def in_kernel() -> bool:
+    """Whether this process is the kernel of a notebook, as in Jupyter, VS Code and Colab. IPython is not imported for that."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None
 
 
 def _json(value: object) -> str:

@@ -1,8 +1,4 @@
-"""Live panel on a terminal: return, rates, waiting nodes, and lag of the samples.
-
-The panel is drawn in the run's loop, so it costs nothing between refreshes. If the loop is busy for a second, a thread
-redraws the last state with the current time.
-"""
+"""Live panel on a terminal: return, rates, waiting nodes, and lag of the samples."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 from rich.console import Console, Group, RenderableType
@@ -21,14 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from levada.flow.events import LagStatistics, Statistics
-from levada.run.display.displays import Display
 from levada.run.display.printable import printable
-from levada.run.display.text import number_text, rate_text, returns_text, summary_text
-from levada.run.display.ticker import DRAWING, EVERY_S, Ticker
+from levada.run.display.redrawn import Redrawn
+from levada.run.display.text import number_text, rate_text, return_text, returns_text, summary_text
 from levada.run.display.view import (
     History,
     View,
-    Viewer,
     bottleneck_text,
     clock_time,
     dropped_text,
@@ -37,56 +30,34 @@ from levada.run.display.view import (
     sparkline,
 )
 from levada.run.identity import Identity
-from levada.run.monitor import Monitor
 from levada.run.returns import RETURN_WINDOW
 from levada.run.summary import Summary
 from levada.run.until import Until
 
-REFRESH_S = 0.25
-"""Minimum seconds between two drawings."""
 WIDE = 72
 """Number of columns from which there is room for bars."""
 LOSS: re.Pattern[str] = re.compile(r"(.+?/)??losses/(.+)")
 """Name of a loss, behind the scope of a policy."""
-"""Prefix of the names of losses."""
 STYLES = {"busy": "green", "idle": "bright_black", "blocked": "yellow"}
 
 
-class LiveDisplay(Display):
+class LiveDisplay(Redrawn):
     """A panel that is redrawn a few times a second."""
 
     def __init__(
         self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic, ticks: bool = False
     ) -> None:
         """Make the display; `ticks`: a thread updates the clock while the loop is busy."""
+        super().__init__(clock=clock, ticks=ticks)
         self._console = console or _Console(stderr=True)
-        self._clock = clock
-        self._due_s = self._began_s = self._drawn_s = self._looked_s = 0.0
-        self._view: View | None = None
-        self._notice: str | None = None
-        self._noticed: str | None = None
-        """The notice that has been drawn."""
-        self._ticker = Ticker(self.tick) if ticks else None
-        self._viewer = Viewer()
         self._returns = History()
         self._live: Live | None = None
-        self._identity: Identity | None = None
-        self._until: Until | None = None
-        self._seen: tuple[Monitor, Callable[[], Statistics]] | None = None
 
     def note(self, text: str) -> None:
         """Print it above the panel."""
         self._console.print(Text(printable(text)), style="dim")
 
-    def notice(self, text: str) -> bool:
-        """Show it below the panel from the next drawing on, which a thread makes soon."""
-        self._notice = text
-        return self._live is not None and self._ticker is not None
-
-    def start(self, identity: Identity, until: Until) -> None:
-        """Show that the run is starting, until there is something to draw."""
-        self._identity, self._until = identity, until
-        self._began_s = self._drawn_s = self._clock()
+    def _open(self) -> None:
         self._live = Live(
             self._starting(),
             console=self._console,
@@ -95,42 +66,20 @@ class LiveDisplay(Display):
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
-        if self._ticker is not None:
-            self._ticker.start()
 
-    def update(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        """Draw if a drawing is due."""
-        now_s = self._clock()
-        if now_s >= self._due_s:
-            self._due_s = now_s + REFRESH_S
-            self._draw(monitor, statistics)
-        self._seen = (monitor, statistics)
+    def _remember(self, view: View) -> None:
+        if view.return_mean_100 is not None and math.isfinite(view.return_mean_100):
+            self._returns.add(view.return_mean_100)
 
-    def tick(self) -> None:
-        """Redraw the last state with the current time, if it is a second old or there is a notice."""
-        with DRAWING:
-            now_s = self._clock()
-            if self._live is None or (now_s - self._drawn_s < EVERY_S and self._notice == self._noticed):
-                return
-            self._drawn_s, self._noticed = now_s, self._notice
-            if self._view is None:
-                self._live.update(self._starting(), refresh=True)
-            else:
-                self._show(replace(self._view, elapsed_s=self._view.elapsed_s + now_s - self._looked_s))
+    def _draw(self, view: View | None) -> None:
+        assert self._live is not None
+        self._live.update(self._starting() if view is None else self._panel(view), refresh=True)
 
-    def finish(self, summary: Summary | None) -> None:
-        """Draw the final state, restore the terminal, and print the summary."""
-        if self._ticker is not None:
-            self._ticker.stop()
-        self._notice = None  # it is no longer true
-        if self._live is None:
-            return
-        try:
-            if summary is not None and self._seen is not None:
-                self._draw(*self._seen)
-        finally:
-            self._live.stop()
-            self._live = None
+    def _end(self, summary: Summary | None) -> None:
+        """Restore the terminal, and print the summary."""
+        assert self._live is not None
+        self._live.stop()
+        self._live = None
         if summary is not None:
             self._console.print(printable(summary_text(summary)), highlight=False, markup=False)
 
@@ -143,26 +92,14 @@ class LiveDisplay(Display):
     def _with_notice(self, drawn: RenderableType) -> RenderableType:
         return drawn if self._notice is None else Group(drawn, Text(self._notice, style="bold yellow"))
 
-    def _draw(self, monitor: Monitor, statistics: Callable[[], Statistics]) -> None:
-        if self._live is None:
-            return
-        view = self._viewer.look(monitor, statistics())
-        if view.return_mean_100 is not None and math.isfinite(view.return_mean_100):
-            self._returns.add(view.return_mean_100)
-        with DRAWING:
-            self._drawn_s = self._looked_s = self._clock()
-            self._view = view
-            self._show(view)
-
-    def _show(self, view: View) -> None:
-        assert self._live is not None
+    def _panel(self, view: View) -> RenderableType:
         assert self._identity is not None
         assert self._until is not None
         options = self._console.options
         drawn = panel(
             self._identity, self._until, view, self._returns, width=options.max_width, ascii_only=options.ascii_only
         )
-        self._live.update(self._with_notice(drawn), refresh=True)
+        return self._with_notice(drawn)
 
 
 class _Console(Console):
@@ -212,7 +149,12 @@ def _learning(view: View, until: Until, returns: History, width: int, ascii_only
     rates.add_row("env steps", f"{view.env_steps:,}", Text(f"{view.steps_per_s:,.0f}/s", style="bold"))
     rates.add_row("updates", f"{view.updates:,}", Text(f"{rate_text(view.updates_per_s)}/s", style="bold"))
     rates.columns[1].justify = rates.columns[2].justify = "right"
-    lines: list[RenderableType] = [first, rates]
+    lines: list[RenderableType] = [first]
+    if view.eval_returns:
+        aim = "" if until.eval_return is None else f" of {until.eval_return:,g}"
+        shown = ", ".join(f"{node} return {return_text(mean)}{aim}" for node, mean in view.eval_returns.items())
+        lines.append(Text(shown, style="bold", no_wrap=True, overflow="ellipsis"))
+    lines.append(rates)
     if (done := goal_text(until, view)) is not None:
         lines.append(Text(f"done       {done}", no_wrap=True, overflow="ellipsis"))
     return Group(*lines, *_losses(view, width))

@@ -20,7 +20,12 @@ def summary_text(summary: Summary) -> str:
         seconds += f" ({summary.startup_s:,.1f} s of it start-up)"
     parts = [
         f"stopped by {summary.stopped_by}",
-        f"return {_summary_returns(summary)} ({plural(summary.episodes, 'episode')})",
+        f"return {summary_returns(summary)} ({plural(summary.episodes, 'episode')})",
+        *(
+            f"{node} return {return_text(each.return_mean)}, best {return_text(each.best_return_mean)} "
+            f"(version {each.best_version})"
+            for node, each in summary.evaluations.items()
+        ),
         plural(summary.env_steps, "env step"),
         plural(summary.updates, "update"),
         seconds,
@@ -30,15 +35,21 @@ def summary_text(summary: Summary) -> str:
     if summary.efficiency is not None:
         parts.append(f"efficiency {summary.efficiency:.2f}")
     if summary.num_started_from_scratch:
-        parts.append(
-            f"{summary.num_started_from_scratch:,} x a shard or a table started over: not the result of an undisturbed run"
-        )
+        parts.append(restarts_text(summary))
     parts += [f"lag {name} {lag_text(lag.max, lag.bound)}" for name, lag in summary.lag.items()]
     parts += [f"reuse {name} {reuse_text(replay.reuse, replay.asked)}" for name, replay in summary.replays.items()]
     return " | ".join(parts)
 
 
-def _summary_returns(summary: Summary) -> str:
+def restarts_text(summary: Summary) -> str:
+    """Say that shards or tables started over."""
+    return (
+        f"{summary.num_started_from_scratch:,} x a shard or a table started over: not the result of an undisturbed run"
+    )
+
+
+def summary_returns(summary: Summary) -> str:
+    """Format the mean return of a run, or that of each policy."""
     by_policy = {name: each.return_mean_100 for name, each in summary.policies.items()}
     return returns_text(summary.return_mean_100, by_policy)
 

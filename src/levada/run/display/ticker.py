@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 
 DRAWING = threading.RLock()
 """Lock of drawing. A fork waits for it, because a child forked in the middle of a line would hold the stream's lock forever.
@@ -32,7 +33,10 @@ class Ticker:
     def start(self) -> None:
         """Start; the first call comes after `every_s`."""
         self._ended.clear()
-        self._thread = threading.Thread(target=self._run, args=(self._ended,), name="levada-display", daemon=True)
+        here = copy_context()  # in a notebook it says which cell the output belongs to
+        self._thread = threading.Thread(
+            target=here.run, args=(self._run, self._ended), name="levada-display", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from levada.flow.events import ChannelStatistics, Statistics
-from levada.run.display.text import left_text
+from levada.flow.mistakes import plural
+from levada.run.display.text import lag_text, left_text, rate_text, return_text, returns_text, reuse_text
 from levada.run.monitor import Monitor
+from levada.run.summary import lags
 from levada.run.until import Until
 
 RATE_WINDOW_S = 5.0
@@ -40,6 +42,8 @@ class View:
     """Last values reported by learners."""
     return_means_100: Mapping[str, float] = field(default_factory=dict)
     """`return_mean_100` of each policy, where several act in one environment."""
+    eval_returns: Mapping[str, float] = field(default_factory=dict)
+    """Mean return of the last evaluation, by evaluator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +91,14 @@ class Viewer:
             counted_s=last.at_s if len(self._seen) > 1 else None,
             reported=dict(monitor.reported),
             return_means_100=monitor.return_means_100,
+            eval_returns={node: each.last.mean for node, each in monitor.evaluations.counted.items()},
         )
 
 
 def goal_text(until: Until, view: View) -> str | None:
     """Progress of the run and remaining time, by the condition that will end it first.
 
-    None if only a return ends it, because that time is unknown.
+    None if only returns end it, because that time is unknown.
 
     >>> view = View(10.0, 20_400, 30, 200, None, 3300.0, 3.0, Statistics(0.0, {}, {}, {}))
     >>> goal_text(Until.parse("return=475 steps=60_000"), view)
@@ -109,7 +114,7 @@ def goal_text(until: Until, view: View) -> str | None:
     }
     found = []
     for name, goal in until:
-        if name == "return":
+        if name not in done:
             continue
         count, rate = done[name]
         since_s = 0.0 if name == "minutes" or view.counted_s is None else view.elapsed_s - view.counted_s
@@ -204,3 +209,22 @@ def dropped_text(channel: ChannelStatistics) -> str:
     """Describe the items that were not and will not be consumed: ``3 stale, 1 lost``; ``0`` if there are none."""
     counts = {**channel.ledger.dropped, "lost": channel.ledger.lost}
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or "0"
+
+
+def line_text(view: View, until: Until | None) -> str:
+    """Return the state of a run in one line."""
+    channels = view.statistics.channels
+    lag = [f"{key} {lag_text(s.max, s.bound)}" for name, c in channels.items() for key, s in lags(name, c)]
+    goal = None if until is None else goal_text(until, view)
+    parts = [
+        f"{view.elapsed_s:7.1f} s",
+        *([goal] if goal else []),
+        f"return {returns_text(view.return_mean_100, view.return_means_100)} ({plural(view.episodes, 'episode')})",
+        *(f"{node} return {return_text(mean)}" for node, mean in view.eval_returns.items()),
+        f"{plural(view.env_steps, 'env step')}, {view.steps_per_s:,.0f}/s",
+        f"{plural(view.updates, 'update')}, {rate_text(view.updates_per_s)}/s",
+        *([f"lag {', '.join(lag)}"] if lag else []),
+        *(f"reuse {name} {reuse_text(r.reuse, r.asked)}" for name, r in view.statistics.replays.items()),
+        bottleneck_text(view),
+    ]
+    return " | ".join(parts)

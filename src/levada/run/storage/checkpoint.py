@@ -54,6 +54,8 @@ from levada.run.storage.strict_json import JSON
 from levada.run.storage.trust import is_ours, sign
 
 FOLDER = "checkpoints"
+BEST = f"{FOLDER}/best"
+"""Folder of the checkpoint with the best evaluation."""
 ARRAYS = "arrays.safetensors"
 META = "meta.json"
 REPLAYS = "replays/"
@@ -134,8 +136,10 @@ def save(
     meta: Mapping[str, JSON],
     *,
     flow_hash: str = "",
+    folder: str = FOLDER,
 ) -> Path:
-    """Save a checkpoint of the run in `directory`, and return its path. `flow_hash`: hash of its flow.
+    """Save a checkpoint of the run in `directory`, and return its path. `flow_hash`: hash of its flow; `folder`: where it is in
+    the directory.
 
     Raises:
         CheckpointError: an array that safetensors cannot store, something in `meta` that JSON cannot, a negative step, a valid
@@ -159,21 +163,23 @@ def save(
         "meta": meta,
     }
     _encode(record)  # check that it can be encoded before anything is written
-    folder = Path(directory) / FOLDER
-    if not folder.parent.is_dir():  # a deleted run directory is not recreated in part
+    where = Path(directory)
+    if not where.is_dir():  # a deleted run directory is not recreated in part
         raise FileNotFoundError(
             errno.ENOENT, "the run's directory is gone; was it deleted while the run went on?", str(directory)
         )
-    if not is_directory(folder):
-        if os.path.lexists(folder):
-            msg = f"{folder} is no directory, or a link to one, which is not followed; put a directory there"
-            raise CheckpointError(msg)
-        folder.mkdir()
-    final = folder / f"{step:09d}"
+    for part in Path(folder).parts:
+        where /= part
+        if not is_directory(where):
+            if os.path.lexists(where):
+                msg = f"{where} is no directory, or a link to one, which is not followed; put a directory there"
+                raise CheckpointError(msg)
+            where.mkdir()
+    final = where / f"{step:09d}"
     if os.path.lexists(final):
         if is_directory(final) and not _is_torn(final):
-            where = short(Path(directory))
-            msg = f"checkpoint {short(final)} exists, and is not torn: nothing is overwritten; is another run using {where}?"
+            run = short(Path(directory))
+            msg = f"checkpoint {short(final)} exists, and is not torn: nothing is overwritten; is another run using {run}?"
             raise CheckpointError(msg)
         if not _remove(final):
             msg = f"{final} is no checkpoint, and is where one is to be written; move it away"
@@ -193,8 +199,27 @@ def save(
                 (temporary / name).unlink(missing_ok=True)
             temporary.rmdir()
         raise
-    sync_directory(folder)
+    sync_directory(where)
     return final
+
+
+def save_best(
+    directory: str | os.PathLike[str],
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, JSON],
+    *,
+    flow_hash: str = "",
+) -> Path:
+    """Save a checkpoint as the best one, in place of the one before; see `save`."""
+    for path in list_checkpoints(directory, folder=BEST):
+        if int(path.name) == step:  # that of a run that was killed, and makes it again
+            _remove(path)
+    saved = save(directory, step, arrays, meta, flow_hash=flow_hash, folder=BEST)
+    for path in list_checkpoints(directory, folder=BEST):
+        if path != saved:
+            _remove(path)
+    return saved
 
 
 def load(path: str | os.PathLike[str], *, replays: bool = True) -> Checkpoint:
@@ -251,12 +276,12 @@ def newest(
     return None
 
 
-def list_checkpoints(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
+def list_checkpoints(directory: str | os.PathLike[str], *, folder: str = FOLDER) -> tuple[Path, ...]:
     """List the checkpoints of a run, torn ones included, oldest first. Links and other names are ignored."""
-    folder = Path(directory) / FOLDER
-    if not is_directory(folder):
+    where = Path(directory) / folder
+    if not is_directory(where):
         return ()
-    found = (path for path in folder.iterdir() if is_checkpoint_name(path.name) and is_directory(path))
+    found = (path for path in where.iterdir() if is_checkpoint_name(path.name) and is_directory(path))
     return tuple(sorted(found, key=lambda path: int(path.name)))
 
 

@@ -2,7 +2,9 @@
 
     runs/ppo-CartPole-v1-1-20261121-093000/
         config.json         every setting and its origin, versions of the packages, flow hash, deployment
+        flow.svg            drawing of the flow
         metrics.jsonl       one line per report
+        frames.bin          its state a few times per second; see `levada.run.frames.file`
         checkpoints/        see `levada.run.storage.checkpoint`
         summary.json        written at the end; a run without one was interrupted
         error.txt           the traceback, if the run failed
@@ -19,7 +21,6 @@ anything is read. A keyed hash tells whether its settings were written on this m
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -37,11 +38,12 @@ from levada._version import __version__
 from levada.flow.errors import LevadaError
 from levada.run.display.printable import printable
 from levada.run.identity import Identity, Setting, versions
+from levada.run.storage.checkpoint import BEST, list_checkpoints, set_aside
 from levada.run.storage.checkpoint import FOLDER as CHECKPOINTS
-from levada.run.storage.checkpoint import list_checkpoints, set_aside
 from levada.run.storage.config import RunConfig
 from levada.run.storage.files import (
     COPIES,
+    disk_hint,
     is_directory,
     open_file,
     read_whole,
@@ -60,7 +62,9 @@ log: logging.Logger = logging.getLogger(__name__)
 CONFIG = "config.json"
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
+METRICS_CSV = "metrics.csv"
 ERROR = "error.txt"
+FLOW = "flow.svg"
 FORMAT = 2
 """Format of a run directory. 2: the names of settings since levada 0.2."""
 CONFIG_BYTES = 1 << 24
@@ -213,6 +217,10 @@ class RunDirectory:
         """Write summary.json atomically."""
         write_atomic(self.path / SUMMARY, summary.to_json())
 
+    def write_flow(self, svg: str) -> None:
+        """Write the drawing of the flow atomically."""
+        write_atomic(self.path / FLOW, svg.encode())
+
     def steps(self) -> tuple[int, ...]:
         """Numbers of updates of its checkpoints, torn ones included, oldest first."""
         return tuple(int(path.name) for path in list_checkpoints(self.path))
@@ -220,6 +228,11 @@ class RunDirectory:
     def checkpoint_path(self, step: int, *, replays: bool) -> Path:
         """Path of a checkpoint, to be read here; `replays`: with their contents."""
         return self.path / CHECKPOINTS / f"{step:09d}"
+
+    def best_path(self) -> Path | None:
+        """Path of the checkpoint with the best evaluation, to be read here; None if there is none."""
+        found = list_checkpoints(self.path, folder=BEST)
+        return found[-1] if found else None
 
     def take_over(self) -> None:
         """Called before a resumed run goes on. Nothing is to be done where `locked` keeps others out."""
@@ -454,16 +467,6 @@ def _unwritable(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return f"cannot write the run directory {short(path)}: {error.strerror}{disk_hint(error)}"
     return f"cannot make the run directory {str(path)!r}: {error}"
-
-
-def disk_hint(error: OSError) -> str:
-    """Hint about a directory that cannot be written, to append to a message; empty if the cause is unknown."""
-    return {
-        errno.ENOSPC: "; free some space, or give a directory on another disk",
-        errno.EDQUOT: "; your quota on this disk is used up: remove something, or give a directory on another disk",
-        errno.EROFS: "; give a directory that can be written",
-        errno.EACCES: "; give a directory that you may write",
-    }.get(error.errno or 0, "")
 
 
 def _torn(path: Path, error: Exception) -> str:

@@ -16,7 +16,9 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 _KINDS = {
     stat.S_IFLNK: "a symbolic link, and none is followed inside of a run directory",
@@ -96,6 +98,25 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     sync_directory(target.parent)
 
 
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Yield a file that takes the place of `path` at the end, if there was no error.
+
+    Raises:
+        OSError: the disk is full, or cannot be written; the old file remains, and no temporary one does.
+    """
+    target = Path(path)
+    temporary = temporary_name(target)
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        os.replace(temporary, target)
+    except BaseException:  # an interrupt must leave nothing behind either
+        with contextlib.suppress(OSError):  # it was never created, or the disk cannot be written
+            temporary.unlink()
+        raise
+
+
 class NotAFileError(OSError):
     """A path is not a regular file, or the file is larger than any that levada writes."""
 
@@ -156,3 +177,13 @@ def _check_kind(found: os.stat_result, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
         raise NotAFileError(errno.EINVAL, f"it is {kind}", os.fspath(path))
+
+
+def disk_hint(error: OSError) -> str:
+    """Hint about a directory that cannot be written, to append to a message; empty if the cause is unknown."""
+    return {
+        errno.ENOSPC: "; free some space, or give a directory on another disk",
+        errno.EDQUOT: "; your quota on this disk is used up: remove something, or give a directory on another disk",
+        errno.EROFS: "; give a directory that can be written",
+        errno.EACCES: "; give a directory that you may write",
+    }.get(error.errno or 0, "")

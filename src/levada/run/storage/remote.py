@@ -3,7 +3,7 @@
     s3://bucket/runs/a/
         owner                           token of the process that may write here
         config.json                     before the run starts
-        metrics.jsonl, events.out...    before the checkpoint that they lead to
+        metrics.jsonl, events.out...    (and metrics.csv) before the checkpoint that they lead to
         checkpoints/000000300/          arrays.safetensors, replays.zip, and meta.json last: without that it is no checkpoint
         error.txt, summary.json         last
 
@@ -24,15 +24,22 @@ import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
 
 from levada.flow.errors import LevadaError
 from levada.flow.patience import taking_long
 from levada.memory import machine_memory
 from levada.run.storage import checkpoint
-from levada.run.storage.checkpoint import ARRAYS, META, META_BYTES, REPLAYS_ZIP, CheckpointError, CheckpointWarning
+from levada.run.storage.checkpoint import (
+    ARRAYS,
+    BEST,
+    META,
+    META_BYTES,
+    REPLAYS_ZIP,
+    CheckpointError,
+    CheckpointWarning,
+)
 from levada.run.storage.checkpoint import FOLDER as CHECKPOINTS
 from levada.run.storage.config import RunConfig
 from levada.run.storage.directory import (
@@ -40,13 +47,15 @@ from levada.run.storage.directory import (
     CONFIG_BYTES,
     ERROR,
     METRICS,
+    METRICS_CSV,
     SUMMARY,
     RunDirectory,
     RunDirectoryError,
     taken,
 )
-from levada.run.storage.files import COPIES, open_file
+from levada.run.storage.files import COPIES
 from levada.run.storage.store import Store, StoreError
+from levada.run.storage.to_upload import File, FilesToUpload
 from levada.run.storage.uploads import Uploads
 from levada.run.summary import Summary
 
@@ -58,7 +67,6 @@ RETRY_S = (1.0, 5.0)
 """Pauses before the last upload is tried again, in addition to those of the driver."""
 QUIET_S = 2.0
 """Time that the last upload may take before it is reported."""
-_EVENTS = "events.out.tfevents."
 _MOST_STEPS = 100
 """Number of checkpoints that are considered, from the newest; a run keeps a few."""
 
@@ -139,11 +147,26 @@ class RemoteRunDirectory(RunDirectory):
                 downloaded in part.
         """
         folder = super().checkpoint_path(step, replays=replays)
+        if not self._is_owner:
+            self._fetch_checkpoint(folder, replays=replays)
+        return folder
+
+    def best_path(self) -> Path | None:
+        """Path of the local copy of the best checkpoint, which is downloaded now; see `checkpoint_path`."""
         if self._is_owner:
-            return folder
+            return super().best_path()
+        with _told(self.copy):
+            names = sorted(filter(checkpoint.is_checkpoint_name, self.store.folders(BEST)), key=int)
+        if not names:
+            return None
+        folder = self.path / BEST / names[-1]
+        self._fetch_checkpoint(folder, replays=False)
+        return folder
+
+    def _fetch_checkpoint(self, folder: Path, *, replays: bool) -> None:
         # if something is missing or torn, whatever reads the checkpoint says so
         with _told(self.copy), contextlib.suppress(FileNotFoundError, CheckpointError):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             self._download(folder / META, META_BYTES)
             for name, size in checkpoint.sizes(folder).items():
                 if name == ARRAYS and size > (memory := machine_memory().total_nbytes):
@@ -152,10 +175,11 @@ class RemoteRunDirectory(RunDirectory):
                     raise StoreError(msg)
                 if (name == ARRAYS or replays) and self.store.size(self._name(folder / name)) == size:
                     self._download(folder / name, size)
-        return folder
 
     def check_files(self) -> None:
         """Check that a run can resume here; see `RunDirectory.check_files`. The URL must be writable too."""
+        with _told(self.copy):
+            self.store.check_writable()
         self._fetch(METRICS, METRICS_BYTES)
         super().check_files()
         trial = f".{secrets.token_hex(4)}.tmp"
@@ -171,7 +195,7 @@ class RemoteRunDirectory(RunDirectory):
             self.store.write(OWNER, self._token)
             self._check_owner()
         self._is_owner = True
-        self._uploads = Uploads(self._send, _Snapshot.close)
+        self._uploads = Uploads(self._send, FilesToUpload.close)
 
     def withdraw(self) -> None:
         """Remove the token after an error, unless it is that of another process by now."""
@@ -206,7 +230,7 @@ class RemoteRunDirectory(RunDirectory):
             text = f"{error}; it is tried again with the next checkpoint"
             warnings.warn(text, CheckpointWarning, stacklevel=2)
         self._has_warned = error is not None
-        self._uploads.put(_Snapshot(self.path))
+        self._uploads.put(self._files())
 
     def settle(self) -> None:
         """Upload everything that is not at the URL yet, and wait until it is there.
@@ -219,7 +243,7 @@ class RemoteRunDirectory(RunDirectory):
             return
         for pause_s in (0.0, *RETRY_S):
             time.sleep(pause_s)
-            self._uploads.put(_Snapshot(self.path))
+            self._uploads.put(self._files())
             if not self._uploads.wait(QUIET_S):
                 with taking_long(f"uploading the run to {self.store.url}"):
                     self._uploads.wait()
@@ -255,6 +279,9 @@ class RemoteRunDirectory(RunDirectory):
         self.settle()
 
     # ---- private
+
+    def _files(self) -> FilesToUpload:
+        return FilesToUpload(self.path, records=(METRICS, METRICS_CSV), endings=(ERROR, SUMMARY))
 
     def _fetch(self, name: str, most: int) -> None:
         """Download a file of the run, once, if there is one."""
@@ -294,7 +321,7 @@ class RemoteRunDirectory(RunDirectory):
             msg = f"{self.store.url} was taken over by another process, which resumed the run or started one there"
             raise _TakenError(msg)
 
-    def _send(self, snapshot: _Snapshot) -> None:
+    def _send(self, snapshot: FilesToUpload) -> None:
         """Upload what has changed. Called in a thread."""
         for file in snapshot.records:
             self._send_changed(file)
@@ -311,10 +338,18 @@ class RemoteRunDirectory(RunDirectory):
             for name in sorted(self._there - snapshot.kept):
                 self._check_owner()
                 self._remove(name)
+        for file in snapshot.best:
+            self._send_changed(file)
+        if snapshot.best:
+            own = Path(snapshot.best[0].name).parent.name
+            for name in self.store.folders(BEST):
+                if name != own:
+                    self._check_owner()
+                    self._remove(f"best/{name}")
         for file in snapshot.endings:
             self._send_changed(file)
 
-    def _send_changed(self, file: _File) -> None:
+    def _send_changed(self, file: File) -> None:
         if self._sent.get(file.name) != file.version:
             self._check_owner()
             self.store.write(file.name, file.content())
@@ -340,8 +375,10 @@ class RemoteRunDirectory(RunDirectory):
 
     def _is_complete(self) -> bool:
         """Whether everything is at the URL."""
-        with contextlib.closing(_Snapshot(self.path)) as now:
-            are_sent = all(self._sent.get(file.name) == file.version for file in (*now.records, *now.endings))
+        with contextlib.closing(self._files()) as now:
+            are_sent = all(
+                self._sent.get(file.name) == file.version for file in (*now.records, *now.best, *now.endings)
+            )
             return are_sent and (now.newest is None or now.newest in self._whole)
 
     def _keep(self) -> None:
@@ -353,57 +390,6 @@ class RemoteRunDirectory(RunDirectory):
         return RunDirectoryError(f"{error}. What this process has learned is in {self.path}, which is kept")
 
 
-class _File(NamedTuple):
-    """An open file, as long as it was at one moment."""
-
-    name: str
-    file: IO[bytes]
-    size: int
-    mtime_ns: int
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """Another one if the file has changed."""
-        return self.size, self.mtime_ns
-
-    def content(self) -> bytes:
-        """Read it whole."""
-        self.file.seek(0)
-        return self.file.read(self.size)
-
-
-class _Snapshot:
-    """What is to be uploaded, as it is now. Files are open, so that they can be read once they have been deleted."""
-
-    def __init__(self, directory: Path) -> None:
-        self._closing = contextlib.ExitStack()
-        folders = checkpoint.list_checkpoints(directory)
-        names = sorted(os.listdir(directory))
-        self.newest = folders[-1].name if folders else None
-        """The checkpoint to upload. Older ones were uploaded when they were the newest, or replaced while they waited."""
-        self.kept = frozenset(folder.name for folder in folders)
-        try:
-            self.checkpoint = self._open(directory, folders[-1], (ARRAYS, REPLAYS_ZIP, META)) if folders else []
-            self.records = self._open(directory, directory, [n for n in names if n == METRICS or n.startswith(_EVENTS)])
-            self.endings = self._open(directory, directory, [name for name in (ERROR, SUMMARY) if name in names])
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the files."""
-        self._closing.close()
-
-    def _open(self, directory: Path, folder: Path, names: Sequence[str]) -> list[_File]:
-        found = []
-        for path in (folder / name for name in names):
-            if path.name != REPLAYS_ZIP or path.exists():
-                file = self._closing.enter_context(os.fdopen(open_file(path), "rb"))
-                state = os.fstat(file.fileno())
-                found.append(_File(path.relative_to(directory).as_posix(), file, state.st_size, state.st_mtime_ns))
-        return found
-
-
 def create_at(url: str | os.PathLike[str], config: RunConfig) -> RemoteRunDirectory:
     """Claim a URL for a new run, and write its config.json there.
 
@@ -412,6 +398,7 @@ def create_at(url: str | os.PathLike[str], config: RunConfig) -> RemoteRunDirect
     """
     with _told():
         store = Store(url)
+        store.check_writable()
         if names := [*store.folders(), *store.names()]:
             raise RunDirectoryError(taken(store.url, sorted(names)))
         copy = LocalCopy(store.url)
@@ -439,7 +426,8 @@ def open_at(url: str | os.PathLike[str], *, trust: bool) -> RemoteRunDirectory:
         try:
             store.download(CONFIG, copy.path / CONFIG, CONFIG_BYTES)
         except FileNotFoundError as error:
-            msg = f"there is no run at {store.url}: it has no {CONFIG}"
+            access = "; or it is private: `hf auth login` or HF_TOKEN gives access" if store.is_repository else ""
+            msg = f"there is no run at {store.url}: it has no {CONFIG}{access}"
             raise RunDirectoryError(msg) from error
         (copy.path / CHECKPOINTS).mkdir()
     directory = RemoteRunDirectory.read(copy.path, trust=trust)

@@ -42,6 +42,7 @@ class _Meta(msgspec.Struct, frozen=True):
     unsaved: list[tuple[str, _Count, str]]
     replays: dict[str, _Count]
     unsaved_replays: dict[str, str]
+    evaluations: list[tuple[str, _Count]] = []
 
 
 def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
@@ -57,6 +58,8 @@ def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
     for replay, tables in state.replays.items():
         for number, own in enumerate(tables):
             arrays |= {f"{REPLAYS}{replay}/{number}/{key}": array for key, array in own.items()}
+    for node, version, weights in state.evaluations:
+        arrays |= {f"evaluations/{node}/{version}/{key}": array for key, array in weights.items()}
     meta: dict[str, JSON] = {
         "schedule": dict(state.schedule),
         "shards": [[source, index] for source, index in state.shards],
@@ -67,6 +70,7 @@ def pack(state: RunState) -> tuple[Flat, dict[str, JSON]]:
         "unsaved": [[source, index, why] for (source, index), why in state.unsaved.items()],
         "replays": {replay: len(tables) for replay, tables in state.replays.items()},
         "unsaved_replays": dict(state.unsaved_replays),
+        "evaluations": [[node, version] for node, version, _ in state.evaluations],
     }
     return arrays, meta
 
@@ -103,6 +107,9 @@ def unpack(arrays: Arrays, meta: Mapping[str, Any], replays: Arrays, flow: Flow 
             for replay, num_tables in known.replays.items()
         },
         unsaved_replays=known.unsaved_replays,
+        evaluations=tuple(
+            (node, version, _below(arrays, f"evaluations/{node}/{version}/")) for node, version in known.evaluations
+        ),
     )
 
 
@@ -139,6 +146,9 @@ def check_fits(flow: Flow, state: RunState, seed: int, *, tables: bool) -> None:
             if named.policy == recipe.policy_name:
                 for version, old in state.registers.get(register, {}).items():
                     _check_arrays(f"version {version} of register {register!r}", live.weights(), old)
+        for node, version, weights in state.evaluations:
+            if flow.registers[flow.nodes[node].reads[0][1]].policy == recipe.policy_name:
+                _check_arrays(f"version {version} that {node!r} evaluates", live.weights(), weights)
 
 
 def with_fresh_episodes(flow: Flow, state: RunState, why: str) -> RunState:
@@ -169,6 +179,7 @@ def _check_names(flow: Flow, meta: _Meta) -> None:
     shards = {(source, index) for source, num_shards in sources.items() for index in range(num_shards)}
     learners, snapshot = set(flow.learners()), meta.schedule
     policies = {recipe.policy_name for recipe in flow.learners().values()}
+    evaluators = {node.name for node in flow.nodes.values() if node.kind == "evaluate"}
     tables = {name: replay.tables for name, replay in flow.replays.items()}
     for what, found, known in (
         ("learners", set(meta.learners), learners),
@@ -178,6 +189,7 @@ def _check_names(flow: Flow, meta: _Meta) -> None:
         ("registers", set(meta.registers), set(flow.registers)),
         ("replays", set(meta.unsaved_replays), set(tables)),
         ("tables", set(meta.replays.items()), set(tables.items())),
+        ("evaluators", {node for node, _ in meta.evaluations}, evaluators),
     ):
         if odd := sorted(found - known, key=str):
             msg = f"of another flow: it has {what} {', '.join(map(str, odd[:3]))}, which this one has not"

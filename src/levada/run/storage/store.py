@@ -26,13 +26,17 @@ _CHUNK = 1 << 24
 """Bytes that are read or written at once."""
 _MOST_CHARS = 300
 """Maximum length of a driver's message."""
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*(://|::.*://)|(s3a?|gcs|gs|abfss?|az|memory|file|local|hdfs):/(?!/)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*(://|::.*://)|(s3a?|gcs|gs|abfss?|az|memory|file|local|hdfs|hf):/(?!/)")
 """URLs, URLs of several file systems, and URLs that have passed through `pathlib.Path`, which joins slashes."""
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "tos"})
 """Object stores whose URLs begin with the name of a bucket. Directories in them need not be made, and `makedirs` of some
 drivers would make the bucket.
 """
 _LOCAL = frozenset({"file", "local"})
+_HUB = "hf"
+_HUB_BUCKETS = "hf://buckets/"
+_EXTRAS = {"huggingface_hub": "'levada[hub]'"}
+"""Package of a driver -> what to install for it, if levada has an extra."""
 
 
 class StoreError(OSError):
@@ -60,11 +64,28 @@ class Store:
         self.url: str = _checked(os.fsdecode(url))
         self._fs, self._root = _file_system(self.url)
         self._protocol = self.url.partition("://")[0]
+        self.is_repository: bool = self._protocol == _HUB and not self.url.startswith(_HUB_BUCKETS)
+        """Whether it is a repository of the Hugging Face Hub, in which each change of a file would be a commit."""
+        if self.is_repository:
+            self._fs.invalidate_cache()  # of earlier objects, with which it shares the driver
 
     @property
     def local_path(self) -> Path | None:
         """The directory, if it is one of this machine."""
         return Path(self._root) if self._protocol in _LOCAL else None
+
+    def check_writable(self) -> None:
+        """Check that a run may be written here.
+
+        Raises:
+            StoreError: it is a repository of the Hugging Face Hub.
+        """
+        if self.is_repository:
+            msg = (
+                f"no run is written to {self.url}, where each file would be a commit: give a directory (`hf download` copies a "
+                "run that is to be resumed), and upload the run with `levada push`"
+            )
+            raise StoreError(msg)
 
     def size(self, name: str) -> int | None:
         """Size of a file in bytes; None if there is no such file.
@@ -75,7 +96,7 @@ class Store:
         try:
             with self._calling("read", name):
                 self._refuse_links(name)
-                self._fs.invalidate_cache()
+                self._forget_listings()
                 found: Any = self._fs.info(self._path(name))
         except FileNotFoundError:
             return None
@@ -195,7 +216,7 @@ class Store:
         try:
             with self._calling("listed", folder):
                 self._refuse_links(folder)
-                self._fs.invalidate_cache()
+                self._forget_listings()
                 found: Any = self._fs.ls(path, detail=True)
         except FileNotFoundError:
             return []
@@ -206,6 +227,10 @@ class Store:
             (name, kind) for name, kind in entries if name.strip("/") != own or (kind == "file" and name[-1:] != "/")
         ]
         return [(name.rstrip("/").rpartition("/")[2], kind) for name, kind in others]
+
+    def _forget_listings(self) -> None:
+        if not self.is_repository:  # it is read as it was at first, which takes a third of the requests
+            self._fs.invalidate_cache()
 
     def _checked_size(self, name: str, most: int) -> int:
         size = self.size(name)
@@ -296,6 +321,8 @@ def _checked(url: str) -> str:
         why = f"it has no bucket, expected such as {protocol}://bucket/runs/a"
     elif protocol in _LOCAL and not rest.startswith("/"):
         why = f"expected an absolute path after {protocol}://, such as {protocol}:///data/runs/a; a path needs no {protocol}://"
+    elif protocol == _HUB and "/" not in rest:
+        why = "expected hf://USER/NAME, or hf://USER/NAME@REVISION"
     elif not rest:
         why = f"it names no directory, expected such as {protocol}://runs/a"
     elif {"", ".", ".."} & set(rest.removeprefix("/").split("/")):
@@ -321,7 +348,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         fs, path = url_to_fs(url)
     except ImportError as error:
         package = str(known_implementations.get(protocol, {}).get("class", "")).partition(".")[0]
-        what = f"{package} is not installed: pip install {package}"
+        what = f"{package} is not installed: pip install {_EXTRAS.get(package, package)}"
         if package in ("", "fsspec"):
             what = f"its driver cannot be imported ({error})"
         msg = f"{url!r}: {what}"

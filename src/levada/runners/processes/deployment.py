@@ -19,6 +19,7 @@ from levada.runners.deployments import (
     useful_workers,
 )
 from levada.runners.flow_run import FlowRun
+from levada.runners.processes.evaluator.handle import EvaluatorProcess
 from levada.runners.processes.guard import check_can_be_sent, check_start
 from levada.runners.processes.inference.handle import Inference
 from levada.runners.processes.ipc.forkserver import preload
@@ -76,8 +77,8 @@ class Processes:
 
     def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> FlowRun | RemoteRun:
         """Check the flow, start the workers, open sources and learners, and return a run that has done nothing yet."""
-        check_start(flow)
-        preload(type(node.work).__module__ for node in flow.nodes.values() if node.kind == "source")
+        check_start(flow, sends_all=self.sends_learners)
+        preload(type(node.work).__module__ for node in flow.nodes.values() if node.kind in ("source", "evaluate"))
         if self.learner == "worker":
             return RemoteRun(
                 flow, replace(self, learner="main"), max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s, **options
@@ -95,8 +96,13 @@ class Processes:
         return FlowRun(
             flow, SharedMemoryTransport(self.threads, self.inference, forwarded=frozenset(forwarded), replicas=learners),
             num_workers=useful_workers(flow, self.workers), max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
-            crosses_processes=True, tables=tables, learners=learners, **options,
+            crosses_processes=True, tables=tables, learners=learners, evaluators=EvaluatorProcess(self.max_restarts), **options,
         )  # fmt: skip
+
+    @property
+    def sends_learners(self) -> bool:
+        """Whether learners run in other processes."""
+        return self.learner == "worker" or self.learners is not None
 
     @classmethod
     def parse(cls, after: str) -> Processes:

@@ -17,18 +17,29 @@ from typing import Any
 
 from levada.flow.errors import DeploymentError
 from levada.flow.graph import Flow
+from levada.flow.topology import derive
 from levada.runners.processes.ipc.forkserver import check_temporary_directory
 
 _GUARD = 'if __name__ == "__main__":'
 
 
-def check_start(flow: Flow) -> None:
+def check_start(flow: Flow, *, sends_all: bool = False) -> None:
     """Reject what keeps workers from starting: a script they cannot import, work missing from it, a TMPDIR that is too long.
 
+    `sends_all`: the learners are sent to other processes, too.
+
     Raises:
-        DeploymentError: the run starts outside of the guard, a node's work is defined below it, or TMPDIR is too long.
+        DeploymentError: the run starts outside of the guard, a node's work is defined below it or in a notebook, or TMPDIR is
+            too long.
     """
     check_temporary_directory()
+    if names := typed_in(flow, sends_all=sends_all):
+        msg = (
+            f"{names[0]} is defined in a notebook or at a prompt, and worker processes cannot import it from there: write it "
+            "into a module, for example by a cell that begins with `%%writefile my_module.py`, and import it from that; or give "
+            "on='threads' or on='inline'"
+        )
+        raise DeploymentError(msg)
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     spec = getattr(main, "__spec__", None)
@@ -63,6 +74,20 @@ def check_start(flow: Flow) -> None:
                 "define it above that line"
             )
             raise DeploymentError(msg)
+
+
+def typed_in(flow: Flow, *, sends_all: bool = False) -> list[str]:
+    """Return the names of classes and functions of a flow that exist in this process alone: they were typed in, not in a file.
+
+    `sends_all`: look at all nodes, and not only at those that run at the shards or evaluate.
+    """
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) is not None or getattr(main, "__spec__", None) is not None:
+        return []
+    sharded = derive(flow).sharded
+    sent = [name for name, node in flow.nodes.items() if sends_all or name in sharded or node.kind == "evaluate"]
+    found = set().union(*(_from_main(flow.nodes[name].work) for name in sent))
+    return sorted(name for name in found if name in vars(main))
 
 
 def check_can_be_sent(flow: Flow, option: str) -> None:

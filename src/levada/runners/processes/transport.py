@@ -11,6 +11,7 @@ from typing import Any
 
 from levada.flow.items import Shard
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import WAITING, Stopwatch
 from levada.runners.processes.inference.handle import Inference, InferencePlace
 from levada.runners.processes.ipc.child import PATIENCE_S
 from levada.runners.processes.ipc.forkserver import prepare
@@ -28,6 +29,7 @@ class SharedMemoryTransport:
     """Executes shards in worker processes."""
 
     items_die_with_worker: bool = False
+    is_here: bool = False
     tickets_at_hand: int = AT_HAND
     tickets_together: int = 1
 
@@ -43,6 +45,7 @@ class SharedMemoryTransport:
             forwarded: channels whose items other processes read, so that they are only forwarded.
             replicas: processes of learners, whose answers end a `wait`.
         """
+        self.stopwatch: Stopwatch = Stopwatch()
         self._num_threads = num_threads
         self._where = inference
         self._forwarded = forwarded
@@ -95,7 +98,10 @@ class SharedMemoryTransport:
 
     def _wait(self, timeout_s: float | None) -> Sequence[tuple[WorkerProcess, WorkerEvent]]:
         events: list[tuple[WorkerProcess, WorkerEvent]] = []
-        for key, ready in self._selector.select(timeout_s):
+        before = self.stopwatch.begin(WAITING)
+        ready_now = self._selector.select(timeout_s)
+        self.stopwatch.begin(before)
+        for key, ready in ready_now:
             worker = key.data
             if worker is self._inference:
                 self._restart_inference()

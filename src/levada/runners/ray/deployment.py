@@ -19,6 +19,7 @@ from levada.runners.deployments import (
     useful_workers,
 )
 from levada.runners.flow_run import FlowRun
+from levada.runners.processes.evaluator.handle import EvaluatorProcess
 from levada.runners.ray.beside import check_beside
 from levada.runners.ray.place import Requirements, check_place, requirements_of, together
 from levada.runners.replicas.group import check_divisible
@@ -114,7 +115,8 @@ class Ray:
             transport = RayTransport(self.threads, cluster, group, learners, tables, self.start_timeout_s)
             return FlowRun(
                 flow, transport, num_workers=num_workers, max_restarts=self.max_restarts, hang_timeout_s=self.hang_timeout_s,
-                crosses_processes=True, learners=learners, tables=tables, **options,
+                crosses_processes=True, learners=learners, tables=tables,
+                evaluators=EvaluatorProcess(self.max_restarts), **options,
             )  # fmt: skip
         except BaseException:
             cluster.close()

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from levada.flow.items import Shard
 from levada.flow.patience import telling_of_hangs
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import TRANSPORT, WAITING
 from levada.runners.malloc import keep_freed_memory
 from levada.runners.ray.refs import Packed, RemoteValue, fetched
 from levada.runners.ray.sending import Failure, prepared, put_together
@@ -114,6 +115,13 @@ class ShardActor:
         self._closing.close()
 
     def _execute(self, orders: Orders) -> tuple[WorkerEvent | Failure, ...]:
+        self._host.stopwatch.begin(TRANSPORT)
+        try:
+            return self._executed(orders)
+        finally:
+            self._host.stopwatch.begin(WAITING)
+
+    def _executed(self, orders: Orders) -> tuple[WorkerEvent | Failure, ...]:
         for register, version, ref in orders.weights:
             self._versions[register].publish(version, ref)
         self._given += orders.tickets

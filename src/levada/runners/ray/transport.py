@@ -19,6 +19,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from levada.flow.errors import DeploymentError
 from levada.flow.items import Shard
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import WAITING, Stopwatch
 from levada.runners.ray.cluster import Cluster, Group, has_started, not_started
 from levada.runners.ray.errors import reason_of
 from levada.runners.ray.learners import RayLearners
@@ -132,6 +133,7 @@ class RayTransport:
     """Executes shards in actors."""
 
     items_die_with_worker: bool = True
+    is_here: bool = False
     passes_references: bool = True
 
     def __init__(
@@ -154,6 +156,7 @@ class RayTransport:
             start_timeout_s: time in which the first workers must start. One that replaces another may wait for a node.
         """
         self._start_timeout_s: float | None = start_timeout_s
+        self.stopwatch: Stopwatch = Stopwatch()
         self._num_threads = num_threads
         self._cluster = cluster
         self._group = group
@@ -248,7 +251,9 @@ class RayTransport:
         if not calls:  # no worker has anything to do: no event can arrive
             time.sleep(1.0 if timeout_s is None else timeout_s)
             return []
+        before = self.stopwatch.begin(WAITING)
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout_s, fetch_local=False)
+        self.stopwatch.begin(before)
         if ready:  # others may be, too
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=False)
         workers = dict.fromkeys(each for call in ready if (each := calls[call]) is not None)

@@ -222,7 +222,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 def train(env):
     fields = dict(shards=2, num_envs=1, num_steps=8, minibatch_size=16, num_epochs=1, compile=False)
-    lv.train("ppo", env, until="updates=1", on="processes:2", display="quiet", tensorboard=False, out="run", **fields)
+    lv.train("ppo", env, until="updates=1", on="processes:2", display="quiet", log="none", out="run", **fields)
 
 {below}
 """
@@ -390,12 +390,13 @@ def test_the_clock_of_a_worker_begins_when_work_is_sent_to_it(has_event):
     """That of one that was only silent goes on."""
     killed = []
     transport = SimpleNamespace(
+        is_here=False,
         start=lambda shards: StandIn(),
         flush=lambda: None,
         wait=lambda timeout_s: [(state.worker, None)] if has_event else [],
         kill=lambda worker, why: killed.append(worker),
     )
-    workers = Workers(transport, SimpleNamespace(), hang_timeout_s=60.0)
+    workers = Workers(transport, SimpleNamespace(sources={}), hang_timeout_s=60.0)
     state = workers.start(())
     state.unopened.add(("numbers", 0))
     state.has_begun = True

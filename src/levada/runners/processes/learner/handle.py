@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import util
@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Self
 
 from levada.flow.errors import FlowWarning
-from levada.flow.events import Emptied, Event, Failed, Instrument, Report, Statistics
+from levada.flow.events import Emptied, Event, Failed, Instrument, Report, Statistics, WorkerStatistics
 from levada.flow.graph import Flow
 from levada.flow.patience import START_S, tell
 from levada.flow.state import RunState
@@ -109,6 +109,15 @@ class RemoteRun:
         """Return statistics of the run at this moment, as plain data."""
         found: Statistics = self._ask("statistics")
         return found
+
+    def attribution(self) -> Mapping[str, WorkerStatistics]:
+        """Return where the time of each worker went so far, in the other process."""
+        found: Mapping[str, WorkerStatistics] = self._ask("attribution")
+        return found
+
+    def finish_evaluations(self) -> None:
+        """Wait for the evaluations that have begun, so that instruments have their results."""
+        self._show(self._ask("finish_evaluations"))
 
     def save(self, replays: bool = True) -> RunState:
         """Return a state to resume from; see `levada.flow.Run.save`."""

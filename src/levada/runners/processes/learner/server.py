@@ -154,7 +154,8 @@ def _obey(line: Line, run: Run, collector: _Collector, interruption: _Interrupti
                     report = next(reports)
                 answer: tuple[Any, ...] = ("report", collector.take(), report)
             else:
-                answer = ("answer", _answer(run, what, args))
+                found = _answer(run, what, args)
+                answer = ("answer", collector.take() if what == "finish_evaluations" else found)
             line.send(*answer)
         except GoneError:
             raise

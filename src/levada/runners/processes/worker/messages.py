@@ -1,7 +1,7 @@
 """Messages between the main process and a worker.
 
 main -> worker      Begin, Submit, Free, Stop
-worker -> main      Made, and the events WorkerBegan, WorkerBusy, ShardOpened, ShardFailed of every transport
+worker -> main      Made, and the events WorkerBegan, WorkerBusy, WorkerTimes, ShardOpened, ShardFailed of every transport
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from levada.flow.items import Header
 from levada.runners.processes.ipc.packet import Packet
 from levada.runners.processes.ipc.weights_ring import RingPlace
-from levada.runners.transport import ShardFailed, ShardOpened, Spent, WorkerBegan, WorkerBusy
+from levada.runners.transport import ShardFailed, ShardOpened, Spent, WorkerBegan, WorkerBusy, WorkerTimes
 from levada.schedule.events import Ticket
 
 
@@ -68,4 +68,4 @@ class Made(Struct, frozen=True, tag=True):
     """Occasionally, the state of the shard's work after this ticket."""
 
 
-FromWorker: TypeAlias = WorkerBegan | WorkerBusy | ShardOpened | Made | ShardFailed
+FromWorker: TypeAlias = WorkerBegan | WorkerBusy | WorkerTimes | ShardOpened | Made | ShardFailed

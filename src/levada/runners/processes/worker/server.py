@@ -16,6 +16,7 @@ from typing import Any, cast
 from levada.flow.items import Shard, serve_here
 from levada.flow.patience import listening, telling_of_hangs
 from levada.flow.state import Arrays
+from levada.flow.stopwatch import WAITING
 from levada.runners.processes.inference.client import InferenceClient
 from levada.runners.processes.ipc.slots import Pool, Slot
 from levada.runners.processes.ipc.weights_ring import RingReader
@@ -89,10 +90,13 @@ class _Worker:
 
     def _listen(self) -> bool:
         """Handle the messages that have arrived; sleeps until there is one. Return False to stop."""
+        before = self._host.stopwatch.begin(WAITING)
         try:
             messages = self._wire.receive()
         except (EOFError, ConnectionError):  # the run is gone
             return False
+        finally:
+            self._host.stopwatch.begin(before)
         for message, descriptors in messages:
             match message:
                 case Submit(tickets):

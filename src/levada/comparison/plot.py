@@ -1,0 +1,156 @@
+"""Learning curves as a picture: a line for each run, or the interquartile mean of each group with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from levada.comparison.estimates import bands
+from levada.comparison.records import RETURN, ComparisonError, Curve, Record
+from levada.flow.mistakes import plural
+from levada.run.display.printable import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from levada.comparison.compare import Group
+
+Axis: TypeAlias = Literal["steps", "seconds", "updates"]
+
+FORMATS: Final = (".png", ".svg", ".pdf")
+NUM_POINTS: Final = 100
+"""Number of points of a curve over several runs."""
+_MOST_POINTS: Final = 2_000
+_COLORS: Final = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)  # Okabe and Ito: told apart by all
+_LABELS: Final = {"steps": "env steps", "seconds": "wall time in seconds", "updates": "updates"}
+_MEASURED: Final = {RETURN: "mean return of 100 episodes"}
+
+
+def draw(
+    groups: Sequence[Group],
+    path: Path,
+    *,
+    x: Axis = "steps",
+    metric: str = RETURN,
+    per_run: bool = False,
+    target: float | None = None,
+) -> list[str]:
+    """Draw the curves of groups of runs, one picture beside the other for each environment, and write them to a file.
+
+    Args:
+        groups: the groups.
+        path: file to write, with a suffix of `FORMATS`.
+        x: horizontal axis.
+        metric: name of a metric in metrics.jsonl.
+        per_run: draw a line for each run. Otherwise, the interquartile mean of each group and its 95 % interval are drawn up to
+            the end of its shortest run.
+        target: a return that is marked.
+
+    Returns:
+        Notes about runs that are not drawn.
+
+    Raises:
+        ComparisonError: no run has the metric, or the suffix is unknown.
+        OSError: the file cannot be written.
+    """
+    if path.suffix not in FORMATS:
+        msg = f"{path.name}: expected a name that ends in {', '.join(FORMATS)}"
+        raise ComparisonError(msg)
+    from matplotlib.figure import Figure
+
+    envs = list(dict.fromkeys(record.directory.config.identity.env for group in groups for record in group.records))
+    figure = Figure(figsize=(1.0 + 5.2 * len(envs), 3.9), layout="constrained")
+    notes: list[str] = []
+    num_lines = 0
+    for env, axes in zip(envs, figure.subplots(1, len(envs), squeeze=False)[0], strict=True):
+        for number, group in enumerate(groups):
+            color = _COLORS[number % len(_COLORS)]
+            curves = [(record, record.curve_of(metric)) for record in group.in_env(env)]
+            notes += [f"{record.name} has no {printable(metric)}" for record, curve in curves if not len(curve)]
+            curves = [(record, curve) for record, curve in curves if len(curve)]
+            num_lines += len(curves)
+            if curves:
+                (_lines if per_run else _band)(axes, group.name, curves, x, color)
+        if target is not None:
+            axes.axhline(target, color="#666666", linewidth=0.8, linestyle=":")
+        axes.set_title(printable(env), fontsize=10)
+        axes.set_xlabel(_LABELS[x])
+        axes.set_ylabel(_MEASURED.get(metric, printable(metric)))
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.ticklabel_format(axis="x", scilimits=(-3, 6))
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False)
+    if not num_lines:
+        msg = f"no run has {printable(metric)} in its metrics"
+        raise ComparisonError(msg)
+    figure.savefig(path, dpi=160)
+    return notes
+
+
+def _lines(axes: Axes, name: str, curves: Sequence[tuple[Record, Curve]], x: Axis, color: str) -> None:
+    for number, (_, curve) in enumerate(curves):
+        stride = -(-len(curve) // _MOST_POINTS)
+        axes.plot(
+            _along(curve, x)[::stride], curve.values[::stride], color=color, linewidth=1.1, alpha=0.9,
+            label=_literal(f"{name} ({len(curves)} runs)" if len(curves) > 1 else name) if number == 0 else None,
+        )  # fmt: skip
+
+
+def _band(axes: Axes, name: str, curves: Sequence[tuple[Record, Curve]], x: Axis, color: str) -> None:
+    band = band_of([curve for _, curve in curves], x)
+    axes.plot(band.points, band.values, color=color, linewidth=1.6, label=_literal(legend_of(name, len(curves))))
+    if len(curves) > 1:
+        axes.fill_between(band.points, band.low, band.high, color=color, alpha=0.2, linewidth=0)
+
+
+class Band(NamedTuple):
+    """The curve of a group of runs."""
+
+    points: np.ndarray
+    """Points on the horizontal axis, up to the end of the shortest run."""
+    values: np.ndarray
+    """Interquartile mean over the runs."""
+    low: np.ndarray
+    """Limits of its 95 % interval; equal to the values of a single run."""
+    high: np.ndarray
+
+
+def band_of(curves: Sequence[Curve], x: Axis = "steps", num_points: int = NUM_POINTS) -> Band:
+    """Estimate the curve of a group from at least one curve; each has at least one point."""
+    first = max(float(_along(curve, x)[0]) for curve in curves)
+    last = max(first, min(float(_along(curve, x)[-1]) for curve in curves))
+    points = np.linspace(first, last, num_points)
+    return Band(points, *bands(np.stack([_at(curve, x, points) for curve in curves], axis=1)))
+
+
+def legend_of(name: str, num_runs: int) -> str:
+    """Name of a group in the legend."""
+    return f"{name} ({plural(num_runs, 'run')})"
+
+
+def _along(curve: Curve, x: Axis) -> np.ndarray:
+    return {"steps": curve.env_steps, "seconds": curve.wall_s, "updates": curve.updates}[x]
+
+
+def _at(curve: Curve, x: Axis, points: np.ndarray) -> np.ndarray:
+    """Return the last values at these points."""
+    index = np.searchsorted(_along(curve, x), points, side="right") - 1
+    values: np.ndarray = curve.values[np.maximum(index, 0)]
+    return values
+
+
+def _literal(text: str) -> str:
+    """Return text that matplotlib does not take for a formula."""
+    return text.replace("$", r"\$")

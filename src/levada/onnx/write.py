@@ -1,0 +1,201 @@
+"""Export of a trained policy to ONNX.
+
+The file computes what `TrainedPolicy.act` computes with deterministic actions: conversion of the observation, normalization,
+network, mask, the best action, squashing, clipping. Before it is kept, ONNX Runtime compares it with the policy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import torch
+
+from levada._version import __version__
+from levada.api import Result, load
+from levada.api.load import LoadError
+from levada.flow.errors import LevadaError
+from levada.onnx.module import ActingModule
+from levada.rl.acting.trained_policy import TrainedPolicy
+from levada.run.storage.files import write_atomic
+
+TOLERANCE: Final = 1e-5
+"""Largest difference of an output with which a file is kept, as a fraction of the largest output of the row, or of 1."""
+NUM_CHECKED: Final = 64
+"""Number of observations with which it is compared."""
+NEEDED: Final = ("onnx", "onnxruntime", "onnxscript")
+LOADER: Final = "policy.py"
+_OPSET: Final = 20
+_EXAMPLE_ROWS: Final = 7
+"""Number of observations with which the network is recorded: hardly the size of anything else in it."""
+
+
+class ExportError(LevadaError, ValueError):
+    """A policy cannot be exported."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written."""
+
+    path: Path
+    nbytes: int
+    largest_difference: float
+    """Largest difference from the policy, over the outputs for `NUM_CHECKED` observations."""
+
+
+def export(
+    run: Result | str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    policy: str | None = None,
+    checkpoint: int | Literal["best"] | None = None,
+    loader: bool = False,
+    at: str | os.PathLike[str] | None = None,
+    trust: bool = False,
+) -> Exported:
+    """Write the policy of a run as an ONNX file with deterministic actions.
+
+    Inputs are named `obs`, or by the paths of a nested observation (`obs/camera`), in the shapes and dtypes of the environment
+    with a dimension for the batch in front; `mask` (int8, nonzero where an action is allowed) if the policy was trained with
+    action masks; `state` (float32, zero at the start of an episode) if it is recurrent. Outputs are `action`, in the
+    environment's format, `params`, the parameters of the distribution of actions or the action values, and `next_state`.
+
+    Args:
+        run: a result of training, the directory of a run, or its URL.
+        out: file to write. None: policy.onnx in the directory of the run.
+        policy: name of the policy, where several act in one environment.
+        checkpoint: number of updates of the checkpoint, for a directory, or "best"; None: the newest valid one.
+        loader: also write policy.py beside it, a loader in 40 lines that needs NumPy and ONNX Runtime alone.
+        at: directory of the run's own modules and files, if they have moved since training.
+        trust: execute code that the run names; see docs/security.md.
+
+    Raises:
+        ExportError: a package is missing, there is no such policy, PyTorch cannot export its network, or the file differs from
+            the policy.
+        LoadError: see `levada.load`.
+        OSError: the file cannot be written.
+    """
+    for name in NEEDED:
+        if find_spec(name) is None:
+            msg = f"export needs {name}: pip install 'levada[export]'"
+            raise ExportError(msg)
+    for name, path in (("run", run), ("out", out)):
+        if not isinstance(path, str | os.PathLike | Result | None):
+            msg = f"export: {name}={path!r} ({type(path).__name__}): expected a path"
+            raise ExportError(msg)
+    if isinstance(run, Result) and (checkpoint is not None or at is not None):
+        msg = (
+            "export: checkpoint and at are for the directory of a run, as in levada.export(run.path, ...), got a Result"
+        )
+        raise LoadError(msg)
+    result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
+    trained = _policy_of(result, policy)
+    module = ActingModule(trained)
+    about = {
+        "levada": __version__,
+        "algorithm": result.summary.algorithm,
+        "env": result.summary.env,
+        "updates": str(trained.version),
+        "params_sha256": str(result.summary.params_sha256),
+        "observation_space": str(trained.policy.env_observation_space),
+        "action_space": str(trained.policy.env_action_space),
+    }
+    data = to_onnx(module, about)
+    difference = largest_difference(module, data)
+    if not difference <= TOLERANCE:
+        msg = f"the ONNX file differs from the policy by {difference:.2g}, expected at most {TOLERANCE:g}; it is not written"
+        raise ExportError(msg)
+    path = (result.path / "policy.onnx" if out is None else Path(out)).absolute()
+    write_atomic(path, data)
+    if loader:
+        write_atomic(path.with_name(LOADER), (resources.files("levada.onnx") / "loader.py").read_bytes())
+    return Exported(path, len(data), difference)
+
+
+def to_onnx(module: ActingModule, about: Mapping[str, str]) -> bytes:
+    """Return the ONNX file of a policy; `about`: its metadata.
+
+    Raises:
+        ExportError: PyTorch cannot export the network.
+    """
+    import onnx
+
+    examples = tuple(module.examples(_EXAMPLE_ROWS))
+    shapes = [{0: torch.export.Dim("batch")} for _ in examples]
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                module, examples, dynamo=True, opset_version=_OPSET, dynamic_shapes=(tuple(shapes),),
+                input_names=module.input_names, output_names=module.output_names, verbose=False,
+            )  # fmt: skip
+    except Exception as error:  # whatever the exporter raises for a network that it does not support
+        reason = str(error).strip().partition("\n")[0]
+        msg = f"PyTorch cannot export network {type(module.inner.network).__name__} to ONNX: {reason}"
+        raise ExportError(msg) from error
+    assert program is not None
+    model = program.model_proto
+    onnx.helper.set_model_props(model, dict(about))
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def largest_difference(module: ActingModule, data: bytes) -> float:
+    """Return the largest difference between the file and the policy, measured as `TOLERANCE` is."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    largest = 0.0
+    for num_rows in (1, NUM_CHECKED):
+        inputs = module.examples(num_rows, seed=num_rows)
+        with torch.no_grad():
+            expected = module(*inputs)
+        feed = {name: tensor.numpy() for name, tensor in zip(module.input_names, inputs, strict=True)}
+        for ours, theirs in zip(expected, session.run(None, feed), strict=True):
+            wanted = ours.numpy().astype(np.float64).reshape(num_rows, -1)
+            found = theirs.astype(np.float64).reshape(num_rows, -1)
+            scale = np.maximum(1.0, np.abs(wanted).max(axis=1, keepdims=True, initial=0.0))
+            largest = max(largest, float((np.abs(wanted - found) / scale).max(initial=0.0)))
+    return largest
+
+
+def _policy_of(result: Result, name: str | None) -> TrainedPolicy:
+    if not result.policies:
+        if name is not None and name != result.policy.policy.name:
+            msg = f"{result.path} has one policy, {result.policy.policy.name!r}; leave out policy={name!r}"
+            raise ExportError(msg)
+        return result.policy
+    if name is None or name not in result.policies:
+        msg = f"{result.path} has several policies, expected policy to be one of {', '.join(result.policies)}; got {name!r}"
+        raise ExportError(msg)
+    return result.policies[name]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what the exporter prints and warns about its own workings."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [each.level for each in loggers]
+    try:
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)

@@ -1,0 +1,1 @@
+"""The trace of a run: every firing, and what was made of what, for Perfetto."""

@@ -1,0 +1,185 @@
+"""What a run has written, as messages: all of it at first, then what is new."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from levada.run.display.printable import printable
+from levada.run.frames.file import FrameReader
+from levada.run.frames.frame import Frame
+from levada.run.storage.directory import LINE_BYTES, RunDirectory, RunDirectoryError
+from levada.run.storage.files import open_file, read_whole, short
+from levada.run.storage.status import Status, status_of
+from levada.watch.messages import Changed, Frames, Message, Opened, Rows, Unreadable
+from levada.watch.svg import SVG_NBYTES, safe_svg
+
+MOST_ROWS = 2000
+"""Number of lines of the metrics that are sent at first: evenly spaced ones, if there are more."""
+MOST_NAMES = 500
+"""Number of metrics that are sent."""
+SHOWN_S = 35.0
+"""Seconds of frames that are sent at first."""
+ERROR_NBYTES = 1 << 20
+_CHUNK = 1 << 22
+
+Row = dict[str, float | None]
+
+
+class Tail:
+    """What a run has written."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        """`number`: of the run on the page."""
+        self._path = path
+        self._number = number
+        self._frames = FrameReader(path)
+        self._lines = _Lines(path / "metrics.jsonl")
+        self._status: Status | None = None
+        self._opened = False
+
+    def messages(self) -> Iterator[Message]:
+        """Yield what is new; all that is known, at the first call, and after the run was made anew."""
+        if not self._opened:
+            try:
+                yield self._open()
+            except RunDirectoryError as error:
+                if self._status is None:
+                    self._status = "cut off"
+                    yield Unreadable(self._number, self._name, printable(str(error)))
+                return
+            self._opened, self._status = True, None
+            frames = _last(self._frames.first())
+        else:
+            frames = self._frames.new()
+        rows, is_first = self._lines.new()
+        if rows or is_first:
+            yield Rows(self._number, _columns(rows), is_first)
+        if frames:
+            yield Frames(self._number, frames)
+        status = status_of(self._path)
+        if status != self._status:
+            self._status = status
+            yield self._changed(status)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._frames.close()
+        self._lines.close()
+
+    @property
+    def _name(self) -> str:
+        return printable(short(self._path))
+
+    def _open(self) -> Opened:
+        directory = RunDirectory.read(self._path, trust=False)
+        config = directory.config
+        try:
+            svg = safe_svg(read_whole(self._path / "flow.svg", SVG_NBYTES).decode())
+        except (OSError, ValueError):  # a run of an older version has none
+            svg = None
+        return Opened(self._number, self._name, config.identity, config.settings, config.versions, svg)
+
+    def _changed(self, status: Status) -> Changed:
+        stopped_by = error = None
+        try:
+            if status == "finished":
+                summary = RunDirectory.read(self._path, trust=False).summary()
+                stopped_by = None if summary is None else summary.stopped_by
+            elif status == "failed":
+                text = read_whole(self._path / "error.txt", ERROR_NBYTES).decode(errors="replace")
+                error = "\n".join(text.splitlines()[-12:])
+        except (OSError, RunDirectoryError) as problem:
+            error = str(problem)
+        return Changed(self._number, status, stopped_by, error)
+
+
+class _Lines:
+    """The lines of a growing file of metrics."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._inode: tuple[int, int] | None = None
+        self._offset = 0
+        self._decoder = msgspec.json.Decoder(Row)
+
+    def new(self) -> tuple[list[Row], bool]:
+        """Return the rows that were added, and whether they are all that there are."""
+        is_first = self._open_if_new()
+        if self._descriptor is None:
+            return [], is_first
+        rows = self._thinned() if is_first else list(self._rows(self._offset))
+        return rows, is_first
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open_if_new(self) -> bool:
+        """Open the file, or the one that has taken its place; return whether it is read from its beginning."""
+        try:
+            stat = os.lstat(self._path)
+            inode = (stat.st_dev, stat.st_ino)
+            if inode == self._inode and stat.st_size >= self._offset:
+                return False
+            self.close()
+            self._descriptor = open_file(self._path)
+        except OSError:  # it does not exist yet, or is not a regular file
+            return False
+        self._inode, self._offset = inode, 0
+        return True
+
+    def _thinned(self) -> list[Row]:
+        """Return evenly spaced rows of the whole file, and the last one."""
+        num = sum(1 for _ in self._split(0))
+        stride = -(-num // MOST_ROWS) if num else 1
+        rows = []
+        for index, line in enumerate(self._split(0)):
+            if index % stride == 0 or index == num - 1:
+                rows += self._decoded(line)
+        return rows
+
+    def _rows(self, start: int) -> Iterator[Row]:
+        for line in self._split(start):
+            yield from self._decoded(line)
+
+    def _decoded(self, line: bytes) -> list[Row]:
+        try:
+            return [self._decoder.decode(line)]
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):  # a damaged line is left out
+            return []
+
+    def _split(self, start: int) -> Iterator[bytes]:
+        """Yield the complete lines from a place on, and remember where they end."""
+        assert self._descriptor is not None
+        rest, at = b"", start
+        while chunk := os.pread(self._descriptor, _CHUNK, at):
+            at += len(chunk)
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()
+            yield from (line for line in lines if len(line) <= LINE_BYTES)
+            if len(rest) > LINE_BYTES:
+                rest = rest[: LINE_BYTES + 1]  # its end is looked for, and it is left out
+        self._offset = at - len(rest)
+
+
+def _last(frames: Sequence[Frame]) -> list[Frame]:
+    return [frame for frame in frames if frame.at_s >= frames[-1].at_s - SHOWN_S] if frames else []
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    names = deque[str]()
+    seen = set[str]()
+    for row in rows:
+        for name in row:
+            if name not in seen and len(seen) < MOST_NAMES:
+                seen.add(name)
+                names.append(name)
+    return {name: [row.get(name) for row in rows] for name in names}

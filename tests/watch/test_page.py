@@ -1,0 +1,217 @@
+"""The page in a real browser: what it shows of runs that go on, whom it shows it, and what hostile runs can do to it: nothing."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import time
+
+import msgspec
+import pytest
+from support.browser import AXE, browser, needs_axe, needs_browser, opened, violations
+from support.runs import cli as cli_harness
+from support.watching import running, served
+
+import levada
+from levada.run.frames.file import FrameFile, FrameReader
+from levada.run.storage.config import RunConfig
+from levada.watch.report import report_of
+
+pytestmark = needs_browser
+
+PROGRAM = """
+    import os, sys
+    import gymnasium
+    import levada
+
+    def make():
+        with open("pids", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        return gymnasium.make("CartPole-v1")
+
+    if __name__ == "__main__":
+        levada.train(
+            "ppo", make, until="minutes=5", out="run", display="quiet", on="processes:3", shards=2, max_lag=0, num_envs=2,
+            num_steps=32, minibatch_size=16, num_epochs=NUM_EPOCHS, hidden_sizes=(64, 64), compile=False, log="none",
+        )
+"""
+HOSTILE = "<img src=x onerror=alert(1)>\"'&<script>window.hacked = 1</script>"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "finished"
+    levada.train("ppo", "CartPole-v1", until="updates=20", seed=3, out=out, display="quiet", **cli_harness.TINY_FIELDS)
+    return out
+
+
+@pytest.fixture(scope="module")
+def going_on(tmp_path_factory):
+    """A run whose learner is slow, so that its samplers are held back until weights are published."""
+    folder = tmp_path_factory.mktemp("going")
+    with running(PROGRAM.replace("NUM_EPOCHS", "20"), folder) as program:
+        until(lambda: (folder / "run" / "frames.bin").exists() or program.poll() is not None)
+        assert program.poll() is None
+        yield folder, program
+
+
+def until(is_true, timeout_s=60.0):
+    """Wait for the run, which goes on by itself."""
+    end_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < end_s, "it did not come"
+        time.sleep(0.05)
+
+
+def fact(page, name):
+    return page.locator(f"[data-fact='{name}']").inner_text()
+
+
+def count(text):
+    return int(re.match(r"[\d,]+", text)[0].replace(",", ""))
+
+
+def test_a_run_appears_changes_and_shows_a_killed_worker(chromium, going_on):
+    folder, program = going_on
+    with served(folder / "run") as url:
+        page = opened(chromium, url)
+        page.wait_for_selector("g[data-node='rollout']")
+        page.wait_for_selector("[data-fact='env steps']:not(:empty)")
+        first = count(fact(page, "env steps"))
+        until(lambda: count(fact(page, "env steps")) > first)
+        assert page.locator(".status").inner_text() == "running"
+        assert page.locator(".strips li").count() == 3  # main, and two workers
+        assert fact(page, "restarts") == "0"
+        pids = {int(line) for line in (folder / "pids").read_text().split()} - {program.pid}
+        os.kill(max(pids), signal.SIGKILL)
+        until(lambda: fact(page, "restarts") != "0")
+        assert "rollout" in page.locator(".events").inner_text()
+        assert page.problems == []
+        page.close()
+
+
+def test_back_pressure_marks_the_node_that_is_held_back(chromium, going_on):
+    folder, _ = going_on
+    with served(folder / "run") as url:
+        page = opened(chromium, url)
+        page.wait_for_selector("g[data-node='learn'].is-limiting", timeout=30_000)
+        page.wait_for_selector("g[data-node='rollout'].is-held-back", timeout=30_000)
+        marked = page.eval_on_selector_all("g.is-held-back", "groups => groups.map(group => group.dataset.node)")
+        assert marked == ["rollout"]
+        assert "learn" in page.locator(".sentence").inner_text()
+        page.close()
+
+
+@needs_axe
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_accessible_and_fits(chromium, finished, width, dark):
+    with served(finished) as url:
+        page = opened(chromium, url, width=width, dark=dark)
+        page.wait_for_selector(".u-legend")
+        page.wait_for_selector(".status.finished")
+        page.locator("summary", has_text="Configuration").click()
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.problems == []
+        page.close()
+
+
+def test_several_runs_are_side_by_side(chromium, finished, going_on):
+    folder, _ = going_on
+    with served(finished, folder / "run") as url:
+        page = opened(chromium, url)
+        until(lambda: page.locator("article.run").count() == 2)
+        boxes = [page.locator("article.run").nth(index).bounding_box() for index in range(2)]
+        assert boxes[0]["y"] == boxes[1]["y"]
+        until(lambda: page.locator(".u-legend .u-series").count() == 3)  # the axis, and both
+        assert page.problems == []
+        page.close()
+
+
+def test_a_finished_run_says_why_it_ended(chromium, finished):
+    with served(finished) as url:
+        page = opened(chromium, url)
+        page.wait_for_selector(".status.finished")
+        assert page.locator(".status").inner_text() == "finished: updates=20"
+        assert count(fact(page, "updates")) == 20
+        page.close()
+
+
+def test_hostile_names_are_text(chromium, finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    config = msgspec.json.decode((run / "config.json").read_bytes(), type=RunConfig)
+    identity = msgspec.structs.replace(config.identity, env=HOSTILE, algorithm=HOSTILE, deployment=HOSTILE)
+    hostile = msgspec.structs.replace(config, identity=identity, versions={HOSTILE: HOSTILE})
+    (run / "config.json").write_bytes(msgspec.json.encode(hostile))
+    (run / "flow.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="100" height="100" onload="window.hacked = 2"><script>window.hacked = 3'
+        f"</script><g data-node='{msgspec.json.encode(HOSTILE).decode()[1:5]}'><rect width='9' height='9' x='1' y='1'/></g></svg>"
+    )
+    (run / "metrics.jsonl").write_bytes(msgspec.json.encode({"step": 1, HOSTILE: 1.0, "charts/wall_s": 2.0}) + b"\n")
+    frame = FrameReader(run).first()[-1]
+    file = FrameFile(run)
+    [node], [channel] = [list(found.values())[:1] for found in (frame.nodes, frame.channels)]
+    [worker] = list(frame.workers.values())[:1]
+    strange = {"nodes": {HOSTILE: node}, "channels": {HOSTILE: channel}, "workers": {HOSTILE: worker}}
+    file.write(msgspec.structs.replace(frame, **strange, bottleneck=HOSTILE, events=[(1.0, HOSTILE)]))
+    file.close()
+    with served(run) as url:
+        page = opened(chromium, url)
+        page.wait_for_selector(".status.finished")
+        until(lambda: page.locator(".sentence").inner_text() != "")
+        assert HOSTILE in page.locator("h2").inner_text()
+        assert HOSTILE in page.locator(".events").inner_text()
+        assert page.locator(".card h3", has_text="onerror").count() == 1
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("main img, main script, main iframe").count() == 0
+        assert page.problems == []
+        page.close()
+
+
+def test_a_report_is_the_page_without_a_server(chromium, finished, tmp_path):
+    out = tmp_path / "the report.html"
+    assert (
+        cli_harness.in_process(f"report {shlex.quote(str(finished))} --out {shlex.quote(str(out))}", cwd=tmp_path).code
+        == 0
+    )
+    page = opened(chromium, out.as_uri())
+    page.wait_for_selector(".status.finished")
+    page.wait_for_selector("g[data-node='learn'] .bar")
+    page.wait_for_selector(".u-legend")
+    assert count(fact(page, "updates")) == 20
+    if AXE.exists():
+        assert violations(page) == []
+    assert page.problems == []
+    page.close()
+
+
+def test_a_hostile_report_stays_text(chromium, finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    name = "</script><script>window.hacked = 1</script>"
+    (run / "metrics.jsonl").write_bytes(msgspec.json.encode({"step": 1, name: 1.0}) + b"\n")
+    (tmp_path / "report.html").write_text(report_of([run]))
+    page = opened(chromium, (tmp_path / "report.html").as_uri())
+    page.wait_for_selector(".status.finished")
+    assert page.locator("#metric option", has_text="hacked").inner_text() == name
+    assert page.evaluate("window.hacked") is None
+    assert page.problems == []
+    page.close()
+
+
+def test_a_lost_server_is_said(chromium, finished):
+    with served(finished) as url:
+        page = opened(chromium, url)
+        page.wait_for_selector(".status.finished")
+    page.wait_for_selector(".notice:not([hidden])")
+    assert "last news" in page.locator(".notice").inner_text()
+    page.close()
