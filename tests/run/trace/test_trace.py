@@ -7,6 +7,7 @@ import logging
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from support.runs import cli as cli_harness
+from support.trace_processor import needs_trace_processor, trace_processor
 
 import levada
 from levada.flow.events import Dropped, Failed, Fired, Published, Used
@@ -109,6 +110,47 @@ def test_arrows_lead_from_each_item_to_the_updates_that_used_it(tmp_path, on, al
     workers = {"main"} if on == "inline" else {"main", *(name for name in run.summary.times.workers)}
     assert tracks.keys() <= workers | set(run.flow.replays)
     assert len(tracks) >= min(2, len(workers))
+
+
+# One query gives, for each update, the rollouts that it used.
+USED = """
+select learn.name as update_node, extract_arg(learn.arg_set_id, 'debug.firing') as firing,
+  source.name as source, extract_arg(source.arg_set_id, 'debug.shard') as shard,
+  extract_arg(source.arg_set_id, 'debug.ticket') as ticket
+from flow join slice as source on source.id = flow.slice_out join slice as learn on learn.id = flow.slice_in
+"""
+
+
+@pytest.fixture(scope="module")
+def load():
+    with trace_processor() as load:
+        yield load
+
+
+@needs_trace_processor
+@pytest.mark.parametrize(("algorithm", "fields", "until"), [PPO, DQN, IMPALA], ids=["ppo", "dqn", "impala"])
+def test_perfettos_trace_processor_gives_for_each_update_the_rollouts_it_used(tmp_path, load, algorithm, fields, until):
+    ledger = Ledger()
+    run = levada.train(
+        algorithm, "CartPole-v1", until=until, on="processes:2", seed=1, out=tmp_path / "run", trace=True,
+        display="quiet", log="none", instruments=[ledger], **fields,
+    )  # fmt: skip
+    out = io.BytesIO()
+    write_trace(lambda: records_of(run.path), "a run", out)
+    processor = load(out.getvalue())
+    found = collections.defaultdict(set)
+    for row in processor.query(USED):
+        found[row["update_node"], row["firing"]].add((row["source"], row["shard"], row["ticket"]))
+    assert found == {update: items for update, items in ledger.used.items() if items}
+    counted = {row["name"]: row["num"] for row in processor.query("select name, count(*) as num from slice group by 1")}
+    assert {name: counted[name] for name in ledger.fired} == ledger.fired
+    assert processor.query("select name from stats where severity = 'error' and value > 0") == []
+
+
+@needs_trace_processor
+def test_perfettos_trace_processor_refuses_what_is_no_trace(load):
+    with pytest.raises(ValueError, match="Unknown trace type"):
+        load(b"\x00 no trace")
 
 
 def test_a_trace_changes_no_bit(tmp_path):
