@@ -126,6 +126,7 @@ class Hosts:
             "RAY_AUTH_MODE": "disabled",
             "RAY_TMPDIR": self._sockets,
             "RAY_prestart_worker_first_driver": "0",  # actors of a run start in processes of their own
+            "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120",  # 30 s are short beside other tests
         }
         with log.open("wb") as out:
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
