@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,8 +29,28 @@ from levada.rl.policies.policy import Policy
 ResultT = TypeVar("ResultT")
 Choose: TypeAlias = Callable[[int, Array, "Array | None", Array], Array]
 """(step, rows of the head's parameters ``[B, row_size]``, action mask, output array) -> actions ``[B, ...]``."""
-Finals: TypeAlias = list[tuple[int, Array, Nest]]
-"""Ends of episodes whose next row belongs to another episode: the step, the environments, and the true final observations."""
+Finals: TypeAlias = list[tuple[Any, Array, Nest]]
+"""Ends of episodes whose next row belongs to another episode: the step, or one for each, the environments, and the true final
+observations."""
+
+
+class Steps(NamedTuple):
+    """T steps of B environments that were taken in one call."""
+
+    obs: Nest
+    """``[T, B, ...]``: before each step."""
+    action: Array
+    """``[T, B, ...]``."""
+    row: Array
+    """``[T, B, row_size]``: the head's parameters."""
+    reward: Array
+    """``[T, B]``."""
+    terminated: Array
+    """``[T, B]``."""
+    truncated: Array
+    """``[T, B]``."""
+    last_obs: Nest
+    """``[T, B, ...]``: after each step, before any reset."""
 
 
 Acting: TypeAlias = Generator[Array, StepResult, ResultT]
@@ -95,6 +115,18 @@ class StepBuffer:
     def observations(self, stream: str = "", first_step: int = 0) -> tuple[Any, Finals]:
         """Return the observations ``[T+1, B, ...]`` and the true final ones; of frame stacks, `Frames` that name their stream."""
         return self.obs, self.final_obs
+
+    def fill(self, steps: Steps, last: Nest) -> None:
+        """Store all steps, and the observations ``[B, ...]`` after them."""
+        num_steps = len(self.action)
+        self.put(num_steps, last)
+        map_nest(lambda column, rows: np.copyto(column[:num_steps], rows), self.obs, steps.obs)
+        for name in ("action", "reward", "terminated", "truncated"):
+            np.copyto(getattr(self, name), getattr(steps, name))
+        self.mask[...] = True
+        step, env = np.nonzero(self.ended)
+        if len(step):
+            self.final_obs.append((step, env, map_nest(lambda leaf: leaf[step, env], steps.last_obs)))
 
     def blank(self, t: int) -> None:
         """Fill the rows from t on, which are not transitions, with the observations before step t; actions are not changed."""

@@ -30,7 +30,8 @@ from levada.rl.policies.user_networks import ModelError
 from levada.rl.policies.weight_noise import WeightNoise
 
 _PREFIX = "network."
-_LIMIT = np.float32(NORMALIZED_LIMIT)
+LIMIT = np.float32(NORMALIZED_LIMIT)
+"""Bound of normalized observations."""
 _MAX_ROWS = 256
 """Maximum number of rows that go through a PyTorch network at once: the activations of more images exceed the caches."""
 
@@ -127,10 +128,10 @@ class _NumpyNetwork:
     def __init__(self, module: PolicyModule, layers: NumpyLayers, shapes: Mapping[str, tuple[int, ...]]) -> None:
         policy, head = module.policy, module.head
         num_stds = head.row_size - head.num_params
-        self._policy = Stack(_in_module(layers.policy), shapes, ("log_std", num_stds) if num_stds else None)
-        self._value = None if layers.value is None else Stack(_in_module(layers.value), shapes)
-        self._policy_inputs = _Inputs(policy, layers.policy_inputs)
-        self._value_inputs = _Inputs(policy, layers.value_inputs)
+        self._policy = Stack(in_module(layers.policy), shapes, ("log_std", num_stds) if num_stds else None)
+        self._value = None if layers.value is None else Stack(in_module(layers.value), shapes)
+        self._policy_inputs = Inputs(policy, layers.policy_inputs)
+        self._value_inputs = Inputs(policy, layers.value_inputs)
 
     @property
     def has_value(self) -> bool:
@@ -162,25 +163,28 @@ class _NumpyNetwork:
         return value
 
 
-class _Inputs:
+class Inputs:
     """The entries of observations that a stack sees, normalized as in the module."""
 
     def __init__(self, policy: Policy, keys: tuple[str, ...]) -> None:
         named = leaf_spaces(policy.inner_space)
         self._keys = keys
-        self._vectors = [Vector(named[key]) for key in keys]
-        ends = np.cumsum([0, *(vector.size for vector in self._vectors)]).tolist()
+        self.vectors: list[Vector] = [Vector(named[key]) for key in keys]
+        """Conversions of the entries."""
+        ends = np.cumsum([0, *(vector.size for vector in self.vectors)]).tolist()
         self._places = [slice(ends[k], ends[k + 1]) for k in range(len(keys))]
         order = list(normalized_leaves(policy.observation_space)) if policy.normalize_obs else []
-        self._normalizers = {
+        self.normalizers: dict[int, str] = {
             k: f"normalizers.{order.index(moments_key(key))}" for k, key in enumerate(keys) if moments_key(key) in order
         }
-        self._moments = {k: np.zeros((2, self._vectors[k].size), np.float32) for k in self._normalizers}
+        """Index of an entry that is normalized -> name of its normalizer in the module."""
+        self._moments = {k: np.zeros((2, self.vectors[k].size), np.float32) for k in self.normalizers}
         self.is_state: bool = keys == (STATE,)
         """Whether the state is all that the stack sees."""
 
     def load(self, weights: Weights) -> None:
-        for k, name in self._normalizers.items():
+        """Load the statistics of the normalizers."""
+        for k, name in self.normalizers.items():
             mean, scale = self._moments[k]
             mean[:] = weights[f"{name}.mean"].ravel()
             scale[:] = 1.0 / np.sqrt(weights[f"{name}.var"].ravel() + np.float32(VARIANCE_FLOOR))
@@ -192,18 +196,18 @@ class _Inputs:
 
     def write(self, seen: Sequence[Array], out: Array) -> None:
         """Write entries as vectors ``[N, size]``."""
-        for k, (place, vector) in enumerate(zip(self._places, self._vectors, strict=True)):
-            part = out if len(self._vectors) == 1 else out[:, place]
+        for k, (place, vector) in enumerate(zip(self._places, self.vectors, strict=True)):
+            part = out if len(self.vectors) == 1 else out[:, place]
             vector.write(seen[k], part)
             if k in self._moments:
                 mean, scale = self._moments[k]
                 np.subtract(part, mean, out=part)
                 np.multiply(part, scale, out=part)
-                np.maximum(part, -_LIMIT, out=part)
-                np.minimum(part, _LIMIT, out=part)
+                np.maximum(part, -LIMIT, out=part)
+                np.minimum(part, LIMIT, out=part)
 
 
-def _run(stack: Stack, inputs: _Inputs, seen: Sequence[Array]) -> Array:
+def _run(stack: Stack, inputs: Inputs, seen: Sequence[Array]) -> Array:
     """Compute a stack; the next call overwrites the result."""
     num_rows = len(seen[0])
     inputs.write(seen, stack.input(num_rows))
@@ -251,7 +255,7 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
     if policy.normalize_value:  # the module denormalizes it
         layers = replace(layers, value=None)
     where = f"numpy_layers of network {type(network).__name__} of policy {policy.name!r}"
-    named = [layer for stack in (layers.policy, layers.value or ()) for layer in _in_module(stack)]
+    named = [layer for stack in (layers.policy, layers.value or ()) for layer in in_module(stack)]
     unknown = [name for layer in named for name in (layer.weight, layer.bias) if name and name not in shapes]
     if unknown:
         known = sorted(name.removeprefix(_PREFIX) for name in shapes if name.startswith(_PREFIX))
@@ -271,7 +275,8 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
     return twin
 
 
-def _in_module(layers: Sequence[Dense | Norm]) -> list[Dense | Norm]:
+def in_module(layers: Sequence[Dense | Norm]) -> list[Dense | Norm]:
+    """Return the layers of a network by the names that their parameters have in the module."""
     return [
         replace(
             layer, **{key: _PREFIX + name for key in ("weight", "bias") if (name := getattr(layer, key)) is not None}

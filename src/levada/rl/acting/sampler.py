@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from levada.flow import Shard
-from levada.flow.items import never
+from levada.flow.items import never, serve_here
+from levada.flow.stopwatch import ENVIRONMENT, INFERENCE, WRITING
 from levada.rl.acting.env_loop import Acting, EnvLoop, StepBuffer, play
 from levada.rl.acting.frame_buffer import step_buffer_for
 from levada.rl.acting.network import check_network
@@ -27,6 +28,9 @@ from levada.rl.data.spaces import Array, Nest, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies.policy import Policy
 from levada.validation import PositiveInt, check_fields
+
+if TYPE_CHECKING:
+    from levada.rl.acting.compiled.rollout import CompiledRollout
 
 OnNewWeights: TypeAlias = Literal["continue", "cut"]
 
@@ -65,6 +69,16 @@ class Sampler:
         return LiveSampler(self, shard)
 
 
+class _Acted(NamedTuple):
+    """What acting fills."""
+
+    buffer: StepBuffer
+    rows: Array
+    """``[T, B, row_size]``: the head's parameters."""
+    value: Array
+    """``[T+1, B]``: values, if the network computes them while acting."""
+
+
 class LiveSampler(EnvLoop):
     """A running sampler."""
 
@@ -73,23 +87,29 @@ class LiveSampler(EnvLoop):
         self.recipe = recipe
         self._empty = shard.empty
         self._is_cut = shard.has_newer if recipe.on_new_weights == "cut" else never
+        self._compiled: CompiledRollout | None = None
+        if recipe.task.is_functional:
+            from levada.rl.acting.compiled.rollout import compiled_rollout  # imports JAX
+
+            is_here = shard.serve is serve_here
+            self._compiled = compiled_rollout(
+                self.envs, recipe.policy, is_cut=recipe.on_new_weights == "cut", is_here=is_here
+            )
 
     def __call__(self, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights."""
+        if self._compiled is not None:
+            return self._roll_out(self._compiled, weights)
         return play(self.sampling(weights), self.envs.step, self.stopwatch)
 
     def sampling(self, weights: Mapping[str, Array]) -> Acting[Rollout]:
         """Yield the actions of T steps with these weights, each for the result of the step, and return the rollout."""
-        recipe, empty, actor = self.recipe, self._empty, self.actor
-        num_steps, num_envs = recipe.num_steps, recipe.num_envs
-        actor.load(weights)
-        head = actor.head
-        noise = head.draw(self.rng, num_steps, num_envs)
-        buffer = step_buffer_for(recipe.task, num_steps, num_envs, empty)
+        num_steps, num_envs = self.recipe.num_steps, self.recipe.num_envs
+        noise = self._begin(weights)
+        acted = self._allocate()
+        buffer, rows, value = acted.buffer, acted.rows, acted.value
         buffer.begin(self.obs)
-        rows = np.empty((num_steps, num_envs, head.row_size), np.float32)
-        value = empty((num_steps + 1, num_envs), np.float32)
-        next_value = empty((num_steps, num_envs), np.float32)
+        head = self.actor.head
         has_values = True
         before = None if self.memory is None else (self.memory.state.copy(), self.memory.age == 0)
 
@@ -113,6 +133,48 @@ class LiveSampler(EnvLoop):
         num_rows = yield from self.collecting(buffer, choose, record, is_cut=self._is_cut)
         if num_rows < num_steps:
             self._fill(buffer, rows, num_rows)
+        return self._rollout(acted, num_rows, before, has_values=has_values)
+
+    def _roll_out(self, compiled: CompiledRollout, weights: Mapping[str, Array]) -> Rollout:
+        """Act for T steps with these weights, in one compiled call."""
+        self.stopwatch.do(ENVIRONMENT)
+        steps, self.obs = compiled(weights, self._begin(weights))
+        self.stopwatch.do(WRITING)
+        self.envs.check_steps(steps.last_obs, steps.reward)
+        acted = self._allocate()
+        acted.buffer.fill(steps, self.obs)
+        acted.rows[...] = steps.row
+        self.stopwatch.do(INFERENCE)
+        return self._rollout(acted, self.recipe.num_steps, None, has_values=False)
+
+    def _begin(self, weights: Mapping[str, Array]) -> Array:
+        """Load weights; return the noise of T steps."""
+        self.actor.load(weights)
+        return self.actor.head.draw(self.rng, self.recipe.num_steps, self.recipe.num_envs)
+
+    def _allocate(self) -> _Acted:
+        recipe, empty = self.recipe, self._empty
+        num_steps, num_envs = recipe.num_steps, recipe.num_envs
+        return _Acted(
+            step_buffer_for(recipe.task, num_steps, num_envs, empty),
+            np.empty((num_steps, num_envs, self.actor.head.row_size), np.float32),
+            empty((num_steps + 1, num_envs), np.float32),
+        )
+
+    def _rollout(
+        self, collected: _Acted, num_rows: int, before: tuple[Array, Array] | None, *, has_values: bool
+    ) -> Rollout:
+        """Compute what is computed for all steps at once, and return the rollout.
+
+        Args:
+            collected: what acting has filled.
+            num_rows: number of filled rows.
+            before: recurrent states before the first step, and whether episodes begin there.
+            has_values: whether the network has computed values while acting.
+        """
+        actor, buffer, rows, value = self.actor, collected.buffer, collected.rows, collected.value
+        num_steps, num_envs = self.recipe.num_steps, self.recipe.num_envs
+        next_value = self._empty((num_steps, num_envs), np.float32)
         episodes, turns = self.episodes(buffer), self.turns(buffer, to_end=False)
         if turns is not None:
             buffer.arrange(turns)
@@ -132,7 +194,7 @@ class LiveSampler(EnvLoop):
             next_value[t, index] = actor.value(map_nest(as_array, last))
         for t, index, last, state in buffer.lasts:
             next_value[t, index] = actor.step(last, state)[1]
-        log_prob = head.log_prob(flat(rows), flat(buffer.action), actor.mask(flat(acted)))
+        log_prob = actor.head.log_prob(flat(rows), flat(buffer.action), actor.mask(flat(acted)))
         moments = self._moments(acted, buffer.reward, buffer.ended, buffer.mask)
         if num_rows < num_steps:
             # A cut rollout bootstraps from the value of its last observation, like any other truncation.

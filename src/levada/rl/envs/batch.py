@@ -50,6 +50,7 @@ from levada.rl.data.spaces import (
     check_observation_space,
     has_action_mask,
     map_nest,
+    named_leaves,
     write,
 )
 from levada.rl.envs.actions import make_encoder
@@ -264,6 +265,25 @@ class EnvBatch:
         if self._stack is not None:
             obs, final_obs = self._stack.step(cast("Array", obs), is_reset, final_obs)
         return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, life_lost)
+
+    @property
+    def vector_env(self) -> VectorEnv[Any, Any, Any] | None:
+        """The vector environment, if nothing is added to its steps: no frame stack, no termination on life loss."""
+        return None if self._stack is not None or self._lives is not None else self._env
+
+    def check_steps(self, obs: Nest, reward: Array) -> None:
+        """Count T steps that the vector environment took by itself; raise EnvError if observations or rewards ``[T, B, ...]``
+        are not finite.
+        """
+        for what, column in {
+            "the reward": reward,
+            **{f"the observation {path}": x for path, x in named_leaves(obs).items()},
+        }.items():
+            if column.dtype.kind == "f" and not np.isfinite(column.sum()) and not np.isfinite(column).all():
+                t, b = np.argwhere(~np.isfinite(column))[0][:2]
+                self._num_steps += int(t)
+                raise self._error(Violation(f"{what.strip()} is NaN or infinite", int(b)))
+        self._num_steps += len(reward)
 
     def encode(self, actions: Any) -> Any:
         """Return actions ``[B, ...]`` as the environments take them."""

@@ -21,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.atari import is_atari
 from levada.rl.envs.batch import EnvBatch
+from levada.rl.envs.functional.names import is_functional
 from levada.rl.envs.masks import MaskInObs, MaskSource
 from levada.rl.envs.registry import (
     TaskError,
@@ -74,6 +75,9 @@ class EnvMaker:
         """Make a single environment."""
         factory = self._factory()
         if isinstance(factory, str):
+            if is_functional(factory):
+                msg = f"task {self.name!r} has no single environments: it cannot be drawn, nor stepped by Gymnasium's tools"
+                raise TaskError(msg)
             spec = find_spec(factory)  # registers the id in worker processes too
             with translated_errors(factory, spec):
                 env = gymnasium.make(spec.id, **{"disable_env_checker": True, **self.kwargs})
@@ -91,7 +95,7 @@ class EnvMaker:
     def is_vector(self) -> bool:
         """Whether a callable makes vector environments."""
         factory = self._factory()
-        return not isinstance(factory, str) and takes_num_envs(factory, self.kwargs)
+        return is_functional(factory) if isinstance(factory, str) else takes_num_envs(factory, self.kwargs)
 
     def _make(self, num_envs: int, num_threads: int | None) -> EnvBatch:
         factory = self._factory()
@@ -138,6 +142,10 @@ class EnvMaker:
 
     def _registered(self, env_id: str, num_envs: int, num_threads: int | None) -> VectorEnv[Any, Any, Any] | None:
         """Make the vector environment of an id; None if single environments are to be made."""
+        if is_functional(env_id):
+            from levada.rl.envs.functional.vector import FunctionalVectorEnv, make_functional  # imports JAX
+
+            return FunctionalVectorEnv(make_functional(env_id, self.kwargs), num_envs)
         if self.vectorization == "envpool":
             from levada.rl.envs.envpool import EnvPoolEnv  # few need it
 
@@ -203,7 +211,7 @@ class EnvMaker:
         if isinstance(error, TypeError) and unknown:
             msg = f"task {self.name!r}: env_kwargs has {unknown[0]!r}, which the environment does not take: {error}"
             raise TaskError(msg) from error
-        is_id = isinstance(self.env, str) and split(self.env) is None
+        is_id = isinstance(self.env, str) and split(self.env) is None and not is_functional(self.env)
         if self.kwargs and is_id and is_installed(find_spec(self.name)):
             where = f"{Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
             said = f"{type(error).__name__}: {error} ({where})"

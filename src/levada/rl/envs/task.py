@@ -27,6 +27,7 @@ from gymnasium.vector import VectorEnv
 from levada.rl.data.spaces import SpaceError, has_action_mask
 from levada.rl.envs.atari import is_atari, preprocessing
 from levada.rl.envs.batch import EnvBatch
+from levada.rl.envs.functional.names import LIBRARIES, is_functional
 from levada.rl.envs.making import EnvFactory, EnvMaker, Vectorization, takes_num_envs
 from levada.rl.envs.masks import WHERE, WITHOUT, MaskOption, MaskSource
 from levada.rl.envs.registry import TaskError, find_spec
@@ -83,7 +84,8 @@ class Task(_Named):
 
     env: str | EnvFactory
     """Environment: a registered id ("CartPole-v1", "ALE/Pong-v5", or "my_module:MyEnv-v0", which imports my_module first), a
-    class or function in a file ("path/to/file.py:MyEnv"), or a callable."""
+    class or function in a file ("path/to/file.py:MyEnv"), or a callable. "gymnax:CartPole-v1", "brax:ant", "playground:...",
+    "pgx:..." and "craftax:..." are environments in JAX, whose rollouts are compiled (pip install 'levada[jax]')."""
     _: KW_ONLY
     env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keyword arguments of the environment or the callable."""
@@ -135,6 +137,12 @@ class Task(_Named):
             raise TaskError(
                 "env_kwargs has 'disable_env_checker', an argument of gymnasium.make; levada keeps the checker off: leave it out"
             )
+        if self.is_functional and self.vectorization != "auto":
+            msg = (
+                f"task {self.name!r}: vectorization={self.vectorization!r} cannot take effect, because environments of "
+                f"{', '.join(LIBRARIES)} are stepped together by themselves; leave it out"
+            )
+            raise TaskError(msg)
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":
@@ -213,12 +221,17 @@ class Task(_Named):
     @property
     def _is_id(self) -> bool:
         """Whether `env` is an id of Gymnasium's registry and not a class or function in a file."""
-        return isinstance(self.env, str) and split(self.env) is None
+        return isinstance(self.env, str) and split(self.env) is None and not self.is_functional
+
+    @property
+    def is_functional(self) -> bool:
+        """Whether the environment is a function in JAX, so that whole rollouts can be compiled."""
+        return isinstance(self.env, str) and is_functional(self.env)
 
     @property
     def _is_vector(self) -> bool:
         if isinstance(self.env, str):
-            return self.vectorization in ("vector_entry_point", "envpool")
+            return self.is_functional or self.vectorization in ("vector_entry_point", "envpool")
         return takes_num_envs(self.env, self.env_kwargs)
 
     def make(self, num_envs: int, num_threads: int | None = None) -> EnvBatch:

@@ -95,10 +95,14 @@ class Cut:
         """Return all rows, part by part."""
         return np.concatenate([self.rows_of(part) for part in range(self.num_parts)])
 
+    def order(self, rng: np.random.Generator) -> Array:
+        """Return the rows of one pass over the batch, minibatch by minibatch."""
+        return rng.permutation(self.num_rows) if self.shuffle else np.arange(self.num_rows)
+
     def minibatches(self, rng: np.random.Generator, device: torch.device) -> Iterator[Tensor | slice]:
         """Rows of each minibatch of one pass over a batch that is here as a whole."""
         if self.shuffle:
-            yield from torch.split(torch.from_numpy(rng.permutation(self.num_rows)).to(device), self.minibatch_size)
+            yield from torch.split(torch.from_numpy(self.order(rng)).to(device), self.minibatch_size)
         else:
             size = self.minibatch_size
             yield from (slice(start, start + size) for start in range(0, self.num_rows, size))

@@ -48,8 +48,9 @@ from levada.validation import PositiveInt, PositiveUnitFloat, check_fields
 
 if TYPE_CHECKING:
     from levada.rl.compute.group import Rendezvous
+    from levada.rl.learning.fused import FusedSteps
 
-Compile = Literal["auto"] | bool
+Compile = Literal["auto", "xla"] | bool
 
 MINIBATCHES_THAT_EARN_COMPILING = 100_000
 """Threshold of `auto`: compiling costs 5 to 18 s and saves about 0.1 ms per minibatch compared with replaying the recorded
@@ -112,7 +113,8 @@ class Learner:
     limit."""
     compile: Compile = "auto"
     """False: eager PyTorch, slow; breakpoints in the loss work. True: compile at once. `auto`: record and replay the step, and
-    compile it if the run is long enough to be worth it; recurrent networks stay recorded."""
+    compile it if the run is long enough to be worth it; recurrent networks stay recorded. `xla`: compile all steps of an update
+    together, by JAX's compiler; see `levada.rl.learning.fused`."""
     sampled_moments: Callable[[Transitions], Mapping[str, Moments]] | None = None
     """Function from a batch to its moments, which are merged into the running statistics before the update; rewards are scaled
     here. None: moments come with the batch and are merged after the update, since its samples were taken without them."""
@@ -211,6 +213,7 @@ class LiveLearner(Training):
         self._warned = False
         self._all_threads = torch.get_num_threads()  # acting may use a different number
         self._divide_threads()
+        self._fused = self._fuse() if recipe.compile == "xla" else None
 
     def update(self, batch: Sequence[Transitions], parts: Sequence[int] | None = None) -> Update[Weights]:
         """Train on one batch, together with the other replicas if there are any; see `levada.flow.Replicable`.
@@ -270,6 +273,19 @@ class LiveLearner(Training):
 
     # ---- inside
 
+    def _fuse(self) -> FusedSteps | None:
+        from levada.rl.learning.fused import FusedSteps, Targets, why_not_fused
+
+        recipe = self.recipe
+        reason = why_not_fused(self._modules, recipe.policy, recipe.optimizer, self._device, recipe.num_parts)
+        if reason is not None:
+            log.warning("policy %r: compile='xla' has no effect, updates are recorded: %s", recipe.policy.name, reason)
+            return None
+        follows = recipe.targets and recipe.target_update_unit == "gradient_steps"
+        targets = Targets(recipe.target_update_interval, recipe.tau) if follows else None
+        assert isinstance(recipe.optimizer, Adam)
+        return FusedSteps(self._step, self._spans, recipe.optimizer, targets, recipe.update_every, recipe.stop_above)
+
     def _divide_threads(self) -> None:
         """Let several threads compute a microbatch each, if there are no replicas to share the microbatches with."""
         can = self._replicas.size == 1 and self.recipe.first_mode(self._device) in ("recorded", "compiled")
@@ -322,6 +338,11 @@ class LiveLearner(Training):
     ) -> tuple[Vectors, dict[str, float], Array | None, int]:
         """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
         recipe, cut = self.recipe, share.cut
+        if self._fused is not None and self._replicas.size == 1:
+            orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]
+            rows = np.concatenate(orders).reshape(-1, cut.minibatch_size)
+            after, table, told = self._fused(self._state, values, buffers, columns, rows, self.num_minibatches)
+            return after, self._means(table), told, len(table)
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()
         gradient_of = self._step.on(self._mode(cut.microbatch_size * recipe.num_agents), values, buffers, columns)
@@ -343,11 +364,14 @@ class LiveLearner(Training):
         self._replicas.check_unchanged(before, buffers)
         if drawn is not None and (changed(before, buffers) or not torch.equal(drawn, torch.get_rng_state())):
             raise _SharedStateError
-        table = torch.stack(collected)
-        # losses of networks that a step does not train are NaN
-        means = (table.nanmean(0) if recipe.update_every else table.mean(0)).tolist()
         told = fetched(self._replicas.priorities(priorities)).numpy() if len(priorities[0]) else None
-        return state, dict(zip((*self._step.stats, "grad_norm"), means, strict=True)), told, len(collected)
+        return state, self._means(torch.stack(collected)), told, len(collected)
+
+    def _means(self, table: Tensor) -> dict[str, float]:
+        """Means of the statistics ``[K, S]`` of gradient steps, by name."""
+        # losses of networks that a step does not train are NaN
+        means = (table.nanmean(0) if self.recipe.update_every else table.mean(0)).tolist()
+        return dict(zip((*self._step.stats, "grad_norm"), means, strict=True))
 
     def _cut(self, num_rows: int) -> Cut:
         """Division of a batch; a row of a recurrent policy is a whole sequence, and one of a team has a step of each agent."""

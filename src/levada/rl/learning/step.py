@@ -44,6 +44,9 @@ GradientOf = Callable[..., tuple[Tensor, Tensor, Tensor]]
 """(parameters ``[P]``, target parameters ``[Q]``, rows, active networks, weight noise) -> gradient ``[P]``, scalars to report
 ``[S]``, and priorities ``[M]``. Rows are an index ``[M]``, or a slice if stacks of frames are assembled already."""
 
+LossOf = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, Tensor, Tensor]]
+"""(parameters ``[P]``, buffers) -> loss, scalars to report ``[S]``, and priorities ``[M]`` or none ``[0]``."""
+
 log: logging.Logger = logging.getLogger(__name__)
 
 
@@ -168,25 +171,14 @@ class GradientStep:
             fixed = dict(zip(buffers, rest[: len(buffers)], strict=True))
             leaves = rest[len(buffers) + has_noise :]
             noise, target_noise = rest[len(buffers)] if has_noise else (None, None)
-            batch = _Batch(
-                (name, rows_of(nest, leaves, index) if selects else rebuild(nest, leaves))
-                for name, nest in structure.items()
-            )
-            if MASK in batch:
-                batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
-            named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
-            targets = self._nets({**self._target_layout.views(target), **fixed}, self._targets, (), target_noise)
+            batch = batch_of(structure, leaves, index if selects else None)
+            loss_of = self.loss_of(target, coefficients, fixed, batch, active, noise, target_noise)
 
             def objective(flat: Tensor) -> tuple[Tensor, Aside]:
                 # torch.func forbids changing captured tensors in place, so layers change copies, which are copied back
                 inside = {name: buffer.clone() for name, buffer in fixed.items()} if is_compiled else {}
-                tensors = {**self.layout.views(flat), **fixed, **inside}
-                networks = Networks(self._nets(tensors, tuple(self._modules), active, noise), targets)
-                output = self._loss(networks, batch, named)
-                self.stats = tuple(output.stats)
-                priorities = flat.new_zeros(0) if output.priorities is None else output.priorities.detach()
-                stats = torch.stack([value.detach() for value in output.stats.values()])
-                return output.loss, (stats, priorities, inside)
+                loss, stats, priorities = loss_of(flat, {**fixed, **inside})
+                return loss, (stats, priorities, inside)
 
             gradient, (stats, priorities, changed) = differentiate(objective, params)
             for name, buffer in changed.items():
@@ -194,6 +186,26 @@ class GradientStep:
             return gradient, stats, priorities
 
         return step
+
+    def loss_of(
+        self, target: Tensor, coefficients: Tensor, buffers: Mapping[str, Tensor], batch: dict[str, Any],
+        active: tuple[str, ...], noise: Tensor | None = None, target_noise: Tensor | None = None,
+    ) -> LossOf:  # fmt: skip
+        """Return the loss of a minibatch as a function of the parameters."""
+        if MASK in batch:
+            batch[WEIGHT] = batch[MASK] / batch[MASK].sum().clamp(min=1.0)
+        named = dict(zip(self._coefficients, coefficients.unbind(), strict=True))
+        targets = self._nets({**self._target_layout.views(target), **buffers}, self._targets, (), target_noise)
+
+        def loss(flat: Tensor, buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+            tensors = {**self.layout.views(flat), **buffers}
+            networks = Networks(self._nets(tensors, tuple(self._modules), active, noise), targets)
+            output = self._loss(networks, batch, named)
+            self.stats = tuple(output.stats)
+            priorities = flat.new_zeros(0) if output.priorities is None else output.priorities.detach()
+            return output.loss, torch.stack([value.detach() for value in output.stats.values()]), priorities
+
+        return loss
 
     def _nets(
         self, tensors: Mapping[str, Tensor], names: Sequence[str], active: Sequence[str], noise: Tensor | None
@@ -203,6 +215,14 @@ class GradientStep:
         if noise is not None and POLICY in own and self._weight_noise is not None:
             own[POLICY] = self._weight_noise.apply(own[POLICY], noise)
         return {name: Net(self._modules[name], some, name in active) for name, some in own.items()}
+
+
+def batch_of(structure: Mapping[str, Any], leaves: Sequence[Tensor], index: Tensor | None) -> dict[str, Any]:
+    """Return the columns of a minibatch: some rows of all, or all rows."""
+    return _Batch(
+        (name, rebuild(nest, leaves) if index is None else rows_of(nest, leaves, index))
+        for name, nest in structure.items()
+    )
 
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

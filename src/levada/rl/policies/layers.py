@@ -165,6 +165,19 @@ class Vector(nn.Module):
         ]
         return torch.cat(columns, dim=-1).to(torch.float32)
 
+    def array(self, xp: Any, obs: Any) -> Any:
+        """Return ``[N, size]``, computed by an array library such as `jax.numpy`.
+
+        >>> Vector(spaces.Discrete(3)).array(np, np.array([2, 0])).tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+        """
+        flat = obs.reshape(obs.shape[0], -1)
+        if not self._sizes:
+            flat = flat.astype(np.float32)
+            return flat * np.float32(self.scale) if self.scale != 1.0 else flat
+        columns = [flat[:, index, None] == xp.arange(size) for index, size in enumerate(self._sizes)]
+        return xp.concatenate(columns, axis=1).astype(np.float32)
+
     def write(self, obs: Array, out: Array) -> None:
         """Write ``[B, size]`` into `out`, computed in NumPy; `out` need not be contiguous.
 

@@ -44,6 +44,14 @@ class ActionHead(ABC):
         example a row of the rollout.
         """
 
+    def choose(self, xp: Any, params: Any, noise_t: Any, mask: Any = None) -> Any:
+        """Do the same as `sample` without changing any array, by an array library `xp` such as `jax.numpy`.
+
+        Raises:
+            NotImplementedError: the head cannot.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         """Return the actions of the deterministic policy, ``[B, ...]``."""

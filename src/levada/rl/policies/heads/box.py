@@ -60,6 +60,12 @@ class BoxHead(ActionHead):
         self._squash(action)
         return out
 
+    def choose(self, xp: Any, params: Any, noise_t: Any, mask: Any = None) -> Any:
+        refuse_mask(self.space, mask)
+        mean, log_std = params[:, : self._size], self._log_std(params, xp)
+        action = self._squashed(xp, xp.exp(xp.minimum(log_std, _LARGEST_LOG_STD)) * noise_t + mean)
+        return action.reshape(-1, *self._shape)
+
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         refuse_mask(self.space, mask)
         action = params[:, : self._size].copy()
@@ -74,11 +80,15 @@ class BoxHead(ActionHead):
     def _base(self, mean: Tensor, log_std: Tensor) -> Gaussian | SquashedGaussian:
         return Gaussian(mean, log_std)
 
-    def _log_std(self, params: Array) -> Array:
+    def _log_std(self, params: Array, xp: Any = np) -> Array:
         return params[:, self._size :]
 
     def _squash(self, action: Array) -> None:
         """Transform Gaussian samples into actions, in place."""
+
+    def _squashed(self, xp: Any, action: Any) -> Any:
+        """Transform Gaussian samples into actions."""
+        return action
 
     def _density(self, params: Array, action: Array) -> Array:
         mean, log_std = params[:, : self._size], self._log_std(params)
@@ -112,9 +122,9 @@ class SquashedBoxHead(BoxHead):
             log_std = log_std.clamp(*_LOG_STD_RANGE)
         return SquashedGaussian(mean, log_std, low, high)
 
-    def _log_std(self, params: Array) -> Array:
-        log_std = super()._log_std(params)
-        return np.clip(log_std, *_LOG_STD_RANGE) if self._clips else log_std
+    def _log_std(self, params: Array, xp: Any = np) -> Array:
+        log_std: Array = super()._log_std(params)
+        return xp.clip(log_std, *_LOG_STD_RANGE) if self._clips else log_std
 
     def _squash(self, action: Array) -> None:
         np.tanh(action, out=action)
@@ -123,6 +133,10 @@ class SquashedBoxHead(BoxHead):
         np.add(action, self._low, out=action)
         # Rounding may move the sum one bit beyond the bound, which Box.contains rejects.
         np.maximum(np.minimum(action, self._high, out=action), self._low, out=action)
+
+    def _squashed(self, xp: Any, action: Any) -> Any:
+        scaled = (xp.tanh(action) + np.float32(1.0)) * self._half_range + self._low
+        return xp.maximum(xp.minimum(scaled, self._high), self._low)
 
     def _density(self, params: Array, action: Array) -> Array:
         inside = np.float32(1.0) - np.finfo(np.float32).eps

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from gymnasium import spaces
@@ -40,6 +40,9 @@ class DiscreteHead(ActionHead):
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
         scores = (params if mask is None else _masked(params, mask)) + noise_t
         return scores.argmax(axis=1, out=out)
+
+    def choose(self, xp: Any, params: Any, noise_t: Any, mask: Any = None) -> Any:
+        return ((params if mask is None else _masked(params, mask, xp)) + noise_t).argmax(axis=1)
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         action: Array = (params if mask is None else _masked(params, mask)).argmax(axis=1)
@@ -75,6 +78,12 @@ class MultiDiscreteHead(ActionHead):
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
         return (self._by_set(params, mask) + noise_t).argmax(axis=2, out=out)
+
+    def choose(self, xp: Any, params: Any, noise_t: Any, mask: Any = None) -> Any:
+        logits = xp.take(params, self._index, axis=1)
+        if mask is not None:
+            logits = _masked(logits, xp.take(mask, self._index, axis=1), xp)
+        return (logits + noise_t).argmax(axis=2)
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         action: Array = np.where(self._padding, -np.inf, self._by_set(params, mask)).argmax(axis=2)
@@ -115,6 +124,10 @@ class MultiBinaryHead(ActionHead):
         np.greater(params, noise_t, out=out.view(np.bool_))
         return out
 
+    def choose(self, xp: Any, params: Any, noise_t: Any, mask: Any = None) -> Any:
+        refuse_mask(self.space, mask)
+        return (params > noise_t).astype(np.int8)
+
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         refuse_mask(self.space, mask)
         return (params > 0).astype(np.int8)
@@ -134,9 +147,9 @@ def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return np.negative(np.log(noise, out=noise), out=noise).astype(np.float32)
 
 
-def _masked(logits: Array, mask: Array) -> Array:
+def _masked(logits: Array, mask: Array, xp: Any = np) -> Array:
     # Relative to the largest, so that a row without any allowed action is uniform, as in levada.math.
-    allowed = np.where(mask, np.maximum(logits, _LEAST_LOGIT), _MASKED_LOGIT)
+    allowed = xp.where(mask, xp.maximum(logits, _LEAST_LOGIT), _MASKED_LOGIT)
     relative: Array = allowed - allowed.max(axis=-1, keepdims=True)
     return relative
 

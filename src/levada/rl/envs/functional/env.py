@@ -1,0 +1,104 @@
+"""A functional environment: one episode as two functions of arrays, and a batch of them as one.
+
+The state of a batch is a nest of arrays that JAX compiles functions of. It has all that later steps depend on: the environments'
+states, their observations, and a key and a count, from which the random numbers of each step follow. So a batch goes on exactly
+from a saved state, and a step alone and the same step inside a longer compiled call have the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from gymnasium import Space
+
+Tree: TypeAlias = Any
+"""A nest of JAX arrays."""
+
+
+class Outcome(NamedTuple):
+    """Result of a step of one environment, before any reset."""
+
+    state: Tree
+    obs: Tree
+    reward: Tree
+    terminated: Tree
+    truncated: Tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionalEnv:
+    """One environment, as functions that JAX can compile."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    reset: Callable[[Tree], tuple[Tree, Tree]]
+    """key -> state and first observation."""
+    step: Callable[[Tree, Tree, Tree], Outcome]
+    """(key, state, action) -> outcome."""
+    starts_again: bool = False
+    """Whether each environment begins all its episodes in the state that it was first reset to, as Brax does in training, because
+    a reset costs as much as many steps."""
+
+
+class Running(NamedTuple):
+    """A batch of environments in the middle of their episodes."""
+
+    state: Tree
+    """``[B, ...]``."""
+    obs: Tree
+    """``[B, ...]``."""
+    first: Tree
+    """State and observation that episodes begin with, if the environment always starts again; otherwise empty."""
+    key: Tree
+    """uint32 ``[2]``."""
+    count: Tree
+    """uint32: number of steps since the reset."""
+
+
+class Advance(NamedTuple):
+    """What came of a step of B environments."""
+
+    reward: Tree
+    """float32 ``[B]``."""
+    terminated: Tree
+    """bool ``[B]``."""
+    truncated: Tree
+    """bool ``[B]``."""
+    last_obs: Tree
+    """``[B, ...]``: the observations after the step, also of the environments that were reset then."""
+
+
+def begin(env: FunctionalEnv, num_envs: int, seed: Tree) -> Running:
+    """Reset a batch. `seed`: uint32."""
+    key = jax.random.key(seed)
+    state, obs = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+    first = (state, obs) if env.starts_again else ()
+    return Running(state, obs, first, jax.random.key_data(key), jnp.uint32(0))
+
+
+def advance(env: FunctionalEnv, running: Running, action: Tree) -> tuple[Running, Advance]:
+    """Step a batch with actions ``[B, ...]``, and reset the environments whose episodes ended."""
+    count = running.count + jnp.uint32(1)
+    num_envs = action.shape[0]
+    key = jax.random.fold_in(jax.random.wrap_key_data(running.key), count)
+    keys = jax.random.split(key, 2 * num_envs)
+    state, obs, reward, terminated, truncated = jax.vmap(env.step)(keys[:num_envs], running.state, action)
+    ended = terminated | truncated
+
+    def reset(after: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        fresh = running.first if env.starts_again else jax.vmap(env.reset)(keys[num_envs:])
+
+        def chosen(new: Tree, old: Tree) -> Tree:
+            return jnp.where(ended.reshape(ended.shape + (1,) * (old.ndim - 1)), new, old)
+
+        together: tuple[Tree, Tree] = jax.tree.map(chosen, fresh, after)
+        return together
+
+    # a reset may cost more than a step, and most steps need none
+    next_state, next_obs = jax.lax.cond(ended.any(), reset, lambda after: after, (state, obs))
+    after = Running(next_state, next_obs, running.first, running.key, count)
+    return after, Advance(reward, terminated, truncated, obs)

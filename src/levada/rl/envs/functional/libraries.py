@@ -1,0 +1,58 @@
+"""Finds functional environments by id: `library:name`, such as "gymnax:CartPole-v1".
+
+| library | `env_kwargs` | terminated, truncated |
+|---|---|---|
+| `gymnax`, `craftax` | fields of the environment's parameters; for gymnax also arguments of its class | truncated by the step limit of the parameters |
+| `brax`, `playground` | arguments of the environment, `episode_length` (1000), `action_repeat` (1) | truncated by `episode_length` |
+| `pgx` | none; games of one player | as the library says |
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from levada.rl.compute.xla import prepare_jax
+from levada.rl.envs.functional.names import LIBRARIES
+from levada.rl.envs.registry import TaskError
+
+
+def make_functional(env_id: str, kwargs: Mapping[str, Any]) -> Any:
+    """Make the environment of an id with these arguments.
+
+    Raises:
+        TaskError: the library is not installed, has no such environment, or does not take these arguments.
+    """
+    library, _, name = env_id.partition(":")
+    prepare_jax()
+    try:
+        adapter = importlib.import_module(f"levada.rl.envs.functional.{LIBRARIES[library].adapter}")
+        make: Callable[..., Any] = getattr(adapter, f"make_{library}")
+        return make(name, dict(kwargs))
+    except ImportError as error:
+        package = LIBRARIES[library].package
+        msg = f"task {env_id!r} needs {package} and JAX ({error}); run: pip install 'levada[jax]'"
+        raise TaskError(msg) from error
+    except UnknownEnvError as error:
+        near = difflib.get_close_matches(name, error.known, n=1)
+        hint = f"did you mean '{library}:{near[0]}'?" if near else f"it has {', '.join(sorted(error.known)[:8])}, ..."
+        msg = f"task {env_id!r}: {library} has no such environment; {hint}"
+        raise TaskError(msg) from None
+    except ArgumentError as error:
+        msg = f"task {env_id!r}: {error}"
+        raise TaskError(msg) from error
+
+
+class UnknownEnvError(Exception):
+    """There is no environment of this name."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        super().__init__()
+        self.known: list[str] = [str(name) for name in known]
+        """Names that there are."""
+
+
+class ArgumentError(Exception):
+    """An environment does not take these arguments."""

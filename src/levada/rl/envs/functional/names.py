@@ -1,0 +1,33 @@
+"""Libraries of functional environments; imports none of them.
+
+>>> is_functional("gymnax:CartPole-v1"), is_functional("CartPole-v1")
+(True, False)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Library(NamedTuple):
+    """How a library is found."""
+
+    package: str
+    """Package to install."""
+    adapter: str
+    """Module that adapts its environments."""
+
+
+LIBRARIES: dict[str, Library] = {
+    "gymnax": Library("gymnax", "gymnax_like"),
+    "craftax": Library("craftax", "gymnax_like"),
+    "brax": Library("brax", "brax_like"),
+    "playground": Library("playground", "brax_like"),
+    "pgx": Library("pgx", "pgx_games"),
+}
+
+
+def is_functional(env_id: str) -> bool:
+    """Whether an id names a functional environment."""
+    library, colon, name = env_id.partition(":")
+    return library in LIBRARIES and bool(colon and name)

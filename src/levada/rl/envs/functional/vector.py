@@ -1,0 +1,76 @@
+"""A batch of functional environments as one of Gymnasium's vector environments.
+
+>>> env = FunctionalVectorEnv(make_functional("gymnax:CartPole-v1", {}), num_envs=2)
+>>> env.reset(seed=1)[0].shape
+(2, 4)
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from levada.rl.data.spaces import Array
+from levada.rl.envs.functional.env import FunctionalEnv, Running, advance, begin
+from levada.rl.envs.functional.libraries import make_functional
+
+__all__ = ["FunctionalVectorEnv", "make_functional"]
+
+
+class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
+    """Steps functional environments, each step in a compiled call; a compiled rollout takes `running` and puts it back."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 (Gymnasium's own)
+
+    def __init__(self, env: FunctionalEnv, num_envs: int) -> None:
+        self.functional = env
+        self.num_envs = num_envs
+        self.single_observation_space = env.observation_space
+        self.single_action_space = env.action_space
+        self._leaves: list[Any] = []
+
+    @property
+    def running(self) -> Running:
+        """The batch in the middle of its episodes, after the first reset."""
+        running: Running = jax.tree.unflatten(self._structure, self._leaves)
+        return running
+
+    @running.setter
+    def running(self, running: Running) -> None:
+        self._leaves = jax.tree.leaves(running)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start new episodes; with a seed, always the same ones."""
+        self.running = self._begin(np.uint32(secrets.randbits(31) if seed is None else seed))
+        return _arrays(self.running.obs), {}
+
+    def step(self, actions: Array) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step each environment, and reset those whose episodes ended."""
+        self.running, result = self._advance(self.running, actions)
+        reward, terminated, truncated, last_obs = _arrays(result)
+        return _arrays(self.running.obs), reward, terminated, truncated, {"final_obs": last_obs}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of the batch alone, as arrays of NumPy."""
+        return {"_leaves": [np.asarray(leaf) for leaf in self._leaves]}
+
+    @cached_property
+    def _begin(self) -> Any:
+        return jax.jit(partial(begin, self.functional, self.num_envs))
+
+    @cached_property
+    def _advance(self) -> Any:
+        return jax.jit(partial(advance, self.functional))
+
+    @cached_property
+    def _structure(self) -> Any:
+        return jax.tree.structure(jax.eval_shape(self._begin, np.uint32(0)))
+
+
+def _arrays(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)

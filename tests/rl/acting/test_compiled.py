@@ -1,0 +1,172 @@
+"""Compiled rollouts: what a learner gets is what the torch policy and the environments give step by step."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+import levada as lv
+from levada.flow import Shard
+from levada.rl.acting.sampler import LiveSampler, Sampler
+from levada.rl.data.nest import flat
+from levada.rl.data.spaces import map_nest
+from levada.rl.envs.task import Task
+from levada.rl.policies.heads.make import action_head
+from levada.rl.policies.policy import Policy
+from levada.rl.policies.recurrent import RecurrentNet
+
+CHOICES: list[Any] = [
+    spaces.Discrete(3),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiBinary(4),
+    spaces.Box(-1.0, 1.0, (2,)),
+]
+
+
+@pytest.mark.parametrize("space", CHOICES, ids=str)
+@pytest.mark.parametrize("squash", [False, True])
+def test_an_action_does_not_depend_on_the_array_library(space: Any, squash: bool) -> None:
+    if squash and not isinstance(space, spaces.Box):
+        pytest.skip("only a Box is squashed")
+    head = action_head(space, tanh_squash=squash)
+    rng = np.random.default_rng(0)
+    noise = head.draw(rng, 1, 50)[0]
+    params = rng.standard_normal((50, head.row_size)).astype(np.float32)
+    masks = [None]
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        masks.append(np.maximum(rng.integers(0, 2, (50, head.num_params)), np.arange(head.num_params) % 2 == 0))
+    for mask in masks:
+        np.testing.assert_allclose(head.choose(np, params, noise, mask), head.sample(params, noise, mask), atol=1e-6)
+
+
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("gymnax") is None, reason="JAX and gymnax are not installed: pip install 'levada[jax]'"
+)
+
+POLICIES: dict[str, tuple[Task, dict[str, Any]]] = {
+    "discrete": (Task("gymnax:CartPole-v1"), {}),
+    "normalized": (Task("gymnax:CartPole-v1"), {"normalize_obs": True, "normalize_reward": True}),
+    "gaussian": (Task("gymnax:Pendulum-v1"), {"hidden_sizes": (16, 16), "activation": "gelu"}),
+    "squashed": (Task("gymnax:Pendulum-v1"), {"tanh_squash": True, "activation": "silu"}),
+    "masked": (Task("pgx:2048"), {"hidden_sizes": (8,)}),
+    "linear": (Task("gymnax:MountainCar-v0"), {"hidden_sizes": ()}),
+    "images": (Task("pgx:minatar-breakout"), {"activation": "elu"}),
+}
+
+
+class Other(nn.Module):
+    """A network that does not describe its layers."""
+
+    def __init__(self, space: spaces.Box, num_params: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(space.shape[0], num_params + 1)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        both = self.layer(obs)
+        return both[:, :-1], both[:, -1]
+
+
+def sampler_of(task: Task, fields: dict[str, Any], *, seed: int = 3) -> tuple[LiveSampler, dict[str, Any]]:
+    policy = Policy(observation_space=task.observation_space, action_space=task.action_space, **fields)
+    sampler = Sampler(task=task, policy=policy, num_envs=3, num_steps=40)(Shard("rollout", 0, 1, seed))
+    weights = policy.weights(policy.module(seed=7))
+    rng = np.random.default_rng(1)
+    for name, array in weights.items():
+        if name.endswith(".mean"):
+            weights[name] = np.asarray(0.1 * rng.standard_normal(array.shape), np.float32)
+        elif name.endswith(".var"):
+            weights[name] = np.asarray(rng.uniform(0.5, 2.0, array.shape), np.float32)
+        elif name == "log_std":
+            weights[name] = array - 0.7
+    return sampler, weights
+
+
+@installed
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_compiled_rollout_is_the_one_that_steps_one_by_one(name: str) -> None:
+    (compiled, weights), (ordinary, _) = (sampler_of(*POLICIES[name]) for _ in range(2))
+    assert compiled._compiled is not None
+    ordinary._compiled = None
+    for _ in range(2):
+        ours, theirs = compiled(weights), ordinary(weights)
+        for column in ("action", "terminated", "truncated", "mask"):
+            one, other = getattr(ours, column), getattr(theirs, column)
+            assert one.dtype == other.dtype
+            np.testing.assert_allclose(one, other, atol=1e-4)
+        for column in ("obs", "reward", "log_prob", "value", "next_value"):
+            map_nest(
+                lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3),
+                getattr(ours, column),
+                getattr(theirs, column),
+            )
+        assert [e.length for e in ours.episodes] == [e.length for e in theirs.episodes]
+        assert ours.moments.keys() == theirs.moments.keys()
+    assert ours.terminated.any() or ours.truncated.any() or name in ("gaussian", "squashed", "linear", "masked")
+
+
+@installed
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_a_compiled_rollout_reports_is_what_the_torch_policy_computes(name: str) -> None:
+    sampler, weights = sampler_of(*POLICIES[name])
+    rollout = sampler(weights)
+    policy = sampler.recipe.policy
+    module = policy.module(seed=0)
+    module.load_state_dict({key: torch.from_numpy(np.asarray(array)) for key, array in weights.items()}, strict=False)
+    obs: Any = map_nest(lambda leaf: torch.from_numpy(np.array(leaf[:-1])), rollout.obs)
+    distribution, value, *_ = module(flat(obs))
+    log_prob = distribution.log_prob(torch.from_numpy(flat(rollout.action).copy()))
+    np.testing.assert_allclose(rollout.log_prob.ravel(), log_prob.detach().numpy(), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(rollout.value.ravel(), value.detach().numpy(), atol=1e-5, rtol=1e-5)
+
+
+@installed
+def test_values_at_ends_are_those_of_the_true_last_observations() -> None:
+    task = Task("gymnax:CartPole-v1", env_kwargs={"max_steps_in_episode": 6})
+    sampler, weights = sampler_of(task, {})
+    rollout = sampler(weights)
+    assert rollout.truncated.any()
+    inside = ~(rollout.terminated | rollout.truncated)
+    later = np.concatenate([rollout.value[1:], rollout.next_value[-1:]])
+    np.testing.assert_allclose(rollout.next_value[inside], later[inside], atol=1e-6)
+    assert not np.isclose(rollout.next_value[~inside], later[~inside]).any()
+
+
+@installed
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"network": RecurrentNet}, "recurrent"), ({"network": Other}, "Other describes no layers")],
+)
+def test_a_policy_that_cannot_be_compiled_acts_step_by_step_and_says_so(
+    fields: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        sampler, weights = sampler_of(Task("gymnax:CartPole-v1"), fields)
+    assert any("not compiled" in record.message and reason in record.message for record in caplog.records)
+    assert sampler(weights).mask.all()
+
+
+TINY: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "shards": 2, "minibatch_size": 32, "compile": False}
+
+
+@installed
+def test_deployments_give_the_same_bits_and_a_resumed_run_too(tmp_path: Any) -> None:
+    def train(on: str, until: str = "updates=6") -> Any:
+        return lv.train(
+            "ppo", "gymnax:CartPole-v1", until=until, on=on, seed=1, out=tmp_path / f"{on}-{until}", display="quiet",
+            log="none", **TINY,
+        )  # fmt: skip
+
+    whole = train("inline")
+    hashes = {train(on).summary.params_sha256 for on in ("processes:1", "processes:2")}
+    assert hashes == {whole.summary.params_sha256}
+    half = train("inline", "updates=3")
+    resumed = lv.resume(half.path, until="updates=6", display="quiet")
+    assert resumed.summary.params_sha256 == whole.summary.params_sha256
+    assert resumed.summary.num_started_from_scratch == 0

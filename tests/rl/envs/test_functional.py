@@ -1,0 +1,149 @@
+"""Environments in JAX as tasks: what an agent sees of them is what the libraries do, with exact ends of episodes and states."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from levada.rl.data.spaces import map_nest
+from levada.rl.envs.task import Task, TaskError
+
+if importlib.util.find_spec("gymnax") is None:
+    pytest.skip("JAX and gymnax are not installed: pip install 'levada[jax]'", allow_module_level=True)
+
+SMALL = ["gymnax:CartPole-v1", "gymnax:Pendulum-v1", "pgx:2048", "brax:fast"]
+
+
+def actions_of(batch: Any, num_steps: int, seed: int = 0) -> list[Any]:
+    batch.action_space.seed(seed)
+    return [np.stack([batch.action_space.sample() for _ in range(batch.num_envs)]) for _ in range(num_steps)]
+
+
+def play(batch: Any, actions: list[Any]) -> list[Any]:
+    results = [batch.step(action) for action in actions]
+    return [map_nest(np.array, (r.obs, r.reward, r.terminated, r.truncated)) for r in results]
+
+
+def equal(one: Any, other: Any) -> bool:
+    pairs = map_nest(lambda a, b: bool((a == b).all()), one, other)
+    found: list[bool] = []
+    map_nest(found.append, pairs)
+    return all(found)
+
+
+@pytest.mark.parametrize("env_id", SMALL)
+def test_a_seed_gives_the_same_episodes_and_another_seed_others(env_id: str) -> None:
+    with Task(env_id).make(3) as batch:
+        actions = actions_of(batch, 30)
+        first = batch.reset(seed=1)
+        seen = play(batch, actions)
+        again = batch.reset(seed=1)
+        assert equal(first, again)
+        assert equal(tuple(seen), tuple(play(batch, actions)))
+        if env_id != "brax:fast":  # begins in the same state always
+            assert not equal(first, batch.reset(seed=2))
+
+
+@pytest.mark.parametrize("env_id", SMALL)
+def test_a_state_is_restored_exactly_in_the_middle_of_episodes(env_id: str) -> None:
+    with Task(env_id).make(2) as batch, Task(env_id).make(2) as other:
+        actions = actions_of(batch, 60)
+        batch.reset(seed=3)
+        other.reset(seed=4)
+        play(batch, actions[:20])
+        state = batch.save()
+        other.restore(state)
+        assert equal(tuple(play(batch, actions[20:])), tuple(play(other, actions[20:])))
+
+
+def test_the_step_limit_of_gymnax_truncates_and_a_fall_terminates() -> None:
+    with Task("gymnax:CartPole-v1", env_kwargs={"max_steps_in_episode": 8}).make(4) as batch:
+        batch.reset(seed=0)
+        results = [batch.step(np.full(4, t % 2)) for t in range(8)]
+    assert [r.truncated.all() for r in results] == [False] * 7 + [True]
+    assert not any(r.terminated.any() for r in results)
+    index, last = results[-1].final_obs
+    assert index.tolist() == [0, 1, 2, 3]
+    assert not np.isclose(last, results[-1].obs).any()  # the next episode has begun
+    with Task("gymnax:CartPole-v1").make(4) as batch:
+        batch.reset(seed=0)
+        results = [batch.step(np.zeros(4, np.int64)) for _ in range(12)]
+    assert sum(int(r.terminated.sum()) for r in results) >= 4
+    assert not any(r.truncated.any() for r in results)
+
+
+def test_a_fall_in_the_last_step_is_terminal() -> None:
+    with Task("gymnax:CartPole-v1").make(1) as batch:
+        batch.reset(seed=0)
+        length = next(t for t in range(1, 50) if batch.step(np.zeros(1, np.int64)).terminated.any())
+    with Task("gymnax:CartPole-v1", env_kwargs={"max_steps_in_episode": length}).make(1) as batch:
+        batch.reset(seed=0)
+        for _ in range(length):
+            last = batch.step(np.zeros(1, np.int64))
+    assert (last.terminated[0], last.truncated[0]) == (True, False)
+
+
+def test_steps_are_those_of_gymnax() -> None:
+    import gymnax
+    import jax
+
+    env, params = gymnax.make("Pendulum-v1")
+    with Task("gymnax:Pendulum-v1").make(1) as batch:
+        obs = batch.reset(seed=5)
+        # gymnax's Pendulum draws nothing in a step, so the angle and the velocity are the whole state
+        theta, theta_dot = float(np.arctan2(obs[0, 1], obs[0, 0])), float(obs[0, 2])
+        state = env.reset(jax.random.key(0), params)[1].replace(theta=theta, theta_dot=theta_dot)
+        for action in actions_of(batch, 20):
+            theirs, state, reward, _, _ = env.step_env(jax.random.key(1), state, action[0], params)
+            ours = batch.step(action)
+            np.testing.assert_allclose(ours.obs[0], np.asarray(theirs), atol=1e-3)
+            np.testing.assert_allclose(ours.reward[0], np.asarray(reward).reshape(()), atol=1e-3)
+
+
+def test_episodes_of_brax_are_truncated_by_their_length() -> None:
+    with Task("brax:fast", env_kwargs={"episode_length": 5}).make(2) as batch:
+        first = batch.reset(seed=0)
+        results = [batch.step(action) for action in actions_of(batch, 5)]
+    assert [r.truncated.all() for r in results] == [False] * 4 + [True]
+    assert equal(results[-1].obs, first)  # as Brax does in training
+
+
+def test_illegal_moves_are_masked_and_games_for_two_refused() -> None:
+    task = Task("pgx:2048")
+    assert isinstance(task.observation_space, spaces.Dict)
+    assert task.has_action_mask
+    with pytest.raises(TaskError, match="the game has 2 players"):
+        _ = Task("pgx:tic_tac_toe").observation_space
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "message"),
+    [
+        ("gymnax:CartPole-v0", {}, "did you mean 'gymnax:CartPole-v1'"),
+        ("brax:an", {}, "did you mean 'brax:ant'"),
+        ("gymnax:CartPole-v1", {"size": 5}, "expected parameters"),
+        ("brax:fast", {"episode_length": 0}, "expected a positive integer"),
+        ("brax:fast", {"size": 5}, "are refused"),
+        ("pgx:2048", {"size": 5}, "take no arguments"),
+    ],
+)
+def test_mistakes_are_told(env_id: str, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        _ = Task(env_id, env_kwargs=kwargs).observation_space
+
+
+def test_options_that_cannot_take_effect_are_refused() -> None:
+    with pytest.raises(TaskError, match="vectorization='sync' cannot take effect"):
+        Task("gymnax:CartPole-v1", vectorization="sync")
+
+
+def test_jax_is_not_imported_unless_it_is_needed() -> None:
+    code = "import sys; from levada.rl.envs.task import Task; Task('CartPole-v1').observation_space; print('jax' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.strip() == "False"

@@ -1,0 +1,148 @@
+"""Fused updates: all gradient steps in one call of XLA learn what the recorded steps learn."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import levada as lv
+from levada.algorithms.ppo import PPO
+from levada.rl.envs.task import Task
+from levada.rl.learning.training import NonFiniteError
+from levada.rl.replay.transitions import Transitions
+
+if importlib.util.find_spec("torchax") is None:
+    pytest.skip("torchax is not installed: pip install 'levada[jax]'", allow_module_level=True)
+
+SMALL = {"hidden_sizes": (16, 16)}
+ON_POLICY = SMALL | {"num_envs": 4, "num_steps": 16}
+REPLAYED = SMALL | {"learning_starts": 64, "buffer_size": 1000, "batch_size": 16}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "ppo": ("ppo", "CartPole-v1", ON_POLICY | {"num_minibatches": 4}),
+    "ppo, continuous": ("ppo", "Pendulum-v1", ON_POLICY | {"num_minibatches": 2, "normalize_obs": True}),
+    "ppo, one minibatch": ("ppo", "CartPole-v1", ON_POLICY | {"num_minibatches": 1, "num_epochs": 3}),
+    "ppo, dict": ("ppo", "Blackjack-v1", ON_POLICY | {"num_minibatches": 2}),
+    "ppo, masks": ("ppo", "Taxi-v4", ON_POLICY | {"num_minibatches": 2}),
+    "a2c": ("a2c", "CartPole-v1", ON_POLICY),
+    "impala": ("impala", "CartPole-v1", ON_POLICY),
+    "appo": ("appo", "CartPole-v1", ON_POLICY),
+    "dqn": ("dqn", "CartPole-v1", REPLAYED | {"target_update_interval": 7, "num_gradient_steps": 4}),
+    "dqn, prioritized": ("dqn", "CartPole-v1", REPLAYED | {"prioritized": True, "num_gradient_steps": 2}),
+    "sac": ("sac", "Pendulum-v1", REPLAYED | {"num_gradient_steps": 4}),
+    "td3": ("td3", "Pendulum-v1", REPLAYED | {"num_gradient_steps": 4}),
+}
+
+
+def learned(tmp_path: Any, case: str, mode: Any, num_updates: int = 5) -> tuple[Mapping[str, Any], Any]:
+    algorithm, env, fields = CASES[case]
+    run = lv.train(
+        algorithm, env, until=f"updates={num_updates}", on="inline", seed=1, threads=1, display="quiet", log="none",
+        out=tmp_path / f"{mode}", compile=mode, **fields,
+    )  # fmt: skip
+    return run.policy.weights, run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_are_those_of_recorded_steps(tmp_path: Any, case: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        (ours, one), (theirs, other) = (learned(tmp_path, case, mode) for mode in ("xla", "auto"))
+    assert not [record for record in caplog.records if "no effect" in record.getMessage()]
+    assert one.summary.params_sha256 != other.summary.params_sha256  # other sums, so it did something else
+    for name, array in theirs.items():
+        # Adam divides by the size of a gradient, so that of an input which hardly occurred is mostly rounding
+        is_close = np.isclose(ours[name], array, rtol=2e-3, atol=2e-4)
+        assert is_close.mean() > (0.99 if case == "ppo, masks" else 0.9999), name
+
+
+def test_the_reported_statistics_are_those_of_recorded_steps(tmp_path: Any) -> None:
+    rows = []
+    for mode in ("xla", "auto"):
+        _, run = learned(tmp_path, "ppo", mode, num_updates=1)
+        rows.append(json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1]))
+    names = [name for name in rows[1] if name.startswith("losses/")]
+    assert "losses/grad_norm" in names
+    for name in names:
+        assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-3, abs=1e-5), name
+
+
+def test_the_rest_of_an_update_is_skipped_at_the_target_kl(tmp_path: Any) -> None:
+    fields = ON_POLICY | {"num_minibatches": 4, "num_epochs": 4, "learning_rate": 0.1, "target_kl": 1e-4}
+    steps = []
+    for mode in ("xla", "auto"):
+        learner = PPO(compile=mode, **fields).part(Task("CartPole-v1")).learner.open(seed=1)
+        update = learner.update([transitions(num_rows=64)])
+        steps.append((learner.num_minibatches, update.stats["losses/approx_kl"]))
+    assert steps[0][0] == steps[1][0] < 16
+    assert steps[0][1] == pytest.approx(steps[1][1], rel=1e-2)
+
+
+def transitions(num_rows: int) -> Transitions:
+    rng = np.random.default_rng(0)
+    floats = {name: rng.standard_normal(num_rows).astype(np.float32) for name in ("value", "advantage", "target")}
+    return Transitions({
+        "obs": rng.standard_normal((num_rows, 4)).astype(np.float32), "action": rng.integers(0, 2, num_rows),
+        "log_prob": np.full(num_rows, -0.69, np.float32), **floats,
+    })  # fmt: skip
+
+
+def test_a_rejected_update_changes_nothing(tmp_path: Any) -> None:
+    learner = PPO(compile="xla", num_minibatches=2, **ON_POLICY).part(Task("CartPole-v1")).learner.open(seed=1)
+    before = learner.fingerprint()
+    bad = transitions(64)
+    bad.columns["advantage"][3] = np.nan  # type: ignore[index]
+    with pytest.raises(NonFiniteError, match="it was refused"):
+        learner.update([bad])
+    assert learner.fingerprint() == before
+
+
+def test_deployments_and_resumed_runs_give_the_same_bits(tmp_path: Any) -> None:
+    def train(on: str, until: str) -> Any:
+        return lv.train(
+            "ppo", "CartPole-v1", until=until, on=on, seed=1, display="quiet", log="none", out=tmp_path / f"{on}{until}",
+            compile="xla", num_minibatches=2, **ON_POLICY,
+        )  # fmt: skip
+
+    whole = train("inline", "updates=4").summary.params_sha256
+    assert train("processes:1", "updates=4").summary.params_sha256 == whole
+    half = train("inline", "updates=2")
+    assert lv.resume(half.path, until="updates=4", display="quiet").summary.params_sha256 == whole
+
+
+class WithDropout(nn.Module):
+    """A network that draws numbers."""
+
+    def __init__(self, space: Any, num_params: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(space.shape[0], 8), nn.Dropout(0.5), nn.Linear(8, num_params + 1))
+
+    def forward(self, obs: Any) -> tuple[Any, Any]:
+        both = self.layers(obs)
+        return both[:, :-1], both[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"optimizer": "rmsprop"}, "the optimizer is TorchOptimizer"),
+        ({"microbatch_size": 16, "minibatch_size": 32}, "several microbatches"),
+        ({"network": "test_fused:WithDropout"}, "Dropout"),
+        ({"network": "levada.rl.policies.recurrent:RecurrentNet"}, "recurrent"),
+    ],
+)
+def test_what_cannot_be_fused_is_recorded_and_told(
+    fields: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    fields = {"num_envs": 4, "num_steps": 16, "minibatch_size": 64} | fields
+    with caplog.at_level(logging.WARNING):
+        learner = PPO(compile="xla", **fields).part(Task("CartPole-v1")).learner.open(seed=1)
+    assert learner._fused is None
+    assert any("no effect" in record.getMessage() and reason in record.getMessage() for record in caplog.records)
