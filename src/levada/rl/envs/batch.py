@@ -275,10 +275,8 @@ class EnvBatch:
         """Count T steps that the vector environment took by itself; raise EnvError if observations or rewards ``[T, B, ...]``
         are not finite.
         """
-        for what, column in {
-            "the reward": reward,
-            **{f"the observation {path}": x for path, x in named_leaves(obs).items()},
-        }.items():
+        columns = {f"observation {path}": leaf for path, leaf in named_leaves(obs).items()}
+        for what, column in {"reward": reward, **columns}.items():
             if column.dtype.kind == "f" and not np.isfinite(column.sum()) and not np.isfinite(column).all():
                 t, b = np.argwhere(~np.isfinite(column))[0][:2]
                 self._num_steps += int(t)

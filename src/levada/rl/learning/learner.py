@@ -340,8 +340,8 @@ class LiveLearner(Training):
         recipe, cut = self.recipe, share.cut
         if self._fused is not None and self._replicas.size == 1:
             orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]
-            rows = np.concatenate(orders).reshape(-1, cut.minibatch_size)
-            after, table, told = self._fused(self._state, values, buffers, columns, rows, self.num_minibatches)
+            order = np.concatenate(orders).reshape(-1, cut.minibatch_size)
+            after, table, told = self._fused(self._state, values, buffers, columns, order, self.num_minibatches)
             return after, self._means(table), told, len(table)
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()

@@ -1,7 +1,7 @@
 """Environments of gymnax (Lange 2022), and of Craftax (Matthews et al. 2024, arXiv 2402.16801), which has the same interface.
 
-Both end an episode at a terminal state and at a step limit alike. The limit is a truncation: the episode ended, but would not have
-at an earlier time.
+Both end an episode at a terminal state and at a step limit alike. The limit is a truncation: the episode ended,
+and would not have ended at an earlier time.
 """
 
 from __future__ import annotations

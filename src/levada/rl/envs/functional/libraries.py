@@ -1,10 +1,10 @@
 """Finds functional environments by id: `library:name`, such as "gymnax:CartPole-v1".
 
-| library | `env_kwargs` | terminated, truncated |
+| library | `env_kwargs` | what truncates an episode |
 |---|---|---|
-| `gymnax`, `craftax` | fields of the environment's parameters; for gymnax also arguments of its class | truncated by the step limit of the parameters |
-| `brax`, `playground` | arguments of the environment, `episode_length` (1000), `action_repeat` (1) | truncated by `episode_length` |
-| `pgx` | none; games of one player | as the library says |
+| `gymnax`, `craftax` | parameters of the environment; for gymnax also arguments of its class | the step limit, a parameter |
+| `brax`, `playground` | arguments of the environment, `episode_length`, `action_repeat` | `episode_length`, 1000 steps |
+| `pgx` | none; games of one player | nothing |
 """
 
 from __future__ import annotations

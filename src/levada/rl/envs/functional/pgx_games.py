@@ -25,7 +25,10 @@ def make_pgx(name: str, kwargs: dict[str, Any]) -> FunctionalEnv:
         raise ArgumentError(msg)
     game = pgx.make(name)
     if game.num_players > 1:
-        msg = f"the game has {game.num_players} players; expected one of 2048 and minatar-*, or an id such as 'openspiel:kuhn_poker'"
+        msg = (
+            f"the game has {game.num_players} players, expected one: 2048, or minatar-*; for games of several there are ids "
+            "such as 'openspiel:kuhn_poker'"
+        )
         raise ArgumentError(msg)
     has_mask = not name.startswith("minatar-")
     example = jax.eval_shape(game.init, jax.random.key(0))
