@@ -8,6 +8,7 @@ flow.store(transitions, to=replay)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
@@ -28,6 +29,8 @@ from levada.rl.envs.task import Task
 from levada.rl.policies.policy import ModelError, Policy
 from levada.rl.replay.transitions import PRIORITY, RETURN, Transitions
 from levada.validation import NonNegativeInt, PositiveInt, check_fields
+
+log: logging.Logger = logging.getLogger(__name__)
 
 RESULTS: Final = ("reward", "terminated", "truncated")
 """Columns of what came of an action."""
@@ -121,6 +124,8 @@ class LiveStepSampler(EnvLoop):
     def __init__(self, recipe: StepSampler, shard: Shard) -> None:
         super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
         self.recipe = recipe
+        if recipe.task.is_functional:
+            log.warning("environment %r: rollouts for a replay are not compiled, which makes them slower", self.envs.name)
         self._shard = shard
         self._num_items = shard.num_items
         self._old: dict[str, Array] = {}
