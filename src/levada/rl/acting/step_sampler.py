@@ -125,7 +125,9 @@ class LiveStepSampler(EnvLoop):
         super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
         self.recipe = recipe
         if recipe.task.is_functional:
-            log.warning("environment %r: rollouts for a replay are not compiled, which makes them slower", self.envs.name)
+            log.warning(
+                "environment %r: rollouts for a replay are not compiled, which makes them slower", self.envs.name
+            )
         self._shard = shard
         self._num_items = shard.num_items
         self._old: dict[str, Array] = {}

@@ -1,0 +1,78 @@
+"""What `jax-cartpole` compares: PPO in JAX from end to end (rejax), and levada on the same environment in JAX.
+
+Equal are the environment (gymnax), the network (64-64, tanh, one each for policy and value), the number of environments and steps, the
+passes, the minibatches, and clipping. Different:
+
+- rejax has an optimizer for the policy and one for the value, and clips each entry of a gradient, levada its norm.
+- rejax takes the time limit of an episode for a terminal state.
+- rejax writes nothing, and reports nothing; levada writes all its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.compare.presets import Benchmark, Form, Preset
+
+_SAME: Final[Mapping[str, object]] = {
+    "shards": 1,
+    "max_lag": 0,
+    "order": "admission",
+    "learning_rate": 2.5e-4,
+    "anneal_steps": None,
+    "discount": 0.99,
+    "gae_lambda": 0.95,
+    "clip_range": 0.2,
+    "clip_range_vf": 0.2,
+    "value_coef": 0.5,
+    "entropy_coef": 0.01,
+    "max_grad_norm": 0.5,
+    "normalize_advantage": True,
+    "target_kl": None,
+    "normalize_obs": False,
+    "normalize_reward": False,
+    "hidden_sizes": (64, 64),
+    "activation": "tanh",
+}
+
+
+def _preset(name: str, preset: str, target_ratio: float, num_env_steps: int, **fields: object) -> Preset:
+    return Preset(
+        name=name,
+        peer="rejax",
+        script="rejax_ppo.py",
+        arguments=("--env", "CartPole-v1", "--preset", preset),
+        num_env_steps=num_env_steps,
+        target_ratio=target_ratio,
+        levada={**_SAME, **fields},
+    )
+
+
+_WIDE: Final = {"num_envs": 64, "num_steps": 128, "num_epochs": 4, "num_minibatches": 4}
+_PRESETS: Final = (
+    _preset(
+        "CleanRL's settings", "cleanrl", 0.6, 1_000_000, num_envs=4, num_steps=128, num_epochs=4, num_minibatches=4
+    ),
+    _preset(
+        "20 epochs of one minibatch", "tuned", 0.9, 500_000, num_envs=8, num_steps=32, num_epochs=20, num_minibatches=1
+    ),
+    _preset("64 environments", "wide", 0.8, 2_000_000, **_WIDE),
+    Preset(
+        name="64 environments, two cores",
+        peer="rejax",
+        script="rejax_ppo.py",
+        arguments=("--env", "CartPole-v1", "--preset", "wide"),
+        threads=2,
+        num_env_steps=2_000_000,
+        target_ratio=1.0,
+        forms=(
+            Form(name="2 workers", on="processes:2", fields={"shards": 2, "num_envs": 32, "max_lag": 1}, threads=1),
+        ),
+        levada={**_SAME, **_WIDE},
+    ),
+)
+
+JAX_CARTPOLE: Final = Benchmark(
+    algorithm="ppo", env="gymnax:CartPole-v1", presets=_PRESETS, warm_up_steps=50_000, quick_steps=100_000
+)  # fmt: skip
