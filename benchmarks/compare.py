@@ -50,8 +50,8 @@ sample per second.
 processes in the same turns. `compare/ray_presets.py` lists what is equal and what is not. A second table has levada's rate on Ray
 divided by that on processes.
 
-**steps/s** (`jax-cartpole`): PPO of rejax and of levada on gymnax's CartPole, both compiled by XLA. `compare/jax_presets.py` lists
-what is equal and what is not.
+**steps/s** (`jax-cartpole`): PPO of rejax and of levada on gymnax's CartPole, both compiled by XLA. `compare/jax_presets.py`
+lists what is equal and what is not.
 
 **steps/s** (`mappo-spread`, `two-policies`): algorithms for several agents, MAPPO beside BenchMARL's and PPO for two policies
 beside RLlib's. A step is one of the environment, in which all agents act. `compare/multi_agent_presets.py` lists what is equal

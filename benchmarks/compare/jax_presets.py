@@ -1,7 +1,7 @@
 """What `jax-cartpole` compares: PPO in JAX from end to end (rejax), and levada on the same environment in JAX.
 
-Equal are the environment (gymnax), the network (64-64, tanh, one each for policy and value), the number of environments and steps, the
-passes, the minibatches, and clipping. Different:
+Equal are the environment (gymnax), the network (64-64, tanh, one each for policy and value), the number of environments and
+steps, the passes, the minibatches, and the clip range. Different:
 
 - rejax has an optimizer for the policy and one for the value, and clips each entry of a gradient, levada its norm.
 - rejax takes the time limit of an episode for a terminal state.

@@ -3,7 +3,7 @@
 >>> def double(x: torch.Tensor) -> torch.Tensor:
 ...     return x + x
 >>> import jax
->>> float(jax.jit(as_jax(double))(np.float32(2.0)))
+>>> float(jax.jit(as_jax(double))(2.0))
 4.0
 """
 
