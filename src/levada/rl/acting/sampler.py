@@ -138,7 +138,8 @@ class LiveSampler(EnvLoop):
     def _roll_out(self, compiled: CompiledRollout, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights, in one compiled call."""
         self.stopwatch.do(ENVIRONMENT)
-        steps, self.obs = compiled(weights, self._begin(weights))
+        steps, obs = compiled(weights, self._begin(weights))
+        self.obs: Nest = obs
         self.stopwatch.do(WRITING)
         self.envs.check_steps(steps.last_obs, steps.reward)
         acted = self._allocate()

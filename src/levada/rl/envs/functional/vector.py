@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from levada.rl.data.spaces import Array
@@ -30,8 +31,8 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(self, env: FunctionalEnv, num_envs: int) -> None:
         self.functional = env
         self.num_envs = num_envs
-        self.single_observation_space = env.observation_space
-        self.single_action_space = env.action_space
+        self.single_observation_space: Space[Any] = env.observation_space
+        self.single_action_space: Space[Any] = env.action_space
         self._leaves: list[Any] = []
 
     @property
