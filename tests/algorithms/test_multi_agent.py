@@ -193,6 +193,25 @@ def test_what_a_replay_lacks_for_agents_in_turns_is_told_before_anything_starts(
         flow.check()
 
 
+@pytest.mark.parametrize(
+    ("task", "algorithms", "on_failure", "said"),
+    [
+        (
+            "openspiel:kuhn_poker",
+            {"a": PPO()},
+            "stop",
+            "task is 'openspiel:kuhn_poker', expected a levada.MultiAgentTask",
+        ),
+        (Task("CartPole-v1"), {"a": PPO()}, "stop", "expected a levada.MultiAgentTask"),
+        (CARTPOLES, [PPO()], "stop", "expected one for each policy"),
+        (CARTPOLES, {"a": PPO()}, "isolat", "on_failure is 'isolat', expected 'stop' or 'isolate'"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(task, algorithms, on_failure, said):
+    with pytest.raises(ConfigError, match=said):
+        multi_agent(task, algorithms, on_failure=on_failure)
+
+
 def test_policies_with_other_numbers_of_shards_are_refused():
     with pytest.raises(ConfigError, match=r"expected the same shards, got ppo: 2, dqn: 1"):
         multi_agent(CARTPOLES, {"ppo": PPO_SMALL, "dqn": DQN(**{**vars(DQN_SMALL), "shards": 1})})

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.all_agents import OfSharedPolicy
@@ -61,8 +61,9 @@ def multi_agent(
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
 
     Raises:
-        ConfigError: an algorithm plays in environments of its own, or they differ in `shards`.
+        ConfigError: an argument is of another type, an algorithm plays in environments of its own, or they differ in `shards`.
     """
+    _check_arguments(task, algorithms, on_failure)
     task = _showing(task, algorithms)
     trained = {name: each for name, each in algorithms.items() if not isinstance(each, Plays)}
     _ = task.spaces  # what is wrong with the environment is told of it, and not of the first policy
@@ -80,6 +81,20 @@ def multi_agent(
         with of_policy(name), flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
+
+
+def _check_arguments(task: object, algorithms: object, on_failure: object) -> None:
+    """Raise ConfigError for an argument of another type."""
+    if not isinstance(task, MultiAgentTask):
+        msg = f"multi_agent: task is {task!r}, expected a levada.MultiAgentTask, such as MultiAgentTask('openspiel:kuhn_poker')"
+        raise ConfigError(msg)
+    if not isinstance(algorithms, Mapping):
+        msg = f"multi_agent: algorithms is {algorithms!r}, expected one for each policy, such as {{'a': levada.PPO()}}"
+        raise ConfigError(msg)
+    if on_failure not in get_args(OnFailure):
+        known = " or ".join(map(repr, get_args(OnFailure)))
+        msg = f"multi_agent: on_failure is {on_failure!r}, expected {known}"
+        raise ConfigError(msg)
 
 
 def _showing(task: MultiAgentTask, algorithms: Mapping[str, PolicyAlgorithm | SelfPlay | Plays]) -> MultiAgentTask:

@@ -52,8 +52,9 @@ def learned(tmp_path: Any, case: str, mode: Any, num_updates: int = 5) -> tuple[
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_weights_are_those_of_recorded_steps(tmp_path: Any, case: str, caplog: pytest.LogCaptureFixture) -> None:
+    num_updates = 1 if case == "ppo, masks" else 5  # in Taxi, rounding soon changes an action
     with caplog.at_level(logging.WARNING):
-        (ours, one), (theirs, other) = (learned(tmp_path, case, mode) for mode in ("xla", "auto"))
+        (ours, one), (theirs, other) = (learned(tmp_path, case, mode, num_updates) for mode in ("xla", "auto"))
     assert not [record for record in caplog.records if "no effect" in record.getMessage()]
     assert one.summary.params_sha256 != other.summary.params_sha256  # other sums, so it did something else
     for name, array in theirs.items():
