@@ -129,7 +129,7 @@ def test_illegal_moves_are_masked_and_games_for_two_refused() -> None:
         ("brax:an", {}, "did you mean 'brax:ant'"),
         ("gymnax:CartPole-v1", {"size": 5}, "expected parameters"),
         ("brax:fast", {"episode_length": 0}, "expected a positive integer"),
-        ("brax:fast", {"size": 5}, "are refused"),
+        ("brax:ant", {"size": 5}, "are refused"),
         ("pgx:2048", {"size": 5}, "take no arguments"),
     ],
 )

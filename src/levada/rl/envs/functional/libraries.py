@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -30,7 +31,9 @@ def make_functional(env_id: str, kwargs: Mapping[str, Any]) -> Any:
     try:
         adapter = importlib.import_module(f"levada.rl.envs.functional.{LIBRARIES[library].adapter}")
         make: Callable[..., Any] = getattr(adapter, f"make_{library}")
-        return make(name, dict(kwargs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what the libraries import
+            return make(name, dict(kwargs))
     except ImportError as error:
         package = LIBRARIES[library].package
         msg = f"task {env_id!r} needs {package} and JAX ({error}); run: pip install 'levada[jax]'"
