@@ -133,6 +133,7 @@ def test_illegal_moves_are_masked_and_games_for_two_refused() -> None:
         ("pgx:2048", {"size": 5}, "take no arguments"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Brax System:UserWarning")
 def test_mistakes_are_told(env_id: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskError, match=message):
         _ = Task(env_id, env_kwargs=kwargs).observation_space
