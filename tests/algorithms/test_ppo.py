@@ -235,8 +235,8 @@ def test_target_kl_cuts_an_update_short() -> None:
         ({"hidden_sizes": (32.0,)}, r"PPO\(hidden_sizes=\(32.0,\)\): expected a sequence"),
         ({"hidden_sizes": "32"}, r"PPO\(hidden_sizes='32'\): expected a sequence"),
         ({"activation": "swish"}, r"PPO\(activation='swish'\): expected 'tanh', 'relu', 'elu', 'gelu' or 'silu'"),
-        ({"compile": "always"}, r"PPO\(compile='always'\): expected 'auto', True or False"),
-        ({"compile": 1}, r"PPO\(compile=1\): expected 'auto', True or False"),
+        ({"compile": "always"}, r"PPO\(compile='always'\): expected 'auto', 'xla', True or False"),
+        ({"compile": 1}, r"PPO\(compile=1\): expected 'auto', 'xla', True or False"),
         ({"log_std_init": float("inf")}, r"PPO\(log_std_init=inf\): expected a finite number"),
         ({"learning_rate": float("inf")}, r"PPO\(learning_rate=inf\): expected a finite number > 0"),
         (

@@ -197,7 +197,7 @@ COMMANDS = [
     ("no number", f"{CARTPOLE} --learning-rate fast", MISTAKEN, ["--learning-rate fast: expected a number"]),
     ("no integer", f"{CARTPOLE} --num-envs 2.5", MISTAKEN, ["--num-envs 2.5: expected an integer"]),
     ("no choice", f"{CARTPOLE} --activation swish", MISTAKEN, ["--activation swish: expected elu, gelu, relu, silu or tanh"]),
-    ("no bool", f"{CARTPOLE} --compile maybe", MISTAKEN, ["--compile maybe: expected auto, False or True"]),
+    ("no bool", f"{CARTPOLE} --compile maybe", MISTAKEN, ["--compile maybe: expected auto, False, True or xla"]),
     ("layers in commas", f"{CARTPOLE} --hidden-sizes 64,64", MISTAKEN,
     ["--hidden-sizes 64,64: expected integers with spaces", "64 64"]),
     ("switch", f"{CARTPOLE} --normalize-obs True", MISTAKEN, ["True: a switch takes no value; it is `--name` or `--no-name`"]),

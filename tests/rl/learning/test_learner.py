@@ -392,7 +392,7 @@ def test_batches_of_different_columns_do_not_mix() -> None:
     [
         ({"num_epochs": 0}, r"Learner\(num_epochs=0\): expected an integer >= 1"),
         ({"minibatch_size": 0}, r"Learner\(minibatch_size=0\)"),
-        ({"compile": "always"}, r"Learner\(compile='always'\): expected 'auto', True or False"),
+        ({"compile": "always"}, r"Learner\(compile='always'\): expected 'auto', 'xla', True or False"),
         ({"coefficients": lambda n: {"clip": 0.1}}, r"gave \['clip'\]; expected 'learning_rate' among them"),
         (
             {"policy": Policy(observation_space=VECTOR, action_space=spaces.Discrete(2), standardize_reward=True)},

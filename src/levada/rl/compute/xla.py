@@ -67,6 +67,8 @@ def _torchax() -> tuple[Any, Any]:
     def detach(tensor: Any) -> Any:
         return interop.torch_view(jax.lax.stop_gradient(interop.jax_view(tensor)))
 
+    # torch.compile would ask for the streams of torchax's device, which has none
+    torchax.device_module.is_available, torchax.device_module.device_count = lambda: False, lambda: 0
     # torchax returns the tensor itself, through which a gradient would flow
     for operation in (torch.ops.aten.detach, torch.Tensor.detach):
         torchax.default_env().override_op_definition(operation, detach)
