@@ -147,3 +147,12 @@ def test_what_cannot_be_fused_is_recorded_and_told(
         learner = PPO(compile="xla", **fields).part(Task("CartPole-v1")).learner.open(seed=1)
     assert learner._fused is None
     assert any("no effect" in record.getMessage() and reason in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports
+def test_inductor_works_in_the_same_process() -> None:
+    """Torchax adds a device to PyTorch, which torch.compile must not ask for streams."""
+    learner = PPO(compile="xla", num_minibatches=2, **ON_POLICY).part(Task("CartPole-v1")).learner.open(seed=1)
+    learner.update([transitions(64)])
+    other = PPO(compile=True, num_minibatches=2, **ON_POLICY).part(Task("CartPole-v1")).learner.open(seed=1)
+    assert other.update([transitions(64)]).stats.keys() >= {"losses/policy_loss"}
