@@ -11,6 +11,7 @@ import numpy as np
 
 from levada.rl.acting.network import LIMIT, Inputs, in_module
 from levada.rl.data.spaces import Array
+from levada.rl.policies.heads.q_values import ValueHead
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
 from levada.rl.policies.module import VARIANCE_FLOOR
 from levada.rl.policies.policy import Policy
@@ -59,6 +60,8 @@ def describable(policy: Policy) -> NumpyLayers | str:
         return "the policy's weights have noise"
     if policy.precision != "float32":
         return f"the policy computes in {policy.precision}"
+    if isinstance(policy.head, ValueHead):
+        return "the policy acts by action values"
     if policy.device != "cpu":
         return f"the policy acts on {policy.device}"
     network = policy.module(seed=0).network
