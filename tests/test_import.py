@@ -16,8 +16,8 @@ import levada.rl
 import levada.testing
 
 PUBLIC = {
-    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "Logger", "PPO", "Part", "Policy",
-    "PolicyAlgorithm", "Prioritized",
+    "Algorithm", "Flow", "FlowError", "Inline", "Instrument", "Learner", "LevadaError", "Logger", "MultiAgentTask", "PPO", "Part",
+    "Policy", "PolicyAlgorithm", "Prioritized", "multi_agent",
     "Processes", "Queue", "Ray",
     "Report", "Result", "Rollout", "Sampler", "Shard", "Task", "Transitions", "Update", "__version__", "compare", "cross_play",
     "evaluate", "export", "Threads", "evaluate_policies", "load", "push", "resume", "settings", "train",

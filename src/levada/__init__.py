@@ -19,6 +19,7 @@ from levada.portable import fix_once as _fix_once
 
 if TYPE_CHECKING:
     from levada.algorithms.algorithm import Algorithm as Algorithm
+    from levada.algorithms.multi_agent import multi_agent as multi_agent
     from levada.algorithms.neural import Part as Part
     from levada.algorithms.neural import PolicyAlgorithm as PolicyAlgorithm
     from levada.algorithms.ppo import PPO as PPO
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from levada.onnx import export as export
     from levada.rl.acting.rollout import Rollout as Rollout
     from levada.rl.acting.sampler import Sampler as Sampler
+    from levada.rl.envs.agents.task import MultiAgentTask as MultiAgentTask
     from levada.rl.envs.task import Task as Task
     from levada.rl.learning.learner import Learner as Learner
     from levada.rl.policies.policy import Policy as Policy
@@ -63,6 +65,7 @@ _HOME = {
     "Learner": "levada.rl.learning.learner",
     "LevadaError": "levada.flow",
     "Logger": "levada.run.loggers",
+    "MultiAgentTask": "levada.rl.envs.agents.task",
     "PPO": "levada.algorithms.ppo",
     "Part": "levada.algorithms.neural",
     "Policy": "levada.rl.policies.policy",
@@ -86,6 +89,7 @@ _HOME = {
     "evaluate_policies": "levada.api",
     "export": "levada.onnx",
     "load": "levada.api",
+    "multi_agent": "levada.algorithms.multi_agent",
     "push": "levada.hub",
     "resume": "levada.api",
     "settings": "levada.api",

@@ -194,6 +194,9 @@ def _either(kinds: list[Accepted]) -> Accepted:
     )  # fmt: skip
 
 
+_EXAMPLES = {"INT": "(64, 64)", "STR": "('a', 'b')"}
+
+
 def _sequence(item: Accepted | None) -> Accepted | None:
     if item is None:
         return None
@@ -201,7 +204,7 @@ def _sequence(item: Accepted | None) -> Accepted | None:
     plural = plural.replace("finite number", "finite numbers")
     return Accepted(
         lambda value: isinstance(value, tuple | list) and all(map(item.check, value)),
-        f"a sequence of {plural}, such as (64, 64)",
+        f"a sequence of {plural}, such as {_EXAMPLES.get(item.metavar[:3], '(0.5, 1.0)')}",
         f"[{item.metavar} ...]",
     )
 

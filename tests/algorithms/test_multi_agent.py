@@ -204,6 +204,13 @@ def test_what_a_replay_lacks_for_agents_in_turns_is_told_before_anything_starts(
         ),
         (Task("CartPole-v1"), {"a": PPO()}, "stop", "expected a levada.MultiAgentTask"),
         (CARTPOLES, [PPO()], "stop", "expected one for each policy"),
+        (
+            CARTPOLES,
+            {"a": PPO(), "dqn": DQN()},
+            "stop",
+            "algorithms of a, dqn; expected one for each policy of the task: ppo, dqn",
+        ),
+        (CARTPOLES, {"ppo": PPO(num_envs=2), "dqn": DQN()}, "stop", "multi_agent: .*num_"),
         (CARTPOLES, {"a": PPO()}, "isolat", "on_failure is 'isolat', expected 'stop' or 'isolate'"),
     ],
 )

@@ -127,8 +127,25 @@ def test_the_policy_of_a_run_is_found_by_name_or_by_agents(inside, tmp_path, cap
         assert register.weights.keys() == own.keys()
         assert all((register.weights[name] == own[name]).all() for name in own)
     assert train(f"ppo:{BOTH}", f"frozen:each:{BOTH}", out=tmp_path / "none") == 2
-    said = f"each has the policies ppo, dqn; say which by its name, as in ppo=frozen:{inside}/each:{BOTH}"
+    said = f"each has the policies ppo, dqn; say which, as in frozen=frozen:{inside}/each#ppo:{BOTH}"
     assert said in capsys.readouterr().err
+    assert train("ppo:player_0", "old=frozen:each#ddqn:player_1", out=tmp_path / "none") == 2
+    assert "policy 'old': " in (err := capsys.readouterr().err)
+    assert "has no policy 'ddqn'; expected one of ppo, dqn" in err
+
+
+def test_the_policy_of_a_run_is_named(inside, tmp_path):
+    run = tmp_path / "run"
+    assert train("ppo:player_0", "old=frozen:each#dqn:player_1", out=run) == 0
+    [register] = [each for each in levada.load(run).flow.registers.values() if hasattr(each, "weights")]
+    own = levada.load("each").policies["dqn"].weights
+    assert all((register.weights[name] == own[name]).all() for name in own)
+    assert main(["resume", str(run), "--until", "updates=2", "--quiet"]) == 0
+
+
+def test_a_directory_may_have_the_sign_in_its_name(inside, tmp_path):
+    shutil.copytree("each", tmp_path / "each#ppo")
+    assert train("ppo:player_0", f"old=frozen:{tmp_path}/each#ppo#dqn:player_1", out=tmp_path / "run") == 0
 
 
 def test_a_run_with_agents_indices(inside, tmp_path):
@@ -235,3 +252,12 @@ def test_what_a_frozen_policy_was_is_not_known_or_does_not_fit(inside, tmp_path,
     assert main([*words.split(), "--policy-kwargs", *SMALL.replace("[8]", "[4]").split()]) == 0
     assert main(["resume", str(run), "--until", "updates=4", "--quiet"]) == 2
     assert f"policy 'frozen': {old} has another network than when its policy began to play" in capsys.readouterr().err
+
+
+def test_a_function_that_shares_an_agent_with_a_learner_plays(inside, tmp_path, capsys):
+    """In every second episode of each environment: 2 of 5 in each of 8."""
+    run = tmp_path / "run"
+    assert train("ppo:player_0,player_1", "hand.py:anything:player_0", out=run, until="updates=4") == 0
+    capsys.readouterr()
+    found = evaluated(run, capsys)
+    assert (found["anything"]["episodes"], found["ppo"]["episodes"]) == (16, 64)

@@ -19,6 +19,8 @@ class Progress:
     episodes: int = 0
     elapsed_s: float = 0.0
     return_mean_100: float | None = None
+    has_goal: bool = False
+    reached_goal: str | None = None
 
     @property
     def reached_return(self) -> float | None:
@@ -153,3 +155,15 @@ def test_the_condition_that_holds_is_named(progress, stopped_by):
 
 def test_a_condition_that_is_not_given_never_holds():
     assert Until.parse("updates=5").met(Progress(10**9, 4, 10**9, 1e9, 1e9)) is None
+
+
+def test_with_several_learners_each_has_its_own_end():
+    """Whether all have reached it, only the run itself knows."""
+    until = Until.parse("steps=100 updates=7 episodes=9")
+    assert (until.goal.num_env_steps, until.goal.num_updates) == (100, 7)
+    beyond = Progress(env_steps=200, updates=20, has_goal=True)
+    assert until.met(beyond) is None
+    beyond.reached_goal = "updates"
+    assert until.met(beyond) == "updates=7"
+    assert until.met(Progress(episodes=9, has_goal=True)) == "episodes=9"
+    assert Until.parse("return=3").goal is None

@@ -122,7 +122,8 @@ class MADDPG(ReplayAlgorithm, OfAllAgents):
             TaskError: it is another one, or its agents act in turns.
         """
         if isinstance(task, PolicyTask):
-            msg = "MADDPG acts for all agents, each of which has an actor; expected MADDPG(...).flow(task)"
+            expected = "`levada train maddpg`, or MADDPG(...).flow(task)"
+            msg = f"MADDPG acts for all agents, each of which has an actor; expected {expected}"
             raise TaskError(msg)
         agents = task if isinstance(task, MultiAgentTask) else AgentsTask.of(task).by_agent()
         if shared := [name for name, some in agents.policies.items() if len(some) > 1]:

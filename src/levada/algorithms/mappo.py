@@ -72,7 +72,8 @@ class MAPPO(IPPO):
         if not has_state(policy.inner_space):
             msg = (
                 f"{type(self).__name__}: task {task.name!r} shows {policy.inner_space}, expected each agent's own observation "
-                "and the state, for the centralized critic; did you forget MultiAgentTask(..., with_state=True)?"
+                "and the state, for the centralized critic; did you forget MultiAgentTask(..., with_state=True)? "
+                "IPPO needs no state"
             )
             raise ConfigError(msg)
         return policy

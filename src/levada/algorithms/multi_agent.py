@@ -13,7 +13,8 @@ this composition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
 
@@ -61,7 +62,8 @@ def multi_agent(
         on_failure: `stop`: an exception in a learner ends the run. `isolate`: it ends the learning of that policy only.
 
     Raises:
-        ConfigError: an argument is of another type, an algorithm plays in environments of its own, or they differ in `shards`.
+        ConfigError: an argument is of another type, a policy of the task has no algorithm, an algorithm plays in environments of
+            its own, or they differ in `shards`, `num_steps` or `num_envs`.
     """
     _check_arguments(task, algorithms, on_failure)
     task = _showing(task, algorithms)
@@ -74,7 +76,11 @@ def multi_agent(
             weights[name] = flow.latest("weights", of=part.learner)
     players, others = _untrained(flow, task, algorithms, parts, weights)
     samplers = {name: part.sampler for name, part in parts.items()}
-    sampler = MultiAgentSampler(task=task, samplers=samplers, players=players)
+    try:
+        sampler = MultiAgentSampler(task=task, samplers=samplers, players=players)
+    except ValueError as error:
+        msg = f"multi_agent: {error}"
+        raise ConfigError(msg) from error
     items = flow.source("rollout", sampler, reads=weights | others, shards=_num_shards(trained))
     streams = flow.split("by_policy", items, keys=tuple(parts))
     for name, algorithm in trained.items():
@@ -94,6 +100,12 @@ def _check_arguments(task: object, algorithms: object, on_failure: object) -> No
     if on_failure not in get_args(OnFailure):
         known = " or ".join(map(repr, get_args(OnFailure)))
         msg = f"multi_agent: on_failure is {on_failure!r}, expected {known}"
+        raise ConfigError(msg)
+    if algorithms.keys() != task.policies.keys():
+        given = ", ".join(map(str, algorithms)) or "none"
+        msg = (
+            f"multi_agent: algorithms of {given}; expected one for each policy of the task: {', '.join(task.policies)}"
+        )
         raise ConfigError(msg)
 
 
@@ -132,7 +144,8 @@ def _part(algorithm: PolicyAlgorithm | SelfPlay, task: Task, name: str) -> Part:
         part = algorithm.part(task, name)
     if not isinstance(part.sampler, Sampler | StepSampler):
         who, num_groups = type(algorithm).__name__, getattr(algorithm, "num_groups", 1)
-        expected = f"{who}(...).flow(task)" if num_groups == 1 else f"num_groups=1, got {num_groups}"
+        alone = f"`levada train {who.lower()}`, or {who}(...).flow(task)"
+        expected = alone if num_groups == 1 else f"num_groups=1, got {num_groups}"
         msg = f"policy {name!r}: {who} has a source of its own here, in which no other policy acts; expected {expected}"
         raise ConfigError(msg)
     return part
@@ -169,9 +182,10 @@ class MultiAgent(Algorithm):
 
     policy: tuple[str, ...] = ()
     """Policies, each as `WHO:AGENTS` or `NAME=WHO:AGENTS`, with the agents that it acts for. WHO trains it, or plays it:
-    `ppo:agent_0,agent_1`, an algorithm; `frozen:RUN:agent_2`, the policy of a saved run; `path/to/file.py:FUNCTION:agent_3`, a
-    function of the observation and random numbers; `past:ppo:agent_4`, past versions of the policy `ppo`. Agents that have a
-    policy that learns and others act for it in turn, one of them in each episode."""
+    `ppo:agent_0,agent_1`, an algorithm; `frozen:RUN:agent_2`, the policy of a saved run, or `frozen:RUN#POLICY:agent_2`, one of
+    its policies; `path/to/file.py:FUNCTION:agent_3`, a function of the observation and random numbers; `past:ppo:agent_4`, past
+    versions of the policy `ppo`. Agents that have a policy that learns and others act for it in turn, one of them in each
+    episode; a single one acts for it in every second episode."""
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the policies' algorithms as `POLICY.FIELD`, such as dqn.learning_rate=0.001. Of `past`, which versions are kept:
     past.size, past.win_rate, past.num_games, past.every."""
@@ -221,7 +235,7 @@ class MultiAgent(Algorithm):
         found: dict[str, PolicyAlgorithm | SelfPlay | Plays] = {}
         for name, policy in policies.items():
             if policy.kind == "algorithm":
-                with of_policy(name):
+                with of_policy(name), self._telling_of_agents(policy):
                     algorithm = policy.algorithm(**self._fields(name, policy))
                 found[name] = SelfPlay(algorithm, keepings[name]) if name in keepings else algorithm  # type: ignore[arg-type]
             elif policy.kind == "past":
@@ -249,7 +263,7 @@ class MultiAgent(Algorithm):
         saved: dict[str, Frozen] = {}
         for name, policy in named.items():
             with of_policy(name):
-                saved[name] = Frozen(load(policy.who).choose(policy))
+                saved[name] = Frozen(load(policy.run).choose(policy))
         return LoadedMultiAgent(**{each.name: getattr(self, each.name) for each in fields(self)}, saved=saved)
 
     def resolve_task(self, task: Task) -> Task:
@@ -276,6 +290,19 @@ class MultiAgent(Algorithm):
         agents = {name: policy.agents for name, policy in policies.items()}
         seated = AgentsTask.of(task).played_by(agents, InTurn.of(policies))
         return multi_agent(replace(seated, agent_id=self.agent_id), self.algorithms, on_failure=self.on_failure)
+
+    @contextmanager
+    def _telling_of_agents(self, policy: NamedPolicy) -> Iterator[None]:
+        """Explain `num_envs` in errors of an algorithm, for which it counts agents."""
+        try:
+            yield
+        except ConfigError as error:
+            if "num_envs" in str(error) and not policy.algorithm.COUNTS_COPIES:
+                agents = (
+                    f"{self.num_envs} copies of the environment with {len(policy.agents)} agents of this policy each"
+                )
+                error.args = (f"{error} (its num_envs counts agents: {agents})",)
+            raise
 
     def _fields(self, name: str, policy: NamedPolicy) -> dict[str, Any]:
         """Fields of a policy's algorithm."""

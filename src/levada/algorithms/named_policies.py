@@ -3,6 +3,7 @@
     ppo:agent_0,agent_1                an algorithm, which trains the policy
     new=path/to/mine.py:Mine:agent_0   a custom algorithm; the policy is called `new`
     frozen:runs/old:agent_2            the policy of a saved run, which plays and does not learn
+    frozen:runs/old#dqn:agent_2        that of its policies that is called `dqn`
     path/to/hand.py:act:agent_3        a function, written by hand
     past:ppo:agent_4                   past versions of the policy that is called `ppo`
 
@@ -56,6 +57,11 @@ class NamedPolicy(NamedTuple):
         return self.kind == "algorithm"
 
     @property
+    def run(self) -> str:
+        """The saved run, of a policy that is frozen."""
+        return split_run(self.who)[0]
+
+    @property
     def algorithm(self) -> type[PolicyAlgorithm]:
         """Class of the algorithm."""
         return cast("type[PolicyAlgorithm]", find_algorithm(self.who))
@@ -79,6 +85,16 @@ def split_policy(text: str) -> tuple[str, str, str]:
     return head, who, agents
 
 
+def split_run(who: str) -> tuple[str, str]:
+    """Split a run from the name of one of its policies, which may be empty.
+
+    >>> split_run("runs/old#dqn"), split_run("runs/old")
+    (('runs/old', 'dqn'), ('runs/old', ''))
+    """
+    path, sign, policy = who.rpartition("#")
+    return (path, policy) if sign and not os.path.exists(os.path.expanduser(who)) else (who, "")
+
+
 def read_policy(text: str) -> NamedPolicy:
     """Read a policy. Runs and files are found from here, and their paths are absolute.
 
@@ -87,7 +103,7 @@ def read_policy(text: str) -> NamedPolicy:
         AlgorithmError: there is no such algorithm.
     """
     head, who, names = split_policy(text)
-    agents = tuple(names.split(","))
+    agents = tuple(name.strip() for name in names.split(","))
     kind, colon, inner = who.partition(":")
     if not who or not all(agents) or who in ("frozen", "past") or who.endswith(".py") or (colon and not inner):
         raise _not_a_policy(text)
@@ -101,8 +117,9 @@ def read_policy(text: str) -> NamedPolicy:
         msg = f"MultiAgent(policy={text!r}): agent {twice[0]!r} is named twice; name each agent once"
         raise ConfigError(msg)
     if kind == "frozen":
-        path = inner if "://" in inner else os.path.abspath(os.path.expanduser(inner))
-        return NamedPolicy(head or "frozen", "frozen", path, agents)
+        path, policy = split_run(inner)
+        path = path if "://" in path else os.path.abspath(os.path.expanduser(path))
+        return NamedPolicy(head or "frozen", "frozen", f"{path}#{policy}" if policy else path, agents)
     if kind == "past":
         return NamedPolicy(head or "past", "past", inner, agents)
     if colon and not isinstance(_named(who), type):
@@ -181,11 +198,17 @@ class SavedPolicies:
     """Their task, in an environment of several agents."""
 
     def choose(self, wanted: NamedPolicy) -> TrainedPolicy:
-        """Return the only policy; or the one of that name; or the one that acted for these agents.
+        """Return the policy that is named; or the only one; or the one of the same name; or the one that acted for these agents.
 
         Raises:
-            ConfigError: it could be several.
+            ConfigError: there is no such policy, or it could be several.
         """
+        run, own = split_run(wanted.who)
+        if own:
+            if own not in self.policies:
+                msg = f"policy {wanted.name!r}: {run} has no policy {own!r}; expected one of {', '.join(self.policies)}"
+                raise ConfigError(msg)
+            return self.policies[own]
         if len(self.policies) == 1 or wanted.name in self.policies:
             return self.policies[wanted.name if wanted.name in self.policies else next(iter(self.policies))]
         fitting = self.acting_for(wanted.agents)
@@ -193,8 +216,8 @@ class SavedPolicies:
             return self.policies[fitting[0]]
         name = next(iter(self.policies))
         msg = (
-            f"policy {wanted.name!r}: {wanted.who} has the policies {', '.join(self.policies)}; say which by its name, as in "
-            f"{name}=frozen:{wanted.who}:{','.join(wanted.agents)}"
+            f"policy {wanted.name!r}: {run} has the policies {', '.join(self.policies)}; say which, as in "
+            f"{wanted.name}=frozen:{run}#{name}:{','.join(wanted.agents)}"
         )
         raise ConfigError(msg)
 
@@ -211,7 +234,7 @@ class InTurn:
     """Who acts for an agent that has several policies.
 
     In each episode, one of these agents acts for the policy that learns, each in turn, and the others for policies that play,
-    which are drawn with equal probabilities.
+    which are drawn with equal probabilities. A single agent acts for it in every second episode.
 
     >>> in_turn = InTurn({"a": ("new", "old"), "b": ("new", "old")}, frozenset({"new"}))
     >>> [[in_turn(agent, EpisodeStart(0, number, np.random.default_rng(1))) for agent in "ab"] for number in range(2)]
@@ -229,7 +252,8 @@ class InTurn:
         if len(own) == 1:
             return own[0]
         waiting = [name for name, some in self.policies.items() if len(some) > 1 and self.learning.intersection(some)]
-        if waiting and agent == waiting[episode.number % len(waiting)]:
+        turn = episode.number % max(2, len(waiting))
+        if agent in waiting[turn : turn + 1]:
             return next(name for name in own if name in self.learning)
         players = [name for name in own if name not in self.learning]
         return players[episode.rng.integers(len(players))]

@@ -129,7 +129,8 @@ class NFSP(DQN, OfAllAgents):
         Raises:
             ConfigError: always.
         """
-        msg = f"policy {name!r}: NFSP trains two policies, which act for all players; expected NFSP(...).flow(task)"
+        expected = "`levada train nfsp`, or NFSP(...).flow(task)"
+        msg = f"policy {name!r}: NFSP trains two policies, which act for all players; expected {expected}"
         raise ConfigError(msg)
 
     def average_part(self, task: Task) -> ReplayPart:

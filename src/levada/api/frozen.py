@@ -45,7 +45,7 @@ def frozen_policies(config: Algorithm) -> Mapping[str, str]:
     """Return the policies of other runs that play in a run, with the paths of these."""
     if not isinstance(config, MultiAgent):
         return {}
-    return {name: policy.who for name, policy in config.policies.items() if policy.kind == "frozen"}
+    return {name: policy.run for name, policy in config.policies.items() if policy.kind == "frozen"}
 
 
 def why_another_flow(directory: RunDirectory, config: Algorithm) -> str:

@@ -184,7 +184,7 @@ class Job:
                 run = self.place.open(
                     self.flow, seed=self.identity.seed,
                     instruments=[self.monitor, self._best, self._recorder, *self._trace, *self._videos, *watching],
-                    state=self.state, save_every=self._checkpoint_every[0],
+                    state=self.state, save_every=self._checkpoint_every[0], goal=self.until.goal,
                 )  # fmt: skip
                 self._look_at_object_store(run)
                 return run
@@ -217,13 +217,19 @@ class Job:
         loop = Loop(
             identity=self.identity, until=self.until, monitor=self.monitor, directory=self.directory, loggers=loggers,
             display=self.display, arrays_of=lambda run: pack(run.save(self.options.save_replays)), params_of=_weights,
-            is_whole=_is_whole, watch=Watch(self.config, self.task, self.until), recorder=self._recorder,
-            checkpoint_every_updates=every, checkpoint_every_s=every_s, active=active,
+            policies_of=self._weights_of_policies, is_whole=_is_whole, watch=Watch(self.config, self.task, self.until),
+            recorder=self._recorder, checkpoint_every_updates=every, checkpoint_every_s=every_s, active=active,
         )  # fmt: skip
         try:
             return loop.execute(run), False
         except Interrupted as stop:
             return stop.result, True
+
+    def _weights_of_policies(self, run: Run) -> Mapping[str, Mapping[str, Any]]:
+        """Weights of the policies that learn; none if there is only one agent."""
+        return (
+            {name: each.weights for name, each in _policies(run).items()} if isinstance(self.task, AgentsTask) else {}
+        )
 
     def _started(self, active: ActiveRun) -> list[Logger]:
         """Open and start all loggers, the files without records of updates that are made again."""

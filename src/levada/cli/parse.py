@@ -61,8 +61,9 @@ class EnvOption:
     """Options of every command about an algorithm."""
 
     env: Annotated[str, tyro.conf.arg(metavar="ENV", help_behavior_hint="(required)")] = ""
-    """Environment: a registered id, such as CartPole-v1; my_module:MyEnv-v0, which imports my_module first; or a class or
-    function in a file, path/to/file.py:MyEnv."""
+    """Environment: a registered id, such as CartPole-v1; one of another library, such as pettingzoo:mpe2.simple_spread_v3 and
+    openspiel:kuhn_poker of several agents, or gymnax:CartPole-v1; my_module:MyEnv-v0, which imports my_module first; or a class
+    or function in a file, path/to/file.py:MyEnv."""
     env_kwargs: tuple[str, ...] = ()
     """Keyword arguments of the environment, such as `--env-kwargs repeat_action_probability=0.0 mode=1`. Values are JSON or
     Python literals; anything else is text."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from levada.flow.events import Instrument, Report, Statistics, WorkerStatistics
@@ -27,7 +28,7 @@ class Run(Protocol):
         ...
 
     def __iter__(self) -> Iterator[Report]:
-        """Continue the run and yield each report."""
+        """Continue the run and yield each report, until the goal is reached, if it has one."""
         ...
 
     def is_hung(self, seconds: float) -> bool:
@@ -66,6 +67,21 @@ class Run(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """Where the learners of a flow stop, if it has several; a flow with one learner ends where the caller says.
+
+    Each learner stops after its own first update at which a part of the goal is reached, and the run is over when all have. A
+    learner goes on as long as the others cannot stop without its next versions. In admission order, the parameters at the end are
+    therefore the same in every deployment.
+    """
+
+    num_env_steps: int | None = None
+    """Env steps of the items that the learner has taken, or of those in its replay at the draw of the update."""
+    num_updates: int | None = None
+    """Updates of the learner."""
+
+
 class OpenOptions(TypedDict, total=False):
     """Keyword arguments of `Deployment.open`."""
 
@@ -73,6 +89,7 @@ class OpenOptions(TypedDict, total=False):
     instruments: Sequence[Instrument]
     state: RunState | None
     save_every: int | None
+    goal: Goal | None
 
 
 class Deployment(Protocol):
@@ -86,6 +103,7 @@ class Deployment(Protocol):
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
         save_every: int | None = None,
+        goal: Goal | None = None,
     ) -> Run:
         """Check the flow, start the machinery that executes it, and return a run that has done nothing yet.
 
@@ -95,6 +113,7 @@ class Deployment(Protocol):
             instruments: observers of every event.
             state: saved state of a run of this flow with this seed, under any deployment, to resume from.
             save_every: number of updates between saves; the run prepares for saving where shards run ahead.
+            goal: where each of several learners stops. None: the caller alone ends the run.
 
         Raises:
             FlowError: the flow is not well formed.

@@ -132,6 +132,13 @@ class LearnerStopped(Struct, frozen=True):
     reason: str
 
 
+class GoalReached(Struct, frozen=True):
+    """All learners have reached the goal of the run, each by its own count (`levada.flow.Goal`)."""
+
+    part: str
+    """`steps` or `updates`."""
+
+
 class Evaluating(Struct, frozen=True):
     """The evaluation of a version has begun."""
 
@@ -163,8 +170,8 @@ class Reported(Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    Fired | Consumed | Requeued | Used | Stored | Dropped | Published | Failed | Emptied | LearnerStopped | Evaluating | Evaluated
-    | Reported
+    Fired | Consumed | Requeued | Used | Stored | Dropped | Published | Failed | Emptied | LearnerStopped | GoalReached
+    | Evaluating | Evaluated | Reported
 )  # fmt: skip
 
 

@@ -101,6 +101,8 @@ class Loop:
     """Content of a checkpoint: arrays, and data that are not arrays."""
     params_of: Callable[[Run], Arrays] | None = None
     """The learned parameters, for the fingerprint in the summary; None uses the arrays of `arrays_of`."""
+    policies_of: Callable[[Run], Mapping[str, Arrays]] | None = None
+    """The learned parameters of each policy, if there are several, for their fingerprints."""
     is_whole: Callable[[Run], bool] = lambda run: True
     """Whether each update was applied in full or not at all; called if the run has failed."""
     active: ActiveRun | None = None
@@ -165,7 +167,7 @@ class Loop:
         due = _Crossings(_every(self.checkpoint_every_updates), monitor.updates)
         self._tell(None if watch is None else watch.before())
         self.display.start(self.identity, until)
-        monitor.ends_with(until)
+        monitor.ends_with(until, has_goal=until.goal is not None and len(run.flow.learners()) > 1)
         if (met := self._met()) is not None:  # a resumed run may already be finished
             return Ending(met)
         first = monitor.updates
@@ -197,7 +199,7 @@ class Loop:
             return Ending(self._met() or INTERRUPTED, between_updates=False)
         except KeyboardInterrupt:  # a second signal, or Ctrl-C under a handler that raises at the first
             return Ending(INTERRUPTED, between_updates=False, was_cut_off=True)
-        return Ending(SOURCES_ENDED)
+        return Ending(self._met() or SOURCES_ENDED)
 
     def _ended(self, run: Run, metrics: _Metrics, saver: _Saver, ending: Ending) -> Summary:
         """Write everything, and return the summary."""
@@ -206,6 +208,7 @@ class Loop:
             run.finish_evaluations()
         statistics = run.statistics()
         sha256 = params_sha256(self.arrays_of(run)[0] if self.params_of is None else self.params_of(run))
+        weights = {} if self.policies_of is None else self.policies_of(run)
         learned_as = {
             member: recipe.policy_name
             for recipe in run.flow.learners().values()
@@ -213,8 +216,8 @@ class Loop:
         }
         workers = run.attribution()
         summary = summarize(
-            self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by, learned_as=learned_as,
-            workers=workers,
+            self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by,
+            policies={name: params_sha256(own) for name, own in weights.items()}, learned_as=learned_as, workers=workers,
             bottleneck=find_bottleneck(run.flow, statistics, workers, num_learners=self.identity.num_learners),
         )  # fmt: skip
         metrics.flush(statistics, is_end=True)

@@ -24,6 +24,7 @@ from levada.flow.events import (
     Event,
     Failed,
     Fired,
+    GoalReached,
     LearnerStopped,
     Reported,
     Used,
@@ -99,6 +100,10 @@ class Monitor:
         """Returns of all episodes."""
         self.stopped: dict[str, str] = {}
         """Policies whose learner has failed while the others went on, with the reason."""
+        self.has_goal: bool = False
+        """Whether each learner has its own end, by env steps or updates (`levada.flow.Goal`)."""
+        self.reached_goal: str | None = None
+        """The condition by which all learners have ended."""
         self.notes: list[str] = []
         """Notes shown to the user, each text once."""
         self.evaluations: Evaluations = Evaluations()
@@ -120,10 +125,11 @@ class Monitor:
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
 
-    def ends_with(self, until: Until) -> None:
+    def ends_with(self, until: Until, *, has_goal: bool = False) -> None:
         """Set the condition that ends the run, even before its next update while a replay is being filled. Items beyond the
-        end are not counted, even if they already exist.
+        end are not counted, even if they already exist. `has_goal`: whether each learner has its own end.
         """
+        self.has_goal = has_goal
         self._until, self._begun_with = until, self.updates
         self._is_over = until.met(self) is not None
         self._count_again()
@@ -148,6 +154,8 @@ class Monitor:
             self.num_started_from_scratch += event.num_entries > 0
         elif isinstance(event, LearnerStopped):
             self.stopped[event.policy] = event.reason
+        elif isinstance(event, GoalReached):
+            self.reached_goal = event.part
         elif isinstance(event, Evaluating):
             self.evaluations.begin(event, self.env_steps, self._state_at(event.version))
         elif isinstance(event, Evaluated):

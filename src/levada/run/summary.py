@@ -56,6 +56,8 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Mean return of the last 100 finished episodes of its agents, of all if there were fewer."""
     updates: int
     """Updates of the policy; 0 if it does not learn."""
+    params_sha256: str | None = None
+    """Fingerprint of its learned parameters; None if it does not learn."""
     stopped: str | None = None
     """Error with which its learner failed, while the others went on; None if it did not."""
 
@@ -192,8 +194,8 @@ class Summary(Identity, frozen=True, kw_only=True):
 
 def summarize(
     identity: Identity, monitor: Monitor, statistics: Statistics, *, params_sha256: str | None, stopped_by: str,
-    learned_as: Mapping[str, str] | None = None, workers: Mapping[str, WorkerStatistics] | None = None,
-    bottleneck: Bottleneck | None = None,
+    policies: Mapping[str, str] | None = None, learned_as: Mapping[str, str] | None = None,
+    workers: Mapping[str, WorkerStatistics] | None = None, bottleneck: Bottleneck | None = None,
 ) -> Summary:  # fmt: skip
     """Make the summary from the instruments' data.
 
@@ -203,11 +205,12 @@ def summarize(
         statistics: statistics at its end.
         params_sha256: fingerprint of the learned parameters.
         stopped_by: what ended it.
+        policies: fingerprint of each policy that learns, where there are several.
         learned_as: of policies that are part of another one, its name.
         workers: where the time of each worker went.
         bottleneck: what limits its speed.
     """
-    learned_as = learned_as or {}
+    learned_as, policies, returns = learned_as or {}, policies or {}, monitor.return_means_100
     return Summary(
         **msgspec.structs.asdict(identity),
         stopped_by=stopped_by,
@@ -222,11 +225,12 @@ def summarize(
         solved_at_steps=monitor.solved_at_steps,
         policies={
             name: PolicySummary(
-                return_mean_100=finite(mean),
+                return_mean_100=finite(returns.get(name)),
                 updates=statistics.versions.get(learned_as.get(name, name), 0),
+                params_sha256=policies.get(name),
                 stopped=monitor.stopped.get(learned_as.get(name, name)),
             )
-            for name, mean in monitor.return_means_100.items()
+            for name in sorted({*returns, *policies})
         },
         evaluations={
             node: EvaluationSummary(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from levada.flow.deployment import Goal
 from levada.flow.errors import LevadaError
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ class Until:
     plateau: int | None = None
     """Number of evaluations in a row whose mean return is not higher than the best one before them."""
     steps: int | None = None
-    """Env steps of all environments together. The run ends at the first update after them."""
+    """Env steps of all environments together. The run ends at the first update after them, each learner at its own."""
     updates: int | None = None
-    """Updates of the policy."""
+    """Updates of the policy; of several policies, those of each."""
     episodes: int | None = None
     """Finished episodes."""
     minutes: float | None = None
@@ -88,6 +89,8 @@ class Until:
     def met(self, monitor: Monitor) -> str | None:
         """Return the first condition that holds, as ``"steps=100000"``, or None while the run continues."""
         reached = _counts(monitor)
+        if monitor.has_goal:  # each of several learners has its own end
+            reached |= {name: math.inf if name == monitor.reached_goal else 0 for name in ("steps", "updates")}
         if (mean := monitor.reached_return) is not None:
             reached["return"] = mean
         if self.needs_evaluations and (mean := monitor.evaluations.reached_return) is not None:
@@ -105,6 +108,12 @@ class Until:
         used = _counts(monitor)
         limits = {name: value for name, value in self if name in used} or {"steps": DEFAULT_STEPS}
         return max(used[name] / value for name, value in limits.items())
+
+    @property
+    def goal(self) -> Goal | None:
+        """The conditions under which each of several learners ends by its own count."""
+        has_goal = self.steps is not None or self.updates is not None
+        return Goal(num_env_steps=self.steps, num_updates=self.updates) if has_goal else None
 
     @property
     def needs_evaluations(self) -> bool:

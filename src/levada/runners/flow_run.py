@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
+from levada.flow.deployment import Goal
 from levada.flow.errors import FlowWarning
 from levada.flow.events import Instrument, Report, Reported, Statistics, WorkerStatistics
 from levada.flow.graph import Flow
@@ -95,6 +96,7 @@ class FlowRun:
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
         save_every: int | None = None,
+        goal: Goal | None = None,
         num_workers: int = 1,
         max_restarts: int = 3,
         hang_timeout_s: float | None = None,
@@ -113,6 +115,7 @@ class FlowRun:
             instruments: observers of every event.
             state: saved state to resume from.
             save_every: number of updates between saves.
+            goal: where each of several learners stops.
             num_workers: number of workers that share the shards.
             max_restarts: maximum number of consecutive restarts of a shard after failures.
             hang_timeout_s: time in seconds after which a worker that has work and sends no message is killed.
@@ -129,7 +132,7 @@ class FlowRun:
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
         self.flow = flow
         topology = derive(flow)
-        self._hub = Hub(flow, topology, items_can_be_lost=transport.items_die_with_worker)
+        self._hub = Hub(flow, topology, items_can_be_lost=transport.items_die_with_worker, goal=goal)
         self._accounts = Accounts(flow, self._hub, instruments, transport.stopwatch)
         self._plan = make_plan(self._hub, topology, seed, save_every)
         self._ready: deque[Firing] = deque()
@@ -167,16 +170,15 @@ class FlowRun:
         self._accounts.begin()
         self._handle(Begin())
 
-    # ---- running
-
     def __iter__(self) -> Iterator[Report]:
-        while True:
-            while self._reports:
+        while self._reports or self._ready or not self._hub.is_over:
+            if self._reports:
                 self.transport.stopwatch.begin(OUTSIDE)
                 yield self._reports.popleft()
                 self.transport.stopwatch.begin(TRANSPORT)
-            self.on_turn()
-            self._turn()
+            else:
+                self.on_turn()
+                self._turn()
 
     def is_hung(self, seconds: float) -> bool:
         """Whether the run has waited this long for its workers without a message from any of them."""
@@ -371,9 +373,7 @@ class FlowRun:
             match instruction:
                 case Start(firing) if firing.node in self._hub.before_learners and not draws_of(firing):
                     self._ready.append(firing)
-                case Start(firing) if any(
-                    each.node == firing.node for each in self._ready
-                ):  # firings of a node in order
+                case Start(firing) if firing.node in {each.node for each in self._ready}:  # firings of a node in order
                     self._ready.append(firing)
                 case Start(firing):  # first what was drawn, or learned: a report then finds the run between updates
                     self._ready.appendleft(firing)

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from levada.flow.events import ChannelStatistics, Consumed, Dropped, Published, ReplayStatistics, Report, Reported, Used
+from levada.flow.events import (
+    ChannelStatistics,
+    Dropped,
+    Published,
+    ReplayStatistics,
+    Report,
+    Reported,
+    Used,
+)
 from levada.flow.items import Draw, Item
 from levada.flow.nodes import Node
 from levada.flow.topology import Topology, ancestors, derive, evaluators
-from levada.schedule.drawing import next_draw
 from levada.schedule.events import (
     Begin,
     Closed,
@@ -41,27 +48,36 @@ from levada.schedule.events import (
     TableLost,
     Ticket,
 )
-from levada.schedule.feeding import feed, hand_over, queues_into
+from levada.schedule.feeding import hand_over, queues_into
+from levada.schedule.going_on import go_on
 from levada.schedule.losses import Trail, empty_table, versions_in_flight, withdraw
 from levada.schedule.queues import QueueMachine
 from levada.schedule.registers import RegisterMachine, num_readable, versions_to_keep, versions_to_spare
 from levada.schedule.replays import ReplayMachine
 from levada.schedule.shards import draws_of, headers, headers_of, readers, stores
-from levada.schedule.sources import SourceMachine, issue_all, note_counted, source_machine, with_turns
+from levada.schedule.sources import SourceMachine, note_counted, source_machine, with_turns
 from levada.schedule.stages import NodeMachine, StageMachine
 from levada.schedule.stopping import stop
 from levada.schedule.tickets import TicketBook
 
 if TYPE_CHECKING:
+    from levada.flow.deployment import Goal
     from levada.flow.graph import Flow
 
 
 class Hub:
     """State shared by all shards."""
 
-    def __init__(self, flow: Flow, topology: Topology | None = None, *, items_can_be_lost: bool = False) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        topology: Topology | None = None,
+        *,
+        items_can_be_lost: bool = False,
+        goal: Goal | None = None,
+    ) -> None:
         """`flow` must have passed its check. `topology`: derived from it; None: derive it here. `items_can_be_lost`: whether
-        `ItemsLost` may come, for which more is remembered.
+        `ItemsLost` may come, for which more is remembered. `goal`: end of a run with several learners; ignored with one.
         """
         topology = topology or derive(flow)
         self.flow = flow
@@ -106,6 +122,15 @@ class Hub:
         """Most updates of a learner that are prepared while others are in progress, if these are handed over."""
         self._evaluators = evaluators(flow)
         learners = [node.name for node in flow.nodes.values() if node.kind == "learn"]
+        self.learners_of: dict[StageMachine, list[str]] = {
+            stage: own for stage in self.stages if (own := [name for name in learners if name in stage.machines])
+        }
+        has_several = len(learners) > 1
+        for source in self.sources.values():
+            source.notes_env_steps = has_several
+        self.goal: Goal | None = goal if has_several else None
+        self.is_over: bool = False
+        """Whether all learners have reached the goal."""
         self.before_learners: set[str] = {name for learner in learners for name in ancestors(flow, learner)}
 
     # ---- events
@@ -131,7 +156,7 @@ class Hub:
                 instructions.append(empty_table(self, event))
             case Begin():
                 pass
-        return note_counted(self.sources.values(), self.versions, self._go_on(instructions))
+        return note_counted(self.sources.values(), self.versions, go_on(self, instructions))
 
     def _finished(self, event: Finished) -> list[HubInstruction]:
         firing = event.firing
@@ -277,9 +302,10 @@ class Hub:
         for draw in draws:
             replay = self.replays[draw.replay]
             replay.learned(draw)
-            yield from self._count(replay)
+            yield from self.count(replay)
 
-    def _count(self, replay: ReplayMachine) -> Iterator[Notify]:
+    def count(self, replay: ReplayMachine) -> Iterator[Notify]:
+        """Tell instruments what a replay lets them count."""
         for event in replay.counted:
             if isinstance(event, Dropped):
                 yield Notify(event)
@@ -295,35 +321,3 @@ class Hub:
             ahead = stage.handed_over if self.flow.nodes[origin].kind == "learn" else ()
             number = stage.machines[origin].num_firings - len(ahead)
         return Notify(Reported(Report(origin, number, dict(self.versions), event.outputs[0].value)))
-
-    def _go_on(self, instructions: list[HubInstruction]) -> list[HubInstruction]:
-        """Return what can be done next."""
-        instructions += self._insert()
-        is_resuming = any(source.repeating for source in self.sources.values())
-        for stage in self.stages:
-            if stage.busy is None and not is_resuming and stage not in self.stopped:
-                if len(stage.handed_over) <= self.num_ahead:
-                    feed(self, stage)
-                machine = stage.next_ready()
-                if machine is not None:
-                    instructions.append(stage.start(machine))
-                else:
-                    instructions += next_draw(self, stage)
-        instructions += issue_all(self.sources.values())
-        for queue in self.queues.values():
-            if queue.events:
-                instructions += [Notify(event) for event in queue.events]
-                if not queue.channel.learners:
-                    queue.learned()
-                    name = queue.channel.consumer
-                    instructions += [Notify(Used(name, (e.header,))) for e in queue.events if isinstance(e, Consumed)]
-                queue.events.clear()
-        return instructions
-
-    def _insert(self) -> Iterator[HubInstruction]:
-        """Insert what the replays may insert now."""
-        for replay in self.replays.values():
-            yield from replay.inserts()
-            yield from map(Notify, replay.events)
-            replay.events.clear()
-            yield from self._count(replay)

@@ -68,6 +68,7 @@ class QueueMachine(TicketBook):
         self.num_waiting: int = 0
         """Number of items that are finished but not consumed."""
         self._consumed = 0
+        self._num_passed = 0  # one more than the highest ticket of which all items were taken
         self._lag_max = self._lag_sum = self._lag_count = 0  # of the items that were learned from
         # headers of the items that were taken but not yet learned from: lag, if it has one, and whether it is the item's first
         self._taken: list[tuple[Header, int | None, bool]] = []
@@ -115,6 +116,7 @@ class QueueMachine(TicketBook):
         self._consumed += 1
         arrived = self._arrived[number]
         if number not in self._waiting:
+            self._num_passed = max(self._num_passed, number + 1)
             del self._arrived[number]
             if self._blocks and self._ahead:
                 self._ahead[-1].add(number)
@@ -137,6 +139,7 @@ class QueueMachine(TicketBook):
         If others of the same ticket were lost before, the ticket is being repeated, and the item is repeated with it.
         """
         self._consumed -= 1
+        self._num_passed = min(self._num_passed, number)
         if number in self.used_before:
             self.used_before[number] = num_before
             self._lost += 1
@@ -263,7 +266,16 @@ class QueueMachine(TicketBook):
             num_unlearned = sum(is_first for _, _, is_first in self._taken)
             consumed -= num_unlearned
             lost += len(self._making) + self.num_waiting + num_unlearned
-        return QueueAccount(consumed, dict(self._dropped), lost, self._lag_max, self._lag_sum, self._lag_count)
+        used = self.first_unused(versions) if are_made_again else self._num_passed
+        return QueueAccount(
+            consumed,
+            dict(self._dropped),
+            lost,
+            self._lag_max,
+            self._lag_sum,
+            self._lag_count,
+            self._env_steps.before(used),
+        )
 
     def restore(self, account: QueueAccount, version: int | None) -> None:
         """Resume from a snapshot, with nothing in progress. `version`: version of the channel's policy."""
@@ -275,8 +287,20 @@ class QueueMachine(TicketBook):
             self._next = self._oldest = version * per_update
             self._unpublished = version % every * per_update
             self._returned = self._next - self._unpublished
+        self._num_passed = self._oldest
+        self._env_steps.restore(self._oldest, account.num_env_steps)
+
+    def resume_at(self, first: int, num_used: int, end: int) -> None:
+        """Resume after `restore`; see `TicketBook`."""
+        super().resume_at(first, num_used, end)
+        self._num_passed = first
 
     # ---- inspection
+
+    @property
+    def num_env_steps(self) -> int:
+        """Env steps of the tickets that were taken."""
+        return self._env_steps.before(self._num_passed)
 
     @property
     def num_free(self) -> int | None:

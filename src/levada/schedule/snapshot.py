@@ -18,6 +18,8 @@ class QueueAccount(Struct, frozen=True):
     lag_max: int
     lag_sum: int
     lag_count: int
+    num_env_steps: int = 0
+    """Env steps of its tickets, where several learners have an end of their own."""
 
 
 class Uncounted(Struct, frozen=True):
@@ -52,6 +54,9 @@ class ReplayAccount(Struct, frozen=True):
     """Items since the last draw that was learned from."""
     seen: tuple[int, int, int] | None = None
     """Entries inserted, sampled and held at that draw."""
+    num_env_steps: tuple[int, int | None, int] = (0, None, 0)
+    """Env steps of its tickets, those at that draw, and those before it was full, where several learners have an end of their
+    own."""
 
 
 class Snapshot(Struct, frozen=True):

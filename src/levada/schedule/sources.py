@@ -16,6 +16,7 @@ from levada.flow.events import Dropped, Used
 from levada.flow.items import Header
 from levada.flow.topology import Channel, ShardStage
 from levada.schedule.counting import Counted
+from levada.schedule.env_steps import env_steps_of
 from levada.schedule.events import Closed, HubInstruction, Issue, Notify, Ticket
 from levada.schedule.tickets import TicketBook
 
@@ -75,6 +76,8 @@ class SourceMachine:
         self.repeating: set[int] = set()
         """Tickets of a resumed run that are to be repeated, and are not done."""
         self.counted: Counted = Counted()
+        self.notes_env_steps: bool = False
+        """Whether its channels are told the env steps of each ticket."""
         self._issued_last = [-1] * stage.shards
         self._free: list[list[tuple[int, int]]] = []
         """For each number of tickets below the most: last ticket and number of the shards that hold so many, sorted. A search
@@ -230,8 +233,11 @@ class SourceMachine:
         assert held.ticket.number == closed.ticket.number, f"{closed.ticket} is closed before {held.ticket}"
         self.repeating.discard(held.number)
         header = self.counted.without(held.number, closed.header)
+        num_env_steps = env_steps_of(closed) if self.notes_env_steps else None
         for machine in self.channels:
             if machine.name in held.numbers:
+                if num_env_steps is not None:
+                    machine.note_env_steps(held.numbers[machine.name], num_env_steps)
                 items = self.counted.strip(held.number, closed.made.get(machine.name, ()))
                 machine.finished(held.numbers[machine.name], items, header)
 

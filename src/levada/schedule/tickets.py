@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from levada.flow.items import Header, Item
 from levada.schedule.counting import with_headers
+from levada.schedule.env_steps import EnvSteps
 
 
 class Grant(Struct, frozen=True):
@@ -62,11 +63,22 @@ class TicketBook(ABC):
         """For each ticket of lost items, number of its items that were used before: as many are left out when it is repeated."""
         self._produced = self._lost = 0
         self._dropped: Counter[str] = Counter()
+        self._env_steps = EnvSteps()
 
     @property
     def num_free(self) -> int | None:
         """Number of tickets that can be issued now. None: unknown."""
         return None
+
+    @property
+    @abstractmethod
+    def num_env_steps(self) -> int:
+        """Env steps of the tickets that the learner has taken, or could draw from at its last update; see `note_env_steps`."""
+
+    def note_env_steps(self, number: int, num: int) -> None:
+        """Record the env steps of a ticket that is done. Only called where several learners have an end of their own."""
+        self._env_steps.add(number, num)
+        self._env_steps.forget_before(self._oldest - 2 * self.tickets)  # later ones may be put back
 
     @property
     def is_stopped(self) -> bool:
@@ -168,6 +180,7 @@ class TicketBook(ABC):
         [source] = self.sources
         self._next, self._oldest = end, first
         self._lost_numbers[source] = list(range(first, end))
+        self._env_steps.restore(first, self._env_steps.before(first))
         if num_used:
             self.used_before[first] = num_used
 

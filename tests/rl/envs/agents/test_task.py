@@ -54,8 +54,9 @@ def test_different_spaces_need_policies():
         MultiAgentTask("pettingzoo:mpe2.simple_speaker_listener_v4")
     assert str(caught.value) == (
         "task 'pettingzoo:mpe2.simple_speaker_listener_v4': one policy cannot act for agents with different spaces; expected "
-        "policies; got speaker_0: observations Box(-inf, inf, (3,), float32), actions Discrete(3); listener_0: observations "
-        "Box(-inf, inf, (11,), float32), actions Discrete(5)"
+        "several, by `levada train multi --policy WHO:AGENTS ...` or MultiAgentTask(policies=...); got speaker_0: observations "
+        "Box(-inf, inf, (3,), float32), actions Discrete(3); listener_0: observations Box(-inf, inf, (11,), float32), actions "
+        "Discrete(5)"
     )
     with pytest.raises(TaskError, match=r"got agent_0, agent_1, agent_3: .*; agent_2: "):
         MultiAgentTask(Comers)

@@ -42,7 +42,10 @@ class WithState:
         self.env = env
         self._view = _View(env, env if hasattr(env, "state_space") else getattr(env, "env", env))
         if env.acts_in_turns and self._view.joined is not None:
-            msg = f"{type(env).__name__}: agents act in turns, so their observations are not known together{_NEEDS}"
+            msg = (
+                f"{type(env).__name__}: agents act in turns, so their observations are not known together{_NEEDS}; IPPO needs "
+                "no state"
+            )
             raise Violation(msg)
         self.acts_in_turns: bool = env.acts_in_turns
 

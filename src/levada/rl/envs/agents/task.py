@@ -231,7 +231,8 @@ class MultiAgentTask:
             f"{', '.join(agents)}: observations {spaces[0]}, actions {spaces[1]}" for spaces, agents in by_spaces
         )
         msg = (
-            f"task {self.name!r}: one policy cannot act for agents with different spaces; expected policies; got {told}"
+            f"task {self.name!r}: one policy cannot act for agents with different spaces; expected several, by `levada train "
+            f"multi --policy WHO:AGENTS ...` or MultiAgentTask(policies=...); got {told}"
         )
         raise TaskError(msg)
 

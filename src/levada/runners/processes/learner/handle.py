@@ -33,7 +33,7 @@ from levada.runners.remote_errors import unpack_error
 from levada.runners.workers import WorkerError
 
 if TYPE_CHECKING:
-    from levada.flow.deployment import Deployment
+    from levada.flow.deployment import Deployment, Goal
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class RemoteRun:
         instruments: Sequence[Instrument] = (),
         state: RunState | None = None,
         save_every: int | None = None,
+        goal: Goal | None = None,
         max_restarts: int,
         hang_timeout_s: float | None,
     ) -> None:
@@ -67,7 +68,7 @@ class RemoteRun:
         self._num_failures = 0
         self.on_turn: Callable[[], None] = lambda: None
         """Called before each report."""
-        self._open = partial(place.open, flow, seed=seed, save_every=save_every)
+        self._open = partial(place.open, flow, seed=seed, save_every=save_every, goal=goal)
         self._state = state
         self._is_told = True
         """Whether missing parts of that state were reported. For the initial state, the caller that opens the run does it."""
@@ -77,7 +78,7 @@ class RemoteRun:
         """Whether it is working on the next report."""
         self._is_whole = True
         """Whether the process is where the yielded reports say. False: a replacement process has not caught up yet."""
-        self._reports: deque[tuple[tuple[Event, ...], Report]] = deque()
+        self._reports: deque[tuple[tuple[Event, ...], Report | None]] = deque()
         try:
             self._start()
         except GoneError:
@@ -96,6 +97,8 @@ class RemoteRun:
             self._num_failures = 0
             events, report = self._reports.popleft()
             self._show(events)
+            if report is None:
+                return
             yield report
 
     def is_hung(self, seconds: float) -> bool:

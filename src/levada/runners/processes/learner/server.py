@@ -151,7 +151,7 @@ def _obey(line: Line, run: Run, collector: _Collector, interruption: _Interrupti
         try:
             if what == "next":
                 with interruption:
-                    report = next(reports)
+                    report = next(reports, None)  # None: the run is over
                 answer: tuple[Any, ...] = ("report", collector.take(), report)
             else:
                 found = _answer(run, what, args)
