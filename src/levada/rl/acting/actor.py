@@ -115,7 +115,8 @@ class Actor:
 
     def evaluate(self, obs: Nest, action: Array) -> Array:
         """Return the log-probability of each action ``[N, ...]``, float32 ``[N]``."""
-        return self.head.log_prob(self.params(obs), action, self.mask(obs))
+        log_prob: Array = self.head.log_prob(self.params(obs), action, self.mask(obs))
+        return log_prob
 
     def value(self, obs: Nest) -> Array:
         """Return the value of each observation ``[N, ...]``, float32 ``[N]``."""

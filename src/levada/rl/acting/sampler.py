@@ -30,7 +30,7 @@ from levada.rl.policies.policy import Policy
 from levada.validation import PositiveInt, check_fields
 
 if TYPE_CHECKING:
-    from levada.rl.acting.compiled.rollout import CompiledRollout
+    from levada.rl.acting.compiled.rollout import CompiledRollout, RolledOut
 
 OnNewWeights: TypeAlias = Literal["continue", "cut"]
 
@@ -138,15 +138,16 @@ class LiveSampler(EnvLoop):
     def _roll_out(self, compiled: CompiledRollout, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights, in one compiled call."""
         self.stopwatch.do(ENVIRONMENT)
-        steps, obs = compiled(weights, self._begin(weights))
-        self.obs: Nest = obs
+        rolled = compiled(weights, self._begin(weights))
+        steps = rolled.steps
+        self.obs: Nest = rolled.obs
         self.stopwatch.do(WRITING)
         self.envs.check_steps(steps.last_obs, steps.reward)
         acted = self._allocate()
         acted.buffer.fill(steps, self.obs)
         acted.rows[...] = steps.row
         self.stopwatch.do(INFERENCE)
-        return self._rollout(acted, self.recipe.num_steps, None, has_values=False)
+        return self._rollout(acted, self.recipe.num_steps, None, has_values=False, rolled=rolled)
 
     def _begin(self, weights: Mapping[str, Array]) -> Array:
         """Load weights; return the noise of T steps."""
@@ -163,8 +164,9 @@ class LiveSampler(EnvLoop):
         )
 
     def _rollout(
-        self, collected: _Acted, num_rows: int, before: tuple[Array, Array] | None, *, has_values: bool
-    ) -> Rollout:
+        self, collected: _Acted, num_rows: int, before: tuple[Array, Array] | None, *, has_values: bool,
+        rolled: RolledOut | None = None,
+    ) -> Rollout:  # fmt: skip
         """Compute what is computed for all steps at once, and return the rollout.
 
         Args:
@@ -172,6 +174,7 @@ class LiveSampler(EnvLoop):
             num_rows: number of filled rows.
             before: recurrent states before the first step, and whether episodes begin there.
             has_values: whether the network has computed values while acting.
+            rolled: result of a compiled call, which has computed most of it.
         """
         actor, buffer, rows, value = self.actor, collected.buffer, collected.rows, collected.value
         num_steps, num_envs = self.recipe.num_steps, self.recipe.num_envs
@@ -182,7 +185,9 @@ class LiveSampler(EnvLoop):
             rows[...] = turns.rows(rows)
         obs, final_obs = buffer.observations()
         acted = map_nest(lambda leaf: leaf[:-1], obs)
-        if self.memory is not None or has_values:
+        if rolled is not None and rolled.value is not None:
+            value[...] = rolled.value
+        elif self.memory is not None or has_values:
             state = actor.initial_state(0) if self.memory is None else self.memory.state
             value[num_rows] = actor.step(self.obs, state)[1]
             value[num_rows + 1 :] = 0.0
@@ -190,12 +195,15 @@ class LiveSampler(EnvLoop):
                 value[...] = turns.rows(value)
         else:
             value[...] = actor.value(map_nest(as_array, flat(obs))).reshape(num_steps + 1, num_envs)
-        next_value[...] = value[1:]
-        for t, index, last in final_obs if before is None else ():
+        next_value[...] = value[1:] if rolled is None or rolled.next_value is None else rolled.next_value
+        for t, index, last in final_obs if before is None and (rolled is None or rolled.next_value is None) else ():
             next_value[t, index] = actor.value(map_nest(as_array, last))
         for t, index, last, state in buffer.lasts:
             next_value[t, index] = actor.step(last, state)[1]
-        log_prob = actor.head.log_prob(flat(rows), flat(buffer.action), actor.mask(flat(acted)))
+        if rolled is None:
+            log_prob = actor.head.log_prob(flat(rows), flat(buffer.action), actor.mask(flat(acted)))
+        else:
+            log_prob = rolled.log_prob
         moments = self._moments(acted, buffer.reward, buffer.ended, buffer.mask)
         if num_rows < num_steps:
             # A cut rollout bootstraps from the value of its last observation, like any other truncation.

@@ -60,10 +60,12 @@ class FusedSteps:
         self._update_every = dict(update_every)
         self._stop_above = stop_above
         self._made: dict[Any, Any] = {}
+        self._last: tuple[Vectors, Any, Any] | None = None
+        """The state that was returned last, its parameters and its moments, which need not be converted again."""
 
     def __call__(
         self, state: Vectors, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
-        rows: Array, num_before: int,
+        rows: Array | int, num_before: int,
     ) -> tuple[Vectors, Tensor, Array | None]:  # fmt: skip
         """Take all steps.
 
@@ -72,7 +74,7 @@ class FusedSteps:
             values: coefficients of the loss.
             buffers: buffers of the networks.
             columns: columns ``[N, ...]`` of the batch.
-            rows: rows of each step, ``[K, M]``.
+            rows: rows of each step, ``[K, M]``; or the number of steps, if each takes the whole batch.
             num_before: number of gradient steps before these.
 
         Returns:
@@ -82,17 +84,23 @@ class FusedSteps:
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
         networks = [*state.optimizer]
-        key = (repr(structure), tuple((leaf.shape, leaf.dtype) for leaf in leaves), rows.shape, tuple(buffers))
+        is_whole = isinstance(rows, int)
+        shape = (rows, 0) if isinstance(rows, int) else rows.shape
+        key = (repr(structure), tuple((leaf.shape, leaf.dtype) for leaf in leaves), shape, is_whole, tuple(buffers))
+        if self._last is not None and self._last[0] is state:
+            _, params, moments = self._last
+        else:
+            params, moments = _array(state.params), _moments(state.optimizer)
         args = (
-            _array(state.params), _array(state.target), _moments(state.optimizer),
+            params, _array(state.target), moments,
             np.asarray([values[name] for name in values], np.float32), np.int32(num_before),
-            rows.astype(np.int32), tuple(_array(buffer) for buffer in buffers.values()),
-            tuple(_array(leaf) for leaf in leaves),
+            np.empty(shape, np.int32) if isinstance(rows, int) else rows.astype(np.int32),
+            tuple(_array(buffer) for buffer in buffers.values()), tuple(_array(leaf) for leaf in leaves),
         )  # fmt: skip
         run = self._made.get(key)
         if run is None:
             with taking_long("compiling the update"):
-                run = self._made[key] = self._compiled(structure, tuple(values), tuple(buffers), networks)
+                run = self._made[key] = self._compiled(structure, tuple(values), tuple(buffers), networks, is_whole)
                 made = run(*args)
         else:
             made = run(*args)
@@ -101,6 +109,7 @@ class FusedSteps:
             _tensor(params), _tensor(target),
             {name: {key: _tensor(moment) for key, moment in moments[name].items()} for name in networks},
         )  # fmt: skip
+        self._last = after, params, moments
         stats = torch.from_numpy(np.array(table)[np.asarray(taken)])
         return after, stats, np.array(priorities).reshape(-1) if priorities.shape[1] else None
 
@@ -110,6 +119,7 @@ class FusedSteps:
         coefficients: tuple[str, ...],
         buffers: tuple[str, ...],
         networks: Sequence[str],
+        is_whole: bool,
     ) -> Any:
         import jax
         import jax.numpy as jnp
@@ -123,7 +133,7 @@ class FusedSteps:
             fixed: Sequence[Tensor], leaves: Sequence[Tensor],
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
             named = dict(zip(buffers, fixed, strict=True))
-            batch = batch_of(structure, leaves, index)
+            batch = batch_of(structure, leaves, None if is_whole else index)
             made, stats, priorities = step.loss_of(target, values, named, batch, active)(params, named)
             return made, (stats, priorities)
 

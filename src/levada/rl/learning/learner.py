@@ -339,8 +339,10 @@ class LiveLearner(Training):
         """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
         recipe, cut = self.recipe, share.cut
         if self._fused is not None and self._replicas.size == 1:
-            orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]
-            order = np.concatenate(orders).reshape(-1, cut.minibatch_size)
+            order: Array | int = recipe.num_epochs
+            if cut.num_minibatches > 1:
+                orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]
+                order = np.concatenate(orders).reshape(-1, cut.minibatch_size)
             after, table, told = self._fused(self._state, values, buffers, columns, order, self.num_minibatches)
             return after, self._means(table), told, len(table)
         state = self._state.copy()  # so that a rejected update changes nothing

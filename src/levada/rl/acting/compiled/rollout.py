@@ -1,4 +1,5 @@
-"""Compiled rollouts: T steps of B functional environments and the policy that acts in them, in one call.
+"""Compiled rollouts: T steps of B functional environments and the policy that acts in them, in one call, with the values and
+log-probabilities.
 
 A rollout and the same steps one by one have the same environments, noise and actions: both step them by
 `levada.rl.envs.functional.env.advance`, with random numbers that follow from the seed and the number of the step.
@@ -7,9 +8,10 @@ A rollout and the same steps one by one have the same environments, noise and ac
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,32 +31,46 @@ from levada.rl.policies.policy import Policy
 log: logging.Logger = logging.getLogger(__name__)
 
 
+class RolledOut(NamedTuple):
+    """What a compiled call returns."""
+
+    steps: Steps
+    obs: Nest
+    """``[B, ...]``: observations after the steps."""
+    log_prob: Array
+    """``[T, B]``."""
+    value: Array | None
+    """``[T + 1, B]``: values of the observations. None: the value shares layers with the policy."""
+    next_value: Array | None
+    """``[T, B]``: values after each step, before any reset."""
+
+
 class CompiledRollout:
     """Rolls out a policy in a batch of functional environments."""
 
     def __init__(self, envs: FunctionalVectorEnv, policy: Policy, network: JaxNetwork) -> None:
         self._envs = envs
-        self._network = network
+        self._names = network.weights
         space: Any = envs.single_action_space
         bounds = (space.low, space.high) if hasattr(space, "low") else None
         has_mask = has_action_mask(policy.observation_space)
-        self._run = jax.jit(partial(_rollout, envs.functional, network, policy.head, has_mask, bounds))
-        self._is_compiled = False
+        self._function = partial(_rollout, envs.functional, network, policy.head, has_mask, bounds)
+        self._run: Any = None
 
-    def __call__(self, weights: Mapping[str, Array], noise: Array) -> tuple[Steps, Nest]:
-        """Act with `noise` ``[T, B, ...]``; return the steps, and the observations ``[B, ...]`` after them. No later call
-        changes them.
-        """
-        chosen = {name: weights[name] for name in self._network.weights}
-        if self._is_compiled:
-            running, steps = self._run(chosen, self._envs.running, noise)
-        else:
+    def __call__(self, weights: Mapping[str, Array], noise: Array) -> RolledOut:
+        """Act with `noise` ``[T, B, ...]``. No later call changes what is returned."""
+        # one array, since each argument of a call costs microseconds
+        packed = np.concatenate([weights[name].ravel() for name in self._names])
+        if self._run is None:
+            shapes = {name: weights[name].shape for name in self._names}
+            self._run = jax.jit(partial(self._function, shapes))
             with taking_long("compiling the rollout"):
-                running, steps = self._run(chosen, self._envs.running, noise)
-            self._is_compiled = True
+                running, rolled = self._run(packed, self._envs.running, noise)
+        else:
+            running, rolled = self._run(packed, self._envs.running, noise)
         self._envs.running = running
-        arrays: Steps = jax.tree.map(np.asarray, steps)
-        return arrays, map_nest(np.asarray, running.obs)
+        made: RolledOut = jax.tree.map(np.asarray, rolled)
+        return made
 
 
 def compiled_rollout(envs: EnvBatch, policy: Policy, *, is_cut: bool, is_here: bool) -> CompiledRollout | None:
@@ -82,16 +98,44 @@ def compiled_rollout(envs: EnvBatch, policy: Policy, *, is_cut: bool, is_here: b
 
 def _rollout(
     env: FunctionalEnv, network: JaxNetwork, head: ActionHead, has_mask: bool, bounds: tuple[Array, Array] | None,
-    weights: Mapping[str, Any], running: Running, noise: Any,
-) -> tuple[Running, Steps]:  # fmt: skip
+    shapes: Mapping[str, tuple[int, ...]], packed: Any, running: Running, noise: Any,
+) -> tuple[Running, RolledOut]:  # fmt: skip
+    weights = _unpacked(packed, shapes)
+
+    def split(obs: Any) -> tuple[Nest, Any]:
+        return (obs[OBS], obs[ACTION_MASK]) if has_mask else (obs, None)
+
     def step(running: Running, noise_t: Any) -> tuple[Running, Steps]:
         obs = running.obs
-        inner, mask = (obs[OBS], obs[ACTION_MASK]) if has_mask else (obs, None)
+        inner, mask = split(obs)
         row = network.row(weights, inner)
         action = head.choose(jnp, row, noise_t, mask)
         taken = action if bounds is None else jnp.clip(action, *bounds)
         after, came = advance(env, running, taken)
         return after, Steps(obs, action, row, came.reward, came.terminated, came.truncated, came.last_obs)
 
-    made: tuple[Running, Steps] = jax.lax.scan(step, running, noise)
-    return made
+    running, steps = jax.lax.scan(step, running, noise)
+    inner, mask = split(map_nest(_flat, steps.obs))
+    shape = steps.reward.shape
+    log_prob = head.log_prob(_flat(steps.row), _flat(steps.action), None if mask is None else mask != 0, jnp).reshape(
+        shape
+    )
+    value = next_value = None
+    if network.has_value:
+        values = network.value(weights, inner).reshape(shape)
+        last = network.value(weights, split(running.obs)[0])[None]
+        value = jnp.concatenate([values, last])
+        final = network.value(weights, split(map_nest(_flat, steps.last_obs))[0]).reshape(shape)
+        # an observation has one value, wherever it is computed
+        next_value = jnp.where(steps.terminated | steps.truncated, final, value[1:])
+    return running, RolledOut(steps, running.obs, log_prob, value, next_value)
+
+
+def _flat(array: Any) -> Any:
+    return array.reshape(-1, *array.shape[2:])
+
+
+def _unpacked(packed: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+    parts = jnp.split(packed, ends[:-1])
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

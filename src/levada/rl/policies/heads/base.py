@@ -57,13 +57,15 @@ class ActionHead(ABC):
         """Return the actions of the deterministic policy, ``[B, ...]``."""
 
     @abstractmethod
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Return the log-probability ``[N]`` of `action` ``[N, ...]`` under `params` ``[N, row_size]``."""
+    def log_prob(self, params: Any, action: Any, mask: Any = None, xp: Any = np) -> Any:
+        """Return the log-probability ``[N]`` of `action` ``[N, ...]`` under `params` ``[N, row_size]``. `xp`: array library of
+        these.
+        """
 
 
-def softplus(x: Array) -> Array:
+def softplus(x: Any, xp: Any = np) -> Any:
     """Compute log(1 + exp(x)) without overflow."""
-    return np.logaddexp(x, np.float32(0.0))
+    return xp.logaddexp(x, np.float32(0.0))
 
 
 def refuse_mask(space: Space[Any], mask: object) -> None:

@@ -72,10 +72,9 @@ class BoxHead(ActionHead):
         self._squash(action)
         return action.reshape(len(params), *self._shape)
 
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+    def log_prob(self, params: Any, action: Any, mask: Any = None, xp: Any = np) -> Any:
         refuse_mask(self.space, mask)
-        total: Array = self._density(params, action.reshape(len(action), -1)).sum(axis=1)
-        return total
+        return self._density(params, action.reshape(len(action), -1), xp).sum(axis=1)
 
     def _base(self, mean: Tensor, log_std: Tensor) -> Gaussian | SquashedGaussian:
         return Gaussian(mean, log_std)
@@ -90,11 +89,10 @@ class BoxHead(ActionHead):
         """Transform Gaussian samples into actions."""
         return action
 
-    def _density(self, params: Array, action: Array) -> Array:
-        mean, log_std = params[:, : self._size], self._log_std(params)
-        z = (action - mean) * np.exp(np.minimum(-log_std, _LARGEST_EXPONENT))
-        density: Array = -(0.5 * z * z + log_std + np.float32(_HALF_LOG_TWO_PI))
-        return density
+    def _density(self, params: Any, action: Any, xp: Any) -> Any:
+        mean, log_std = params[:, : self._size], self._log_std(params, xp)
+        z = (action - mean) * xp.exp(xp.minimum(-log_std, _LARGEST_EXPONENT))
+        return -(0.5 * z * z + log_std + np.float32(_HALF_LOG_TWO_PI))
 
 
 @final
@@ -138,13 +136,12 @@ class SquashedBoxHead(BoxHead):
         scaled = (xp.tanh(action) + np.float32(1.0)) * self._half_range + self._low
         return xp.maximum(xp.minimum(scaled, self._high), self._low)
 
-    def _density(self, params: Array, action: Array) -> Array:
+    def _density(self, params: Any, action: Any, xp: Any) -> Any:
         inside = np.float32(1.0) - np.finfo(np.float32).eps
         unit = (action - self._low) / self._half_range - np.float32(1.0)
-        x = np.arctanh(np.clip(unit, -inside, inside))
-        log_slope = 2.0 * (_LOG_TWO - x - softplus(-2.0 * x)) + np.log(self._half_range)
-        density: Array = super()._density(params, x) - log_slope
-        return density
+        x = xp.arctanh(xp.clip(unit, -inside, inside))
+        log_slope = 2.0 * (_LOG_TWO - x - softplus(-2.0 * x, xp)) + np.log(self._half_range)
+        return super()._density(params, x, xp) - log_slope
 
 
 @final

@@ -48,9 +48,9 @@ class DiscreteHead(ActionHead):
         action: Array = (params if mask is None else _masked(params, mask)).argmax(axis=1)
         return action
 
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        log_probs = _log_softmax(params if mask is None else _masked(params, mask))
-        return np.take_along_axis(log_probs, action[:, None], axis=1)[:, 0]
+    def log_prob(self, params: Any, action: Any, mask: Any = None, xp: Any = np) -> Any:
+        log_probs = _log_softmax(params if mask is None else _masked(params, mask, xp), xp)
+        return xp.take_along_axis(log_probs, action[:, None], axis=1)[:, 0]
 
 
 @final
@@ -77,26 +77,23 @@ class MultiDiscreteHead(ActionHead):
         return noise
 
     def sample(self, params: Array, noise_t: Array, mask: Array | None = None, out: Array | None = None) -> Array:
-        return (self._by_set(params, mask) + noise_t).argmax(axis=2, out=out)
+        action: Array = (self._by_set(params, mask) + noise_t).argmax(axis=2, out=out)
+        return action
 
     def choose(self, xp: Any, params: Any, noise_t: Any, mask: Any = None) -> Any:
-        logits = xp.take(params, self._index, axis=1)
-        if mask is not None:
-            logits = _masked(logits, xp.take(mask, self._index, axis=1), xp)
-        return (logits + noise_t).argmax(axis=2)
+        return (self._by_set(params, mask, xp) + noise_t).argmax(axis=2)
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         action: Array = np.where(self._padding, -np.inf, self._by_set(params, mask)).argmax(axis=2)
         return action
 
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        log_probs = _log_softmax(np.where(self._padding, np.float32(-np.inf), self._by_set(params, mask)))
-        total: Array = np.take_along_axis(log_probs, action[..., None], axis=2)[..., 0].sum(axis=1)
-        return total
+    def log_prob(self, params: Any, action: Any, mask: Any = None, xp: Any = np) -> Any:
+        log_probs = _log_softmax(xp.where(self._padding, np.float32(-np.inf), self._by_set(params, mask, xp)), xp)
+        return xp.take_along_axis(log_probs, action[..., None], axis=2)[..., 0].sum(axis=1)
 
-    def _by_set(self, params: Array, mask: Array | None) -> Array:
-        logits: Array = params.take(self._index, axis=1)
-        return logits if mask is None else _masked(logits, mask.take(self._index, axis=1))
+    def _by_set(self, params: Any, mask: Any, xp: Any = np) -> Any:
+        logits = xp.take(params, self._index, axis=1)
+        return logits if mask is None else _masked(logits, xp.take(mask, self._index, axis=1), xp)
 
 
 @final
@@ -132,10 +129,9 @@ class MultiBinaryHead(ActionHead):
         refuse_mask(self.space, mask)
         return (params > 0).astype(np.int8)
 
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+    def log_prob(self, params: Any, action: Any, mask: Any = None, xp: Any = np) -> Any:
         refuse_mask(self.space, mask)
-        total: Array = -softplus(np.where(action, -params, params)).sum(axis=1)
-        return total
+        return -softplus(xp.where(action, -params, params), xp).sum(axis=1)
 
 
 def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -154,7 +150,7 @@ def _masked(logits: Array, mask: Array, xp: Any = np) -> Array:
     return relative
 
 
-def _log_softmax(logits: Array) -> Array:
+def _log_softmax(logits: Any, xp: Any) -> Any:
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    log_probs: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return np.maximum(log_probs, _LEAST_LOG_PROB, out=log_probs)
+    log_probs = shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True))
+    return xp.maximum(log_probs, _LEAST_LOG_PROB)

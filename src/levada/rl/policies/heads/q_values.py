@@ -61,9 +61,9 @@ class ValueHead(ActionHead):
             expectation = np.where(mask != 0, expectation, -np.inf)
         return cast("Array", expectation.argmax(axis=1))
 
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+    def log_prob(self, params: Any, action: Any, mask: Any = None, xp: Any = np) -> Any:
         """Return zeros; log-probabilities are not defined."""
-        return np.zeros(len(action), np.float32)
+        return xp.zeros(len(action), np.float32)
 
     def _atoms(self, params: Any, only_advantages: bool = False) -> Any:
         """Return atoms ``[..., A, K]``; works with PyTorch and NumPy alike."""
