@@ -5,6 +5,7 @@
     python benchmarks/compare.py ppo-cartpole --only-peers          # without levada
     python benchmarks/compare.py ppo-cartpole --compare-threads     # the figures in `compare/presets.py`
     python benchmarks/compare.py jax-cartpole                       # 5 minutes; needs levada[jax]
+    python benchmarks/compare.py jax-ant                            # and jax-craftax: PPO in environments that cost more
     python benchmarks/compare.py async-cartpole --json async.json   # 6 minutes; takes the same options
     python benchmarks/compare.py dqn-cartpole --json dqn.json       # 6 minutes
     python benchmarks/compare.py sac-halfcheetah --json sac.json    # 7 minutes; the SBX environment takes another one, once
@@ -50,8 +51,8 @@ sample per second.
 processes in the same turns. `compare/ray_presets.py` lists what is equal and what is not. A second table has levada's rate on Ray
 divided by that on processes.
 
-**steps/s** (`jax-cartpole`): PPO of rejax and of levada on gymnax's CartPole, both compiled by XLA. `compare/jax_presets.py`
-lists what is equal and what is not.
+**steps/s** (`jax-cartpole`, `jax-ant`, `jax-craftax`): PPO of rejax and of levada on gymnax's CartPole, Brax's ant and Craftax,
+both compiled by XLA. `compare/jax_presets.py` lists what is equal and what is not.
 
 **steps/s** (`mappo-spread`, `two-policies`): algorithms for several agents, MAPPO beside BenchMARL's and PPO for two policies
 beside RLlib's. A step is one of the environment, in which all agents act. `compare/multi_agent_presets.py` lists what is equal

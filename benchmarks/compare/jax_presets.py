@@ -1,6 +1,7 @@
-"""What `jax-cartpole` compares: PPO in JAX from end to end (rejax), and levada on the same environment in JAX.
+"""What `jax-cartpole`, `jax-ant` and `jax-craftax` compare: PPO in JAX from end to end (rejax), and levada on the same environment
+in JAX.
 
-Equal are the environment (gymnax), the network (64-64, tanh, one each for policy and value), the number of environments and
+Equal are the environment (gymnax, Brax, Craftax), the network (64-64, tanh, one each for policy and value), the number of environments and
 steps, the passes, the minibatches, and the clip range. Different:
 
 - rejax has an optimizer for the policy and one for the value, and clips each entry of a gradient, levada its norm.
@@ -37,12 +38,14 @@ _SAME: Final[Mapping[str, object]] = {
 }
 
 
-def _preset(name: str, preset: str, target_ratio: float, num_env_steps: int, **fields: object) -> Preset:
+def _preset(
+    name: str, preset: str, target_ratio: float, num_env_steps: int, env: str = "CartPole-v1", **fields: object
+) -> Preset:
     return Preset(
         name=name,
         peer="rejax",
         script="rejax_ppo.py",
-        arguments=("--env", "CartPole-v1", "--preset", preset),
+        arguments=("--env", env, "--preset", preset),
         num_env_steps=num_env_steps,
         target_ratio=target_ratio,
         levada={**_SAME, **fields},
@@ -73,6 +76,24 @@ _PRESETS: Final = (
     ),
 )
 
+_BATCH: Final = {"num_envs": 64, "num_steps": 32, "num_epochs": 4, "num_minibatches": 4}
+
 JAX_CARTPOLE: Final = Benchmark(
     algorithm="ppo", env="gymnax:CartPole-v1", presets=_PRESETS, warm_up_steps=50_000, quick_steps=100_000
 )  # fmt: skip
+JAX_ANT: Final = Benchmark(
+    algorithm="ppo",
+    env="brax:ant",
+    presets=(_preset("64 environments x 32 steps", "batch", 0.9, 131_072, "brax/ant", **_BATCH),),
+    warm_up_steps=16_384,
+    quick_steps=16_384,
+)
+JAX_CRAFTAX: Final = Benchmark(
+    algorithm="ppo",
+    env="craftax:Craftax-Classic-Symbolic-v1",
+    presets=(
+        _preset("64 environments x 32 steps", "batch", 0.9, 262_144, "craftax/Craftax-Classic-Symbolic-v1", **_BATCH),
+    ),
+    warm_up_steps=16_384,
+    quick_steps=16_384,
+)

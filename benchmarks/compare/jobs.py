@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from benchmarks.compare.async_presets import ASYNC_CARTPOLE
 from benchmarks.compare.atari_presets import PONG
-from benchmarks.compare.jax_presets import JAX_CARTPOLE
+from benchmarks.compare.jax_presets import JAX_ANT, JAX_CARTPOLE, JAX_CRAFTAX
 from benchmarks.compare.multi_agent_presets import MAPPO_SPREAD, TWO_POLICIES
 from benchmarks.compare.off_policy_presets import DQN_CARTPOLE, SAC_HALFCHEETAH
 from benchmarks.compare.presets import PPO_CARTPOLE, Benchmark, Form, Preset
@@ -21,6 +21,8 @@ Part = Literal["warm-up", "steps/s", "parts", "solve", "threads"]
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "ppo-cartpole": PPO_CARTPOLE,
     "jax-cartpole": JAX_CARTPOLE,
+    "jax-ant": JAX_ANT,
+    "jax-craftax": JAX_CRAFTAX,
     "async-cartpole": ASYNC_CARTPOLE,
     "dqn-cartpole": DQN_CARTPOLE,
     "sac-halfcheetah": SAC_HALFCHEETAH,

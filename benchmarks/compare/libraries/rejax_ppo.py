@@ -18,6 +18,7 @@ _PRESETS = {
     "cleanrl": {"num_envs": 4, "num_steps": 128, "num_epochs": 4, "num_minibatches": 4},
     "tuned": {"num_envs": 8, "num_steps": 32, "num_epochs": 20, "num_minibatches": 1},
     "wide": {"num_envs": 64, "num_steps": 128, "num_epochs": 4, "num_minibatches": 4},
+    "batch": {"num_envs": 64, "num_steps": 32, "num_epochs": 4, "num_minibatches": 4},
 }
 _CHUNK_STEPS = 8_192
 
