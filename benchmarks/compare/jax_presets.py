@@ -1,8 +1,8 @@
-"""What `jax-cartpole`, `jax-ant` and `jax-craftax` compare: PPO in JAX from end to end (rejax), and levada on the same environment
-in JAX.
+"""What `jax-cartpole`, `jax-ant` and `jax-craftax` compare: PPO in JAX from end to end (rejax), and levada on the same
+environment in JAX.
 
-Equal are the environment (gymnax, Brax, Craftax), the network (64-64, tanh, one each for policy and value), the number of environments and
-steps, the passes, the minibatches, and the clip range. Different:
+Equal are the environment (of gymnax, Brax, Craftax), the network (64-64, tanh, one each for policy and value), the number of
+environments and steps, the passes, the minibatches, and the clip range. Different:
 
 - rejax has an optimizer for the policy and one for the value, and clips each entry of a gradient, levada its norm.
 - rejax takes the time limit of an episode for a terminal state.
