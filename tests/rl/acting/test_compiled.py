@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from levada.rl.envs.task import Task
 from levada.rl.policies.heads.make import action_head
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.recurrent import RecurrentNet
+from levada.run.storage.hashing import params_sha256
 
 CHOICES: list[Any] = [
     spaces.Discrete(3),
@@ -170,3 +173,36 @@ def test_deployments_give_the_same_bits_and_a_resumed_run_too(tmp_path: Any) -> 
     resumed = lv.resume(half.path, until="updates=6", display="quiet")
     assert resumed.summary.params_sha256 == whole.summary.params_sha256
     assert resumed.summary.num_started_from_scratch == 0
+
+
+@installed
+def test_a_killed_worker_changes_no_bit() -> None:
+    flow = lv.PPO(**TINY).flow(Task("gymnax:CartPole-v1"))
+
+    def learned(on: Any, kill_at: int | None = None) -> str:
+        with on.open(flow, seed=1) as run:
+            for report in run:
+                if report.firing == kill_at:
+                    os.kill(run.worker_pids[0], signal.SIGKILL)
+                if report.firing == 6:
+                    return params_sha256(run.node_state("learn").weights())
+        raise AssertionError
+
+    assert learned(lv.Processes(workers=2), kill_at=2) == learned(lv.Inline())
+
+
+@pytest.mark.parametrize("space", CHOICES, ids=str)
+@pytest.mark.parametrize("squash", [False, True])
+def test_a_log_probability_does_not_depend_on_the_array_library(space: Any, squash: bool) -> None:
+    if squash and not isinstance(space, spaces.Box):
+        pytest.skip("only a Box is squashed")
+    jnp = pytest.importorskip("jax.numpy")
+    head = action_head(space, tanh_squash=squash)
+    rng = np.random.default_rng(0)
+    params = rng.standard_normal((50, head.row_size)).astype(np.float32)
+    action = head.sample(params, head.draw(rng, 1, 50)[0])
+    mask = (
+        np.ones((50, head.num_params), np.int8) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None
+    )
+    ours = head.log_prob(jnp.asarray(params), jnp.asarray(action), mask, jnp)
+    np.testing.assert_allclose(ours, head.log_prob(params, action, mask), atol=1e-5, rtol=1e-5)
