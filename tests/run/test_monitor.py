@@ -7,6 +7,7 @@ import pytest
 from support.runs.fakes import Clock, header, report, used
 
 from levada.flow.events import Dropped, Fired, Published, Report, Reported, Used
+from levada.flow.items import Episode, Header
 from levada.run import monitor as module
 from levada.run.monitor import Monitor
 from levada.run.until import Until
@@ -213,3 +214,20 @@ def test_a_state_with_a_missing_number_comes_back_as_such():
 def test_a_state_of_something_else_is_refused():
     with pytest.raises(ValueError, match=r"not the state of a Monitor: .*env_steps"):
         Monitor().restore({"steps": 3})
+
+
+def of_policies(number, **returns):
+    """An item with an episode of each policy."""
+    episodes = tuple(Episode(value, 5, name) for name, value in returns.items())
+    return Used("learn", (Header({}, "rollout", 0, number, 10, episodes),))
+
+
+def test_the_return_that_ends_a_run_is_that_of_the_policies_that_learn():
+    monitor = Monitor()
+    monitor.ends_with(Until.parse("return=1"), learning=["ppo", "dqn"])
+    see(monitor, *[of_policies(number, ppo=3.0, hand=-3.0) for number in range(150)])
+    assert monitor.reached_return is None, "the other one that learns has no episodes yet"
+    see(monitor, *[of_policies(number, ppo=3.0, dqn=2.0) for number in range(150, 249)])
+    assert monitor.reached_return is None
+    see(monitor, of_policies(249, dqn=2.0))
+    assert monitor.reached_return == 2.0

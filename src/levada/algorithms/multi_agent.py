@@ -29,6 +29,7 @@ from levada.algorithms.presets import preset
 from levada.algorithms.registry import algorithm_name
 from levada.algorithms.self_play import Keeping, Past, SelfPlay
 from levada.flow import Flow, Latest
+from levada.flow.mistakes import plural
 from levada.flow.of_policy import of_policy
 from levada.flow.state import Arrays
 from levada.rl.acting.multi_agent import MultiAgentSampler
@@ -218,7 +219,8 @@ class MultiAgent(Algorithm):
                 msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): policy {policy!r} is not trained here, and has no fields"
                 raise ConfigError(msg)
             if own in ("shards", "num_envs", "num_steps"):
-                msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): {own} is the same for all policies; set {own} of MultiAgent"
+                option = f"--{own.replace('_', '-')}"
+                msg = f"MultiAgent(policy_kwargs={{{name!r}: ...}}): {own} is the same for all policies; use {option}"
                 raise ConfigError(msg)
         _ = self.algorithms  # their own checks
 
@@ -280,7 +282,8 @@ class MultiAgent(Algorithm):
         policies = self.policies
         if not any(policy.learns for policy in policies.values()):
             raise ConfigError(
-                "MultiAgent has no policy that learns; expected one, such as policy=('ppo:agent_0,agent_1', 'dqn:agent_2')"
+                "MultiAgent has no policy that learns; expected one, such as --policy ppo:agent_0,agent_1, in Python "
+                "policy=('ppo:agent_0,agent_1', 'dqn:agent_2')"
             )
         if missing := [policy for name, policy in policies.items() if name not in self.algorithms]:
             msg = (
@@ -299,7 +302,7 @@ class MultiAgent(Algorithm):
         except ConfigError as error:
             if "num_envs" in str(error) and not policy.algorithm.COUNTS_COPIES:
                 agents = (
-                    f"{self.num_envs} copies of the environment with {len(policy.agents)} agents of this policy each"
+                    f"{self.num_envs} copies of the environment x {plural(len(policy.agents), 'agent')} of this policy"
                 )
                 error.args = (f"{error} (its num_envs counts agents: {agents})",)
             raise

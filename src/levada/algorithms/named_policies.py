@@ -82,7 +82,7 @@ def split_policy(text: str) -> tuple[str, str, str]:
     if not equals or ":" in head:  # the sign is in a path
         head, rest = "", text
     who, _, agents = rest.rpartition(":")
-    return head, who, agents
+    return head, who.strip(), agents
 
 
 def split_run(who: str) -> tuple[str, str]:
@@ -103,6 +103,9 @@ def read_policy(text: str) -> NamedPolicy:
         AlgorithmError: there is no such algorithm.
     """
     head, who, names = split_policy(text)
+    if text.startswith("="):
+        msg = f"MultiAgent(policy={text!r}): the name is empty, expected NAME=WHO:AGENTS or WHO:AGENTS"
+        raise ConfigError(msg)
     agents = tuple(name.strip() for name in names.split(","))
     kind, colon, inner = who.partition(":")
     if not who or not all(agents) or who in ("frozen", "past") or who.endswith(".py") or (colon and not inner):
@@ -125,7 +128,8 @@ def read_policy(text: str) -> NamedPolicy:
     if colon and not isinstance(_named(who), type):
         function = HandWritten(_home(who))
         if not callable(function.function):
-            raise _not_a_policy(text)
+            msg = f"MultiAgent(policy={text!r}): {who} is {function.function!r}; expected a function or an algorithm"
+            raise ConfigError(msg)
         require_two_arguments(function.function, f"MultiAgent(policy={text!r})")
         return NamedPolicy(head or _last(who), "function", function.home, agents)
     if who not in ALGORITHMS and names.partition("=")[0] in ALGORITHMS and not colon:
@@ -133,7 +137,8 @@ def read_policy(text: str) -> NamedPolicy:
         raise ConfigError(msg)
     cls = find_algorithm(who)
     if not issubclass(cls, PolicyAlgorithm):
-        raise _not_a_policy(text)
+        msg = f"MultiAgent(policy={text!r}): {who} cannot train one policy among several; expected {FORMS}"
+        raise ConfigError(msg)
     return NamedPolicy(head or _last(algorithm_name(cls)), "algorithm", _home(who) if colon else who, agents)
 
 

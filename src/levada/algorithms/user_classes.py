@@ -70,6 +70,6 @@ def _import(module: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     found = find_file(path)
     if found is None:
-        msg = f"no file {str(path)!r}; expected path/to/file.py:Class"
+        msg = f"no file {str(path)!r}; expected path/to/file.py:NAME"
         raise AlgorithmError(msg)
     return load_file(found)

@@ -118,7 +118,8 @@ def _what_next(result: Result, is_interrupted: bool) -> str:
     path = short(result.path)
     above = path.rpartition("/")[0] if "://" in path else str(Path(path).parent)
     where, above = quote(path), quote(above)
-    play = {f"levada eval {where} --episodes 20": "play with the trained policy"}
+    what = "policies" if result.policies else "policy"
+    play = {f"levada eval {where} --episodes 20": f"play with the trained {what}"}
     go_on = {f"levada resume {where}": "go on where it stopped"}
     train_on = {f"levada resume {where} --until ...": "train on"}
     has_events = any(result.path.glob("events.out.tfevents.*"))

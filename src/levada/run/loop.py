@@ -167,7 +167,12 @@ class Loop:
         due = _Crossings(_every(self.checkpoint_every_updates), monitor.updates)
         self._tell(None if watch is None else watch.before())
         self.display.start(self.identity, until)
-        monitor.ends_with(until, has_goal=until.goal is not None and len(run.flow.learners()) > 1)
+        learners = run.flow.learners().values()
+        monitor.ends_with(
+            until,
+            learning=[name for each in learners for name in getattr(each, "members", (each.policy_name,))],
+            has_goal=until.goal is not None and len(learners) > 1,
+        )
         if (met := self._met()) is not None:  # a resumed run may already be finished
             return Ending(met)
         first = monitor.updates

@@ -102,6 +102,8 @@ class Monitor:
         """Policies whose learner has failed while the others went on, with the reason."""
         self.has_goal: bool = False
         """Whether each learner has its own end, by env steps or updates (`levada.flow.Goal`)."""
+        self.versions: dict[str, int] = {}
+        """Policy -> number of updates, at the last report."""
         self.reached_goal: str | None = None
         """The condition by which all learners have ended."""
         self.notes: list[str] = []
@@ -121,15 +123,21 @@ class Monitor:
         self._beyond: list[Header] = []
         self._last_episodes: deque[Episode] = deque(maxlen=RETURN_WINDOW)
         self._by_policy: dict[str, deque[Episode]] = {}
+        self._learning: tuple[str, ...] = ()
         self._return_mean: float | None = None  # of `_last_episodes`; None until requested
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
 
-    def ends_with(self, until: Until, *, has_goal: bool = False) -> None:
+    def ends_with(self, until: Until, *, learning: Sequence[str] = (), has_goal: bool = False) -> None:
         """Set the condition that ends the run, even before its next update while a replay is being filled. Items beyond the
-        end are not counted, even if they already exist. `has_goal`: whether each learner has its own end.
+        end are not counted, even if they already exist.
+
+        Args:
+            until: the condition.
+            learning: names of the policies that learn.
+            has_goal: whether each learner has its own end.
         """
-        self.has_goal = has_goal
+        self.has_goal, self._learning = has_goal, tuple(learning)
         self._until, self._begun_with = until, self.updates
         self._is_over = until.met(self) is not None
         self._count_again()
@@ -162,6 +170,7 @@ class Monitor:
             self.evaluations.add(event)
         elif isinstance(event, Reported):
             self.reported.update((name, x) for name, x in event.report.scoped_values.items() if math.isfinite(x))
+            self.versions.update(event.report.versions)
             self._update(max(event.report.versions.values(), default=0))
             self.evaluations.count(event.report.versions)
 
@@ -208,13 +217,16 @@ class Monitor:
 
     @property
     def reached_return(self) -> float | None:
-        """Mean return that a stopping condition is compared with: of several policies, that of the one that has the lowest. None
-        until the last 100 episodes have finished, of each of them.
+        """Mean return that a stopping condition is compared with: of several policies that learn, that of the one that has the
+        lowest. None until the last 100 episodes have finished, of each of them.
         """
-        if any(len(last) < RETURN_WINDOW for last in self._by_policy.values()):
+        if not self._by_policy:
+            return self.return_mean_100 if self.episodes >= RETURN_WINDOW else None
+        names = self._learning if self._by_policy.keys() & set(self._learning) else tuple(self._by_policy)
+        if any(len(self._by_policy.get(name, ())) < RETURN_WINDOW for name in names):
             return None
-        means = self.return_means_100.values()
-        return min(means) if means else self.return_mean_100 if self.episodes >= RETURN_WINDOW else None
+        means = self.return_means_100
+        return min(means[name] for name in names)
 
     def state(self) -> dict[str, Any]:
         """Return the state for `restore`, as plain data for a checkpoint."""

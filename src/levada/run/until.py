@@ -46,7 +46,7 @@ class Until:
 
     return_mean: float | None = None
     """`return`: mean return of the last 100 finished episodes reaches this, once 100 are finished; of several policies in one
-    environment, that of each."""
+    environment, that of each that learns."""
     eval_return: float | None = None
     """Mean return of an evaluation reaches this. An evaluation of version v counts from update v + `eval_every` on."""
     plateau: int | None = None
@@ -101,7 +101,7 @@ class Until:
         """Fraction of the budget that is used: the largest over the limits. Without a limit the budget is `DEFAULT_STEPS`.
 
         >>> class Now:
-        ...     env_steps, updates, episodes, elapsed_s = 500, 30, 7, 1.0
+        ...     env_steps, updates, episodes, elapsed_s, has_goal = 500, 30, 7, 1.0, False
         >>> Until.parse("return=475 steps=1_000 updates=40").share(Now()), Until.parse("return=475").share(Now())
         (0.75, 0.0005)
         """
@@ -137,9 +137,10 @@ class Until:
 
 
 def _counts(monitor: Monitor) -> dict[str, float]:
+    is_of_each = monitor.has_goal and monitor.versions
     return {
         "steps": monitor.env_steps,
-        "updates": monitor.updates,
+        "updates": min(monitor.versions.values()) if is_of_each else monitor.updates,
         "episodes": monitor.episodes,
         "minutes": monitor.elapsed_s / 60.0,
     }

@@ -221,5 +221,7 @@ def explain(error: BaseException, flow: str, firing: Firing, versions: Mapping[s
     `versions`: those that the firing has read; empty: those of its inputs are named.
     """
     versions = versions or {p: v for item in firing.inputs for h in item.headers for p, v in h.versions.items()}
-    made_with = ", ".join(f"{policy} {version}" for policy, version in versions.items()) or "none"
-    error.add_note(f"in node {firing.node!r} of flow {flow!r} ({firing}); versions: {made_with}")
+    made_with = ", ".join(f"{policy} {version}" for policy, version in versions.items())
+    error.add_note(
+        f"in node {firing.node!r} of flow {flow!r} ({firing})" + (f"; versions: {made_with}" if made_with else "")
+    )

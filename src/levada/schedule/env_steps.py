@@ -22,29 +22,57 @@ class EnvSteps:
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        self._first = 0
-        self._total = 0  # of all tickets before the first
+        self._first = 0  # of the tickets that are kept
+        self._next, self._sum = 0, 0  # the ticket that was asked for last, and the sum over those before it
 
     def add(self, number: int, num_env_steps: int) -> None:
         """Record the env steps of a ticket, which may be repeated."""
-        if number < self._first:  # it was passed while it was being made
-            self._total += num_env_steps
-        else:
+        before = self._of.get(number, 0)
+        if number >= self._first:
             self._of[number] = num_env_steps
+        if number < self._next:
+            self._sum += num_env_steps - before
 
     def before(self, number: int) -> int:
         """Return the env steps of the tickets below a number, as far as they are known."""
-        return self._total + sum(self._of.get(each, 0) for each in range(self._first, number))
+        self._sum += sum(self._of.get(each, 0) for each in range(self._next, number))
+        self._sum -= sum(self._of.get(each, 0) for each in range(number, self._next))
+        self._next = number
+        return self._sum
 
     def forget_before(self, number: int) -> None:
         """Keep only the sum over the tickets below a number."""
+        if number > self._next:
+            self.before(number)
         for each in range(self._first, number):
-            self._total += self._of.pop(each, 0)
+            self._of.pop(each, None)
         self._first = max(self._first, number)
 
     def restore(self, number: int, num_env_steps: int) -> None:
         """Continue at a ticket. `num_env_steps`: what `before` returned for it."""
-        self._of, self._first, self._total = {}, number, num_env_steps
+        self._of, self._first = {}, number
+        self._next, self._sum = number, num_env_steps
+
+
+class EnvStepsAtDraws:
+    """Env steps that were in a replay when each batch was drawn. The loss of a table changes nothing about them."""
+
+    def __init__(self) -> None:
+        self.seen: int | None = None
+        """At the last draw that was learned from."""
+        self._at: dict[int, int] = {}
+
+    def drawn(self, number: int, num_env_steps: int) -> None:
+        """Record a draw."""
+        self._at[number] = num_env_steps
+
+    def learned(self, number: int) -> None:
+        """Record that a draw was learned from."""
+        self.seen = self._at.pop(number, self.seen)
+
+    def withdraw(self, number: int) -> None:
+        """Forget a draw that leads to no update."""
+        self._at.pop(number, None)
 
 
 class EnvStepsAtOnce:

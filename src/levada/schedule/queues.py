@@ -68,7 +68,9 @@ class QueueMachine(TicketBook):
         self.num_waiting: int = 0
         """Number of items that are finished but not consumed."""
         self._consumed = 0
-        self._num_passed = 0  # one more than the highest ticket of which all items were taken
+        # tickets below this one were taken; the number of updates, from which `first_unused` follows, does not tell it where
+        # an update takes a varying number of items
+        self._num_passed = 0
         self._lag_max = self._lag_sum = self._lag_count = 0  # of the items that were learned from
         # headers of the items that were taken but not yet learned from: lag, if it has one, and whether it is the item's first
         self._taken: list[tuple[Header, int | None, bool]] = []

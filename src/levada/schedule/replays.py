@@ -31,10 +31,10 @@ from levada.flow.channels import Replay
 from levada.flow.events import Dropped, Emptied, Ledger, ReplayStatistics, Stored
 from levada.flow.items import Draw, Header, Item
 from levada.flow.topology import Storage
-from levada.schedule.env_steps import EnvStepsAtOnce
+from levada.schedule.env_steps import EnvStepsAtDraws, EnvStepsAtOnce
 from levada.schedule.events import Insert
 from levada.schedule.limiter import ReplayLimiter
-from levada.schedule.snapshot import ReplayAccount, Uncounted
+from levada.schedule.snapshot import ReplayAccount, StepsAccount, Uncounted
 from levada.schedule.tickets import Grant, TicketBook
 from levada.schedule.turns import Turns
 
@@ -79,9 +79,8 @@ class ReplayMachine(TicketBook):
         self._at_draw: dict[int, tuple[int, int, int]] = {}  # entries inserted, sampled and held, for each open draw
         self._seen: tuple[int, int, int] | None = None  # the same for the last draw that was learned from
         self._at_once = EnvStepsAtOnce()
-        self._env_steps_at: dict[int, int] = {}  # env steps in the replay at each open draw
-        self._env_steps_seen: int | None = None  # the same for the last draw that was learned from
-        self._env_steps_filling = 0  # and before the ticket that made it full
+        self._at_draws = EnvStepsAtDraws()
+        self._env_steps_filling = 0  # env steps before the ticket that made it full
         self.events: list[Stored] = []
         """Events since the caller last emptied the list."""
         self.counted: list[Stored | Dropped] = []
@@ -186,7 +185,7 @@ class ReplayMachine(TicketBook):
         self._num_draws += 1
         self._open.add(number)
         self._at_draw[number] = (self._limiter.inserted, self._limiter.sampled, self.num_entries)
-        self._env_steps_at[number] = self._env_steps_inserted
+        self._at_draws.drawn(number, self._env_steps_inserted)
         return Draw(self.name, table, size, minibatch_size or size, number)
 
     def drawn(self, draw: Draw) -> None:
@@ -198,7 +197,7 @@ class ReplayMachine(TicketBook):
         """Count what a draw could see: an update has learned from it, or never will. Its priorities are on their way."""
         self._open.discard(draw.number)
         self._seen = self._at_draw.pop(draw.number, self._seen)
-        self._env_steps_seen = self._env_steps_at.pop(draw.number, self._env_steps_seen)
+        self._at_draws.learned(draw.number)
         while self._uncounted and self._uncounted[0][0] <= draw.number:
             self.counted.append(self._uncounted.popleft()[1])
 
@@ -219,7 +218,6 @@ class ReplayMachine(TicketBook):
         self._lost_entries += num_lost
         self._seen = None
         self._at_draw.clear()
-        self._env_steps_at.clear()
         missing = self.replay.min_size - self.num_entries
         if missing > 0:
             self._limiter.refill(missing)
@@ -231,7 +229,7 @@ class ReplayMachine(TicketBook):
         self._num_draws -= 1
         self._open.discard(draw.number)
         self._at_draw.pop(draw.number, None)
-        self._env_steps_at.pop(draw.number, None)
+        self._at_draws.withdraw(draw.number)
         # no ticket may wait for the version that this draw would have led to, since that version may need the ticket first
         self._room = deque(min(draws, self._num_draws) for draws in self._room)
         self._draws_of = {number: min(draws, self._num_draws) for number, draws in self._draws_of.items()}
@@ -273,7 +271,7 @@ class ReplayMachine(TicketBook):
             self._limiter.inserted, self._limiter.sampled - sum(draw.size for draw in undone), self._num_inserts,
             self._num_draws - len(undone), (*again, *self._room), dict(self._dropped), self._lost + lost,
             tuple(self._entries), self._limiter.filling - self.replay.min_size, self._lost_entries, tuple(self._given),
-            uncounted, self._seen, (self._env_steps_inserted, self._env_steps_seen, self._env_steps_filling),
+            uncounted, self._seen, StepsAccount(self._env_steps_inserted, self._at_draws.seen, self._env_steps_filling),
         )  # fmt: skip
 
     def restore(self, account: ReplayAccount, *, is_empty: bool, tickets: int, published: int) -> None:
@@ -302,8 +300,8 @@ class ReplayMachine(TicketBook):
         )  # fmt: skip
         self._next = self._oldest = tickets
         self._published = published
-        num_env_steps, self._env_steps_seen, self._env_steps_filling = account.num_env_steps
-        self._env_steps.restore(tickets, num_env_steps)
+        self._env_steps.restore(tickets, account.env_steps.inserted)
+        self._at_draws.seen, self._env_steps_filling = account.env_steps.seen, account.env_steps.filling
 
     def versions(self) -> set[int]:
         """Return the published versions named by tickets whose items are not inserted or that can be issued now."""
@@ -317,8 +315,8 @@ class ReplayMachine(TicketBook):
     @property
     def num_env_steps(self) -> int:
         """Env steps in the replay at the last draw that was learned from; before the first draw, while it was being filled."""
-        if self._env_steps_seen is not None:
-            return self._env_steps_seen
+        if self._at_draws.seen is not None:
+            return self._at_draws.seen
         return self._env_steps_filling if self._limiter.is_full else self._env_steps_inserted
 
     @property

@@ -30,6 +30,17 @@ class Uncounted(Struct, frozen=True):
     """Why it was dropped. None: it was inserted."""
 
 
+class StepsAccount(Struct, frozen=True):
+    """Env steps of a replay before the snapshot."""
+
+    inserted: int = 0
+    """Of its tickets."""
+    seen: int | None = None
+    """Of those at the last draw that was learned from."""
+    filling: int = 0
+    """Of those before the one that made it full."""
+
+
 class ReplayAccount(Struct, frozen=True):
     """What became of the items of a replay before the snapshot."""
 
@@ -54,9 +65,8 @@ class ReplayAccount(Struct, frozen=True):
     """Items since the last draw that was learned from."""
     seen: tuple[int, int, int] | None = None
     """Entries inserted, sampled and held at that draw."""
-    num_env_steps: tuple[int, int | None, int] = (0, None, 0)
-    """Env steps of its tickets, those at that draw, and those before it was full, where several learners have an end of their
-    own."""
+    env_steps: StepsAccount = StepsAccount()
+    """Where several learners have an end of their own."""
 
 
 class Snapshot(Struct, frozen=True):

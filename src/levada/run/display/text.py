@@ -27,7 +27,9 @@ def summary_text(summary: Summary) -> str:
             for node, each in summary.evaluations.items()
         ),
         plural(summary.env_steps, "env step"),
-        plural(summary.updates, "update"),
+        updates_text(
+            summary.updates, {name: each.updates for name, each in summary.policies.items() if each.params_sha256}
+        ),
         seconds,
     ]
     if summary.steps_per_s is not None:
@@ -52,6 +54,17 @@ def summary_returns(summary: Summary) -> str:
     """Format the mean return of a run, or that of each policy."""
     by_policy = {name: each.return_mean_100 for name, each in summary.policies.items()}
     return returns_text(summary.return_mean_100, by_policy)
+
+
+def updates_text(updates: int, by_policy: Mapping[str, int]) -> str:
+    """Format the number of updates, or that of each policy, if there are several.
+
+    >>> updates_text(1, {"policy": 1}), updates_text(44, {"ppo": 12, "dqn": 44})
+    ('1 update', 'updates ppo 12, dqn 44')
+    """
+    if len(by_policy) < 2:
+        return plural(updates, "update")
+    return f"updates {', '.join(f'{name} {num:,}' for name, num in by_policy.items())}"
 
 
 def returns_text(mean: float | None, by_policy: Mapping[str, float | None]) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from levada.flow.events import ChannelStatistics, Statistics
 from levada.flow.mistakes import plural
-from levada.run.display.text import lag_text, left_text, rate_text, return_text, returns_text, reuse_text
+from levada.run.display.text import lag_text, left_text, rate_text, return_text, returns_text, reuse_text, updates_text
 from levada.run.monitor import Monitor
 from levada.run.summary import lags
 from levada.run.until import Until
@@ -106,9 +106,10 @@ def goal_text(until: Until, view: View) -> str | None:
     >>> goal_text(Until.parse("minutes=2 updates=1e6"), view)
     '8.3% of 2 minutes, 2 min left'
     """
+    slowest = min(view.statistics.versions.values(), default=view.updates)  # each of several learners must get there
     done: dict[str, tuple[float, float]] = {
         "steps": (view.env_steps, view.steps_per_s),
-        "updates": (view.updates, view.updates_per_s),
+        "updates": (slowest, view.updates_per_s * slowest / max(1, view.updates)),
         "episodes": (view.episodes, view.episodes_per_s),
         "minutes": (view.elapsed_s / 60.0, 1.0 / 60.0),
     }
@@ -222,7 +223,7 @@ def line_text(view: View, until: Until | None) -> str:
         f"return {returns_text(view.return_mean_100, view.return_means_100)} ({plural(view.episodes, 'episode')})",
         *(f"{node} return {return_text(mean)}" for node, mean in view.eval_returns.items()),
         f"{plural(view.env_steps, 'env step')}, {view.steps_per_s:,.0f}/s",
-        f"{plural(view.updates, 'update')}, {rate_text(view.updates_per_s)}/s",
+        f"{updates_text(view.updates, view.statistics.versions)}, {rate_text(view.updates_per_s)}/s",
         *([f"lag {', '.join(lag)}"] if lag else []),
         *(f"reuse {name} {reuse_text(r.reuse, r.asked)}" for name, r in view.statistics.replays.items()),
         bottleneck_text(view),
