@@ -87,9 +87,14 @@ class Measured:
         return max(point.growth for point in self.points)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether it nowhere grows by more than a factor of `FLAT`."""
+        return self.growth <= FLAT
+
+    @property
     def verdict(self) -> str:
-        """Whether it is flat."""
-        return f"{self.growth:.2f}: {'' if self.growth <= FLAT else 'not '}flat"
+        """The growth, and whether it is flat."""
+        return f"{self.growth:.2f}: {'' if self.is_flat else 'not '}flat"
 
 
 def take_turns(sides: Sequence[Side], num_turns: int, note: Callable[[str], None] = lambda text: None) -> Turns:
@@ -114,7 +119,10 @@ def _measured(curve: Curve, turns: Turns) -> Measured:
     for size, own in costs.items():
         smaller = [_ratio(values[size], values[other]) for other in values if curve.flat_from <= other < size]
         limit = None if curve.limit is None else statistics.median(each[curve.limit] for each in own)
-        cost, to_smallest = statistics.median(each[curve.name] for each in own), _ratio(values[size], values[min(values)])
+        cost, to_smallest = (
+            statistics.median(each[curve.name] for each in own),
+            _ratio(values[size], values[min(values)]),
+        )
         points.append(Point(size, cost, limit, to_smallest, max(smaller, default=1.0)))
     return Measured(curve, points)
 

@@ -12,20 +12,18 @@ from benchmarks._scale.plot import Line, plotted
 
 def table(axis: Axis, measured: Sequence[Measured]) -> Table:
     """Tabulate an axis."""
-    title = f"{axis.name}: cost over the {axis.sizes}, medians of {axis.turns} turns"
-    found = Table(title=title, title_justify="left")
-    for name, justify in ((axis.sizes, "right"), ("cost", "left"), ("", "right")):
-        found.add_column(name, justify="left" if justify == "left" else "right")
-    for name in ("limit", "times the limit", "to the smallest", "growth"):
+    found = Table(title=f"{axis.name}: costs over the {axis.sizes}, medians of the turns", title_justify="left")
+    found.add_column("cost")
+    for name in (axis.sizes, "", "limit", "times the limit", "to the smallest", "growth"):
         found.add_column(name, justify="right")
     for each in measured:
         for point in each.points:
             is_last = point is each.points[-1]
             limit, to_limit = ("" if value is None else _number(value) for value in (point.limit, point.to_limit))
-            growth = each.verdict if is_last else f"{point.growth:.2f}"
+            growth = "" if point.size < each.curve.flat_from else f"{point.growth:.2f}"
             found.add_row(
-                f"{point.size:,}", each.curve.name, _number(point.cost), limit, to_limit, f"{point.to_smallest:.2f}", growth,
-                end_section=is_last,
+                each.curve.name, f"{point.size:,}", _number(point.cost), limit, to_limit, f"{point.to_smallest:.2f}",
+                each.verdict if is_last else growth, end_section=is_last,
             )  # fmt: skip
     return found
 

@@ -219,7 +219,7 @@ class Hub:
         """Whether anything waits in a stage or before it, or it draws from a replay; otherwise it cannot start anything."""
         if stage.num_held or self.samples[stage]:
             return True
-        return any([queue.num_waiting for queue in self._queues_into[stage]])
+        return any(queue.num_waiting for queue in self._queues_into[stage])
 
     def tickets(self, source: str, shard: int) -> list[Ticket]:
         """Return the tickets that a shard holds, in its order."""
