@@ -1,8 +1,8 @@
 """Time per step and policy, over the number of policies in one environment: an agent each, and PPO with a tiny network.
 
-All is inline, in one thread, and the stopwatch of the run, which counts processor time here, tells what samplers do, learning and
-the rest apart. The rest is what levada does beside them: the split by policy, advantages, batches, queues, tickets, weights, counts
-and reports. An item is the rollout of one policy.
+All is inline, in one thread, and the stopwatch of the run, which counts processor time here, tells what samplers do, learning
+and the rest apart. The rest is what levada does beside them: the split by policy, advantages, batches, queues, tickets, weights,
+counts and reports. An item is the rollout of one policy.
 """
 
 from __future__ import annotations
