@@ -104,7 +104,7 @@ def _turn(plain: _Plain, replays: dict[str, _Replay], rows: Transitions, repeat:
     for kind, replay in replays.items():
         costs[f"{kind}, insert, us per entry"] = _us(partial(replay.table.insert, rows), ROLLOUT, repeat)
         costs[f"{kind}, draw, us per entry"] = _us(replay.draw, DRAW, repeat)
-    costs["prioritized, draw and reprioritize, us per entry"] = _us(replays["prioritized"].reprioritize, DRAW, repeat)
+    costs["prioritized, draw and set, us per entry"] = _us(replays["prioritized"].reprioritize, DRAW, repeat)
     return costs
 
 
@@ -129,6 +129,6 @@ CURVES: Final = [
     *(Curve(f"{kind}, insert, us per entry") for kind in KINDS),
     Curve("uniform, draw, us per entry", TAKE),
     Curve("prioritized, draw, us per entry", DESCEND),
-    Curve("prioritized, draw and reprioritize, us per entry", DESCEND),
+    Curve("prioritized, draw and set, us per entry", DESCEND),
 ]
 AXIS = Axis("replays", "entries", CURVES, _sides, turns=9)

@@ -1,4 +1,4 @@
-"""What the hub does per item does not grow with the number of learners: it does not search through the channels of all of them."""
+"""What the hub does per item does not grow with the number of learners: it does not search through all their channels."""
 
 from __future__ import annotations
 
