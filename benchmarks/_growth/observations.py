@@ -96,4 +96,4 @@ def _sides(quick: bool) -> Iterator[Sequence[Side]]:
 
 
 CURVES: Final = (Curve(IN_PLACE), Curve(ONE_COPY), Curve(PER_MB, MEMCPY))
-AXIS = Axis("observations", "bytes", CURVES, _sides, turns=7)
+AXIS = Axis("observations", "bytes", CURVES, _sides, turns=9)

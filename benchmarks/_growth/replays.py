@@ -25,7 +25,7 @@ ROLLOUT: Final = 256
 """Entries that are inserted at a time."""
 DRAW: Final = 256
 """Entries that are drawn at a time."""
-REPEAT: Final = 100
+REPEAT: Final = 60
 """Operations of a turn."""
 BLOCK: Final = 16
 _FILL: Final = 10_000
@@ -131,4 +131,4 @@ CURVES: Final = [
     Curve("prioritized, draw, us per entry", DESCEND),
     Curve("prioritized, draw and set, us per entry", DESCEND),
 ]
-AXIS = Axis("replays", "entries", CURVES, _sides, turns=9)
+AXIS = Axis("replays", "entries", CURVES, _sides, turns=21)

@@ -135,4 +135,4 @@ def _sides(quick: bool) -> Iterator[Sequence[Side]]:
 
 
 CURVES: Final = [*map(Curve, (LOOP, MONITOR, METRICS)), Curve(BLOCKS, flat_from=HOUR), Curve(RSS, flat_from=HOUR)]
-AXIS = Axis("length", "items of the run", CURVES, _sides, turns=7)
+AXIS = Axis("length", "items of the run", CURVES, _sides, turns=9)
