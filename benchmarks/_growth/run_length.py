@@ -2,9 +2,9 @@
 
 Ten shards make items of 2 s, so a day has 432,000 of them; here they take no time, and the day passes in a minute. The whole
 main process runs: loop, hub, accounts, monitor, and a row of metrics for each update, written to a file. Other runs are a minute
-and an hour old when it is their turn. Memory is measured on the way, as the largest of several figures. The monitor remembers the
-last 8,192 to 16,384 tickets, so until these have come, its memory grows, and it has nothing to forget, which also takes time. What
-depends on this is therefore compared from an hour on.
+and an hour old when it is their turn. Memory is measured on the way, as the largest of several figures. The monitor remembers
+the last 8,192 to 16,384 tickets, so until these have come, its memory grows, and it has nothing to forget, which also takes
+time. What depends on this is therefore compared from an hour on.
 """
 
 from __future__ import annotations
@@ -111,12 +111,11 @@ def _aged(run: Run, ages: Sequence[int], before: int) -> dict[int, dict[str, flo
     found, age = {}, 0
     for until in ages:
         samples = []
-        for point in range(max(age, until - REMEMBERED), until + 1, EVERY):
+        for point in (*range(max(age, until - REMEMBERED), until, EVERY), until):
             run.go_on(point - age)
             samples.append(_memory(before))
             age = point
-        run.go_on(until - age)
-        found[until], age = {name: max(sample[name] for sample in samples) for name in (BLOCKS, RSS)}, until
+        found[until] = {name: max(sample[name] for sample in samples) for name in (BLOCKS, RSS)}
     return found
 
 
