@@ -37,8 +37,10 @@ ITEM_S: Final = 2
 MINUTE: Final = 60 * SHARDS // ITEM_S
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
-REMEMBERED: Final = 9_000
+REMEMBERED: Final = 8_192
+"""Items after which the monitor forgets as many."""
 EVERY: Final = 1_000
+"""Items between two measurements of memory."""
 TURN: Final = 2_000
 """Items of a turn."""
 LOOP: Final = "main process with monitor, us per item"
@@ -78,7 +80,8 @@ class Run:
         costs[METRICS] = _us(
             lambda: [self._write({"loss": 0.0}) for _ in range(num_items // SHARDS)], num_items // SHARDS
         )
-        return costs | {MONITOR: _us(lambda: self._show(num_items), num_items)}
+        num_shown = max(num_items, REMEMBERED)  # so that each turn has one in which it forgets
+        return costs | {MONITOR: _us(lambda: self._show(num_shown), num_shown)}
 
     def _write(self, values: Mapping[str, float]) -> None:
         self._metrics.write(self._monitor.env_steps, collect(self._monitor, self._run.statistics(), values))
@@ -111,7 +114,7 @@ def _aged(run: Run, ages: Sequence[int], before: int) -> dict[int, dict[str, flo
     found, age = {}, 0
     for until in ages:
         samples = []
-        for point in (*range(max(age, until - REMEMBERED), until, EVERY), until):
+        for point in (*range(max(age, until - 10 * EVERY), until, EVERY), until):
             run.go_on(point - age)
             samples.append(_memory(before))
             age = point

@@ -36,9 +36,9 @@ def _cost(name: str) -> str:
 
 @contextmanager
 def _sides(quick: bool) -> Iterator[Sequence[Side]]:
-    items, num_items = (20, 200) if quick else (ITEMS, 2_000)
+    items, num_items = (20, 200) if quick else (ITEMS, 6_000)
     turn: Callable[[int], dict[str, float]] = partial(_turn, items=items, num_items=num_items)
     yield [Side(shards, partial(turn, shards)) for shards in (SIZES[:2] if quick else SIZES)]
 
 
-AXIS = Axis("shards", "shards", [Curve(_cost(name)) for name in FLOWS], _sides, turns=9)
+AXIS = Axis("shards", "shards", [Curve(_cost(name)) for name in FLOWS], _sides, turns=5)
